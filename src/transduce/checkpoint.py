@@ -1,0 +1,278 @@
+"""Folders on disk: checkpoints of a run, and the model to use. Tensors, JSON and a manifest; never a pickle.
+
+    RUN/checkpoints/step-00012345/   model.safetensors optimizer.safetensors rng.safetensors [ema.safetensors] state.json
+    MODEL/                           model.safetensors config.json tokenizer.json README.md
+
+Each folder holds a manifest.json with the size and SHA-256 of every other file (but README.md, which may be edited).
+A folder is written beside its place under another name, flushed to disk, and renamed: it is there whole or not at all.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from transduce.config import Config, from_json, to_json
+from transduce.errors import UserError
+from transduce.model import Transformer
+from transduce.tokens import Tokenizer
+
+FORMAT_VERSION = 1
+Tensors = dict[str, Tensor]
+
+# ---- folders: atomic, and verified -------------------------------------------------------------------------------
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files` and their manifest as the folder `path`, whole or not at all. An older `path` is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    building = path.parent / f".tmp-{path.name}-{os.getpid()}"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    listed = {
+        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in files.items()
+        if name != "README.md"
+    }
+    manifest = msgspec.json.encode({"format_version": FORMAT_VERSION, "files": listed})
+    for name, content in {**files, "manifest.json": msgspec.json.format(manifest)}.items():
+        _write_synced(building / name, content)
+    _sync(building)
+    if path.exists():
+        old = path.parent / f".tmp-old-{path.name}-{os.getpid()}"
+        path.rename(old)
+        building.rename(path)
+        shutil.rmtree(old)
+    else:
+        building.rename(path)
+    _sync(path.parent)
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in `folder` durable, where the system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_folder(path: Path) -> dict[str, bytes]:
+    """Every file that the manifest of `path` lists, checked against it. UserError if anything is missing or differs."""
+    manifest = path / "manifest.json"
+    if not manifest.is_file():
+        raise UserError(f"{path} is not a folder written by transduce: it has no manifest.json")
+    try:
+        content = msgspec.json.decode(manifest.read_bytes())
+        version, listed = content["format_version"], content["files"]
+        expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in listed.items()}
+    except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(f"{manifest} is damaged; use another copy of {path}") from None
+    if version != FORMAT_VERSION:
+        raise UserError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}; update transduce")
+    return {name: _read_verified(path, name, size, sha256) for name, (size, sha256) in expected.items()}
+
+
+def _read_verified(path: Path, name: str, size: int, sha256: str) -> bytes:
+    file = path / name
+    if not re.fullmatch(r"[a-z]+\.(json|safetensors)", name) or file.is_symlink():
+        raise UserError(f"{path}/manifest.json lists {name!r}, which is not a file of a transduce folder")
+    if not file.is_file() or file.stat().st_size != size:
+        found = f"has {file.stat().st_size} bytes" if file.is_file() else "is missing"
+        raise UserError(f"{file} {found}, expected {size} bytes; the folder is incomplete, use another copy")
+    content = file.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise UserError(f"{file} differs from its manifest; it is damaged or was changed, use another copy")
+    return content
+
+
+def _tensors(content: bytes, where: Path) -> Tensors:
+    try:
+        return safetensors.torch.load(content)
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as problem:
+        raise UserError(f"{where} holds no readable tensors ({problem}); use another copy") from None
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+
+def weights(model: nn.Module) -> Tensors:
+    """A copy of the parameters by name, on the CPU; a tied matrix is there once."""
+    return {name: p.detach().to("cpu", copy=True).contiguous() for name, p in model.named_parameters()}
+
+
+def set_weights(model: nn.Module, given: Tensors, where: Path | str) -> None:
+    """Copy `given` into the parameters of `model`. UserError if a name or a shape differs, or a value is not finite."""
+    expected = dict(model.named_parameters())
+    names = sorted(expected.keys() ^ given.keys())
+    if names:
+        raise UserError(f"{where} does not fit its configuration: {names[0]} is in only one of them")
+    for name, parameter in expected.items():
+        if given[name].shape != parameter.shape:
+            shapes = f"{tuple(given[name].shape)}, expected {tuple(parameter.shape)}"
+            raise UserError(f"{where} does not fit its configuration: {name} has the shape {shapes}")
+        if not given[name].isfinite().all():
+            raise UserError(f"{where}: {name} holds values that are not finite numbers; use another copy")
+    with torch.no_grad():
+        for name, parameter in expected.items():
+            parameter.copy_(given[name])
+
+
+def average(paths: Sequence[Path]) -> Tensors:
+    """The mean of the weights of several checkpoints (§6.1), summed in float64, one checkpoint in memory at a time."""
+    total: Tensors = {}
+    for path in paths:
+        new = _tensors(read_folder(path)["model.safetensors"], path / "model.safetensors")
+        if total and {n: t.shape for n, t in new.items()} != {n: t.shape for n, t in total.items()}:
+            raise UserError(f"{path} holds another model than {paths[0]}; only checkpoints of one run can be averaged")
+        total = {name: total[name] + value if total else value.double() for name, value in new.items()}
+    return {name: (value / len(paths)).float() for name, value in total.items()}
+
+
+# ---- checkpoints of a run ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to go on as if it had never stopped.
+
+    optimizer: Adam's moments by parameter, as "exp_avg/NAME" and "exp_avg_sq/NAME"; rng: generator states;
+    ema: averaged weights, or None; state: step, data position, best-so-far and the like, as JSON values.
+    """
+
+    weights: Tensors
+    optimizer: Tensors
+    rng: Tensors
+    ema: Tensors | None
+    state: dict[str, Any]
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """RUN/checkpoints/step-00012345."""
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
+def save_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
+    """Write `checkpoint` under its step and return its folder."""
+    path = checkpoint_path(run, checkpoint.state["step"])
+    files = {
+        "model.safetensors": safetensors.torch.save(checkpoint.weights),
+        "optimizer.safetensors": safetensors.torch.save(checkpoint.optimizer),
+        "rng.safetensors": safetensors.torch.save(checkpoint.rng),
+        "state.json": msgspec.json.encode(checkpoint.state),
+    }
+    if checkpoint.ema is not None:
+        files["ema.safetensors"] = safetensors.torch.save(checkpoint.ema)
+    write_folder(path, files)
+    return path
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint. UserError if it is incomplete or damaged."""
+    files = read_folder(path)
+    missing = {"model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json"} - files.keys()
+    if missing:
+        raise UserError(f"{path} is not a checkpoint: it has no {min(missing)}")
+    tensors = {name: _tensors(files[name], path / name) for name in files if name.endswith(".safetensors")}
+    return Checkpoint(
+        tensors["model.safetensors"],
+        tensors["optimizer.safetensors"],
+        tensors["rng.safetensors"],
+        tensors.get("ema.safetensors"),
+        msgspec.json.decode(files["state.json"]),
+    )
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoint folders of a run, oldest first. They are not verified."""
+    return sorted(p for p in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name))
+
+
+def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:
+    """The newest checkpoint of `run` that is whole, and why newer ones were passed over; None if there is none at all.
+
+    Raises UserError if there are checkpoints but every one is damaged.
+    """
+    refused: list[str] = []
+    for path in reversed(checkpoints(run)):
+        try:
+            read_folder(path)
+        except UserError as problem:
+            refused.append(str(problem))
+        else:
+            return path, refused
+    if refused:
+        raise UserError("every checkpoint of the run is damaged:\n" + "\n".join(f"  {line}" for line in refused))
+    return None
+
+
+def prune_checkpoints(run: Path, keep: int, also: int | None) -> None:
+    """Remove all but the newest `keep` checkpoints and that of step `also`, and what interrupted saves left behind."""
+    spared = {checkpoint_path(run, also)} if also is not None else set()
+    for path in checkpoints(run)[:-keep]:
+        if path not in spared:
+            shutil.rmtree(path)
+    for path in (run / "checkpoints").glob(".tmp-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- the model to use --------------------------------------------------------------------------------------------
+
+
+def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: Tokenizer, card: str) -> None:
+    """Write a model folder: weights, configuration, tokenizer, and `card` as its README.md."""
+    files = {
+        "model.safetensors": safetensors.torch.save(tensors),
+        "config.json": to_json(config).encode(),
+        "tokenizer.json": tokenizer.to_json().encode(),
+        "README.md": card.encode(),
+    }
+    write_folder(path, files)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model folder in memory."""
+
+    model: Transformer
+    config: Config
+    tokenizer: Tokenizer
+
+
+def load_model(path: Path) -> LoadedModel:
+    """Read a model folder. UserError if it is not one, is damaged, or its parts do not fit each other."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; expected a model folder, such as RUN/model")
+    if (path / "checkpoints").is_dir() and not (path / "manifest.json").exists():
+        raise UserError(f"{path} is a run, not a model; give {path / 'model'}")
+    files = read_folder(path)
+    missing = {"model.safetensors", "config.json", "tokenizer.json"} - files.keys()
+    if missing:
+        raise UserError(f"{path} is not a model folder: it has no {min(missing)}")
+    config = from_json(files["config.json"], path / "config.json")
+    tokenizer = Tokenizer.from_json(files["tokenizer.json"].decode(), path / "tokenizer.json")
+    if config.model.vocab_size != tokenizer.vocab_size:
+        raise UserError(
+            f"{path}: the model has {config.model.vocab_size} embedding rows but its tokenizer {tokenizer.vocab_size} "
+            "pieces; the two are not from the same run"
+        )
+    model = Transformer(config.model)
+    set_weights(model, _tensors(files["model.safetensors"], path / "model.safetensors"), path / "model.safetensors")
+    return LoadedModel(model.eval(), config, tokenizer)

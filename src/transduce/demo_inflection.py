@@ -1,0 +1,240 @@
+"""How the words of `transduce demo` inflect: a class for each part of speech, English and German side by side.
+
+Agreement is by rule. A noun knows its gender, a determiner how much of case and gender it shows, and the ending of
+the adjective between them follows; a verb form follows from the person of its subject.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Case = Literal["nominative", "accusative", "dative", "genitive"]
+Column = Literal["masculine", "feminine", "neuter", "plural"]  # German adjectives know no gender in the plural
+Person = Literal["I", "he", "they"]  # the three verb forms of either language: I, he/she/a noun, we/they/nouns
+Kind = Literal[
+    "person", "animal", "food", "drink", "text", "opening", "device", "clothing", "thing",
+    "building", "area", "surface",
+]  # fmt: skip
+Complement = Literal["nothing", "object", "two objects", "place", "into", "that", "whether", "to", "predicate"]
+
+COLUMNS: tuple[Column, ...] = ("masculine", "feminine", "neuter", "plural")
+PERSONS: tuple[Person, ...] = ("I", "he", "they")
+PLACES: tuple[Kind, ...] = ("building", "area", "surface")
+
+THE: dict[Case, dict[Column, str]] = {
+    "nominative": {"masculine": "der", "feminine": "die", "neuter": "das", "plural": "die"},
+    "accusative": {"masculine": "den", "feminine": "die", "neuter": "das", "plural": "die"},
+    "dative": {"masculine": "dem", "feminine": "der", "neuter": "dem", "plural": "den"},
+    "genitive": {"masculine": "des", "feminine": "der", "neuter": "des", "plural": "der"},
+}
+STRONG: dict[Case, dict[Column, str]] = {
+    "nominative": {"masculine": "er", "feminine": "e", "neuter": "es", "plural": "e"},
+    "accusative": {"masculine": "en", "feminine": "e", "neuter": "es", "plural": "e"},
+    "dative": {"masculine": "em", "feminine": "er", "neuter": "em", "plural": "en"},
+    "genitive": {"masculine": "es", "feminine": "er", "neuter": "es", "plural": "er"},
+}
+RELATIVE = {**{case: THE[case] for case in THE if case != "genitive"}, "dative": {**THE["dative"], "plural": "denen"}}
+
+
+def strong_ending(case: Case, column: Column) -> str:
+    """The adjective ending that shows case and gender because nothing before it does."""
+    return STRONG[case][column]
+
+
+def weak_ending(case: Case, column: Column) -> str:
+    """The adjective ending after a word that already shows case and gender: -e where it looks nominative."""
+    looks_nominative = case == "nominative" or (case == "accusative" and column in ("feminine", "neuter"))
+    return "e" if looks_nominative and column != "plural" else "en"
+
+
+def add_s(word: str) -> str:
+    """The English -s of plurals and of the third person."""
+    if word.endswith(("s", "x", "z", "ch", "sh", "go")):
+        return word + "es"
+    if word.endswith("y") and word[-2] not in "aeiou":
+        return word[:-1] + "ies"
+    return word + "s"
+
+
+def _syllables(word: str) -> int:
+    vowels = "".join(letter if letter in "aeiouyäöü" else " " for letter in word.lower())
+    return len(vowels.split())
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A countable noun, or a mass noun (`plurals` is None) such as water."""
+
+    kind: Kind
+    english: str
+    german: str
+    gender: Column
+    plurals: tuple[str, str] | None
+    n_declension: bool = False  # der Junge, den Jungen: every form but the nominative singular is the plural
+
+    def english_form(self, plural: bool) -> str:
+        return self.plurals[0] if plural and self.plurals else self.english
+
+    def german_form(self, case: Case, plural: bool) -> str:
+        if plural and self.plurals:
+            form = self.plurals[1]
+            return form if case != "dative" or form.endswith(("n", "s")) else form + "n"
+        if self.n_declension and self.plurals and case != "nominative":
+            return self.plurals[1]
+        if case == "genitive" and self.gender != "feminine":
+            return self.german + ("es" if _syllables(self.german) == 1 else "s")
+        return self.german
+
+
+@dataclass(frozen=True)
+class Adjective:
+    english: str
+    german: str  # as it stands after "is"
+    stem: str  # what the endings are added to: dunkel, but der dunkle Wald
+    kinds: tuple[Kind, ...]  # what it can be said of
+    gradable: bool  # whether "very" goes with it
+
+
+@dataclass(frozen=True)
+class Determiner:
+    """An article or its like. `shape` says who carries the strong ending that shows case and gender."""
+
+    english: tuple[str, str]  # before a singular, before a plural; "" where it does not occur
+    german: str
+    shape: Literal["the", "this", "a", "many", "two"]
+    definite: bool
+
+    def german_form(self, case: Case, column: Column) -> str:
+        if self.shape == "the":
+            return THE[case][column]
+        return self.german if self.is_bare(case, column) else self.german + STRONG[case][column]
+
+    def is_bare(self, case: Case, column: Column) -> bool:
+        """Without an ending here: zwei always, ein in the forms ein Mann, ein Kind."""
+        ein_kind = column == "neuter" and case in ("nominative", "accusative")
+        ein_mann = column == "masculine" and case == "nominative"
+        return self.shape == "two" or (self.shape == "a" and (ein_mann or ein_kind))
+
+    def adjective_ending(self, case: Case, column: Column) -> str:
+        """Strong where the determiner leaves case and gender open or counts as an adjective itself (viele)."""
+        strong = self.shape == "many" or self.is_bare(case, column)
+        return STRONG[case][column] if strong else weak_ending(case, column)
+
+
+@dataclass(frozen=True)
+class Pronoun:
+    english: tuple[str, str]  # as subject, as object
+    german: dict[Case, str]
+    person: Person
+    speaker: bool  # I and we: "I see us" is not said
+
+
+@dataclass(frozen=True)
+class Name:
+    """A first name, the same in both languages."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class City:
+    english: str
+    german: str
+
+
+@dataclass(frozen=True)
+class Verb:
+    english: str  # the base form
+    past: str | None  # None: spelt like the present (read), so the grammar never puts it in the past
+    particle: str  # get UP, look FOR; "" for most
+    particle_moves: bool  # picks him up, but looks for him
+    german: str  # the infinitive without its separable prefix
+    prefix: str  # "auf" of aufmachen; "" for most
+    third: str
+    participle: str
+    auxiliary: Literal["haben", "sein"]
+    subjects: tuple[Kind, ...]
+    complement: Complement
+    objects: tuple[Kind, ...]
+    cases: tuple[Case, ...]  # of the objects, in order
+
+    def english_present(self, person: Person) -> str:
+        return ENGLISH_BE[person] if self.english == "be" else _third_person(self.english, person)
+
+    def english_past(self, person: Person) -> str:
+        return ENGLISH_WAS[person] if self.english == "be" else self.past or self.english
+
+    def german_present(self, person: Person) -> str:
+        if self.german in GERMAN_AUXILIARIES:
+            return GERMAN_AUXILIARIES[self.german][person]
+        if person == "I":
+            return _stem(self.german) + "e" if self.third.endswith("t") else self.third  # ich weiß
+        return self.third if person == "he" else self.german
+
+    @property
+    def infinitive(self) -> str:
+        return self.prefix + self.german
+
+    @property
+    def zu_infinitive(self) -> str:
+        return f"{self.prefix}zu{self.german}" if self.prefix else f"zu {self.german}"
+
+
+@dataclass(frozen=True)
+class Modal:
+    """A verb that governs an infinitive; `auxiliary` is None for "want to", which needs do-support."""
+
+    auxiliary: str | None
+    link: str  # what stands between the auxiliary and the verb: would LIKE TO
+    german: dict[Person, str]
+    negatable: bool = True  # "must not" is not "muss nicht"
+
+
+@dataclass(frozen=True)
+class Adverb:
+    """An adverb, or a fixed phrase used as one. `tense` is the only one it goes with; None: any."""
+
+    english: str
+    german: str
+    tense: Literal["present", "past", "future"] | None = None
+
+
+@dataclass(frozen=True)
+class Preposition:
+    english: str
+    german: str
+    case: Case
+
+
+ENGLISH_BE: dict[Person, str] = {"I": "am", "he": "is", "they": "are"}
+ENGLISH_WAS: dict[Person, str] = {"I": "was", "he": "was", "they": "were"}
+GERMAN_AUXILIARIES: dict[str, dict[Person, str]] = {
+    "haben": {"I": "habe", "he": "hat", "they": "haben"},
+    "sein": {"I": "bin", "he": "ist", "they": "sind"},
+}
+GERMAN_PRETERITES: dict[str, dict[Person, str]] = {  # the two verbs whose past is not the perfect
+    "haben": {"I": "hatte", "he": "hatte", "they": "hatten"},
+    "sein": {"I": "war", "he": "war", "they": "waren"},
+}
+CONTRACTIONS = {"in dem": "im", "in das": "ins"}
+
+
+def _third_person(base: str, person: Person) -> str:
+    if person != "he":
+        return base
+    return "has" if base == "have" else add_s(base)
+
+
+def _stem(infinitive: str) -> str:
+    return infinitive.removesuffix("n").removesuffix("e")
+
+
+def weak_third_person(infinitive: str) -> str:
+    """Stem + t, with the e that makes it speakable: wartet, findet."""
+    stem = _stem(infinitive)
+    return stem + ("et" if stem.endswith(("t", "d")) else "t")
+
+
+def weak_participle(infinitive: str) -> str:
+    """gekauft; no ge- after an unstressed prefix (besucht) or before -ieren (repariert)."""
+    no_ge = infinitive.startswith(("be", "ver")) or infinitive.endswith("ieren")
+    return ("" if no_ge else "ge") + weak_third_person(infinitive)

@@ -1,0 +1,76 @@
+"""The training loss: cross entropy with label smoothing (§5.4)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """The summed loss (a scalar, in nats) of `logits` (N,V) against `targets` (N,). Divide by the global token count.
+
+    The truth gets probability 1 - label_smoothing and every other token, control tokens included, an even share
+    label_smoothing / (V - 1) of the rest: the distribution of the authors' code. PyTorch's argument of the same name
+    spreads over all V tokens, the truth included, hence the factor.
+    """
+    vocab_size = logits.size(-1)
+    spread_over_all = label_smoothing * vocab_size / (vocab_size - 1)
+    return F.cross_entropy(logits.float(), targets, reduction="sum", label_smoothing=spread_over_all)
+
+
+def projected_cross_entropy(
+    hidden: Tensor, projection: Tensor, targets: Tensor, label_smoothing: float = 0.0
+) -> Tensor:
+    """The same loss of the logits `hidden @ projection.T`, for hidden (N,D), projection (V,D) and targets (N,).
+
+    The logits of a whole batch are the largest tensor of a training step by far, and are never kept: the loss and its
+    gradients are computed together, a few hundred rows at a time. bf16 under autocast: the products are in bf16, the
+    softmax in fp32.
+    """
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    loss: Any = _ProjectedCrossEntropy.apply(hidden, projection, targets, label_smoothing, dtype)
+    return loss
+
+
+CHUNK_BYTES = 16 << 20  # of fp32 logits held at a time; fits a large cache
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, projection: Tensor, targets: Tensor, label_smoothing: float, dtype: torch.dtype
+    ) -> Tensor:
+        vocab_size = projection.size(0)
+        share = label_smoothing / (vocab_size - 1)  # of each token but the truth
+        truth = 1 - label_smoothing - share  # what the truth gets more than that
+        with torch.autocast(hidden.device.type, enabled=False):
+            weight = projection.to(dtype)
+            total = hidden.new_zeros((), dtype=torch.float32)
+            grad_hidden = torch.empty_like(hidden)
+            grad_projection = torch.zeros_like(projection)
+            rows = max(1, CHUNK_BYTES // (4 * vocab_size))
+            for begin in range(0, len(targets), rows):
+                chunk, expected = hidden[begin : begin + rows].to(dtype), targets[begin : begin + rows, None]
+                logits = (chunk @ weight.T).float()  # (rows, V)
+                highest = logits.amax(1, keepdim=True)
+                at_truth = logits.gather(1, expected)
+                total += truth * (highest - at_truth).sum()
+                if share:
+                    total += share * (highest * vocab_size - logits.sum(1, keepdim=True)).sum()
+                scores = logits.sub_(highest).exp_()
+                mass = scores.sum(1, keepdim=True)
+                total += mass.log().sum()
+                grad = scores.div_(mass).sub_(share)  # the gradient of the loss by the logits: softmax - target
+                grad.scatter_add_(1, expected, torch.full_like(at_truth, -truth))
+                grad = grad.to(dtype)
+                grad_hidden[begin : begin + rows] = grad @ weight
+                grad_projection += grad.T @ chunk
+        ctx.save_for_backward(grad_hidden, grad_projection)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        grad_hidden, grad_projection = ctx.saved_tensors
+        return grad_hidden * grad_output, grad_projection * grad_output, None, None, None

@@ -1,0 +1,21 @@
+"""Adam and the learning-rate schedule (§5.3)."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+
+def learning_rate(step: int, *, d_model: int, warmup_steps: int, lr_factor: float = 1.0) -> float:
+    """lr_factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (eq. 3), for step = 1, 2, ...
+
+    It grows linearly to its peak at step = warmup_steps, then falls with the inverse square root of the step.
+    """
+    if step < 1:
+        raise ValueError(f"step is {step}; steps count from 1")
+    return lr_factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def adam(parameters: Iterable[nn.Parameter], beta2: float = 0.98) -> torch.optim.Adam:
+    """Adam with beta1 = 0.9 and epsilon = 1e-9. The learning rate is set anew before each step."""
+    return torch.optim.Adam(parameters, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)

@@ -1,0 +1,460 @@
+"""Search: from a model's distribution of the next token to output sentences (section 6.1).
+
+The search knows no model. It takes a `Decoder`, two functions over a state it never looks into, and a `Request`, and
+returns `Hypothesis` objects. Of `greedy`, `sample` and `beam_search` three things hold:
+- The answer for a sentence does not depend on the sentences beside it, as far as `step` itself does not.
+- A sentence that is done leaves the batch at once.
+- Lengths count every token that has a log-probability: forced ones, and EOS.
+
+The bookkeeping, a few numbers for each hypothesis, lives on the CPU, in float64. The decoder's device is asked only for
+`step`, `reorder` and the best few tokens of each row.
+
+Letters: B sentences still searched, K beam, N = B * K rows (those of a sentence are adjacent, the best first),
+V vocabulary, C tokens in the shortlist of a row, T tokens so far.
+"""
+
+import bisect
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from transduce.errors import UserError
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Decoder(Generic[State]):
+    """A model as the search sees it. The first state has one row for each sentence.
+
+    step(last_ids, state) -> (log_probs, state)
+        last_ids (N,) int64, the newest token of each row, at first BOS; log_probs (N, V) float32, none above 0.
+    reorder(state, rows, sentences) -> state
+        rows (N',) int64: row i of the new state continues row rows[i] of the old one (selected, repeated, permuted).
+        sentences (B',) int64, ascending: the sentences that stay, by their place in the old state; each has N' / B'
+        rows. A state that holds everything by row ignores it. One that holds what belongs to a sentence (the encoded
+        source) once for its K rows selects that by `sentences`; as many as before are the same ones: nothing to copy.
+    device: where last_ids, rows and sentences are put.
+    """
+
+    step: Callable[[Tensor, State], tuple[Tensor, State]]
+    reorder: Callable[[State, Tensor, Tensor], State]
+    device: torch.device | str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked; `max_lengths` and `prefixes` have one entry for each sentence, in the order of the state's rows.
+
+    Raises UserError for what cannot be met.
+    """
+
+    max_lengths: Sequence[int]  # at most so many tokens, EOS counted; a hypothesis that gets there is cut
+    bos: int
+    eos: int
+    length_penalty: str  # "gnmt", "power" or "none"
+    alpha: float  # the penalty's exponent
+    banned: Sequence[int] = ()  # ids never produced (PAD, BOS, UNK) unless a prefix forces them
+    min_length: int = 0  # so many tokens come before EOS
+    prefixes: Sequence[Sequence[int]] | None = None  # ids that each output begins with; an empty one forces nothing
+
+    def __post_init__(self) -> None:
+        _check_request(self)
+
+    def penalty(self, length: int) -> float:
+        """What the log-probability of a hypothesis of `length` tokens is divided by."""
+        return LENGTH_PENALTIES[self.length_penalty](length, self.alpha)
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output sentence."""
+
+    ids: list[int]  # with its prefix; without BOS and EOS
+    score: float  # log_prob / penalty(length): what hypotheses are ranked by
+    log_prob: float  # of the whole, under the model itself: nothing banned, no temperature
+    token_log_probs: list[float]  # of each of `ids` and, if finished, of EOS; their sum is log_prob
+    finished: bool  # ended by EOS; False: cut at its maximum length
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw: temperature first, then the top_k likeliest, then the fewest of those that hold the mass top_p."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise UserError(f"temperature is {self.temperature}; it must be above 0 (greedy takes the likeliest token)")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top_k is {self.top_k}; it must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
+
+
+# ---- length penalties --------------------------------------------------------------------------------------------
+
+
+def gnmt_penalty(length: int, alpha: float) -> float:
+    """((5 + |Y|) / 6)^alpha, the penalty of Wu et al. 2016 that section 6.1 cites; |Y| counts EOS."""
+    return ((5 + length) / 6) ** alpha
+
+
+def power_penalty(length: int, alpha: float) -> float:
+    """|Y|^alpha: with alpha = 1 the score is the mean log-probability of a token."""
+    return float(length) ** alpha
+
+
+def no_penalty(length: int, alpha: float) -> float:
+    """1: the score is the log-probability."""
+    return 1.0
+
+
+LENGTH_PENALTIES = {"gnmt": gnmt_penalty, "power": power_penalty, "none": no_penalty}
+
+
+def best_attainable(log_prob: float, length: int, max_length: int, request: Request) -> float:
+    """The highest score that an unfinished hypothesis of `length` tokens and `log_prob` can still reach.
+
+    Its extensions have at least one token more (EOS), at most max_length, and a log-probability that is no higher and
+    not positive, so none scores more than log_prob over the greatest penalty of those lengths. Penalties are monotonic
+    in the length, rising or (alpha < 0) falling: the greatest is at one of the ends.
+    """
+    return log_prob / max(request.penalty(length + 1), request.penalty(max_length))
+
+
+# ---- one hypothesis for each sentence ----------------------------------------------------------------------------
+
+# (log_probs (N, V), tokens so far, the number of each row's sentence) -> ids (N,) and their log_probs (N,), on the CPU
+Choose = Callable[[Tensor, int, list[int]], tuple[Tensor, Tensor]]
+
+
+@torch.inference_mode()
+def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypothesis]:
+    """Take the likeliest token at every step, of equally likely ones the lowest id; one hypothesis for each sentence.
+
+    Raises FloatingPointError if the model gives NaN, or nothing but zero probabilities to choose from.
+    """
+
+    def likeliest(log_probs: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
+        values, ids = _allowed(log_probs, length, request).max(dim=1)  # the first of equals; NaN wins
+        return ids.cpu(), values.cpu().double()
+
+    return _follow(decoder, state, request, likeliest)
+
+
+@torch.inference_mode()
+def sample(
+    decoder: Decoder[State], state: State, request: Request, *, sampling: Sampling, seeds: Sequence[int]
+) -> list[Hypothesis]:
+    """Draw every token from the model's distribution as `sampling` changes it; one hypothesis for each sentence.
+
+    Each sentence has its own seed (`sentence_seed` makes them), so what is drawn for it does not depend on the batch.
+    Raises FloatingPointError as `greedy` does.
+    """
+    if len(seeds) != len(request.max_lengths):
+        raise UserError(f"{len(seeds)} seeds for {len(request.max_lengths)} sentences; give one for each")
+    uniforms = [_uniforms(seed, length) for seed, length in zip(seeds, request.max_lengths, strict=True)]
+
+    def drawn(log_probs: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
+        allowed = _allowed(log_probs, length, request)
+        uniform = torch.tensor([uniforms[i][length] for i in sentences], device=log_probs.device)
+        ids = _draw(allowed, uniform, sampling)
+        return ids.cpu(), allowed.gather(1, ids[:, None])[:, 0].cpu().double()
+
+    return _follow(decoder, state, request, drawn)
+
+
+def sentence_seed(seed: int, number: int) -> int:
+    """The seed of sentence `number` in a run with `seed`."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big")
+
+
+def _allowed(log_probs: Tensor, length: int, request: Request) -> Tensor:
+    """log_probs (N, V) with -inf for what may not follow `length` tokens."""
+    barred = torch.tensor(_barred(length, request), dtype=torch.int64, device=log_probs.device)
+    return log_probs.index_fill(1, barred, -math.inf)
+
+
+def _uniforms(seed: int, count: int) -> list[float]:
+    """`count` numbers in [0, 1), made on the CPU whatever the device."""
+    return torch.rand(count, generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+    """Ids (N,) drawn from log_probs (N, V): the inverse of the cumulative distribution at uniform (N,)."""
+    ranked, ids = (log_probs / sampling.temperature).sort(dim=1, descending=True, stable=True)  # (N, V), NaN first
+    probs = ranked[:, : sampling.top_k].softmax(dim=1)  # (N, C)
+    if sampling.top_p is not None:
+        mass_before = probs.cumsum(dim=1) - probs
+        probs = probs.masked_fill(mass_before >= sampling.top_p, 0)
+    cumulative = probs.cumsum(dim=1)
+    place = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(dim=1)  # the first that exceeds it
+    last = (probs > 0).sum(dim=1) - 1  # rounding must not carry the draw past what can be drawn
+    return ids.gather(1, place.minimum(last).clamp(min=0)[:, None])[:, 0]
+
+
+def _follow(decoder: Decoder[State], state: State, request: Request, choose: Choose) -> list[Hypothesis]:
+    """Extend one hypothesis for each sentence by what `choose` says until it ends or is cut."""
+    count = len(request.max_lengths)
+    ids: list[list[int]] = [[] for _ in range(count)]
+    token_log_probs: list[list[float]] = [[] for _ in range(count)]
+    sentences = list(range(count))  # the number of each row's sentence
+    last_ids = torch.full((count,), request.bos)
+    for length in range(max(request.max_lengths, default=0)):
+        log_probs, state = decoder.step(last_ids.to(decoder.device), state)
+        chosen, values = choose(log_probs, length, sentences)
+        rows, prefix_ids, prefix_values = _forced(log_probs, length, sentences, request)
+        chosen[rows], values[rows] = prefix_ids, prefix_values
+        stay = []
+        for row, (i, token, value) in enumerate(zip(sentences, chosen.tolist(), values.tolist(), strict=True)):
+            if not math.isfinite(value):
+                raise _no_way_on(length)
+            ids[i].append(token)
+            token_log_probs[i].append(value)
+            if token != request.eos and length + 1 < request.max_lengths[i]:
+                stay.append(row)
+        if not stay:
+            break
+        last_ids = chosen[stay]
+        if len(stay) < len(sentences):
+            sentences = [sentences[row] for row in stay]
+            kept = torch.tensor(stay, device=decoder.device)
+            state = decoder.reorder(state, kept, kept)
+    return [_hypothesis(*path, request) for path in zip(ids, token_log_probs, strict=True)]
+
+
+# ---- beam search -------------------------------------------------------------------------------------------------
+
+
+class _Extensions(NamedTuple):
+    """M ways to go on by one token for each sentence; all (B, M)."""
+
+    scores: Tensor  # log-probability of the whole; -inf: no way
+    beams: Tensor  # which of the K hypotheses it extends
+    ids: Tensor  # by which token
+    values: Tensor  # at which log-probability
+
+    def without(self, struck: Tensor) -> "_Extensions":
+        return self._replace(scores=self.scores.masked_fill(struck, -math.inf))
+
+    def best(self, count: int) -> "_Extensions":
+        """The `count` best, the first of equals first."""
+        places = self.scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
+        return _Extensions(*(x.gather(1, places) for x in self))
+
+
+class _Beam(NamedTuple):
+    """K unfinished hypotheses for each sentence, best first."""
+
+    scores: Tensor  # (B, K) float64, log-probabilities; -inf: an empty place
+    ids: Tensor  # (B, K, T) int64
+    token_log_probs: Tensor  # (B, K, T) float64
+
+    def extended(self, by: _Extensions) -> "_Beam":
+        history = by.beams[:, :, None].expand(-1, -1, self.ids.size(2))  # (B, K, T)
+        ids = torch.cat([self.ids.gather(1, history), by.ids[:, :, None]], dim=2)
+        values = torch.cat([self.token_log_probs.gather(1, history), by.values[:, :, None]], dim=2)
+        return _Beam(by.scores, ids, values)
+
+    def hypothesis(self, row: int, k: int, request: Request) -> Hypothesis:
+        return _hypothesis(self.ids[row, k].tolist(), self.token_log_probs[row, k].tolist(), request)
+
+
+@torch.inference_mode()
+def beam_search(
+    decoder: Decoder[State], state: State, request: Request, *, beam_size: int, n_best: int = 1
+) -> list[list[Hypothesis]]:
+    """Keep the beam_size likeliest beginnings of each sentence; return the n_best outputs met, best first.
+
+    The 2 * beam rule: of all K * V extensions the 2K likeliest are candidates. Those that end in EOS compete, by
+    score, for the n_best places of the sentence's pool; the K likeliest others go on. A hypothesis can end in EOS in
+    only one way, so at least K others remain: EOS cannot empty the beam.
+
+    The stop rule is exact: a sentence is done when its pool is full and no live hypothesis can end up better than the
+    worst there (`best_attainable`), so that searching on would change nothing. At the maximum length it is cut: the
+    live hypotheses, scored at that length, follow the finished ones in the places of the pool that are still empty.
+
+    A beam of one is greedy decoding. Ties: the better beam, then the lower id (but where equals straddle the end of a
+    row's shortlist, torch.topk picks). There are fewer than n_best hypotheses only where no more exist.
+    Raises UserError unless 1 <= n_best <= beam_size, and FloatingPointError as `greedy` does.
+    """
+    if not 1 <= n_best <= beam_size:
+        raise UserError(f"n_best is {n_best} and beam_size is {beam_size}; n_best must be from 1 to beam_size")
+    if beam_size == 1:
+        return [[hypothesis] for hypothesis in greedy(decoder, state, request)]
+    pools: list[list[Hypothesis]] = [[] for _ in request.max_lengths]
+    sentences = list(range(len(pools)))  # the numbers of the B sentences still searched
+    beam = _first_beam(len(pools), beam_size)
+    stay = torch.arange(len(pools))
+    rows = stay.repeat_interleave(beam_size)
+    last_ids = torch.full_like(rows, request.bos)
+    while sentences:
+        state = decoder.reorder(state, rows.to(decoder.device), stay.to(decoder.device))
+        log_probs, state = decoder.step(last_ids.to(decoder.device), state)
+        candidates = _candidates(beam, log_probs, sentences, request)  # (B, 2K)
+        ended = candidates.ids == request.eos
+        _collect(pools, n_best, sentences, beam.extended(candidates), ended, request)
+        others = candidates.without(ended).best(beam_size)  # (B, K)
+        beam = beam.extended(others)
+        stay = torch.tensor(_unsettled(pools, n_best, sentences, beam, request), dtype=torch.int64)  # (B',)
+        rows = (others.beams + beam_size * torch.arange(len(sentences))[:, None])[stay].flatten()  # (B' * K,)
+        sentences = [sentences[row] for row in stay.tolist()]
+        beam = _Beam(*(x[stay] for x in beam))
+        last_ids = beam.ids[:, :, -1].flatten()
+    return pools
+
+
+def _first_beam(count: int, beam_size: int) -> _Beam:
+    """One live hypothesis for each sentence, without tokens: K live ones would stay K copies of it."""
+    scores = torch.full((count, beam_size), -math.inf, dtype=torch.float64)
+    scores[:, 0] = 0
+    nothing = torch.empty(count, beam_size, 0)
+    return _Beam(scores, nothing.long(), nothing.double())
+
+
+def _candidates(beam: _Beam, log_probs: Tensor, sentences: list[int], request: Request) -> _Extensions:
+    """The 2K likeliest extensions of each sentence's hypotheses.
+
+    No row has more than 2K of them, so the rows' shortlists replace a search through K * V sums.
+    """
+    count, beam_size, length = beam.ids.shape
+    values, ids = _shortlist(log_probs, 2 * beam_size, _barred(length, request))  # (N, C)
+    rows, prefix_ids, prefix_values = _forced(log_probs, length, sentences, request)
+    values[rows], ids[rows] = -math.inf, prefix_ids[:, None]
+    values[rows, 0] = prefix_values
+    scores = beam.scores[:, :, None] + values.view(count, beam_size, -1)  # (B, K, C)
+    beams = torch.arange(beam_size)[:, None].expand_as(scores)
+    every = _Extensions(*(x.reshape(count, -1) for x in (scores, beams, ids, values)))  # (B, K * C)
+    return every.best(2 * beam_size)
+
+
+def _shortlist(log_probs: Tensor, count: int, barred: list[int]) -> tuple[Tensor, Tensor]:
+    """The `count` likeliest ids of each row that are not barred, and a few more: values, ids (N, C) on the CPU.
+
+    Ids ascend along a row; barred ones have the value -inf (taking a few too many and striking some out is cheaper
+    than writing into (N, V)). Raises FloatingPointError if there is NaN anywhere in a row: topk puts it first.
+    """
+    best = log_probs.topk(min(count + len(barred), log_probs.size(1)), dim=1)
+    ids, order = best.indices.cpu().sort(dim=1)
+    values = best.values.cpu().double().gather(1, order)
+    if values.isnan().any():
+        raise FloatingPointError("the model gave NaN as a log-probability: its weights or its input are not finite")
+    return values.masked_fill(torch.isin(ids, torch.tensor(barred, dtype=torch.int64)), -math.inf), ids
+
+
+def _collect(
+    pools: list[list[Hypothesis]], n_best: int, sentences: list[int], beam: _Beam, ended: Tensor, request: Request
+) -> None:
+    """Let the hypotheses of `beam` that `ended` (B, 2K) compete for places in the pools; of equals the first stays."""
+    scores = (beam.scores / request.penalty(beam.ids.size(2))).tolist()
+    for row, k in ended.nonzero().tolist():
+        pool = pools[sentences[row]]
+        if scores[row][k] > _worst(pool, n_best):
+            bisect.insort(pool, beam.hypothesis(row, k, request), key=lambda hypothesis: -hypothesis.score)
+            del pool[n_best:]
+
+
+def _unsettled(
+    pools: list[list[Hypothesis]], n_best: int, sentences: list[int], beam: _Beam, request: Request
+) -> list[int]:
+    """The rows of `sentences` whose pool can still change; the pools of those cut here are filled up."""
+    length, rows = beam.ids.size(2), []
+    for row, (i, scores) in enumerate(zip(sentences, beam.scores.tolist(), strict=True)):
+        max_length, live = request.max_lengths[i], [k for k, score in enumerate(scores) if score > -math.inf]
+        if not live and not pools[i]:
+            raise _no_way_on(length - 1)
+        if length == max_length:
+            pools[i] += [beam.hypothesis(row, k, request) for k in live[: n_best - len(pools[i])]]
+        elif live and _worst(pools[i], n_best) < best_attainable(scores[0], length, max_length, request):
+            rows.append(row)
+    return rows
+
+
+def _worst(pool: list[Hypothesis], n_best: int) -> float:
+    """The score that a hypothesis must exceed to come into the pool."""
+    return pool[-1].score if len(pool) == n_best else -math.inf
+
+
+# ---- several models as one ---------------------------------------------------------------------------------------
+
+
+def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[tuple[Any, ...]]:
+    """A decoder that gives each token the mean of its probabilities under `decoders`.
+
+    They share a vocabulary and a device; its state is the tuple of theirs.
+    """
+
+    def step(last_ids: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+        answers = [decoder.step(last_ids, state) for decoder, state in zip(decoders, states, strict=True)]
+        total = reduce(torch.logaddexp, [log_probs for log_probs, _ in answers])
+        return (total - math.log(len(answers))).clamp(max=0), tuple(state for _, state in answers)
+
+    def reorder(states: tuple[Any, ...], rows: Tensor, sentences: Tensor) -> tuple[Any, ...]:
+        return tuple(decoder.reorder(state, rows, sentences) for decoder, state in zip(decoders, states, strict=True))
+
+    return Decoder(step, reorder, decoders[0].device)
+
+
+# ---- what every search needs -------------------------------------------------------------------------------------
+
+
+def _barred(length: int, request: Request) -> list[int]:
+    """The ids that may not follow `length` tokens."""
+    return [*request.banned, request.eos] if length < request.min_length else [*request.banned]
+
+
+def _forced(log_probs: Tensor, length: int, sentences: list[int], request: Request) -> tuple[list[int], Tensor, Tensor]:
+    """The rows whose prefix goes on after `length` tokens, the ids that it forces, and their log-probabilities.
+
+    Only the first row of a sentence: until its prefix ends it has one live hypothesis, its best.
+    """
+    prefixes = [request.prefixes[i] if request.prefixes else () for i in sentences]
+    forced = [place for place, prefix in enumerate(prefixes) if length < len(prefix)]
+    rows = [place * (len(log_probs) // len(sentences)) for place in forced]
+    ids = torch.tensor([prefixes[place][length] for place in forced], dtype=torch.int64)
+    return rows, ids, log_probs[rows].cpu().double().gather(1, ids[:, None])[:, 0]
+
+
+def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) -> Hypothesis:
+    """A hypothesis from all its tokens, EOS included if it ended so."""
+    finished, log_prob = ids[-1] == request.eos, sum(token_log_probs)
+    score = log_prob / request.penalty(len(ids))
+    return Hypothesis(ids[:-1] if finished else ids, score, log_prob, token_log_probs, finished)
+
+
+def _no_way_on(length: int) -> FloatingPointError:
+    return FloatingPointError(
+        f"after {length} tokens each allowed next token of a sentence has probability zero or NaN: "
+        "the model's weights are not finite, or all that it could say is banned"
+    )
+
+
+def _check_request(request: Request) -> None:
+    if request.length_penalty not in LENGTH_PENALTIES:
+        raise UserError(f"length_penalty is {request.length_penalty!r}; it must be one of {[*LENGTH_PENALTIES]}")
+    if not -10 <= request.alpha <= 10:
+        raise UserError(f"alpha is {request.alpha}; it must be from -10 to 10 (the paper has 0.6)")
+    if request.eos in request.banned:
+        raise UserError(f"EOS (id {request.eos}) is banned, so no output could end; min_length can put the end off")
+    if request.min_length < 0:
+        raise UserError(f"min_length is {request.min_length}; it must be 0 or more")
+    if min(request.max_lengths, default=1) < 1:
+        raise UserError(f"a maximum length is {min(request.max_lengths)}; each must be at least 1")
+    if request.prefixes is None:
+        return
+    if len(request.prefixes) != len(request.max_lengths):
+        raise UserError(f"{len(request.prefixes)} prefixes for {len(request.max_lengths)} sentences; give one for each")
+    for number, (prefix, longest) in enumerate(zip(request.prefixes, request.max_lengths, strict=True), start=1):
+        if request.eos in prefix:
+            raise UserError(f"the prefix of sentence {number} contains EOS (id {request.eos}), which would end it")
+        if len(prefix) > longest:
+            raise UserError(f"the prefix of sentence {number} has {len(prefix)} tokens; its maximum is {longest}")

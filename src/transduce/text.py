@@ -1,0 +1,152 @@
+"""Text as line-aligned files: bytes in, lines out. The only module that opens corpora.
+
+A line is what stands between two LF bytes, decoded as strict UTF-8, whatever the locale says:
+
+    in the file                       what becomes of it
+    --------------------------------  ------------------------------------------------------------------
+    LF                                ends a line; the last line may do without
+    CR directly before LF             dropped (files from Windows)
+    BOM (EF BB BF) at the start       dropped; anywhere else it is the character U+FEFF
+    U+2028, U+2029, U+0085, VT, FF,   ordinary characters inside the line
+      NUL, a lone CR
+    an empty or blank line            a line like any other; `is_blank` tells, and who trains may drop the pair
+    a very long line                  a line like any other; memory holds one line at a time
+    bytes that are not UTF-8          UserError with file, line and byte
+    two sides of unequal length       UserError with both counts
+    no line at all                    UserError from `read_pairs`; `read_lines` yields nothing
+"""
+
+import codecs
+import hashlib
+import os
+from array import array
+from collections.abc import Iterator
+from io import BufferedReader
+from itertools import zip_longest
+
+from transduce.errors import UserError
+
+Path = str | os.PathLike[str]
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a file, one at a time."""
+    where = os.fspath(path)
+    with _open(path) as file:
+        for number, raw in enumerate(file, start=1):
+            yield decode_line(raw, where, number)
+
+
+def read_pairs(src_path: Path, tgt_path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs (source line, target line) of two files that correspond line by line.
+
+    Streams: a difference in length shows only when the shorter file ends. Blank sides are kept, so that the
+    n-th pair is the n-th line of both files.
+    """
+    src_name, tgt_name = os.fspath(src_path), os.fspath(tgt_path)
+    number = 0
+    with _open(src_path) as src_file, _open(tgt_path) as tgt_file:
+        for number, (src, tgt) in enumerate(zip_longest(src_file, tgt_file), start=1):
+            if src is None or tgt is None:
+                rest = number + sum(1 for _ in (src_file if tgt is None else tgt_file))
+                counts = (rest, number - 1) if tgt is None else (number - 1, rest)
+                raise _unequal((src_name, tgt_name), counts)
+            yield decode_line(src, src_name, number), decode_line(tgt, tgt_name, number)
+    if number == 0:
+        raise UserError(f"{src_name} and {tgt_name} are empty; give two files with one sentence per line.")
+
+
+def decode_line(raw: bytes, where: str, number: int) -> str:
+    """The text of one raw line: `raw` with its LF, if it had one; `number` counts from 1.
+
+    `where` names the source (a path, "stdin") in the UserError about bytes that are not UTF-8.
+    """
+    try:
+        return _trim(raw, number == 1).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(_not_utf8(raw, where, number, error)) from error
+
+
+def is_blank(line: str) -> bool:
+    """Whether a line holds nothing but white space."""
+    return not line or line.isspace()
+
+
+def count_lines(path: Path) -> int:
+    """How many lines a file has, as `read_lines` would count them; its text is not checked."""
+    lines, last = 0, b"\n"
+    with _open(path) as file:
+        while block := file.read(1 << 20):
+            lines += block.count(b"\n")
+            last = block[-1:]
+    return lines + (last != b"\n")
+
+
+def line_spans(path: Path) -> "array[int]":
+    """Where the text of each line is: its first byte and the one after its last, for line after line.
+
+    BOM and line ends lie outside. `read_span` takes one such pair.
+    """
+    spans, position = array("Q"), 0
+    with _open(path) as file:
+        for raw in file:
+            begin = position + (len(codecs.BOM_UTF8) if position == 0 and raw.startswith(codecs.BOM_UTF8) else 0)
+            spans.extend((begin, begin + len(_trim(raw, position == 0))))
+            position += len(raw)
+    return spans
+
+
+def read_span(path: Path, begin: int, end: int) -> str:
+    """The line whose text is the bytes `begin` to `end` of a file, by `line_spans`."""
+    with _open(path) as file:
+        file.seek(begin)
+        raw = file.read(end - begin)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{os.fspath(path)}: bytes {begin} to {end} are not a line of UTF-8; the file has changed since it was "
+            f"first read. Restore it, or prepare the data anew."
+        ) from error
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with _open(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open(path: Path) -> BufferedReader:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError as error:
+        raise UserError(f"{os.fspath(path)} does not exist; give the path of a text file.") from error
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise UserError(f"{os.fspath(path)} is not a file: {error.strerror}; give the path of a text file.") from error
+    except PermissionError as error:
+        raise UserError(f"{os.fspath(path)} may not be read; change its permissions.") from error
+
+
+def _trim(raw: bytes, first: bool) -> bytes:
+    """A raw line without its line end and, at the start of a file, without the byte order mark."""
+    if first:
+        raw = raw.removeprefix(codecs.BOM_UTF8)
+    if raw.endswith(b"\n"):
+        return raw[:-2] if raw.endswith(b"\r\n") else raw[:-1]
+    return raw
+
+
+def _not_utf8(raw: bytes, where: str, number: int, error: UnicodeDecodeError) -> str:
+    if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return f"{where} is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {where} > NEW"
+    return (
+        f"{where}:{number} is not valid UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}. "
+        f"Correct the line, or convert the file if it has another encoding: iconv -f ISO-8859-1 -t UTF-8 {where} > NEW"
+    )
+
+
+def _unequal(names: tuple[str, str], counts: tuple[int, int]) -> UserError:
+    return UserError(
+        f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,}; they must match line by line. "
+        f"Look for the first pair that does not correspond, or for a file that was cut short."
+    )
