@@ -210,6 +210,7 @@ ADJECTIVES: tuple[Adjective, ...] = (
     *_adjectives(PLACES, "quiet ruhig, dark dunkel/dunkl, dirty schmutzig, famous berühmt"),
 )
 
+(HAVE,) = _verbs("have had haben hat gehabt", objects=("animal", *PORTABLE))
 VERBS: tuple[Verb, ...] = (
     *_verbs(
         """
@@ -295,7 +296,7 @@ VERBS: tuple[Verb, ...] = (
         complement="to",
         cases=(),
     ),
-    *_verbs("have had haben hat gehabt", objects=("animal", *PORTABLE)),
+    HAVE,
     *_verbs(
         "be was sein ist gewesen sein",
         complement="predicate",
@@ -314,10 +315,12 @@ MODALS: tuple[Modal, ...] = (
 FUTURE = Modal("will", "", {"I": "werde", "he": "wird", "they": "werden"})
 
 THE = Determiner(("the", "the"), "", "the", True)
+THIS = Determiner(("this", "these"), "dies", "this", True)
+OUR = Determiner(("our", "our"), "unser", "a", True)
 DEFINITE: tuple[Determiner, ...] = (
-    Determiner(("this", "these"), "dies", "this", True),
+    THIS,
     Determiner(("my", "my"), "mein", "a", True),
-    Determiner(("our", "our"), "unser", "a", True),
+    OUR,
     Determiner(("his", "his"), "sein", "a", True),
     Determiner(("her", "her"), "ihr", "a", True),
     Determiner(("their", "their"), "ihr", "a", True),
@@ -367,8 +370,8 @@ FREQUENCIES: tuple[Adverb, ...] = (
     Adverb("always", "immer"),
     Adverb("often", "oft"),
     Adverb("sometimes", "manchmal"),
-    Adverb("never", "nie"),
 )
+NEVER = Adverb("never", "nie")
 VERY = Adverb("very", "sehr")
 SUBORDINATORS: tuple[Adverb, ...] = (
     Adverb("because", "weil"),
@@ -376,6 +379,7 @@ SUBORDINATORS: tuple[Adverb, ...] = (
     Adverb("while", "während"),
     Adverb("if", "wenn", "present"),
 )
+JOINTS: tuple[Adverb, ...] = (Adverb("and", "und"), Adverb("but", ", aber"))
 QUESTION_ADVERBS: tuple[Adverb, ...] = (Adverb("where", "wo"), Adverb("when", "wann"), Adverb("why", "warum"))
 
 WHO = Pronoun(("who", "whom"), {"nominative": "wer", "accusative": "wen", "dative": "wem"}, "he", False)
@@ -388,7 +392,12 @@ INTO = Preposition("into", "in", "accusative")
 WITH = Preposition("with", "mit", "dative")
 WITHOUT = Preposition("without", "ohne", "accusative")
 FOR = Preposition("for", "für", "accusative")
-NEAR_BUILDINGS: tuple[Preposition, ...] = (
+COMPANIONS: dict[Preposition, frozenset[str]] = {  # and the verbs they go with
+    WITH: frozenset({"play", "sing", "dance", "work", "cook", "arrive", "come"}),
+    WITHOUT: frozenset({"play", "sing", "dance", "work", "cook", "arrive", "come"}),
+    FOR: frozenset({"sing", "cook", "work", "buy", "write", "paint", "repair"}),
+}
+AT_BUILDINGS: tuple[Preposition, ...] = (
     IN,
     Preposition("behind", "hinter", "dative"),
     Preposition("in front of", "vor", "dative"),

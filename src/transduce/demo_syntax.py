@@ -21,6 +21,7 @@ from transduce.demo_inflection import (
     City,
     Column,
     Determiner,
+    Kind,
     Modal,
     Name,
     Noun,
@@ -69,6 +70,7 @@ class Fronted:
     """A relative or interrogative pronoun: it opens its clause, and its place there stays empty."""
 
     pronoun: Pronoun
+    kind: Kind
 
 
 NounPhrase = Pronoun | Name | Phrase | Both | Fronted
@@ -150,7 +152,7 @@ def spell(words: list[str], end: str) -> str:
 
 def person_of(phrase: NounPhrase) -> Person:
     match phrase:
-        case Fronted(pronoun) | (Pronoun() as pronoun):
+        case Fronted(pronoun=pronoun) | (Pronoun() as pronoun):
             return pronoun.person
         case Name():
             return "he"

@@ -58,18 +58,9 @@ def attention_picture(
     cell = _cell_inches(n_src, n_tgt)
     width, height = n_src * cell, n_tgt * cell
 
-    src, tgt = readable(src_pieces), readable(tgt_pieces)
-    font, known = _font_for("".join([title, *src, *tgt]))
     mean = _panel(figure, 0, 0, width, height)
     _draw(mean, attention.mean(axis=0), strongest, rule_points=4.5 * cell)
-    mean.xaxis.tick_top()
-    mean.set_xticks(np.arange(n_src) + 0.5, [_boxed(piece, known) for piece in src], rotation=90)
-    mean.set_yticks(np.arange(n_tgt) + 0.5, [_boxed(piece, known) for piece in tgt])
-    for label in [*mean.get_xticklabels(), *mean.get_yticklabels()]:
-        label.set(fontproperties=font, fontsize=min(10, 40 * cell), parse_math=False)
-    mean.set_title(
-        _boxed(title, known), loc="left", fontproperties=font, fontsize=11, color=_INK, pad=12, parse_math=False
-    )
+    _write(mean, readable(src_pieces), readable(tgt_pieces), title, points=min(10, 40 * cell))
     _draw_scale(figure, strongest, top=height + _GAP)
     if n_heads > 1:
         _draw_heads(figure, attention, strongest, left=width + 3 * _GAP, width=width, height=height)
@@ -158,6 +149,18 @@ def _draw(axes: "Axes", weights: np.ndarray, strongest: float, *, rule_points: f
     axes.invert_yaxis()
 
 
+def _write(axes: "Axes", src: Sequence[str], tgt: Sequence[str], title: str, *, points: float) -> None:
+    """The source above, the target on the left, the title on top of all."""
+    font, known = _font_for("".join([*src, *tgt, title]))
+    axes.xaxis.tick_top()
+    axes.set_xticks(np.arange(len(src)) + 0.5, [_boxed(piece, known) for piece in src], rotation=90)
+    axes.set_yticks(np.arange(len(tgt)) + 0.5, [_boxed(piece, known) for piece in tgt])
+    heading = axes.set_title(_boxed(title, known), loc="left", pad=12, color=_INK)
+    for text in [heading, *axes.get_xticklabels(), *axes.get_yticklabels()]:
+        text.set(fontproperties=font, fontsize=points, parse_math=False)
+    heading.set_fontsize(11)
+
+
 def _draw_scale(figure: "Figure", strongest: float, *, top: float) -> None:
     """The colours from 0 to the strongest attention."""
     bar = _panel(figure, 0, top, 1.2, 0.08)
@@ -175,8 +178,8 @@ def _font_for(text: str) -> "tuple[FontProperties, frozenset[int]]":
     families, known = [_FONT], frozenset(get_font(findfont(_FONT)).get_charmap())
     missing = {ord(character) for character in text} - known
     if missing:
-        fonts = [entry for entry in fontManager.ttflist if not entry.name.startswith("Last Resort")]  # it draws boxes
-        charmaps = {entry.name: get_font(entry.fname).get_charmap().keys() for entry in fonts}
+        names = {entry.name for entry in fontManager.ttflist if not entry.name.startswith("Last Resort")}  # boxes
+        charmaps = {name: get_font(findfont(name)).get_charmap().keys() for name in sorted(names)}
         best = max(charmaps, key=lambda name: len(charmaps[name] & missing))
         if charmaps[best] & missing:
             families, known = [*families, best], known | charmaps[best]

@@ -1,9 +1,8 @@
 """Search: from a model's distribution of the next token to output sentences (section 6.1).
 
 The search knows no model. It takes a `Decoder`, two functions over a state it never looks into, and a `Request`, and
-returns `Hypothesis` objects. Of `greedy`, `sample` and `beam_search` three things hold:
-- The answer for a sentence does not depend on the sentences beside it, as far as `step` itself does not.
-- A sentence that is done leaves the batch at once.
+returns `Hypothesis` objects. For `greedy`, `sample` and `beam_search` alike:
+- What a sentence gets does not depend on the sentences beside it; when it is done it leaves the batch at once.
 - Lengths count every token that has a log-probability: forced ones, and EOS.
 
 The bookkeeping, a few numbers for each hypothesis, lives on the CPU, in float64. The decoder's device is asked only for
@@ -35,6 +34,7 @@ class Decoder(Generic[State]):
 
     step(last_ids, state) -> (log_probs, state)
         last_ids (N,) int64, the newest token of each row, at first BOS; log_probs (N, V) float32, none above 0.
+        A row whose hypothesis is out of the running is given any id; what is answered for it has no effect.
     reorder(state, rows, sentences) -> state
         rows (N',) int64: row i of the new state continues row rows[i] of the old one (selected, repeated, permuted).
         sentences (B',) int64, ascending: the sentences that stay, by their place in the old state; each has N' / B'
@@ -50,10 +50,7 @@ class Decoder(Generic[State]):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked; `max_lengths` and `prefixes` have one entry for each sentence, in the order of the state's rows.
-
-    Raises UserError for what cannot be met.
-    """
+    """What is asked, `max_lengths` and `prefixes` for each sentence. Raises UserError for what cannot be met."""
 
     max_lengths: Sequence[int]  # at most so many tokens, EOS counted; a hypothesis that gets there is cut
     bos: int
@@ -74,7 +71,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output sentence."""
+    """An output sentence."""
 
     ids: list[int]  # with its prefix; without BOS and EOS
     score: float  # log_prob / penalty(length): what hypotheses are ranked by
@@ -141,7 +138,7 @@ Choose = Callable[[Tensor, int, list[int]], tuple[Tensor, Tensor]]
 def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypothesis]:
     """Take the likeliest token at every step, of equally likely ones the lowest id; one hypothesis for each sentence.
 
-    Raises FloatingPointError if the model gives NaN, or nothing but zero probabilities to choose from.
+    Raises FloatingPointError where the model gives NaN, or probability zero to all that may come next.
     """
 
     def likeliest(log_probs: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
@@ -155,17 +152,19 @@ def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypo
 def sample(
     decoder: Decoder[State], state: State, request: Request, *, sampling: Sampling, seeds: Sequence[int]
 ) -> list[Hypothesis]:
-    """Draw every token from the model's distribution as `sampling` changes it; one hypothesis for each sentence.
+    """Draw every token from the model's distribution, changed by `sampling`; one hypothesis for each sentence.
 
-    Each sentence has its own seed (`sentence_seed` makes them), so what is drawn for it does not depend on the batch.
-    Raises FloatingPointError as `greedy` does.
+    Each has its own seed (see `sentence_seed`), so that it does not depend on the batch. Raises as `greedy` does.
     """
     if len(seeds) != len(request.max_lengths):
         raise UserError(f"{len(seeds)} seeds for {len(request.max_lengths)} sentences; give one for each")
-    uniforms = [_uniforms(seed, length) for seed, length in zip(seeds, request.max_lengths, strict=True)]
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]  # on the CPU, whatever the device
+    uniforms = [torch.rand(n, generator=g).tolist() for n, g in zip(request.max_lengths, generators, strict=True)]
 
     def drawn(log_probs: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
         allowed = _allowed(log_probs, length, request)
+        if not allowed.amax(dim=1).isfinite().all():
+            raise _no_way_on(length)
         uniform = torch.tensor([uniforms[i][length] for i in sentences], device=log_probs.device)
         ids = _draw(allowed, uniform, sampling)
         return ids.cpu(), allowed.gather(1, ids[:, None])[:, 0].cpu().double()
@@ -184,22 +183,21 @@ def _allowed(log_probs: Tensor, length: int, request: Request) -> Tensor:
     return log_probs.index_fill(1, barred, -math.inf)
 
 
-def _uniforms(seed: int, count: int) -> list[float]:
-    """`count` numbers in [0, 1), made on the CPU whatever the device."""
-    return torch.rand(count, generator=torch.Generator().manual_seed(seed)).tolist()
-
-
 def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     """Ids (N,) drawn from log_probs (N, V): the inverse of the cumulative distribution at uniform (N,)."""
-    ranked, ids = (log_probs / sampling.temperature).sort(dim=1, descending=True, stable=True)  # (N, V), NaN first
-    probs = ranked[:, : sampling.top_k].softmax(dim=1)  # (N, C)
+    tempered = log_probs / sampling.temperature
+    ids = torch.arange(log_probs.size(1), device=log_probs.device).expand_as(log_probs)
+    if sampling.top_k is not None or sampling.top_p is not None:
+        tempered, ids = tempered.sort(dim=1, descending=True, stable=True)
+    probs = tempered[:, : sampling.top_k].softmax(dim=1)  # (N, C)
     if sampling.top_p is not None:
         mass_before = probs.cumsum(dim=1) - probs
         probs = probs.masked_fill(mass_before >= sampling.top_p, 0)
     cumulative = probs.cumsum(dim=1)
-    place = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(dim=1)  # the first that exceeds it
-    last = (probs > 0).sum(dim=1) - 1  # rounding must not carry the draw past what can be drawn
-    return ids.gather(1, place.minimum(last).clamp(min=0)[:, None])[:, 0]
+    total = cumulative[:, -1:]
+    drawn = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))  # rounded up, it may be total
+    place = (cumulative <= drawn).sum(dim=1, keepdim=True)  # the first that exceeds it, so its probability is not 0
+    return ids.gather(1, place)[:, 0]
 
 
 def _follow(decoder: Decoder[State], state: State, request: Request, choose: Choose) -> list[Hypothesis]:
@@ -280,11 +278,11 @@ def beam_search(
     only one way, so at least K others remain: EOS cannot empty the beam.
 
     The stop rule is exact: a sentence is done when its pool is full and no live hypothesis can end up better than the
-    worst there (`best_attainable`), so that searching on would change nothing. At the maximum length it is cut: the
-    live hypotheses, scored at that length, follow the finished ones in the places of the pool that are still empty.
+    worst there (`best_attainable`), so that searching on would change nothing. At the maximum length it is cut: live
+    hypotheses, scored at that length, come after the finished ones, in the places of the pool that are still empty.
 
     A beam of one is greedy decoding. Ties: the better beam, then the lower id (but where equals straddle the end of a
-    row's shortlist, torch.topk picks). There are fewer than n_best hypotheses only where no more exist.
+    row's shortlist, torch.topk picks). Fewer than n_best come back only when nothing else is left in the beam.
     Raises UserError unless 1 <= n_best <= beam_size, and FloatingPointError as `greedy` does.
     """
     if not 1 <= n_best <= beam_size:
@@ -305,7 +303,7 @@ def beam_search(
         _collect(pools, n_best, sentences, beam.extended(candidates), ended, request)
         others = candidates.without(ended).best(beam_size)  # (B, K)
         beam = beam.extended(others)
-        stay = torch.tensor(_unsettled(pools, n_best, sentences, beam, request), dtype=torch.int64)  # (B',)
+        stay = torch.tensor(_settle(pools, n_best, sentences, beam, request), dtype=torch.int64)  # (B',)
         rows = (others.beams + beam_size * torch.arange(len(sentences))[:, None])[stay].flatten()  # (B' * K,)
         sentences = [sentences[row] for row in stay.tolist()]
         beam = _Beam(*(x[stay] for x in beam))
@@ -315,10 +313,9 @@ def beam_search(
 
 def _first_beam(count: int, beam_size: int) -> _Beam:
     """One live hypothesis for each sentence, without tokens: K live ones would stay K copies of it."""
-    scores = torch.full((count, beam_size), -math.inf, dtype=torch.float64)
-    scores[:, 0] = 0
+    scores = torch.tensor([[0.0] + [-math.inf] * (beam_size - 1)] * count, dtype=torch.float64)
     nothing = torch.empty(count, beam_size, 0)
-    return _Beam(scores, nothing.long(), nothing.double())
+    return _Beam(scores.view(count, beam_size), nothing.long(), nothing.double())
 
 
 def _candidates(beam: _Beam, log_probs: Tensor, sentences: list[int], request: Request) -> _Extensions:
@@ -327,7 +324,7 @@ def _candidates(beam: _Beam, log_probs: Tensor, sentences: list[int], request: R
     No row has more than 2K of them, so the rows' shortlists replace a search through K * V sums.
     """
     count, beam_size, length = beam.ids.shape
-    values, ids = _shortlist(log_probs, 2 * beam_size, _barred(length, request))  # (N, C)
+    values, ids = _shortlist(log_probs, 2 * beam_size, length, request)  # (N, C)
     rows, prefix_ids, prefix_values = _forced(log_probs, length, sentences, request)
     values[rows], ids[rows] = -math.inf, prefix_ids[:, None]
     values[rows, 0] = prefix_values
@@ -337,17 +334,18 @@ def _candidates(beam: _Beam, log_probs: Tensor, sentences: list[int], request: R
     return every.best(2 * beam_size)
 
 
-def _shortlist(log_probs: Tensor, count: int, barred: list[int]) -> tuple[Tensor, Tensor]:
-    """The `count` likeliest ids of each row that are not barred, and a few more: values, ids (N, C) on the CPU.
+def _shortlist(log_probs: Tensor, count: int, length: int, request: Request) -> tuple[Tensor, Tensor]:
+    """The `count` likeliest ids of each row that may come next, and a few more: values, ids (N, C) on the CPU.
 
-    Ids ascend along a row; barred ones have the value -inf (taking a few too many and striking some out is cheaper
-    than writing into (N, V)). Raises FloatingPointError if there is NaN anywhere in a row: topk puts it first.
+    Ids ascend along a row; those that may not come have the value -inf. (To take a few too many and strike some out
+    is cheaper than to write into (N, V).) Raises FloatingPointError for a NaN anywhere in a row: topk puts it first.
     """
+    barred = _barred(length, request)
     best = log_probs.topk(min(count + len(barred), log_probs.size(1)), dim=1)
     ids, order = best.indices.cpu().sort(dim=1)
     values = best.values.cpu().double().gather(1, order)
     if values.isnan().any():
-        raise FloatingPointError("the model gave NaN as a log-probability: its weights or its input are not finite")
+        raise _no_way_on(length)
     return values.masked_fill(torch.isin(ids, torch.tensor(barred, dtype=torch.int64)), -math.inf), ids
 
 
@@ -363,11 +361,11 @@ def _collect(
             del pool[n_best:]
 
 
-def _unsettled(
+def _settle(
     pools: list[list[Hypothesis]], n_best: int, sentences: list[int], beam: _Beam, request: Request
 ) -> list[int]:
-    """The rows of `sentences` whose pool can still change; the pools of those cut here are filled up."""
-    length, rows = beam.ids.size(2), []
+    """Fill up the pools of the sentences that are cut here; return the places of those whose pool can still change."""
+    length, stay = beam.ids.size(2), []
     for row, (i, scores) in enumerate(zip(sentences, beam.scores.tolist(), strict=True)):
         max_length, live = request.max_lengths[i], [k for k, score in enumerate(scores) if score > -math.inf]
         if not live and not pools[i]:
@@ -375,8 +373,8 @@ def _unsettled(
         if length == max_length:
             pools[i] += [beam.hypothesis(row, k, request) for k in live[: n_best - len(pools[i])]]
         elif live and _worst(pools[i], n_best) < best_attainable(scores[0], length, max_length, request):
-            rows.append(row)
-    return rows
+            stay.append(row)
+    return stay
 
 
 def _worst(pool: list[Hypothesis], n_best: int) -> float:
@@ -388,10 +386,7 @@ def _worst(pool: list[Hypothesis], n_best: int) -> float:
 
 
 def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[tuple[Any, ...]]:
-    """A decoder that gives each token the mean of its probabilities under `decoders`.
-
-    They share a vocabulary and a device; its state is the tuple of theirs.
-    """
+    """The mean of the probabilities of `decoders` (of one vocabulary and device); the state is a tuple of theirs."""
 
     def step(last_ids: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         answers = [decoder.step(last_ids, state) for decoder, state in zip(decoders, states, strict=True)]
@@ -433,8 +428,8 @@ def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) 
 
 def _no_way_on(length: int) -> FloatingPointError:
     return FloatingPointError(
-        f"after {length} tokens each allowed next token of a sentence has probability zero or NaN: "
-        "the model's weights are not finite, or all that it could say is banned"
+        f"after {length} tokens the model gives NaN, or probability zero to every token that may come next: "
+        "its weights are not finite, or all that it could say is banned"
     )
 
 
@@ -442,18 +437,17 @@ def _check_request(request: Request) -> None:
     if request.length_penalty not in LENGTH_PENALTIES:
         raise UserError(f"length_penalty is {request.length_penalty!r}; it must be one of {[*LENGTH_PENALTIES]}")
     if not -10 <= request.alpha <= 10:
-        raise UserError(f"alpha is {request.alpha}; it must be from -10 to 10 (the paper has 0.6)")
+        raise UserError(f"alpha is {request.alpha}; it must be from -10 to 10 (the paper's is 0.6)")
     if request.eos in request.banned:
         raise UserError(f"EOS (id {request.eos}) is banned, so no output could end; min_length can put the end off")
     if request.min_length < 0:
         raise UserError(f"min_length is {request.min_length}; it must be 0 or more")
     if min(request.max_lengths, default=1) < 1:
         raise UserError(f"a maximum length is {min(request.max_lengths)}; each must be at least 1")
-    if request.prefixes is None:
-        return
-    if len(request.prefixes) != len(request.max_lengths):
-        raise UserError(f"{len(request.prefixes)} prefixes for {len(request.max_lengths)} sentences; give one for each")
-    for number, (prefix, longest) in enumerate(zip(request.prefixes, request.max_lengths, strict=True), start=1):
+    prefixes = [()] * len(request.max_lengths) if request.prefixes is None else request.prefixes
+    if len(prefixes) != len(request.max_lengths):
+        raise UserError(f"{len(prefixes)} prefixes for {len(request.max_lengths)} sentences; give one for each")
+    for number, (prefix, longest) in enumerate(zip(prefixes, request.max_lengths, strict=True), start=1):
         if request.eos in prefix:
             raise UserError(f"the prefix of sentence {number} contains EOS (id {request.eos}), which would end it")
         if len(prefix) > longest:

@@ -2,18 +2,17 @@
 
 A line is what stands between two LF bytes, decoded as strict UTF-8, whatever the locale says:
 
-    in the file                       what becomes of it
-    --------------------------------  ------------------------------------------------------------------
-    LF                                ends a line; the last line may do without
-    CR directly before LF             dropped (files from Windows)
-    BOM (EF BB BF) at the start       dropped; anywhere else it is the character U+FEFF
-    U+2028, U+2029, U+0085, VT, FF,   ordinary characters inside the line
-      NUL, a lone CR
-    an empty or blank line            a line like any other; `is_blank` tells, and who trains may drop the pair
-    a very long line                  a line like any other; memory holds one line at a time
-    bytes that are not UTF-8          UserError with file, line and byte
-    two sides of unequal length       UserError with both counts
-    no line at all                    UserError from `read_pairs`; `read_lines` yields nothing
+    in the file                               what becomes of it
+    ----------------------------------------  ---------------------------------------------------------------------
+    LF                                        ends a line; the last line may do without
+    CR directly before LF                     is dropped with it (files from Windows)
+    BOM (EF BB BF) at the start               is dropped; anywhere else it is the character U+FEFF
+    U+2028, U+2029, U+0085, NUL, VT, FF, CR   are characters inside a line
+    a blank line, on one side or both         is a line like any other, so that pairs stay pairs; `is_blank` tells
+    a line of a megabyte                      is a line like any other; one line at a time is held in memory
+    bytes that are not UTF-8                  UserError with file, line and byte
+    two sides of unequal length               UserError with both counts, when the shorter side ends
+    no line at all                            UserError from `read_pairs`; `read_lines` yields nothing
 """
 
 import codecs
@@ -21,15 +20,16 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from io import BufferedReader
 from itertools import zip_longest
 
 from transduce.errors import UserError
 
-Path = str | os.PathLike[str]
+StrPath = str | os.PathLike[str]
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: StrPath) -> Iterator[str]:
     """The lines of a file, one at a time."""
     where = os.fspath(path)
     with _open(path) as file:
@@ -37,11 +37,10 @@ def read_lines(path: Path) -> Iterator[str]:
             yield decode_line(raw, where, number)
 
 
-def read_pairs(src_path: Path, tgt_path: Path) -> Iterator[tuple[str, str]]:
+def read_pairs(src_path: StrPath, tgt_path: StrPath) -> Iterator[tuple[str, str]]:
     """The pairs (source line, target line) of two files that correspond line by line.
 
-    Streams: a difference in length shows only when the shorter file ends. Blank sides are kept, so that the
-    n-th pair is the n-th line of both files.
+    Blank sides are kept: the n-th pair is the n-th line of both files.
     """
     src_name, tgt_name = os.fspath(src_path), os.fspath(tgt_path)
     number = 0
@@ -72,7 +71,7 @@ def is_blank(line: str) -> bool:
     return not line or line.isspace()
 
 
-def count_lines(path: Path) -> int:
+def count_lines(path: StrPath) -> int:
     """How many lines a file has, as `read_lines` would count them; its text is not checked."""
     lines, last = 0, b"\n"
     with _open(path) as file:
@@ -82,11 +81,8 @@ def count_lines(path: Path) -> int:
     return lines + (last != b"\n")
 
 
-def line_spans(path: Path) -> "array[int]":
-    """Where the text of each line is: its first byte and the one after its last, for line after line.
-
-    BOM and line ends lie outside. `read_span` takes one such pair.
-    """
+def line_spans(path: StrPath) -> "array[int]":
+    """Where the text of each line lies, without BOM and line end: begin and end in bytes, line after line."""
     spans, position = array("Q"), 0
     with _open(path) as file:
         for raw in file:
@@ -96,27 +92,26 @@ def line_spans(path: Path) -> "array[int]":
     return spans
 
 
-def read_span(path: Path, begin: int, end: int) -> str:
+def read_span(path: StrPath, begin: int, end: int) -> str:
     """The line whose text is the bytes `begin` to `end` of a file, by `line_spans`."""
     with _open(path) as file:
         file.seek(begin)
         raw = file.read(end - begin)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{os.fspath(path)}: bytes {begin} to {end} are not a line of UTF-8; the file has changed since it was "
-            f"first read. Restore it, or prepare the data anew."
-        ) from error
+    if len(raw) == end - begin and b"\n" not in raw:
+        with suppress(UnicodeDecodeError):
+            return raw.decode()
+    raise UserError(
+        f"{os.fspath(path)} has no line from byte {begin} to {end} any more: it was changed while in use. Start again."
+    )
 
 
-def file_sha256(path: Path) -> str:
+def file_sha256(path: StrPath) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with _open(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _open(path: Path) -> BufferedReader:
+def _open(path: StrPath) -> BufferedReader:
     try:
         return open(path, "rb")
     except FileNotFoundError as error:
@@ -139,8 +134,9 @@ def _trim(raw: bytes, first: bool) -> bytes:
 def _not_utf8(raw: bytes, where: str, number: int, error: UnicodeDecodeError) -> str:
     if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return f"{where} is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {where} > NEW"
+    byte = error.object[error.start]
     return (
-        f"{where}:{number} is not valid UTF-8: byte {error.start + 1} of the line is 0x{error.object[error.start]:02x}. "
+        f"{where}:{number} is not valid UTF-8: byte {error.start + 1} of the line is 0x{byte:02x}. "
         f"Correct the line, or convert the file if it has another encoding: iconv -f ISO-8859-1 -t UTF-8 {where} > NEW"
     )
 

@@ -106,7 +106,8 @@ class Tokenizer:
         return self._dropout.encode(_checked(line), _Draws(p, key)) if p > 0 else self.encode(line)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of any ids: control ids are left out, and bytes that are not UTF-8 become U+FFFD."""
+        """The text of any ids, in which any character may come: LF, too. Control ids are left out, and a run of byte
+        pieces that is not UTF-8 becomes U+FFFD."""
         return self._engine.decode(list(ids), skip_special_tokens=True)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -151,6 +152,19 @@ class Tokenizer:
     @cached_property
     def _dropout(self) -> "_Dropout":
         return _Dropout(self._vocabulary, self._merges, self._engine)
+
+
+def _readable(piece: str) -> str:
+    """A word piece in characters; in bytes if it holds a part of one."""
+    if piece in CONTROLS:
+        return piece
+    unprintable = [*range(33), *range(127, 161), 173]  # the bytes whose letters are U+0100, U+0101 and so on
+    codes = [ord(letter) for letter in piece.removeprefix(SPACE)]
+    raw = bytes(code if code < 256 else unprintable[code - 256] for code in codes)
+    try:
+        return raw.decode().replace(" ", SPACE)
+    except UnicodeDecodeError:
+        return "".join(f"<0x{byte:02X}>" for byte in raw)
 
 
 # --- BPE-dropout (Provilkov et al. 2020), in Python because no library's can be seeded -------------------------------
@@ -297,9 +311,7 @@ def _trainer(kind: str, vocab_size: int, fixed: list[str]) -> trainers.Trainer:
     # in this order. Letters that the trainer finds within words by itself are numbered differently in each run.
     first: list[Any] = [*fixed]
     if kind == "bpe":
-        return trainers.BpeTrainer(
-            vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=first
-        )
+        return trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=first)
     return trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
@@ -310,6 +322,8 @@ def _trainer(kind: str, vocab_size: int, fixed: list[str]) -> trainers.Trainer:
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
+
+UNBEGIN = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the space that the normaliser put before a line
 
 
 def _document(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -343,7 +357,7 @@ def _bpe_rules(vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> d
         "pre_tokenizer": _cut(SPACE),
         "decoder": {
             "type": "Sequence",
-            "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}, _replace(SPACE, " "), *unescape, _unbegin()],
+            "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}, _replace(SPACE, " "), *unescape, UNBEGIN],
         },
         "model": {
             "type": "BPE",
@@ -365,7 +379,7 @@ def _wordpiece_rules(vocabulary: dict[str, int]) -> dict[str, Any]:
     return {
         "normalizer": {"type": "Prepend", "prepend": " "},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_cut(" "), byte_level]},
-        "decoder": {"type": "Sequence", "decoders": [_replace(SPACE, ""), byte_level, _unbegin()]},
+        "decoder": {"type": "Sequence", "decoders": [_replace(SPACE, ""), byte_level, UNBEGIN]},
         "model": {
             "type": "WordPiece",
             "unk_token": CONTROLS[UNK],
@@ -387,11 +401,6 @@ def _cut(space: str) -> dict[str, Any]:
 
 def _replace(old: str, new: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
-
-
-def _unbegin() -> dict[str, Any]:
-    """Take off the space that every line begins with for the engine."""
-    return {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 
 
 def _model(text: str) -> dict[str, Any]:
@@ -439,20 +448,3 @@ def _engine(document: dict[str, Any]) -> Engine:
         raise UserError(f"the tokenizers library refuses it: {error}.") from error
     engine.encode_special_tokens = True  # never saved; without it the text </s> becomes the control id
     return engine
-
-
-# --- word pieces, for people to read ---------------------------------------------------------------------------------
-
-_NOT_PRINTABLE = [*range(33), *range(127, 161), 173]  # the bytes whose letters are U+0100, U+0101 and so on
-
-
-def _readable(piece: str) -> str:
-    """A word piece in characters; in bytes if it holds a part of one."""
-    if piece in CONTROLS:
-        return piece
-    codes = [ord(letter) for letter in piece.removeprefix(SPACE)]
-    raw = bytes(code if code < 256 else _NOT_PRINTABLE[code - 256] for code in codes)
-    try:
-        return raw.decode().replace(" ", SPACE)
-    except UnicodeDecodeError:
-        return "".join(f"<0x{byte:02X}>" for byte in raw)

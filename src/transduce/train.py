@@ -328,7 +328,7 @@ def evaluate(
 def _bleu(hypotheses: list[str], references: list[str]) -> float:
     from sacrebleu.metrics.bleu import BLEU
 
-    return BLEU().corpus_score(hypotheses, [references]).score
+    return BLEU(force=True).corpus_score(hypotheses, [references]).score
 
 
 @torch.inference_mode()

@@ -1,0 +1,62 @@
+"""Recipes: functions that return a `Config`. Each says whose it is, what it costs, and what to expect of it.
+
+`--recipe NAME` takes a name of `RECIPES`; `--recipe FILE.py:FUNCTION` takes a function of your own.
+"""
+
+import difflib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+from transduce.config import Config
+from transduce.errors import UserError
+from transduce.recipes import demo, multi30k, small, t2t2018, table3, vaswani2017
+
+Recipe = Callable[[], Config]
+
+RECIPES: dict[str, Recipe] = {
+    "demo": demo.demo,
+    "small": small.small,
+    "multi30k-tiny": multi30k.tiny,
+    "multi30k-raw": multi30k.raw,
+    "vaswani2017-base": vaswani2017.base,
+    "vaswani2017-big": vaswani2017.big,
+    "vaswani2017-big-enfr": vaswani2017.big_enfr,
+    "vaswani2017-parse": vaswani2017.parse,
+    "t2t2018-base": t2t2018.base,
+    **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.ROWS.items()},
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe called `name`, or the function that FILE.py:FUNCTION names. The file is run, as Python files are.
+
+    Raises UserError if there is none.
+    """
+    path, colon, function = name.rpartition(":")
+    if colon:
+        return _from_file(Path(path), function)
+    if name in RECIPES:
+        return RECIPES[name]
+    close = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
+    nearest = f"; did you mean {close[0]!r}?" if close else ""
+    raise UserError(f"no recipe is called {name!r}{nearest} There are: {', '.join(RECIPES)}; or give FILE.py:FUNCTION")
+
+
+def _from_file(path: Path, function: str) -> Recipe:
+    if not path.is_file():
+        raise UserError(f"--recipe {path}:{function}: {path} does not exist; give a Python file and a function in it")
+    spec = importlib.util.spec_from_file_location("user_recipe", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"--recipe {path}:{function}: {path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        config = vars(module)[function]()
+    except KeyError:
+        raise UserError(f"--recipe {path}:{function}: {path} defines no {function}") from None
+    except Exception as problem:
+        raise UserError(f"--recipe {path}:{function} failed: {type(problem).__name__}: {problem}") from problem
+    if not isinstance(config, Config):
+        raise UserError(f"--recipe {path}:{function} returned {type(config).__name__}, expected transduce.Config")
+    return lambda: config
