@@ -1,1 +1,61 @@
+"""The Transformer of "Attention Is All You Need" as software.
+
+    transduce.load("run/model").translate(["A dog runs."])    a trained model
+    transduce.fit(...)                                        train one
+    transduce.Transformer(transduce.ModelConfig(...))         the model alone
+
+Names load when they are first used, so that `import transduce` does not wait for torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+    from transduce.errors import UserError
+    from transduce.model import Transformer
+    from transduce.search import Sampling
+    from transduce.tokens import Tokenizer
+    from transduce.train import fit
+    from transduce.translate import Attended, Scored, Translation, Translator, load
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Attended",
+    "Config",
+    "DataConfig",
+    "ModelConfig",
+    "Sampling",
+    "Scored",
+    "SearchConfig",
+    "Tokenizer",
+    "TrainConfig",
+    "Transformer",
+    "Translation",
+    "Translator",
+    "UserError",
+    "fit",
+    "load",
+]
+
+_HOMES = {
+    "config": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
+    "errors": ("UserError",),
+    "model": ("Transformer",),
+    "search": ("Sampling",),
+    "tokens": ("Tokenizer",),
+    "train": ("fit",),
+    "translate": ("Attended", "Scored", "Translation", "Translator", "load"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"transduce.{module}"), name)
+    raise AttributeError(f"module 'transduce' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

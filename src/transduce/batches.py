@@ -34,14 +34,14 @@ class TokenStore:
     """The tokens of a corpus, memory-mapped: pair i is tokens[offsets[i]:offsets[i+1]] on either side.
 
     tokens: uint16 or uint32, without BOS and EOS; offsets: uint64, one more than there are pairs.
-    starts: where line i begins and ends in the text file, uint64 (n, 2), for BPE-dropout, which needs the text again.
+    spans: where line i begins and ends in the text file, uint64 (n, 2), for BPE-dropout, which needs the text again.
     key: hash of both texts and the tokenizer.
     """
 
     key: str
     tokens: tuple[np.ndarray, np.ndarray]
     offsets: tuple[np.ndarray, np.ndarray]
-    starts: tuple[np.ndarray, np.ndarray]
+    spans: tuple[np.ndarray, np.ndarray]
     paths: tuple[Path, Path]
 
     def __len__(self) -> int:
@@ -70,12 +70,13 @@ def open_store(folder: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> Toke
         shutil.rmtree(folder, ignore_errors=True)
         _build(path, src, tgt, tokenizer)
     meta = msgspec.json.decode((path / "meta.json").read_bytes())
-    tokens, offsets, starts = (
-        tuple(_map(path / f"{side}.{part}", meta[f"{side}.{part}"]) for side in SIDES)
-        for part in ("tokens", "offsets", "starts")
-    )
-    starts = tuple(part.reshape(-1, 2) for part in starts)
-    return TokenStore(key, tokens, offsets, starts, (src, tgt))
+
+    def both(part: str) -> tuple[np.ndarray, np.ndarray]:
+        src_part, tgt_part = (_map(path / f"{side}.{part}", meta[f"{side}.{part}"]) for side in SIDES)
+        return src_part, tgt_part
+
+    src_spans, tgt_spans = (spans.reshape(-1, 2) for spans in both("spans"))
+    return TokenStore(key, both("tokens"), both("offsets"), (src_spans, tgt_spans), (src, tgt))
 
 
 def _map(path: Path, dtype: str) -> np.ndarray:
@@ -103,8 +104,8 @@ def _build(path: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> None:
     for side, corpus in zip(SIDES, (src, tgt), strict=True):
         files[side].close()
         np.concatenate(ends[side]).tofile(building / f"{side}.offsets")
-        np.asarray(text.line_spans(corpus), np.uint64).tofile(building / f"{side}.starts")
-        meta |= {f"{side}.tokens": dtype, f"{side}.offsets": "uint64", f"{side}.starts": "uint64"}
+        np.asarray(text.line_spans(corpus), np.uint64).tofile(building / f"{side}.spans")
+        meta |= {f"{side}.tokens": dtype, f"{side}.offsets": "uint64", f"{side}.spans": "uint64"}
     (building / "meta.json").write_bytes(msgspec.json.encode(meta))
     building.rename(path)
 
@@ -157,7 +158,7 @@ class State:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded ids of some pairs. src (B,S) ends in EOS; tgt_in (B,T) is BOS and the target; tgt_out (B,T) target and EOS.
+    """Padded ids of pairs. src (B,S) ends in EOS; tgt_in (B,T) is BOS and the target; tgt_out (B,T) target and EOS.
 
     src_mask (B,S) and tgt_mask (B,T) are True where a token is real.
     """
@@ -250,7 +251,7 @@ class Batches:
         plain = self.store.ids(side, pair)
         if not self.config.bpe_dropout:
             return plain
-        begin, end = self.store.starts[side][pair]
+        begin, end = self.store.spans[side][pair]
         line = text.read_span(self.store.paths[side], int(begin), int(end))
         key = f"{self.seed}:{epoch}:{pair}:{SIDES[side]}"
         ids = self.tokenizer.encode_dropout(line, p=self.config.bpe_dropout, key=key)

@@ -1,7 +1,7 @@
 """Folders on disk: checkpoints of a run, and the model to use. Tensors, JSON and a manifest; never a pickle.
 
-    RUN/checkpoints/step-00012345/   model.safetensors optimizer.safetensors rng.safetensors [ema.safetensors] state.json
-    MODEL/                           model.safetensors config.json tokenizer.json README.md
+    RUN/checkpoints/step-00012345/   {model,optimizer,rng}.safetensors, state.json, and ema.safetensors if there is one
+    MODEL/                           model.safetensors, config.json, tokenizer.json, README.md
 
 Each folder holds a manifest.json with the size and SHA-256 of every other file (but README.md, which may be edited).
 A folder is written beside its place under another name, flushed to disk, and renamed: it is there whole or not at all.

@@ -244,7 +244,7 @@ def model_problems(model: ModelConfig) -> list[str]:
     if model.positions != "learned" and model.d_model % 2:
         found.append(f"model.d_model={model.d_model}: sinusoids come in pairs, so expected an even number")
     if model.positions == "tensor2tensor" and model.d_model < 4:
-        found.append(f"model.d_model={model.d_model}: positions='tensor2tensor' divides by d_model/2 - 1; expected 4 up")
+        found.append(f"model.d_model={model.d_model}: model.positions='tensor2tensor' needs at least 4")
     return found
 
 

@@ -13,7 +13,16 @@ from typing import TypeVar
 
 from transduce import demo_lexicon as lexicon
 from transduce.demo_inflection import (
-    Adjective, Adverb, Complement, Determiner, Kind, Modal, Name, Noun, Pronoun, Verb,
+    Adjective,
+    Adverb,
+    Complement,
+    Determiner,
+    Kind,
+    Modal,
+    Name,
+    Noun,
+    Pronoun,
+    Verb,
 )  # fmt: skip
 from transduce.demo_syntax import (
     Both,

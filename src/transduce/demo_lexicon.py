@@ -26,7 +26,6 @@ from transduce.demo_inflection import (
     weak_third_person,
 )
 
-
 ACCUSATIVE: tuple[Case, ...] = ("accusative",)
 PEOPLE: tuple[Kind, ...] = ("person",)
 ALIVE: tuple[Kind, ...] = ("person", "animal")

@@ -71,6 +71,18 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        (grad_output,) = grad_outputs
         grad_hidden, grad_projection = ctx.saved_tensors
         return grad_hidden * grad_output, grad_projection * grad_output, None, None, None
+
+
+@torch.no_grad()
+def token_log_probs(hidden: Tensor, projection: Tensor, targets: Tensor) -> Tensor:
+    """log P(targets) (N,) under the softmax of `hidden @ projection.T`, a few hundred rows at a time. No gradient."""
+    rows = max(1, CHUNK_BYTES // (4 * projection.size(0)))
+    found = []
+    for begin in range(0, len(targets), rows):
+        logits = (hidden[begin : begin + rows] @ projection.T).float()
+        found.append(logits.log_softmax(1).gather(1, targets[begin : begin + rows, None])[:, 0])
+    return torch.cat(found) if found else hidden.new_zeros(0)

@@ -7,8 +7,9 @@ The model takes tensors and returns tensors: it knows no text, no loss and no se
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +75,7 @@ class MultiHeadAttention(nn.Module):
         return self._split(self.w_k(memory)), self._split(self.w_v(memory))
 
     def forward(
-        self, x: Tensor, keys_values: tuple[Tensor, Tensor], mask: Tensor, attention: Attention = fast_attention
+        self, x: Tensor, keys_values: Sequence[Tensor], mask: Tensor, attention: Attention = fast_attention
     ) -> Tensor:
         """Queries from `x` (B,T,D) attend where `mask`, broadcastable to (B,H,T,S), is True -> (B,T,D)."""
         keys, values = keys_values
@@ -168,12 +169,11 @@ class DecoderLayer(nn.Module):
         Returns the output (B,T,D) and the keys and values of all positions so far.
         """
         self_mask, cross_mask = masks
-        so_far: KeysValues
+        so_far: list[Tensor] = []
 
         def attend_self(y: Tensor) -> Tensor:
-            nonlocal so_far
             new = self.self_attention.keys_values(y)
-            so_far = new if past is None else (torch.cat([past[0], new[0]], 2), torch.cat([past[1], new[1]], 2))
+            so_far[:] = new if past is None else (torch.cat(pair, dim=2) for pair in zip(past, new, strict=True))
             return self.self_attention(y, so_far, self_mask, attention)
 
         def attend_cross(y: Tensor) -> Tensor:
@@ -182,7 +182,8 @@ class DecoderLayer(nn.Module):
 
         x = self.residuals[0](x, attend_self)
         x = self.residuals[1](x, attend_cross)
-        return self.residuals[2](x, self.feed_forward), so_far
+        keys, values = so_far
+        return self.residuals[2](x, self.feed_forward), (keys, values)
 
 
 # ---- 3.5 Positional encoding -------------------------------------------------------------------------------------
@@ -314,9 +315,7 @@ class Transformer(nn.Module):
             x = layer(x, mask, attention)
         return self.encoder_norm(x)
 
-    def decode(
-        self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention
-    ) -> Tensor:
+    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """The decoder's output (B,T,D) for `tgt_in` (B,T): BOS and then the target, which `logits` turns into scores.
 
         Position t sees tgt_in up to and including t, so padding at the end needs no mask.
@@ -325,8 +324,8 @@ class Transformer(nn.Module):
         length = tgt_in.size(1)
         causal = torch.ones(length, length, dtype=torch.bool, device=tgt_in.device).tril()
         masks = (causal, src_mask[:, None, None, :])
-        for layer in self.decoder:
-            x, _ = layer(x, None, layer.cross_attention.keys_values(memory), masks, attention)
+        for layer, cross in zip(self.decoder, self._cross(memory), strict=True):
+            x, _ = layer(x, None, cross, masks, attention)
         return self.decoder_norm(x)
 
     def logits(self, decoded: Tensor) -> Tensor:
@@ -339,8 +338,7 @@ class Transformer(nn.Module):
 
     def start(self, memory: Tensor, src_mask: Tensor) -> Cache:
         """The cache of a decoding of `memory` (B,S,D) before its first token: one row for each sentence."""
-        cross = tuple(layer.cross_attention.keys_values(memory) for layer in self.decoder)
-        return Cache(None, cross, src_mask[:, None, None, :])
+        return Cache(None, self._cross(memory), src_mask[:, None, None, :])
 
     def decode_step(self, ids: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
@@ -353,6 +351,11 @@ class Transformer(nn.Module):
             past.append(so_far)
         logits = self.logits(self.decoder_norm(x))[:, 0]
         return logits, Cache(tuple(past), cache.cross, cache.src_mask)
+
+    def _cross(self, memory: Tensor) -> tuple[KeysValues, ...]:
+        """The keys and values of the encoder's output for each layer of the decoder."""
+        layers = cast(Iterable[DecoderLayer], self.decoder)
+        return tuple(layer.cross_attention.keys_values(memory) for layer in layers)
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
         """Embeddings times sqrt(d_model), plus positions from `start`, with dropout on the sum (§3.4, §3.5, §5.4)."""

@@ -41,7 +41,9 @@ class Progress:
         """Print the scores on the validation text."""
         best = "  (best so far)" if is_best else ""
         perplexity, bleu = scores["perplexity"], scores["bleu"]
-        self.say([f"step {step:,}: validation loss {scores['loss']:.3f}, perplexity {perplexity:.2f}, BLEU {bleu:.1f}{best}"])
+        self.say(
+            [f"step {step:,}: validation loss {scores['loss']:.3f}, perplexity {perplexity:.2f}, BLEU {bleu:.1f}{best}"]
+        )
 
     def close(self, lines: list[str]) -> None:
         """Stop the bar and print the last lines."""

@@ -85,6 +85,12 @@ def corpus_scores(
     ]
 
 
+def bleu(hyps: Sequence[str], refs: Sequence[str]) -> float:
+    """sacreBLEU (13a) alone, 0 to 100: what `corpus_scores` calls "bleu"."""
+    _check_lines(hyps, refs, named="the hypotheses")
+    return _bleu(hyps, refs, "13a").value
+
+
 def left_out() -> str | None:
     """One sentence on the scores that cannot be computed on this machine, and the remedy; None if all can."""
     if _has_sacremoses():

@@ -18,11 +18,14 @@ A line is what stands between two LF bytes, decoded as strict UTF-8, whatever th
 import codecs
 import hashlib
 import os
+import queue
+import threading
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from io import BufferedReader
 from itertools import zip_longest
+from typing import IO
 
 from transduce.errors import UserError
 
@@ -64,6 +67,49 @@ def decode_line(raw: bytes, where: str, number: int) -> str:
         return _trim(raw, number == 1).decode()
     except UnicodeDecodeError as error:
         raise UserError(_not_utf8(raw, where, number, error)) from error
+
+
+def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[list[str]]:
+    """The lines of a stream as they arrive: each list holds what has come so far, at least one line, `at_most` many.
+
+    So a reader can answer before the stream ends. A thread reads ahead, no further than `at_most` lines. Lines before
+    one that is not UTF-8 still come; then UserError.
+    """
+    arrived: queue.Queue[bytes | BaseException | None] = queue.Queue(at_most)
+
+    def read_ahead() -> None:
+        try:
+            for raw in file:
+                arrived.put(raw)
+        except BaseException as problem:  # of the stream; raised again where it can be reported
+            arrived.put(problem)
+        arrived.put(None)
+
+    threading.Thread(target=read_ahead, daemon=True).start()
+    number, ended = 0, False
+    while not ended:
+        lines: list[str] = []
+        problem: BaseException | None = None
+        items = [arrived.get()]
+        while not arrived.empty() and len(items) < at_most:
+            items.append(arrived.get())
+        for item in items:
+            if item is None:
+                ended = True
+                break
+            if isinstance(item, BaseException):
+                problem = item
+                break
+            number += 1
+            try:
+                lines.append(decode_line(item, where, number))
+            except UserError as error:
+                problem = error
+                break
+        if lines:
+            yield lines
+        if problem is not None:
+            raise problem
 
 
 def is_blank(line: str) -> bool:

@@ -125,9 +125,12 @@ class Tokenizer:
         return self._text
 
     @classmethod
-    def from_json(cls, text: str) -> "Tokenizer":
-        """The tokenizer that `to_json` described; UserError if the text is anything else."""
-        return cls(text)
+    def from_json(cls, text: str, where: str | os.PathLike[str] = "the text") -> "Tokenizer":
+        """The tokenizer that `to_json` described; UserError with `where` and the reason for anything else."""
+        try:
+            return cls(text)
+        except UserError as error:
+            raise UserError(f"{os.fspath(where)} is not a tokenizer of transduce: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `tokenizer.json`."""
@@ -138,12 +141,10 @@ class Tokenizer:
         """Read what `save` wrote; UserError with path and reason for any other file."""
         try:
             if (size := os.stat(path).st_size) > MAX_FILE_BYTES:
-                raise UserError(f"it has {size:,} bytes; a tokenizer has at most {MAX_FILE_BYTES:,}.")
-            return cls(Path(path).read_bytes().decode())
-        except OSError as error:
-            raise UserError(f"{os.fspath(path)} cannot be read as a tokenizer: {error.strerror}.") from error
-        except (UnicodeDecodeError, UserError) as error:
-            raise UserError(f"{os.fspath(path)} is not a tokenizer of transduce: {error}") from error
+                raise UserError(f"{os.fspath(path)} has {size:,} bytes; a tokenizer has at most {MAX_FILE_BYTES:,}.")
+            return cls.from_json(Path(path).read_bytes().decode(), path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{os.fspath(path)} cannot be read as a tokenizer.json: {error}.") from error
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
         """Pickled as text, because a pickled engine forgets that text never holds control pieces."""
@@ -155,16 +156,14 @@ class Tokenizer:
 
 
 def _readable(piece: str) -> str:
-    """A word piece in characters; in bytes if it holds a part of one."""
+    """A word piece in characters, and in bytes where it holds a part of one."""
     if piece in CONTROLS:
         return piece
     unprintable = [*range(33), *range(127, 161), 173]  # the bytes whose letters are U+0100, U+0101 and so on
     codes = [ord(letter) for letter in piece.removeprefix(SPACE)]
     raw = bytes(code if code < 256 else unprintable[code - 256] for code in codes)
-    try:
-        return raw.decode().replace(" ", SPACE)
-    except UnicodeDecodeError:
-        return "".join(f"<0x{byte:02X}>" for byte in raw)
+    text = raw.decode(errors="surrogateescape").replace(" ", SPACE)
+    return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
 # --- BPE-dropout (Provilkov et al. 2020), in Python because no library's can be seeded -------------------------------
@@ -306,17 +305,16 @@ def _fixed_pieces(kind: str) -> list[str]:
     return [*CONTROLS, *letters, *(SPACE + letter for letter in letters)]
 
 
-def _trainer(kind: str, vocab_size: int, fixed: list[str]) -> trainers.Trainer:
+def _trainer(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer:
     # All fixed pieces, not the control pieces alone, are given as special tokens: this is what puts them first, and
     # in this order. Letters that the trainer finds within words by itself are numbered differently in each run.
-    first: list[Any] = [*fixed]
     if kind == "bpe":
-        return trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=first)
+        return trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=fixed)
     return trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
         show_progress=False,
-        special_tokens=first,
+        special_tokens=fixed,
         continuing_subword_prefix=SPACE,
     )
 

@@ -10,8 +10,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from transduce import text
-from transduce.batches import Batch, Batches, State, collate, open_store
+from transduce.batches import Batch, Batches, State, open_store
 from transduce.card import model_card
 from transduce.checkpoint import (
     Checkpoint,
+    LoadedModel,
     average,
     checkpoint_path,
     checkpoints,
@@ -37,15 +38,18 @@ from transduce.checkpoint import (
     set_weights,
     weights,
 )
-from transduce.config import Config, SearchConfig, differences, from_json, to_json, validate
+from transduce.config import Config, differences, from_json, override, to_json, validate
 from transduce.errors import UserError
+from transduce.evaluate import mean_loss, perplexity
 from transduce.log import Log
 from transduce.loss import projected_cross_entropy
 from transduce.model import Transformer, parameter_count
 from transduce.optimizer import adam, learning_rate
 from transduce.progress import Progress
+from transduce.recipes import find_recipe
+from transduce.scores import bleu
 from transduce.tokens import Tokenizer
-from transduce.translate import search
+from transduce.translate import Translator, load
 
 Pair = tuple[Path, Path]
 
@@ -60,6 +64,26 @@ class Tally:
     best_score: float | None = None  # validation loss or BLEU at best_step
     evaluations_since_best: int = 0
     stopped_early: bool = False
+
+
+def fit(
+    src: str | Path,
+    tgt: str | Path,
+    *,
+    valid: tuple[str | Path, str | Path],
+    out: str | Path,
+    recipe: str | Config = "small",
+    settings: Sequence[str] = (),
+) -> Translator:
+    """Train on the line-aligned texts `src` and `tgt` and return the model, ready to translate.
+
+    valid: two more such texts to judge by. out: the folder of the run; if it holds a run, that one goes on.
+    recipe: a name, FILE.py:FUNCTION, or a Config. settings: overrides such as "train.max_steps=2000".
+    Raises UserError for whatever the user can mend.
+    """
+    config = override(recipe if isinstance(recipe, Config) else find_recipe(recipe)(), settings)
+    texts = (Path(src), Path(tgt)), (Path(valid[0]), Path(valid[1]))
+    return load(train(config, train=texts[0], valid=texts[1], out=Path(out), resume=True))
 
 
 def train(
@@ -148,7 +172,8 @@ def train(
             progress.report(tally.step, report)
             since_report = _Since(model)
         if tally.step % config.train.evaluate_every_steps == 0 or tally.step == config.train.max_steps:
-            scores = evaluate(model, tokenizer, valid_pairs, ema)
+            with _with_weights(model, ema):
+                scores = judge(model, tokenizer, config, valid_pairs)
             log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
             is_best = _note(tally, scores, config)
             progress.evaluated(tally.step, scores, is_best)
@@ -163,8 +188,12 @@ def train(
         save()
     final, origin = _final_weights(config, out, tally)
     set_weights(model, final, out)
-    scores = evaluate(model, tokenizer, valid_pairs)
-    save_model(out / "model", final, config, tokenizer, model_card(config, origin, train, valid, tally, scores))
+    scores = judge(model, tokenizer, config, valid_pairs)
+    facts = {
+        "training": f"{tally.step:,} steps, {tally.seconds:,.0f} s, on {train[0].name} and {train[1].name}",
+        "validation": f"{_in_words(scores)}, on {valid[0].name} and {valid[1].name}",
+    }
+    save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
     log.close()
     progress.close(_closing(out, tally, scores, origin, config, stop.wanted))
     return out / "model"
@@ -303,46 +332,32 @@ class _Since:
         }
 
 
-def evaluate(
-    model: Transformer, tokenizer: Tokenizer, pairs: list[tuple[str, str]], ema: dict[str, Tensor] | None = None
+def judge(
+    model: Transformer, tokenizer: Tokenizer, config: Config, pairs: Sequence[tuple[str, str]]
 ) -> dict[str, float]:
-    """Loss and perplexity per target token (unsmoothed, EOS included) and BLEU of greedy decoding (sacreBLEU, 13a).
-
-    ema: weights to evaluate in place of the model's own, which are left as they were.
-    """
-    own = weights(model) if ema else None
-    if ema:
-        set_weights(model, ema, "ema")
-    model.eval()
-    loss = validation_loss(model, tokenizer, pairs)
-    sources = tokenizer.encode_batch([src for src, _ in pairs])
-    outputs = [best[0].ids for best in search([model], sources, SearchConfig(beam_size=1))]
-    hypotheses = [tokenizer.decode(ids) for ids in outputs]
+    """Validation: loss and perplexity per token (unsmoothed), and BLEU of greedy decoding (sacreBLEU, 13a)."""
+    translator = Translator([LoadedModel(model, config, tokenizer)])
+    src, ref = [src for src, _ in pairs], [ref for _, ref in pairs]
+    loss = mean_loss(translator, src, ref)
+    hypotheses = [translation.text for translation in translator.translate(src, beam_size=1)]
     model.train()
-    if own:
+    return {"loss": round(loss, 5), "perplexity": round(perplexity(loss), 4), "bleu": round(bleu(hypotheses, ref), 2)}
+
+
+@contextmanager
+def _with_weights(model: Transformer, other: dict[str, Tensor] | None) -> Iterator[None]:
+    """The model with `other` weights for a while; None: with its own."""
+    own = weights(model) if other else {}
+    if other:
+        set_weights(model, other, "the moving average")
+    yield
+    if other:
         set_weights(model, own, "the model")
-    bleu = _bleu(hypotheses, [tgt for _, tgt in pairs])
-    return {"loss": round(loss, 5), "perplexity": round(math.exp(min(loss, 700)), 4), "bleu": round(bleu, 2)}
 
 
-def _bleu(hypotheses: list[str], references: list[str]) -> float:
-    from sacrebleu.metrics.bleu import BLEU
-
-    return BLEU(force=True).corpus_score(hypotheses, [references]).score
-
-
-@torch.inference_mode()
-def validation_loss(model: Transformer, tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]]) -> float:
-    """The mean negative log-likelihood of a target token in nats, without smoothing, EOS included."""
-    encoded = [(tokenizer.encode_batch(pair)) for pair in pairs]
-    encoded.sort(key=lambda pair: len(pair[1]))
-    device = model.output.weight.device
-    total, tokens = 0.0, 0
-    for begin in range(0, len(encoded), 64):
-        batch = collate(*zip(*encoded[begin : begin + 64], strict=True)).to(device)
-        total += float(batch_loss(model, batch, label_smoothing=0.0))
-        tokens += int(batch.tgt_mask.sum())
-    return total / tokens
+def _in_words(scores: dict[str, float]) -> str:
+    loss, perplexity, bleu = scores["loss"], scores["perplexity"], scores["bleu"]
+    return f"loss {loss:.3f}, perplexity {perplexity:.2f}, BLEU {bleu:.1f} (sacreBLEU 13a, greedy search)"
 
 
 def _note(tally: Tally, scores: dict[str, float], config: Config) -> bool:
@@ -404,15 +419,29 @@ def _final_weights(config: Config, out: Path, tally: Tally) -> tuple[dict[str, T
     return load_checkpoint(last).weights, f"the last checkpoint, {last.name}"
 
 
+def average_run(run: Path, *, last: int, out: Path) -> None:
+    """Write the mean of the newest `last` checkpoints of `run` (§6.1) as the model folder `out`.
+
+    Raises UserError if there are not so many, or `out` is there already.
+    """
+    paths = checkpoints(run)
+    if not 1 <= last <= len(paths):
+        raise UserError(f"--last {last}, but {run} has {len(paths)} checkpoints; expected 1 to {len(paths)}")
+    if out.exists():
+        raise UserError(f"{out} exists already; give the name of a new folder")
+    config = from_json((run / "config.json").read_bytes(), run / "config.json")
+    tokenizer = Tokenizer.load(run / "tokenizer.json")
+    origin = "the mean of the checkpoints " + ", ".join(path.name for path in paths[-last:])
+    save_model(out, average(paths[-last:]), config, tokenizer, model_card(config, origin))
+
+
 def _closing(
     out: Path, tally: Tally, scores: dict[str, float], origin: str, config: Config, interrupted: bool
 ) -> list[str]:
     done = "interrupted" if interrupted else "stopped early" if tally.stopped_early else "finished"
     lines = [f"{done} at step {tally.step:,} of {config.train.max_steps:,} after {tally.seconds:,.0f} s of training"]
     lines.append(f"{out / 'model'} is {origin}")
-    lines.append(
-        f"validation: loss {scores['loss']:.3f}, perplexity {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f} (greedy)"
-    )
+    lines.append(f"validation: {_in_words(scores)}")
     if interrupted:
         lines.append("go on with the same command and --resume")
     return lines

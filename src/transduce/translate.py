@@ -1,10 +1,11 @@
 """Translation: text -> tokens -> encode -> search -> text. The Python API of a trained model.
 
-    model = transduce.load("run/model")
-    model.translate(["A dog runs."])[0].text
+model = transduce.load("run/model")
+model.translate(["A dog runs."])[0].text
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from transduce.batches import Batch, collate, pad
 from transduce.checkpoint import LoadedModel, load_model
 from transduce.config import SearchConfig, problems
 from transduce.errors import UserError
+from transduce.loss import token_log_probs
 from transduce.model import Cache, Transformer, attention_weights
 from transduce.search import Decoder, Hypothesis, Request, Sampling
 from transduce.text import is_blank
@@ -113,22 +115,26 @@ class Translator:
         prefixes: Sequence[str] | None = None,
         sampling: Sampling | None = None,
         seed: int = 1,
+        first_number: int = 0,
     ) -> list[Translation]:
         """Translate each line; the answer for a line does not depend on the others.
 
         beam_size, alpha: in place of the model's own settings. prefixes: text that each output must begin with.
-        sampling: draw from the model instead of searching; the draw for a line depends on `seed` and its number.
+        sampling: draw from the model instead of searching; the draw for a line depends on `seed` and its number,
+        counted from `first_number`.
         A blank line is its own translation. A line longer than anything trained on is split, if possible between
         sentences, and its parts are translated one by one; one of more than 8,192 tokens comes back empty, with
         `problem` set. Raises UserError for settings that cannot be met.
         """
         if isinstance(lines, str):
             raise UserError("translate expects a list of lines, not one string; write translate([line])")
-        ask = self._settings(beam_size, alpha)
+        ask = self.settings(beam_size, alpha)
         parts, refused = self._parts(lines, prefixes)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         forced = self._prefix_ids(parts, prefixes)
-        found = self._search(sources, ask, n_best, forced, _seeds(parts, seed) if sampling else None, sampling)
+        seeds = [searching.sentence_seed(seed, first_number + part.line) for part in parts] if sampling else None
+        with _precision(self.precision, self._device):
+            found = search(self.models, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
         by_line: list[list[tuple[_Part, list[Hypothesis]]]] = [[] for _ in lines]
         for part, hypotheses in zip(parts, found, strict=True):
             by_line[part.line].append((part, hypotheses))
@@ -136,6 +142,16 @@ class Translator:
             self._assemble(members) if members else Translation("" if i in refused else line, problem=refused.get(i))
             for i, (line, members) in enumerate(zip(lines, by_line, strict=True))
         ]
+
+    def settings(self, beam_size: int | None = None, alpha: float | None = None) -> SearchConfig:
+        """The model's own search settings, or others in their place. UserError if they are impossible."""
+        ask = self.config.search
+        ask = dataclasses.replace(ask, beam_size=ask.beam_size if beam_size is None else beam_size)
+        ask = dataclasses.replace(ask, alpha=ask.alpha if alpha is None else alpha)
+        wrong = problems(dataclasses.replace(self.config, search=ask))
+        if wrong:
+            raise UserError("; ".join(wrong))
+        return ask
 
     def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[Scored]:
         """The log-probability of each given translation: log P(tgt | src), with each token's share.
@@ -151,10 +167,10 @@ class Translator:
                 raise UserError(f"line {number} has {longest:,} tokens; expected at most {MAX_LINE_TOKENS:,}")
         results: list[Scored] = [Scored(0.0, (), ())] * len(pairs)
         for members in _by_length([max(pair, key=len) for pair in pairs], 1):
-            batch = collate(*zip(*(map(np.asarray, pairs[i]) for i in members), strict=True))
-            for i, token_log_probs in zip(members, self._token_log_probs(batch), strict=True):
+            batch = collate(*([np.asarray(pairs[i][side]) for i in members] for side in (0, 1)))
+            for i, log_probs in zip(members, self._token_log_probs(batch), strict=True):
                 pieces = tuple(self.tokenizer.pieces([*pairs[i][1], EOS]))
-                results[i] = Scored(sum(token_log_probs), pieces, tuple(token_log_probs))
+                results[i] = Scored(sum(log_probs), pieces, tuple(log_probs))
         return results
 
     def attend(self, src: str, tgt: str | None = None) -> Attended:
@@ -177,15 +193,6 @@ class Translator:
     @property
     def _device(self) -> torch.device:
         return self.models[0].output.weight.device
-
-    def _settings(self, beam_size: int | None, alpha: float | None) -> SearchConfig:
-        ask = self.config.search
-        ask = dataclasses.replace(ask, beam_size=ask.beam_size if beam_size is None else beam_size)
-        ask = dataclasses.replace(ask, alpha=ask.alpha if alpha is None else alpha)
-        wrong = problems(dataclasses.replace(self.config, search=ask))
-        if wrong:
-            raise UserError("; ".join(wrong))
-        return ask
 
     def _parts(self, lines: Sequence[str], prefixes: Sequence[str] | None) -> tuple[list["_Part"], dict[int, str]]:
         """What is to be translated, and what is wrong with lines that cannot be, by their index."""
@@ -210,18 +217,6 @@ class Translator:
             raise UserError(f"{len(prefixes)} prefixes for more lines; give one for each line, '' for none")
         return [self.tokenizer.encode(prefixes[part.line]) if prefixes[part.line] else [] for part in parts]
 
-    def _search(
-        self,
-        sources: Sequence[Sequence[int]],
-        ask: SearchConfig,
-        n_best: int,
-        prefixes: list[list[int]] | None,
-        seeds: list[int] | None,
-        sampling: Sampling | None,
-    ) -> list[list[Hypothesis]]:
-        with _precision(self.precision, self._device):
-            return search(self.models, sources, ask, n_best=n_best, prefixes=prefixes, seeds=seeds, sampling=sampling)
-
     def _assemble(self, members: Sequence[tuple["_Part", list[Hypothesis]]]) -> Translation:
         """The translation of a line from those of its parts; only a line of one part has alternatives."""
         first, *others = [self._translation([(part, found[0])]) for part, found in members]
@@ -245,11 +240,14 @@ class Translator:
     def _token_log_probs(self, batch: Batch) -> list[list[float]]:
         """log P(token | source, tokens before it) for every real target position; an ensemble's mean probability."""
         batch = batch.to(self._device)
+        each = []
         with _precision(self.precision, self._device):
-            each = [model(batch.src, batch.src_mask, batch.tgt_in).float().log_softmax(-1) for model in self.models]
-        mean = torch.stack(each).logsumexp(0) - np.log(len(each))  # (B,T,V)
-        chosen = mean.gather(2, batch.tgt_out[:, :, None])[:, :, 0].cpu()
-        return [row[mask].tolist() for row, mask in zip(chosen, batch.tgt_mask.cpu(), strict=True)]
+            for model in self.models:
+                decoded = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)
+                hidden, targets = decoded[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]
+                each.append(token_log_probs(hidden, model.output.weight, targets))
+        mean = torch.stack(each).logsumexp(0) - math.log(len(each))  # (real target tokens,)
+        return [row.tolist() for row in mean.cpu().split(batch.tgt_mask.sum(1).tolist())]
 
 
 @dataclass(frozen=True)
@@ -259,10 +257,6 @@ class _Part:
     line: int
     text: str
     gap: str
-
-
-def _seeds(parts: Sequence[_Part], seed: int) -> list[int]:
-    return [searching.sentence_seed(seed, part.line) for part in parts]
 
 
 def _precision(precision: str, device: torch.device) -> Any:

@@ -40,7 +40,7 @@ def find_recipe(name: str) -> Recipe:
         return RECIPES[name]
     close = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
     nearest = f"; did you mean {close[0]!r}?" if close else ""
-    raise UserError(f"no recipe is called {name!r}{nearest} There are: {', '.join(RECIPES)}; or give FILE.py:FUNCTION")
+    raise UserError(f"no recipe is called {name!r}{nearest}\nThere are: {', '.join(RECIPES)}; or give FILE.py:FUNCTION")
 
 
 def _from_file(path: Path, function: str) -> Recipe:

@@ -1,0 +1,330 @@
+"""The command line: arguments -> verbs. Results go to stdout, everything else to stderr.
+
+Exit codes: 0 done, 1 our fault, 2 the user's mistake, 3 the machine (disk, memory, I/O). Each command imports what it
+needs when it runs, so that help and completion never wait for torch.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+
+from transduce import __version__
+from transduce.errors import UserError
+
+app = App(
+    name="transduce",
+    version=__version__,
+    help="The Transformer of 'Attention Is All You Need': train, judge and use your own translation model.",
+    help_epilogue="First of all, try: transduce demo",
+    help_format="plaintext",
+    error_console=Console(stderr=True),
+    default_parameter=Parameter(negative=()),
+)
+
+
+def main() -> None:
+    """Run the command of sys.argv and exit."""
+    try:
+        app(exit_on_error=False)
+    except CycloptsError:
+        sys.exit(2)
+    except UserError as mistake:
+        _stop(f"{mistake}", 2)
+    except BrokenPipeError:  # the reader of our output has left; nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except MemoryError:
+        _stop("out of memory; use smaller batches or a smaller model", 3)
+    except OSError as problem:
+        _stop(f"{problem}", 3)
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    print(f"transduce: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    print(msgspec.json.encode(value).decode())
+
+
+# ---- demo --------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue="""Examples:
+  transduce demo
+  transduce demo --out /tmp/demo""",
+)
+def demo(*, out: Path = Path("transduce-demo")) -> None:
+    """Train and try a model on an embedded English-German grammar; a few minutes on two cores.
+
+    Parameters
+    ----------
+    out
+        A folder that does not exist yet: corpus, run, report.json and a picture of attention go there.
+    """
+    from transduce.demo import run_demo
+
+    run_demo(out)
+
+
+# ---- train -------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue="""Examples:
+  transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run
+  transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run --resume
+  transduce train --recipe vaswani2017-base --set train.accumulate=8 ...""",
+)
+def train(
+    *,
+    recipe: str,
+    train: tuple[Path, Path],
+    valid: tuple[Path, Path],
+    out: Path,
+    settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    start_from: Annotated[Path | None, Parameter(name="--from")] = None,
+    resume: bool = False,
+    tensorboard: bool = False,
+) -> None:
+    """Train a model on two line-aligned text files. The model to use is then in OUT/model.
+
+    Parameters
+    ----------
+    recipe
+        A name, such as small or vaswani2017-base (a wrong one lists them all), or FILE.py:FUNCTION.
+    train
+        Source and target text to learn from: UTF-8, one sentence per line, line by line translations of each other.
+    valid
+        Source and target text to judge by while training.
+    out
+        Folder of the run: configuration, tokenizer, checkpoints, log.jsonl, model.
+    settings
+        Overrides a setting: section.key=value. May be repeated.
+    start_from
+        A model folder to go on from, on other data: its weights, tokenizer and architecture are kept.
+    resume
+        Go on with the run in OUT from its newest checkpoint.
+    tensorboard
+        Write TensorBoard events to OUT/tensorboard as well.
+    """
+    from transduce.config import override
+    from transduce.recipes import find_recipe
+    from transduce.train import train as run
+
+    config = override(find_recipe(recipe)(), settings or [])
+    _refuse_ignored(settings or [], start_from)
+    run(config, train=train, valid=valid, out=out, resume=resume, start_from=start_from, tensorboard=tensorboard)
+
+
+def _refuse_ignored(settings: list[str], start_from: Path | None) -> None:
+    """With --from, architecture and tokenizer are the model's own: a setting of them would be ignored."""
+    kept = ("model.dropout=", "model.attention_dropout=", "model.ffn_dropout=")
+    fixed = ("model.", "data.tokenizer=", "data.vocab_size=")
+    for setting in settings:
+        if start_from and setting.startswith(fixed) and not setting.startswith(kept):
+            raise UserError(f"--set {setting} has no effect with --from {start_from}: the model keeps its own; drop it")
+
+
+# ---- translate ---------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue="""Examples:
+  transduce translate run/model < input.en > output.de
+  echo "A dog runs." | transduce translate run/model --beam-size 5 --n-best 3 --json
+  transduce translate run1/model run2/model --input input.en --output output.de""",
+)
+def translate(
+    *models: Path,
+    input: Path | None = None,
+    output: Path | None = None,
+    beam_size: int | None = None,
+    alpha: float | None = None,
+    n_best: int = 1,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    precision: str = "fp32",
+    json: bool = False,
+) -> None:
+    """Translate lines: one line in, one line out, in the same order, answered as they come. Blank lines stay blank.
+
+    Parameters
+    ----------
+    models
+        Model folders, such as run/model. Several are an ensemble.
+    input
+        File to read; default: standard input.
+    output
+        File to write; default: standard output.
+    beam_size
+        Hypotheses kept by the search; default: the model's own setting. 1 is greedy search.
+    alpha
+        Exponent of the length penalty; default: the model's own setting.
+    n_best
+        Outputs for each line; more than one needs --json.
+    temperature
+        Sample instead of searching, at this temperature.
+    top_k
+        Sample from the K likeliest tokens.
+    top_p
+        Sample from the fewest tokens that have this probability together.
+    seed
+        Of sampling; the same seed draws the same. Default: 1.
+    precision
+        fp32, or bf16.
+    json
+        One JSON object per line, with scores, tokens and alternatives.
+    """
+    from transduce.pipe import Ask, run_filter
+
+    if n_best > 1 and not json:
+        raise UserError(f"--n-best {n_best} gives several outputs for a line; add --json")
+    sampling = temperature, top_k, top_p
+    if seed is not None and sampling == (None, None, None):
+        raise UserError(f"--seed {seed} has no effect without --temperature, --top-k or --top-p")
+    run_filter(models, input, output, Ask(beam_size, alpha, n_best, sampling, seed or 1, precision, json))
+
+
+# ---- score -------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue="""Examples:
+  transduce score run/model --src input.en --tgt candidates.de
+  transduce score run/model --src input.en --tgt candidates.de --json""",
+)
+def score(
+    *models: Path, src: Path, tgt: Path, precision: str = "fp32", json: bool = False
+) -> None:
+    """Print the log-probability of given translations, one number a line (natural logarithm, end of sentence included).
+
+    Parameters
+    ----------
+    models
+        Model folders. Several are an ensemble.
+    src
+        Source text.
+    tgt
+        Translations to score, line by line.
+    precision
+        fp32, or bf16.
+    json
+        One JSON object per line, with the tokens and the log-probability of each.
+    """
+    from itertools import islice
+
+    from transduce.text import read_pairs
+    from transduce.translate import load
+
+    model, pairs = load(*models, precision=precision), read_pairs(src, tgt)
+    while chunk := list(islice(pairs, 1_000)):
+        for scored in model.score([s for s, _ in chunk], [t for _, t in chunk]):
+            if json:
+                _print_json(scored)
+            else:
+                print(f"{scored.log_prob:.6f}")
+
+
+# ---- evaluate ----------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue="""Examples:
+  transduce evaluate run/model --src test.en --ref test.de --language de
+  transduce evaluate --hyp output.de --ref test.de --language de
+  transduce evaluate --hyp baseline.de --hyp output.de --ref test.de --language de""",
+)
+def evaluate(
+    *models: Path,
+    ref: Path,
+    src: Path | None = None,
+    hyp: list[Path] | None = None,
+    language: str = "en",
+    tokenize: str = "13a",
+    beam_size: int | None = None,
+    alpha: float | None = None,
+    precision: str = "fp32",
+    json: bool = False,
+) -> None:
+    """Judge a model on a test set, or given translations without a model. Two --hyp: is the difference significant?
+
+    Parameters
+    ----------
+    models
+        Model folders; needs --src. Several are an ensemble.
+    ref
+        Reference translations.
+    src
+        Source text, for a model.
+    hyp
+        Translations to judge instead of a model's; given twice, the second is compared with the first.
+    language
+        Language of the references, such as de: the rules of the Moses tokenizer.
+    tokenize
+        sacreBLEU's tokenizer for the first figure: 13a, intl, char, zh, ja-mecab, ko-mecab or none.
+    beam_size
+        Default: the model's own setting.
+    alpha
+        Exponent of the length penalty; default: the model's own setting.
+    precision
+        fp32, or bf16.
+    json
+        Print one JSON object.
+    """
+    from transduce.evaluate import judge_hypotheses, judge_model, show
+
+    if bool(models) == bool(hyp):
+        raise UserError("give either a model and --src, or one or two --hyp files")
+    if hyp:
+        if src is not None or beam_size is not None or alpha is not None or precision != "fp32":
+            raise UserError("--src, --beam-size, --alpha and --precision have no effect with --hyp; leave them out")
+        judged = judge_hypotheses(hyp, ref, language=language, tokenize=tokenize)
+    elif src is None:
+        raise UserError("a model needs --src, the text to translate")
+    else:
+        from transduce.translate import load
+
+        translator = load(*models, precision=precision)
+        ask = translator.settings(beam_size, alpha)
+        judged = judge_model(translator, src, ref, language=language, tokenize=tokenize, ask=ask)
+    if json:
+        _print_json(judged)
+    else:
+        print(show(judged))
+
+
+# ---- average -----------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue="""Examples:
+  transduce average run --last 5 --out averaged""",
+)
+def average(run: Path, *, last: int, out: Path) -> None:
+    """Make a model of the mean of a run's newest checkpoints.
+
+    Parameters
+    ----------
+    run
+        Folder of a training run.
+    last
+        How many of its newest checkpoints.
+    out
+        The new model folder.
+    """
+    from transduce.train import average_run
+
+    average_run(run, last=last, out=out)

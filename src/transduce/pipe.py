@@ -1,0 +1,78 @@
+"""`transduce translate` as a Unix filter: one line in, one line out, in order, answered as they come."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+
+from transduce.errors import UserError
+from transduce.search import Sampling
+from transduce.text import arriving_lines, count_lines
+from transduce.translate import Translation, Translator, load
+
+CHUNK_LINES = 1_024  # read ahead, translated together and then written
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the command line asks of a translation. sampling: temperature, top_k and top_p; all None: search."""
+
+    beam_size: int | None
+    alpha: float | None
+    n_best: int
+    sampling: tuple[float | None, int | None, float | None]
+    seed: int
+    precision: str
+    json: bool
+
+
+def run_filter(models: Sequence[Path], source: Path | None, target: Path | None, ask: Ask) -> None:
+    """Translate `source` (default: standard input) into `target` (default: standard output).
+
+    Raises UserError at a line that is not UTF-8, after the lines before it have been answered.
+    """
+    if source is not None and target is not None and target.exists() and source.samefile(target):
+        raise UserError(f"--output {target} is the input file; give another name")
+    lines = count_lines(source) if source is not None else None  # also: says at once if it cannot be read
+    translator = load(*models, precision=ask.precision)
+    translator.settings(ask.beam_size, ask.alpha)
+    with ExitStack() as stack:
+        reading = stack.enter_context(source.open("rb")) if source is not None else sys.stdin.buffer
+        writing = stack.enter_context(target.open("wb")) if target is not None else sys.stdout.buffer
+        quiet = lines is None or not sys.stderr.isatty()
+        bar = stack.enter_context(Progress(console=Console(stderr=True), disable=quiet))
+        task = bar.add_task("translating", total=lines)
+        name = str(source) if source is not None else "standard input"
+        for number, translation in enumerate(translations(translator, reading, name, ask), start=1):
+            if translation.problem is not None:
+                print(f"transduce: {name}:{number}: {translation.problem}", file=sys.stderr)
+            writing.write(_line(translation, ask.json))
+            bar.advance(task)
+
+
+def translations(translator: Translator, reading: BinaryIO, name: str, ask: Ask) -> Iterator[Translation]:
+    """The translation of each line of a stream, in order."""
+    temperature, top_k, top_p = ask.sampling
+    sampling = None if ask.sampling == (None, None, None) else Sampling(temperature or 1.0, top_k, top_p)
+    done = 0
+    for lines in arriving_lines(reading, name, at_most=CHUNK_LINES):
+        yield from translator.translate(
+            lines,
+            beam_size=ask.beam_size,
+            alpha=ask.alpha,
+            n_best=ask.n_best,
+            sampling=sampling,
+            seed=ask.seed,
+            first_number=done,
+        )
+        done += len(lines)
+
+
+def _line(translation: Translation, json: bool) -> bytes:
+    return (msgspec.json.encode(translation) if json else translation.text.encode()) + b"\n"
