@@ -500,14 +500,17 @@ def searches() -> list[Callable[[Decoder[Rows], Rows, Request], object]]:
 
 @pytest.mark.parametrize("decode", searches())
 @pytest.mark.parametrize("wrong", [[math.nan] * V, [-1.0, -1.0, math.nan, -1.0, -1.0, -1.0], [-INF] * V])
-def test_nan_or_nothing_to_say_is_an_error(decode: Callable[..., object], wrong: list[float]) -> None:
+@pytest.mark.parametrize("banned", [[], [BOS]])
+def test_nan_or_nothing_to_say_is_an_error(
+    decode: Callable[..., object], wrong: list[float], banned: list[int]
+) -> None:
     def table(sentence: int, prefix: tuple[int, ...]) -> Tensor:
         if sentence == 1 and len(prefix) == 2:
             return torch.tensor(wrong)
         return torch.tensor([-INF if token == EOS else -1.5 for token in range(V)])
 
     with pytest.raises(FloatingPointError, match="NaN"):
-        decode(Reader(table).decoder, start([0, 1]), request([10_000] * 2))
+        decode(Reader(table).decoder, start([0, 1]), replace(request([10_000] * 2), banned=banned))
 
 
 @pytest.mark.parametrize("decode", searches())

@@ -372,7 +372,7 @@ def _settle(
             raise _no_way_on(length - 1)
         if length == max_length:
             pools[i] += [beam.hypothesis(row, k, request) for k in live[: n_best - len(pools[i])]]
-        elif live and _worst(pools[i], n_best) < best_attainable(scores[0], length, max_length, request):
+        elif _worst(pools[i], n_best) < best_attainable(scores[0], length, max_length, request):
             stay.append(row)
     return stay
 

@@ -1,0 +1,74 @@
+"""What only a GPU can show: the same answers as on the CPU, in fp32 and bf16, and a training run that resumes there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from transduce.batches import collate
+from transduce.config import ModelConfig
+from transduce.model import Transformer
+from transduce.train import batch_loss
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+CONFIG = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=4, d_ff=64, dropout=0.0)
+
+
+def pair() -> tuple[Transformer, Transformer]:
+    """The same model on the CPU and on the GPU."""
+    torch.manual_seed(1)
+    cpu = Transformer(CONFIG)
+    gpu = Transformer(CONFIG)
+    gpu.load_state_dict(cpu.state_dict())
+    return cpu, gpu.cuda()
+
+
+def batch_of(lengths: list[tuple[int, int]]):  # noqa: ANN201
+    generator = torch.Generator().manual_seed(2)
+    sides = ([torch.randint(4, 50, (pair[side],), generator=generator).numpy() for pair in lengths] for side in (0, 1))
+    return collate(*sides)
+
+
+def test_loss_and_gradients_equal_the_cpu() -> None:
+    cpu, gpu = pair()
+    batch = batch_of([(5, 7), (3, 2), (9, 9)])
+    losses = [batch_loss(cpu, batch, 0.1), batch_loss(gpu, batch.to(torch.device("cuda")), 0.1)]
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(losses[1].cpu(), losses[0], rtol=1e-5, atol=1e-4)
+    for a, b in zip(cpu.parameters(), gpu.parameters(), strict=True):
+        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_bf16_is_near_fp32() -> None:
+    _, gpu = pair()
+    batch = batch_of([(5, 7), (3, 2), (9, 9)]).to(torch.device("cuda"))
+    fp32, bf16 = (float(batch_loss(gpu, batch, 0.1, precision)) for precision in ("fp32", "bf16"))
+    assert abs(fp32 - bf16) / fp32 < 0.02
+
+
+def test_cached_decoding_equals_full_decoding() -> None:
+    _, gpu = pair()
+    batch = batch_of([(5, 7), (3, 7)]).to(torch.device("cuda"))
+    with torch.inference_mode():
+        memory = gpu.eval().encode(batch.src, batch.src_mask)
+        full = gpu.logits(gpu.decode(batch.tgt_in, memory, batch.src_mask))
+        cache = gpu.start(memory, batch.src_mask)
+        for t in range(batch.tgt_in.size(1)):
+            step, cache = gpu.decode_step(batch.tgt_in[:, t], cache)
+            torch.testing.assert_close(step, full[:, t], rtol=1e-4, atol=1e-4)
+
+
+def test_a_run_trains_and_translates_on_the_gpu(tmp_path: Path) -> None:
+    import transduce
+
+    letters = "abcdefgh"
+    lines = [" ".join(letters[(i * k) % 8] for k in range(1, 6)) for i in range(400)]
+    for name in ("src", "tgt"):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    settings = ["train.max_steps=60", "train.warmup_steps=20", "data.vocab_size=300", "train.precision=bf16"]
+    texts = (tmp_path / "src", tmp_path / "tgt")
+    model = transduce.fit(*texts, valid=texts, out=tmp_path / "run", recipe="demo", settings=settings)
+    assert model.models[0].output.weight.is_cuda
+    assert len(model.translate(lines[:3])) == 3
