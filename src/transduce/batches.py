@@ -8,7 +8,8 @@ Everything a restart needs is `State(epoch, index)`: which epoch, and how many o
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -57,7 +58,7 @@ class TokenStore:
 
 
 def open_store(folder: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> TokenStore:
-    """The store of this text and this tokenizer under `folder`, built if it is not there yet.
+    """The store of this text and this tokenizer under `folder`, built if it is not there yet, or damaged.
 
     Whatever else lies in `folder` is a store of other text or another tokenizer, and is removed.
     """
@@ -66,17 +67,21 @@ def open_store(folder: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> Toke
         digest.update(part.encode() + b"\n")
     key = digest.hexdigest()
     path = folder / key[:16]
-    if not (path / "meta.json").exists():
+    if not _is_whole(path):
         shutil.rmtree(folder, ignore_errors=True)
         _build(path, src, tgt, tokenizer)
-    meta = msgspec.json.decode((path / "meta.json").read_bytes())
+    dtype = _token_dtype(tokenizer)
+    return TokenStore(
+        key,
+        tokens=(_map(path / "src.tokens", dtype), _map(path / "tgt.tokens", dtype)),
+        offsets=(_map(path / "src.offsets", "uint64"), _map(path / "tgt.offsets", "uint64")),
+        spans=(_map(path / "src.spans", "uint64").reshape(-1, 2), _map(path / "tgt.spans", "uint64").reshape(-1, 2)),
+        paths=(src, tgt),
+    )
 
-    def both(part: str) -> tuple[np.ndarray, np.ndarray]:
-        src_part, tgt_part = (_map(path / f"{side}.{part}", meta[f"{side}.{part}"]) for side in SIDES)
-        return src_part, tgt_part
 
-    src_spans, tgt_spans = (spans.reshape(-1, 2) for spans in both("spans"))
-    return TokenStore(key, both("tokens"), both("offsets"), (src_spans, tgt_spans), (src, tgt))
+def _token_dtype(tokenizer: Tokenizer) -> str:
+    return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
 
 
 def _map(path: Path, dtype: str) -> np.ndarray:
@@ -86,27 +91,44 @@ def _map(path: Path, dtype: str) -> np.ndarray:
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether every file of a store is what `_build` wrote, by its SHA-256."""
+    try:
+        written = msgspec.json.decode((path / "sha256.json").read_bytes(), type=dict[str, str])
+        return written == _hashes(path, written)
+    except (OSError, msgspec.DecodeError):
+        return False
+
+
+def _hashes(path: Path, names: Iterable[str]) -> dict[str, str]:
+    return {name: text.file_sha256(path / name) for name in names}
+
+
 def _build(path: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> None:
-    """Tokenise the corpus in pieces of constant size into files beside `path`, then rename the folder into place."""
+    """Tokenise the corpus in pieces of constant size into a folder beside `path`, then rename it to `path`."""
     building = path.with_name(path.name + f".tmp-{os.getpid()}")
     building.mkdir(parents=True)
-    dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-    meta: dict[str, str] = {}
-    files = {side: (building / f"{side}.tokens").open("wb") for side in SIDES}
-    ends: dict[str, list[np.ndarray]] = {side: [np.zeros(1, np.uint64)] for side in SIDES}
-    pairs = text.read_pairs(src, tgt)
-    while chunk := list(islice(pairs, 10_000)):
-        for column, side in enumerate(SIDES):
-            encoded = tokenizer.encode_batch([pair[column] for pair in chunk])
-            files[side].write(np.concatenate([np.asarray(ids, dtype) for ids in encoded]).tobytes())
-            counts = np.cumsum([len(ids) for ids in encoded], dtype=np.uint64)
-            ends[side].append(counts + ends[side][-1][-1])
+    dtype = _token_dtype(tokenizer)
+    ends = [np.uint64(0), np.uint64(0)]
+    with ExitStack() as stack:
+        tokens, offsets = (
+            [stack.enter_context((building / f"{side}.{part}").open("wb")) for side in SIDES]
+            for part in ("tokens", "offsets")
+        )
+        for file in offsets:
+            np.zeros(1, np.uint64).tofile(file)
+        pairs = text.read_pairs(src, tgt)
+        while chunk := list(islice(pairs, 10_000)):
+            for side in (0, 1):
+                encoded = tokenizer.encode_batch([pair[side] for pair in chunk])
+                lengths = np.cumsum([len(ids) for ids in encoded], dtype=np.uint64)
+                np.concatenate([np.asarray(ids, dtype) for ids in encoded]).tofile(tokens[side])
+                (ends[side] + lengths).tofile(offsets[side])
+                ends[side] += lengths[-1]
     for side, corpus in zip(SIDES, (src, tgt), strict=True):
-        files[side].close()
-        np.concatenate(ends[side]).tofile(building / f"{side}.offsets")
-        np.asarray(text.line_spans(corpus), np.uint64).tofile(building / f"{side}.spans")
-        meta |= {f"{side}.tokens": dtype, f"{side}.offsets": "uint64", f"{side}.spans": "uint64"}
-    (building / "meta.json").write_bytes(msgspec.json.encode(meta))
+        np.asarray(text.line_spans(corpus)).tofile(building / f"{side}.spans")
+    names = sorted(file.name for file in building.iterdir())
+    (building / "sha256.json").write_bytes(msgspec.json.encode(_hashes(building, names)))
     building.rename(path)
 
 

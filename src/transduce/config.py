@@ -6,6 +6,7 @@ only override; what is written to disk is JSON. Every default is here and nowher
 
 import dataclasses
 import difflib
+import json
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,9 +94,9 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run."""
+    """A whole run. Its model has as many rows as the tokenizer has pieces, unless told otherwise."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig = field(default_factory=lambda: ModelConfig(vocab_size=None))
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -121,9 +122,10 @@ def override(config: Config, settings: Sequence[str]) -> Config:
     """`config` with each `section.key=value` of `settings` applied, the value typed by the field.
 
     Raises UserError with every problem at once: unknown keys (naming the nearest known one), values of a wrong type,
-    and combinations that `problems` refuses.
+    settings that have no effect, and whatever else `problems` refuses.
     """
     found: list[str] = []
+    names = [setting.partition("=")[0] for setting in settings]
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
@@ -132,6 +134,8 @@ def override(config: Config, settings: Sequence[str]) -> Config:
             found.append(f"--set {setting}: unknown key {name!r}{_nearest(name, keys())}")
         else:
             config = _set(config, name, text, found)
+    if "train.average_checkpoints" in names and config.train.use != "average":
+        found.append(f"--set train.average_checkpoints has no effect with train.use={config.train.use!r}")
     _raise(found + problems(config))
     return config
 
@@ -178,12 +182,9 @@ def validate(config: Config) -> None:
 
 def problems(config: Config) -> list[str]:
     """Everything that is wrong with `config`, one line each; empty when all is well."""
-    return [
-        *_type_problems(config),
-        *_range_problems(config),
-        *model_problems(config.model),
-        *_combination_problems(config),
-    ]
+    found = _type_problems(config)
+    combinations = [] if found else [*model_problems(config.model), *_combination_problems(config)]
+    return [*found, *_range_problems(config), *combinations]
 
 
 def _type_problems(config: Config) -> list[str]:
@@ -205,6 +206,7 @@ AT_LEAST_ONE = (
     "train.average_checkpoints train.patience search.beam_size search.max_extra_tokens"
 ).split()
 AT_LEAST_ZERO = "train.seed search.alpha search.min_tokens".split()
+LARGEST = (1 << 63) - 1  # of any number: what torch and numpy hold; infinity is above it
 ABOVE_ZERO = "model.norm_eps train.lr_factor".split()
 BELOW_ONE = (
     "model.dropout model.attention_dropout model.ffn_dropout data.bpe_dropout train.label_smoothing "
@@ -224,8 +226,12 @@ def _range_problems(config: Config) -> list[str]:
         for name in names:
             section, key = name.split(".")
             value = getattr(getattr(config, section), key)
-            if isinstance(value, int | float) and not holds(value):
+            if not isinstance(value, int | float):
+                continue
+            if not holds(value):
                 found.append(f"{name}={value}: {expectation}")
+            elif value > LARGEST:
+                found.append(f"{name}={value}: expected at most {LARGEST}")
     return found
 
 
@@ -262,6 +268,8 @@ def _combination_problems(config: Config) -> list[str]:
         found.append(f"model.max_positions={model.max_positions} is less than data.max_tokens={data.max_tokens}")
     if train.use == "ema" and train.ema_decay is None:
         found.append("train.use='ema' needs train.ema_decay, such as 0.999")
+    if train.ema_decay is not None and train.use != "ema":
+        found.append(f"train.ema_decay={train.ema_decay} has no effect with train.use={train.use!r}, only with 'ema'")
     if train.use == "average" and train.average_checkpoints > train.keep_checkpoints:
         found.append(
             f"train.average_checkpoints={train.average_checkpoints} is more than "
@@ -287,12 +295,14 @@ def from_json(text: str | bytes, where: Path | str) -> Config:
     Raises UserError on anything unknown: another version, a missing or unknown key, a value of a wrong type.
     """
     try:
-        content = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        content = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as problem:
         raise UserError(f"{where} is not valid JSON ({problem}); the file is damaged, use another copy") from None
     if not isinstance(content, dict):
         raise UserError(f"{where} is not a transduce configuration: expected a JSON object")
-    version = content.pop("format_version", None)
+    if "format_version" not in content:
+        raise UserError(f"{where} is not a transduce configuration: it has no format_version")
+    version = content.pop("format_version")
     if version != FORMAT_VERSION:
         raise UserError(
             f"{where} has format version {version}, this program reads version {FORMAT_VERSION}; "
@@ -308,12 +318,20 @@ def from_json(text: str | bytes, where: Path | str) -> Config:
     return config
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError if it says something twice."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return content
+
+
 def _key_problems(content: Mapping[str, Any]) -> list[str]:
     found = [f"  unknown section {name!r}" for name in content if name not in SECTIONS]
     for name, section in SECTIONS.items():
         given = content.get(name)
         if not isinstance(given, dict):
-            found.append(f"  section {name!r} is missing")
+            found.append(f"  section {name!r} is {'missing' if name not in content else 'not an object'}")
             continue
         known = [f.name for f in dataclasses.fields(section)]
         found += [f"  unknown key '{name}.{key}'{_nearest(key, known)}" for key in given if key not in known]

@@ -50,16 +50,16 @@ class Decoder(Generic[State]):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked, `max_lengths` and `prefixes` for each sentence. Raises UserError for what cannot be met."""
+    """What is asked, of each sentence and of all. Raises UserError for what cannot be met."""
 
-    max_lengths: Sequence[int]  # at most so many tokens, EOS counted; a hypothesis that gets there is cut
+    max_lengths: Sequence[int]  # of each sentence: at most so many tokens, EOS counted; what gets there is cut
     bos: int
     eos: int
     length_penalty: str  # "gnmt", "power" or "none"
     alpha: float  # the penalty's exponent
     banned: Sequence[int] = ()  # ids never produced (PAD, BOS, UNK) unless a prefix forces them
     min_length: int = 0  # so many tokens come before EOS
-    prefixes: Sequence[Sequence[int]] | None = None  # ids that each output begins with; an empty one forces nothing
+    prefixes: Sequence[Sequence[int]] | None = None  # of each sentence: ids to begin with; an empty one forces nothing
 
     def __post_init__(self) -> None:
         _check_request(self)
@@ -202,11 +202,10 @@ def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
 
 def _follow(decoder: Decoder[State], state: State, request: Request, choose: Choose) -> list[Hypothesis]:
     """Extend one hypothesis for each sentence by what `choose` says until it ends or is cut."""
-    count = len(request.max_lengths)
-    ids: list[list[int]] = [[] for _ in range(count)]
-    token_log_probs: list[list[float]] = [[] for _ in range(count)]
-    sentences = list(range(count))  # the number of each row's sentence
-    last_ids = torch.full((count,), request.bos)
+    ids: list[list[int]] = [[] for _ in request.max_lengths]
+    token_log_probs: list[list[float]] = [[] for _ in ids]
+    sentences = list(range(len(ids)))  # the number of each row's sentence
+    last_ids = torch.full((len(ids),), request.bos)
     for length in range(max(request.max_lengths, default=0)):
         log_probs, state = decoder.step(last_ids.to(decoder.device), state)
         chosen, values = choose(log_probs, length, sentences)
@@ -231,6 +230,8 @@ def _follow(decoder: Decoder[State], state: State, request: Request, choose: Cho
 
 
 # ---- beam search -------------------------------------------------------------------------------------------------
+
+Pools = list[list[Hypothesis]]  # for every sentence of the request, its best finished hypotheses so far, best first
 
 
 class _Extensions(NamedTuple):
@@ -289,7 +290,7 @@ def beam_search(
         raise UserError(f"n_best is {n_best} and beam_size is {beam_size}; n_best must be from 1 to beam_size")
     if beam_size == 1:
         return [[hypothesis] for hypothesis in greedy(decoder, state, request)]
-    pools: list[list[Hypothesis]] = [[] for _ in request.max_lengths]
+    pools: Pools = [[] for _ in request.max_lengths]
     sentences = list(range(len(pools)))  # the numbers of the B sentences still searched
     beam = _first_beam(len(pools), beam_size)
     stay = torch.arange(len(pools))
@@ -330,8 +331,7 @@ def _candidates(beam: _Beam, log_probs: Tensor, sentences: list[int], request: R
     values[rows, 0] = prefix_values
     scores = beam.scores[:, :, None] + values.view(count, beam_size, -1)  # (B, K, C)
     beams = torch.arange(beam_size)[:, None].expand_as(scores)
-    every = _Extensions(*(x.reshape(count, -1) for x in (scores, beams, ids, values)))  # (B, K * C)
-    return every.best(2 * beam_size)
+    return _Extensions(*(x.reshape(count, -1) for x in (scores, beams, ids, values))).best(2 * beam_size)
 
 
 def _shortlist(log_probs: Tensor, count: int, length: int, request: Request) -> tuple[Tensor, Tensor]:
@@ -349,9 +349,7 @@ def _shortlist(log_probs: Tensor, count: int, length: int, request: Request) -> 
     return values.masked_fill(torch.isin(ids, torch.tensor(barred, dtype=torch.int64)), -math.inf), ids
 
 
-def _collect(
-    pools: list[list[Hypothesis]], n_best: int, sentences: list[int], beam: _Beam, ended: Tensor, request: Request
-) -> None:
+def _collect(pools: Pools, n_best: int, sentences: list[int], beam: _Beam, ended: Tensor, request: Request) -> None:
     """Let the hypotheses of `beam` that `ended` (B, 2K) compete for places in the pools; of equals the first stays."""
     scores = (beam.scores / request.penalty(beam.ids.size(2))).tolist()
     for row, k in ended.nonzero().tolist():
@@ -361,9 +359,7 @@ def _collect(
             del pool[n_best:]
 
 
-def _settle(
-    pools: list[list[Hypothesis]], n_best: int, sentences: list[int], beam: _Beam, request: Request
-) -> list[int]:
+def _settle(pools: Pools, n_best: int, sentences: list[int], beam: _Beam, request: Request) -> list[int]:
     """Fill up the pools of the sentences that are cut here; return the places of those whose pool can still change."""
     length, stay = beam.ids.size(2), []
     for row, (i, scores) in enumerate(zip(sentences, beam.scores.tolist(), strict=True)):

@@ -52,9 +52,11 @@ def _from_file(path: Path, function: str) -> Recipe:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        if function not in vars(module):
+            raise UserError(f"--recipe {path}:{function}: {path} defines no {function!r}")
         config = vars(module)[function]()
-    except KeyError:
-        raise UserError(f"--recipe {path}:{function}: {path} defines no {function}") from None
+    except UserError:
+        raise
     except Exception as problem:
         raise UserError(f"--recipe {path}:{function} failed: {type(problem).__name__}: {problem}") from problem
     if not isinstance(config, Config):

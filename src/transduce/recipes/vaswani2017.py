@@ -23,7 +23,7 @@ def base() -> Config:
 
         transduce train --recipe vaswani2017-base --train train.en train.de --valid valid.en valid.de --out run
     """
-    return Config(model=ModelConfig(vocab_size=None))
+    return Config()
 
 
 def big() -> Config:
