@@ -8,7 +8,7 @@ Everything a restart needs is `State(epoch, index)`: which epoch, and how many o
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +27,7 @@ from transduce.tokens import BOS, EOS, PAD, Tokenizer
 # ---- the token store ---------------------------------------------------------------------------------------------
 
 SIDES = ("src", "tgt")
+STORE_FILES = tuple(f"{side}.{part}" for side in SIDES for part in ("tokens", "offsets", "spans"))
 STORE_VERSION = 1
 
 
@@ -92,16 +93,16 @@ def _map(path: Path, dtype: str) -> np.ndarray:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether every file of a store is what `_build` wrote, by its SHA-256."""
+    """Whether every file of a store is there and is what `_build` wrote."""
     try:
-        written = msgspec.json.decode((path / "sha256.json").read_bytes(), type=dict[str, str])
-        return written == _hashes(path, written)
-    except (OSError, msgspec.DecodeError):
+        written = msgspec.json.decode((path / "sha256.json").read_bytes())
+        return written == _hashes(path)
+    except (OSError, msgspec.DecodeError, UserError):
         return False
 
 
-def _hashes(path: Path, names: Iterable[str]) -> dict[str, str]:
-    return {name: text.file_sha256(path / name) for name in names}
+def _hashes(path: Path) -> dict[str, str]:
+    return {name: text.file_sha256(path / name) for name in STORE_FILES}
 
 
 def _build(path: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> None:
@@ -127,8 +128,7 @@ def _build(path: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> None:
                 ends[side] += lengths[-1]
     for side, corpus in zip(SIDES, (src, tgt), strict=True):
         np.asarray(text.line_spans(corpus)).tofile(building / f"{side}.spans")
-    names = sorted(file.name for file in building.iterdir())
-    (building / "sha256.json").write_bytes(msgspec.json.encode(_hashes(building, names)))
+    (building / "sha256.json").write_bytes(msgspec.json.encode(_hashes(building)))
     building.rename(path)
 
 
@@ -142,17 +142,22 @@ def usable(store: TokenStore, max_tokens: int) -> np.ndarray:
     return np.flatnonzero(keep)
 
 
+BAND = 2  # target lengths that are sorted together by source length
+
+
 def plan(
     src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, batch_tokens: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
     """One epoch as a list of batches, each an array of indices into the lengths: a pure function of its arguments.
 
-    Pairs of like length share a batch, with at most `batch_tokens` tokens on either side; which pairs of equal length
-    meet, and the order of the batches, are drawn anew for each (seed, epoch).
+    Pairs of like length share a batch, with at most `batch_tokens` tokens on either side (one that has more is alone);
+    which pairs of equal length meet, and the order of the batches, are drawn anew for each (seed, epoch).
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(src_lengths))
-    order = order[np.lexsort((src_lengths[order], tgt_lengths[order]))]
+    bands = tgt_lengths[order] // BAND
+    there_and_back = np.where(bands % 2 == 0, src_lengths[order], -src_lengths[order])  # no jump from band to band
+    order = order[np.lexsort((tgt_lengths[order], there_and_back, bands))]
     batches, begin = [], 0
     src_ends, tgt_ends = np.cumsum(src_lengths[order]), np.cumsum(tgt_lengths[order])
     while begin < len(order):

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from transduce.config import Config, from_json, to_json
+from transduce.config import Config, ModelConfig, from_json, to_json
 from transduce.errors import UserError
 from transduce.model import Transformer
 from transduce.tokens import Tokenizer
@@ -34,11 +34,26 @@ Tensors = dict[str, Tensor]
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write `files` and their manifest as the folder `path`, whole or not at all. An older `path` is replaced."""
+    """Write `files` and their manifest as the folder `path`, whole or not at all. An older `path` is replaced.
+
+    After an OSError everything is as before. Whoever dies while a folder is replaced leaves the old one beside its
+    place, as .tmp-old-NAME-PID.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     building = path.parent / f".tmp-{path.name}-{os.getpid()}"
     shutil.rmtree(building, ignore_errors=True)
-    building.mkdir()
+    try:
+        _fill(building, files)
+        _put_in_place(building, path)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    _sync(path.parent)
+
+
+def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Make `folder` with `files` and, last, their manifest, all of it on the disk and not only on its way there."""
+    folder.mkdir()
     listed = {
         name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in files.items()
@@ -46,16 +61,22 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     }
     manifest = msgspec.json.encode({"format_version": FORMAT_VERSION, "files": listed})
     for name, content in {**files, "manifest.json": msgspec.json.format(manifest)}.items():
-        _write_synced(building / name, content)
-    _sync(building)
-    if path.exists():
-        old = path.parent / f".tmp-old-{path.name}-{os.getpid()}"
-        path.rename(old)
+        _write_synced(folder / name, content)
+    _sync(folder)
+
+
+def _put_in_place(building: Path, path: Path) -> None:
+    if not path.exists():
         building.rename(path)
-        shutil.rmtree(old)
-    else:
+        return
+    old = path.parent / f".tmp-old-{path.name}-{os.getpid()}"
+    path.rename(old)
+    try:
         building.rename(path)
-    _sync(path.parent)
+    except BaseException:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_synced(path: Path, content: bytes) -> None:
@@ -76,6 +97,8 @@ def _sync(folder: Path) -> None:
 
 def read_folder(path: Path) -> dict[str, bytes]:
     """Every file that the manifest of `path` lists, checked against it. UserError if anything is missing or differs."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder")
     manifest = path / "manifest.json"
     if not manifest.is_file():
         raise UserError(f"{path} is not a folder written by transduce: it has no manifest.json")
@@ -103,6 +126,15 @@ def _read_verified(path: Path, name: str, size: int, sha256: str) -> bytes:
     return content
 
 
+def _read_parts(path: Path, kind: str, names: Sequence[str]) -> dict[str, bytes]:
+    """`read_folder` of a folder that must hold `names`, for it is to be a `kind`."""
+    files = read_folder(path)
+    for name in names:
+        if name not in files:
+            raise UserError(f"{path} is not a {kind}: it has no {name}")
+    return files
+
+
 def _tensors(content: bytes, where: Path) -> Tensors:
     try:
         return safetensors.torch.load(content)
@@ -120,6 +152,14 @@ def weights(model: nn.Module) -> Tensors:
 
 def set_weights(model: nn.Module, given: Tensors, where: Path | str) -> None:
     """Copy `given` into the parameters of `model`. UserError if a name or a shape differs, or a value is not finite."""
+    _refuse_misfit(model, given, where)
+    _refuse_nonfinite(given, where, "use another copy")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(given[name])
+
+
+def _refuse_misfit(model: nn.Module, given: Tensors, where: Path | str) -> None:
     expected = dict(model.named_parameters())
     names = sorted(expected.keys() ^ given.keys())
     if names:
@@ -128,18 +168,22 @@ def set_weights(model: nn.Module, given: Tensors, where: Path | str) -> None:
         if given[name].shape != parameter.shape:
             shapes = f"{tuple(given[name].shape)}, expected {tuple(parameter.shape)}"
             raise UserError(f"{where} does not fit its configuration: {name} has the shape {shapes}")
-        if not given[name].isfinite().all():
-            raise UserError(f"{where}: {name} holds values that are not finite numbers; use another copy")
-    with torch.no_grad():
-        for name, parameter in expected.items():
-            parameter.copy_(given[name])
+        if not given[name].is_floating_point():
+            raise UserError(f"{where}: {name} holds {given[name].dtype}, expected floating-point numbers")
+
+
+def _refuse_nonfinite(given: Tensors, where: Path | str, remedy: str) -> None:
+    for name, values in given.items():
+        if not values.isfinite().all():
+            raise UserError(f"{where}: {name} holds values that are not finite numbers; {remedy}")
 
 
 def average(paths: Sequence[Path]) -> Tensors:
     """The mean of the weights of several checkpoints (§6.1), summed in float64, one checkpoint in memory at a time."""
     total: Tensors = {}
     for path in paths:
-        new = _tensors(read_folder(path)["model.safetensors"], path / "model.safetensors")
+        files = _read_parts(path, "checkpoint", ["model.safetensors"])
+        new = _tensors(files["model.safetensors"], path / "model.safetensors")
         if total and {n: t.shape for n, t in new.items()} != {n: t.shape for n, t in total.items()}:
             raise UserError(f"{path} holds another model than {paths[0]}; only checkpoints of one run can be averaged")
         total = {name: total[name] + value if total else value.double() for name, value in new.items()}
@@ -147,6 +191,10 @@ def average(paths: Sequence[Path]) -> Tensors:
 
 
 # ---- checkpoints of a run ----------------------------------------------------------------------------------------
+
+
+MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
+CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json")
 
 
 @dataclass(frozen=True)
@@ -170,8 +218,11 @@ def checkpoint_path(run: Path, step: int) -> Path:
 
 
 def save_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
-    """Write `checkpoint` under its step and return its folder."""
+    """Write `checkpoint` under its step and return its folder. UserError if its weights are not finite."""
     path = checkpoint_path(run, checkpoint.state["step"])
+    _refuse_nonfinite(
+        checkpoint.weights, f"not saved as {path}", "lower train.lr_factor or raise train.warmup_steps and begin anew"
+    )
     files = {
         "model.safetensors": safetensors.torch.save(checkpoint.weights),
         "optimizer.safetensors": safetensors.torch.save(checkpoint.optimizer),
@@ -186,18 +237,22 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. UserError if it is incomplete or damaged."""
-    files = read_folder(path)
-    missing = {"model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json"} - files.keys()
-    if missing:
-        raise UserError(f"{path} is not a checkpoint: it has no {min(missing)}")
+    files = _read_parts(path, "checkpoint", CHECKPOINT_FILES)
     tensors = {name: _tensors(files[name], path / name) for name in files if name.endswith(".safetensors")}
     return Checkpoint(
         tensors["model.safetensors"],
         tensors["optimizer.safetensors"],
         tensors["rng.safetensors"],
         tensors.get("ema.safetensors"),
-        msgspec.json.decode(files["state.json"]),
+        _state(files["state.json"], path),
     )
+
+
+def _state(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise UserError(f"{path / 'state.json'} is not what a run writes; use another copy") from None
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -223,14 +278,41 @@ def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:
     return None
 
 
-def prune_checkpoints(run: Path, keep: int, also: int | None) -> None:
-    """Remove all but the newest `keep` checkpoints and that of step `also`, and what interrupted saves left behind."""
-    spared = {checkpoint_path(run, also)} if also is not None else set()
-    for path in checkpoints(run)[:-keep]:
-        if path not in spared:
+def step_of(path: Path) -> int:
+    """The step of a checkpoint folder."""
+    return int(path.name.removeprefix("step-"))
+
+
+def regular_checkpoints(run: Path, every: int) -> list[Path]:
+    """The checkpoints at multiples of `every` steps, and the newest one: oldest first.
+
+    They do not depend on where the run was interrupted, and saved, on its way here.
+    """
+    paths = checkpoints(run)
+    return [path for path in paths if step_of(path) % every == 0 or path == paths[-1]]
+
+
+def prune_checkpoints(run: Path, keep: int, also: int | None, *, every: int = 1) -> None:
+    """Remove what a run need not keep, and what interrupted saves left behind.
+
+    Kept are the newest `keep` of the checkpoints at multiples of `every` steps, the newest of all, and step `also`.
+    """
+    paths = checkpoints(run)
+    regular = [path for path in paths if step_of(path) % every == 0]
+    spared = {*regular[-keep:], *paths[-1:]}
+    for path in paths:
+        if path not in spared and step_of(path) != also:
             shutil.rmtree(path)
-    for path in (run / "checkpoints").glob(".tmp-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    for folder in (run, run / "checkpoints"):
+        for path in folder.glob(".tmp-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def drop_checkpoints_after(run: Path, step: int) -> None:
+    """Remove the checkpoints of later steps, which `newest_checkpoint` passed over: the run will make them anew."""
+    for path in checkpoints(run):
+        if step_of(path) > step:
+            shutil.rmtree(path)
 
 
 # ---- the model to use --------------------------------------------------------------------------------------------
@@ -258,21 +340,50 @@ class LoadedModel:
 
 def load_model(path: Path) -> LoadedModel:
     """Read a model folder. UserError if it is not one, is damaged, or its parts do not fit each other."""
-    if not path.is_dir():
-        raise UserError(f"{path}: no such folder; expected a model folder, such as RUN/model")
-    if (path / "checkpoints").is_dir() and not (path / "manifest.json").exists():
-        raise UserError(f"{path} is a run, not a model; give {path / 'model'}")
-    files = read_folder(path)
-    missing = {"model.safetensors", "config.json", "tokenizer.json"} - files.keys()
-    if missing:
-        raise UserError(f"{path} is not a model folder: it has no {min(missing)}")
+    _refuse_other(path)
+    files = _read_parts(path, "model folder", MODEL_FILES)
     config = from_json(files["config.json"], path / "config.json")
-    tokenizer = Tokenizer.from_json(files["tokenizer.json"].decode(), path / "tokenizer.json")
+    tokenizer = _tokenizer(files["tokenizer.json"], path / "tokenizer.json")
     if config.model.vocab_size != tokenizer.vocab_size:
         raise UserError(
             f"{path}: the model has {config.model.vocab_size} embedding rows but its tokenizer {tokenizer.vocab_size} "
             "pieces; the two are not from the same run"
         )
+    where = path / "model.safetensors"
+    tensors = _tensors(files["model.safetensors"], where)
+    _refuse_hostile_sizes(config.model, tensors, where)
+    with torch.device("meta"):  # which takes no memory
+        _refuse_misfit(Transformer(config.model), tensors, where)
     model = Transformer(config.model)
-    set_weights(model, _tensors(files["model.safetensors"], path / "model.safetensors"), path / "model.safetensors")
+    set_weights(model, tensors, where)
     return LoadedModel(model.eval(), config, tokenizer)
+
+
+def _refuse_other(path: Path) -> None:
+    """Say where the model is to whoever gives another folder: a run, or one of its checkpoints."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; expected a model folder, such as RUN/model")
+    if (path / "checkpoints").is_dir() and not (path / "manifest.json").exists():
+        if (path / "model").is_dir():
+            raise UserError(f"{path} is a run, not a model; give {path / 'model'}")
+        raise UserError(f"{path} is a run that has no model yet; let it finish: transduce train ... --resume")
+    if (path / "state.json").exists():
+        run = path.absolute().parent.parent
+        raise UserError(f"{path} is a checkpoint, not a model; make one: transduce average {run} --last 1 --out MODEL")
+
+
+def _tokenizer(content: bytes, where: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_json(content.decode(), where)
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{where} is not valid UTF-8 ({problem}); use another copy") from None
+
+
+def _refuse_hostile_sizes(model: ModelConfig, tensors: Tensors, where: Path) -> None:
+    """UserError for a configuration whose model is too large even to be compared with the weights."""
+    d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
+    sides = (model.vocab_size or 0, model.d_model, model.d_ff, model.n_heads * max(d_k, d_v), model.max_positions or 0)
+    layers = sum(bool(re.fullmatch(r"encoder\.\d+\.self_attention\.w_q\.weight", name)) for name in tensors)
+    largest = max((values.numel() for values in tensors.values()), default=0)
+    if model.n_layers != layers or max(sides) > largest:
+        raise UserError(f"{where} does not fit its configuration: they are of different sizes")

@@ -30,19 +30,23 @@ def main() -> None:
     """Run the command of sys.argv and exit."""
     try:
         app(exit_on_error=False)
+        sys.stdout.flush()
     except CycloptsError:
         sys.exit(2)
     except UserError as mistake:
         _stop(f"{mistake}", 2)
     except BrokenPipeError:  # the reader of our output has left; nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
-    except MemoryError:
-        _stop("out of memory; use smaller batches or a smaller model", 3)
     except OSError as problem:
+        _drop_output()
         _stop(f"{problem}", 3)
+    except (MemoryError, RuntimeError) as problem:
+        if not _is_out_of_memory(problem):
+            raise
+        _stop("out of memory; use smaller batches (--set train.accumulate=8 when training) or a smaller model", 3)
 
 
 def _stop(message: str, code: int) -> NoReturn:
@@ -50,10 +54,22 @@ def _stop(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _drop_output() -> None:
+    """Let what could not be written go, or Python would try again at exit, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_out_of_memory(problem: Exception) -> bool:
+    """torch says so by a RuntimeError: of its own kind on a GPU, known by its text on a CPU."""
+    named = type(problem).__name__ in ("MemoryError", "OutOfMemoryError")
+    return named or "can't allocate memory" in str(problem)
+
+
 def _print_json(value: Any) -> None:
+    """One line, in UTF-8 whatever the locale."""
     import msgspec
 
-    print(msgspec.json.encode(value).decode())
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
 
 
 # ---- demo --------------------------------------------------------------------------------------------------------
@@ -123,17 +139,19 @@ def train(
     from transduce.train import train as run
 
     config = override(find_recipe(recipe)(), settings or [])
-    _refuse_ignored(settings or [], start_from)
+    if start_from is not None:
+        _refuse_ignored(settings or [], start_from)
     run(config, train=train, valid=valid, out=out, resume=resume, start_from=start_from, tensorboard=tensorboard)
 
 
-def _refuse_ignored(settings: list[str], start_from: Path | None) -> None:
+def _refuse_ignored(settings: list[str], start_from: Path) -> None:
     """With --from, architecture and tokenizer are the model's own: a setting of them would be ignored."""
     kept = ("model.dropout=", "model.attention_dropout=", "model.ffn_dropout=")
     fixed = ("model.", "data.tokenizer=", "data.vocab_size=")
-    for setting in settings:
-        if start_from and setting.startswith(fixed) and not setting.startswith(kept):
-            raise UserError(f"--set {setting} has no effect with --from {start_from}: the model keeps its own; drop it")
+    ignored = [setting for setting in settings if setting.startswith(fixed) and not setting.startswith(kept)]
+    if ignored:
+        names = " ".join(f"--set {setting}" for setting in ignored)
+        raise UserError(f"{names}: no effect with --from {start_from}, whose model keeps its own; drop it")
 
 
 # ---- translate ---------------------------------------------------------------------------------------------------
@@ -188,14 +206,20 @@ def translate(
     json
         One JSON object per line, with scores, tokens and alternatives.
     """
-    from transduce.pipe import Ask, run_filter
-
     if n_best > 1 and not json:
         raise UserError(f"--n-best {n_best} gives several outputs for a line; add --json")
-    sampling = temperature, top_k, top_p
-    if seed is not None and sampling == (None, None, None):
+    samples = not (temperature is None and top_k is None and top_p is None)
+    if seed is not None and not samples:
         raise UserError(f"--seed {seed} has no effect without --temperature, --top-k or --top-p")
-    run_filter(models, input, output, Ask(beam_size, alpha, n_best, sampling, seed or 1, precision, json))
+    if samples and (beam_size is not None or n_best > 1):
+        raise UserError("--beam-size and --n-best have no effect with --temperature, --top-k or --top-p; drop them")
+
+    from transduce.pipe import Ask, run_filter
+    from transduce.search import Sampling
+
+    sampling = Sampling(1.0 if temperature is None else temperature, top_k, top_p) if samples else None
+    seed = 1 if seed is None else seed
+    run_filter(models, input, output, Ask(beam_size, alpha, n_best, sampling, seed, precision, json))
 
 
 # ---- score -------------------------------------------------------------------------------------------------------
@@ -206,9 +230,7 @@ def translate(
   transduce score run/model --src input.en --tgt candidates.de
   transduce score run/model --src input.en --tgt candidates.de --json""",
 )
-def score(
-    *models: Path, src: Path, tgt: Path, precision: str = "fp32", json: bool = False
-) -> None:
+def score(*models: Path, src: Path, tgt: Path, precision: str = "fp32", json: bool = False) -> None:
     """Print the log-probability of given translations, one number a line (natural logarithm, end of sentence included).
 
     Parameters
@@ -229,13 +251,14 @@ def score(
     from transduce.text import read_pairs
     from transduce.translate import load
 
-    model, pairs = load(*models, precision=precision), read_pairs(src, tgt)
+    model, pairs, done = load(*models, precision=precision), read_pairs(src, tgt), 0
     while chunk := list(islice(pairs, 1_000)):
-        for scored in model.score([s for s, _ in chunk], [t for _, t in chunk]):
+        for scored in model.score([s for s, _ in chunk], [t for _, t in chunk], first_number=done):
             if json:
                 _print_json(scored)
             else:
                 print(f"{scored.log_prob:.6f}")
+        done += len(chunk)
 
 
 # ---- evaluate ----------------------------------------------------------------------------------------------------
@@ -325,6 +348,6 @@ def average(run: Path, *, last: int, out: Path) -> None:
     out
         The new model folder.
     """
-    from transduce.train import average_run
+    from transduce.run import average_run
 
     average_run(run, last=last, out=out)

@@ -131,7 +131,7 @@ def override(config: Config, settings: Sequence[str]) -> Config:
         if not equals:
             found.append(f"--set {setting}: expected section.key=value, such as --set train.warmup_steps=4000")
         elif name not in keys():
-            found.append(f"--set {setting}: unknown key {name!r}{_nearest(name, keys())}")
+            found.append(f"--set {setting}: unknown key {name!r}{_nearest(name, _candidates(name))}")
         else:
             config = _set(config, name, text, found)
     if "train.average_checkpoints" in names and config.train.use != "average":
@@ -159,6 +159,11 @@ def _type_name(expected: Any) -> str:
         return " or ".join(_type_name(part) for part in get_args(expected))
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
     return names[expected]
+
+
+def _candidates(name: str) -> list[str]:
+    """The known keys that an unknown one may stand for: those of the same name in another section, or all."""
+    return [key for key in keys() if key.split(".")[1] == name.split(".")[-1]] or keys()
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

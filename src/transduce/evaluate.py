@@ -7,9 +7,10 @@ from pathlib import Path
 
 from transduce.config import SearchConfig
 from transduce.errors import UserError
-from transduce.scores import Bootstrap, Score, corpus_scores, left_out, paired_bootstrap
+from transduce.scores import Bootstrap, Score, bleu, corpus_scores, left_out, paired_bootstrap
 from transduce.text import is_blank, read_lines, read_pairs
-from transduce.translate import Translator
+from transduce.tokens import Tokenizer
+from transduce.translate import MAX_LINE_TOKENS, Translator
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,31 @@ def mean_loss(translator: Translator, src: Sequence[str], ref: Sequence[str]) ->
         raise UserError("there is no line to judge: every source line is blank")
     scored = translator.score([s for s, _ in pairs], [r for _, r in pairs])
     return -sum(one.log_prob for one in scored) / sum(len(one.token_log_probs) for one in scored)
+
+
+def validation_scores(translator: Translator, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """What training looks at: loss and perplexity per token (unsmoothed), and BLEU (sacreBLEU 13a) of greedy search."""
+    src, ref = [src for src, _ in pairs], [ref for _, ref in pairs]
+    loss = mean_loss(translator, src, ref)
+    hypotheses = [translation.text for translation in translator.translate(src, beam_size=1)]
+    return {"loss": round(loss, 5), "perplexity": round(perplexity(loss), 4), "bleu": round(bleu(hypotheses, ref), 2)}
+
+
+def check_validation(
+    pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, max_positions: int | None, name: str
+) -> None:
+    """Raise UserError, before training, for what `validation_scores` could not judge.
+
+    max_positions: of a model that has learned positions. name: of the text, for the message.
+    """
+    if all(is_blank(src) for src, _ in pairs):
+        raise UserError(f"there is no line to judge by: every line of {name} is blank")
+    longest = min(MAX_LINE_TOKENS, (max_positions or MAX_LINE_TOKENS + 1) - 1)  # EOS and BOS count as positions
+    for number, pair in enumerate(pairs, start=1):
+        length = max(len(ids) for ids in tokenizer.encode_batch(pair))
+        if length > longest:
+            where = f"line {number} of {name}, or its reference,"
+            raise UserError(f"{where} has {length:,} tokens; expected at most {longest:,}: leave the pair out")
 
 
 def perplexity(loss: float) -> float:

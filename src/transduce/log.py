@@ -1,5 +1,6 @@
 """The record of a run: one JSON object per line in RUN/log.jsonl, and TensorBoard events if they are asked for."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ class Log:
 
     def __init__(self, run: Path, after_step: int, *, tensorboard: bool = False) -> None:
         path = run / "log.jsonl"
-        kept = [line for line in read_log(run) if line["step"] <= after_step]
-        path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in kept))
-        self.file = path.open("ab")
+        path.touch()
+        length = _length(path, after_step)
         self.board = _board(run / "tensorboard", after_step) if tensorboard else None
+        self.file = path.open("ab")
+        self.file.truncate(length)
 
     def report(self, step: int, values: dict[str, Value]) -> None:
         """Add one line for `step`."""
@@ -42,13 +44,29 @@ class Log:
 def read_log(run: Path) -> list[dict[str, Any]]:
     """The lines of RUN/log.jsonl; a last line that was cut off while it was written is left out."""
     path = run / "log.jsonl"
-    lines = []
-    for raw in path.read_bytes().split(b"\n") if path.exists() else []:
-        try:
-            lines.append(msgspec.json.decode(raw))
-        except msgspec.DecodeError:
-            continue
-    return lines
+    return [line for line, _ in _lines(path)] if path.exists() else []
+
+
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Every whole line, and where it ends in bytes. UserError for one that is not a report."""
+    end = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            if not raw.endswith(b"\n"):
+                return
+            end += len(raw)
+            try:
+                line = msgspec.json.decode(raw, type=dict[str, Any])
+            except (msgspec.DecodeError, RecursionError):
+                line = {}
+            if not isinstance(line.get("step"), int):
+                raise UserError(f"{path}:{number} is not a line that a run writes; take it out")
+            yield line, end
+
+
+def _length(path: Path, after_step: int) -> int:
+    """How many bytes hold the lines up to `after_step`. Steps never decrease, so these come first."""
+    return max((end for line, end in _lines(path) if line["step"] <= after_step), default=0)
 
 
 def _board(folder: Path, after_step: int) -> Any:

@@ -1,5 +1,6 @@
 """`transduce translate` as a Unix filter: one line in, one line out, in order, answered as they come."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -21,12 +22,12 @@ CHUNK_LINES = 1_024  # read ahead, translated together and then written
 
 @dataclass(frozen=True)
 class Ask:
-    """What the command line asks of a translation. sampling: temperature, top_k and top_p; all None: search."""
+    """What the command line asks of a translation. sampling: None: search."""
 
     beam_size: int | None
     alpha: float | None
     n_best: int
-    sampling: tuple[float | None, int | None, float | None]
+    sampling: Sampling | None
     seed: int
     precision: str
     json: bool
@@ -39,11 +40,15 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
     """
     if source is not None and target is not None and target.exists() and source.samefile(target):
         raise UserError(f"--output {target} is the input file; give another name")
-    lines = count_lines(source) if source is not None else None  # also: says at once if it cannot be read
+    if target is not None and not target.absolute().parent.is_dir():
+        raise UserError(f"--output {target}: there is no folder {target.parent}")
+    # A pipe can be read only once. Counting also says at once if a file cannot be read.
+    lines = None if source is None or source.is_fifo() else count_lines(source)
     translator = load(*models, precision=ask.precision)
-    translator.settings(ask.beam_size, ask.alpha)
+    translator.settings(ask.beam_size, ask.alpha, ask.n_best)
     with ExitStack() as stack:
-        reading = stack.enter_context(source.open("rb")) if source is not None else sys.stdin.buffer
+        # Never closed, and not sys.stdin: a thread reads it, maybe still waiting for a line when this program ends.
+        reading = open(sys.stdin.fileno() if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)
         writing = stack.enter_context(target.open("wb")) if target is not None else sys.stdout.buffer
         quiet = lines is None or not sys.stderr.isatty()
         bar = stack.enter_context(Progress(console=Console(stderr=True), disable=quiet))
@@ -53,13 +58,12 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
             if translation.problem is not None:
                 print(f"transduce: {name}:{number}: {translation.problem}", file=sys.stderr)
             writing.write(_line(translation, ask.json))
+            writing.flush()
             bar.advance(task)
 
 
 def translations(translator: Translator, reading: BinaryIO, name: str, ask: Ask) -> Iterator[Translation]:
     """The translation of each line of a stream, in order."""
-    temperature, top_k, top_p = ask.sampling
-    sampling = None if ask.sampling == (None, None, None) else Sampling(temperature or 1.0, top_k, top_p)
     done = 0
     for lines in arriving_lines(reading, name, at_most=CHUNK_LINES):
         yield from translator.translate(
@@ -67,7 +71,7 @@ def translations(translator: Translator, reading: BinaryIO, name: str, ask: Ask)
             beam_size=ask.beam_size,
             alpha=ask.alpha,
             n_best=ask.n_best,
-            sampling=sampling,
+            sampling=ask.sampling,
             seed=ask.seed,
             first_number=done,
         )

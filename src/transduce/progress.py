@@ -2,6 +2,7 @@
 
 import sys
 import time
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """The progress of a run of `total` steps, of which `done` are done."""
+    """The progress of a run of `total` steps, of which `done` are done. As a context: the bar is shown."""
 
     def __init__(self, total: int, done: int) -> None:
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -18,7 +19,15 @@ class Progress:
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.bar = Bar(*columns, console=self.console, disable=not sys.stderr.isatty())
         self.task = self.bar.add_task("", total=total, completed=done)
+
+    def __enter__(self) -> "Progress":
         self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
 
     def say(self, lines: list[str]) -> None:
         """Print lines above the bar."""
@@ -44,8 +53,3 @@ class Progress:
         self.say(
             [f"step {step:,}: validation loss {scores['loss']:.3f}, perplexity {perplexity:.2f}, BLEU {bleu:.1f}{best}"]
         )
-
-    def close(self, lines: list[str]) -> None:
-        """Stop the bar and print the last lines."""
-        self.bar.stop()
-        self.say(lines)

@@ -7,14 +7,11 @@ A run lives in a folder, RUN: config.json, tokenizer.json, data/, checkpoints/, 
 
 import dataclasses
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,28 +23,27 @@ from transduce.card import model_card
 from transduce.checkpoint import (
     Checkpoint,
     LoadedModel,
-    average,
     checkpoint_path,
-    checkpoints,
+    drop_checkpoints_after,
     load_checkpoint,
     load_model,
-    newest_checkpoint,
     prune_checkpoints,
     save_checkpoint,
     save_model,
     set_weights,
     weights,
 )
-from transduce.config import Config, differences, from_json, override, to_json, validate
+from transduce.config import Config, override, validate
 from transduce.errors import UserError
-from transduce.evaluate import mean_loss, perplexity
+from transduce.evaluate import check_validation, validation_scores
 from transduce.log import Log
 from transduce.loss import projected_cross_entropy
 from transduce.model import Transformer, parameter_count
 from transduce.optimizer import adam, learning_rate
 from transduce.progress import Progress
 from transduce.recipes import find_recipe
-from transduce.scores import bleu
+from transduce.run import claim, final_weights, find_run, holds, refuse_missing
+from transduce.stopping import StopSignal
 from transduce.tokens import Tokenizer
 from transduce.translate import Translator, load
 
@@ -105,16 +101,19 @@ def train(
     """
     # ---- what is asked, and what is there ------------------------------------------------------------------------
     validate(config)
-    found = _find_run(out, resume)
+    refuse_missing([*train, *valid])
+    found, passed_over = find_run(out, resume)
     parent = load_model(start_from) if start_from else None
-    tokenizer = _tokenizer(config, train, out, parent.tokenizer if parent else None)
+    valid_pairs = list(text.read_pairs(*valid))
+    tokenizer = Tokenizer.load(out / "tokenizer.json") if found else _tokenizer(config, train, parent)
     config = _fill_in(config, tokenizer, parent.config if parent else None)
-    _claim(out, config, tokenizer)
+    check_validation(valid_pairs, tokenizer, config.model.max_positions, valid[0].name)
+    claim(out, config, tokenizer)
 
     # ---- data ----------------------------------------------------------------------------------------------------
     store = open_store(out / "data" / "train", *train, tokenizer)
     batches = Batches(store, tokenizer, config.data, seed=config.train.seed, accumulate=config.train.accumulate)
-    valid_pairs = list(text.read_pairs(*valid))
+    texts = {"train": store.key, "valid": " ".join(text.file_sha256(path) for path in valid)}
 
     # ---- model and optimizer -------------------------------------------------------------------------------------
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -124,78 +123,86 @@ def train(
         set_weights(model, weights(parent.model), str(start_from))
     optimizer = adam(model.parameters(), config.train.adam_beta2)
     ema = weights(model) if config.train.ema_decay else None
-    tally, data_state = Tally(), State()
+    tally, data_state, meter = Tally(), State(), _Meter(device)
     if found:
         checkpoint = load_checkpoint(found)
-        _check_data(checkpoint, store.key, found)
-        tally, data_state = _restore(checkpoint, model, optimizer, found)
+        _check_texts(checkpoint, texts, {"train": train, "valid": valid}, out)
+        tally, data_state = _restore(checkpoint, model, optimizer, meter, found)
         ema = checkpoint.ema
-    log = Log(out, tally.step, tensorboard=tensorboard)
-    progress = Progress(config.train.max_steps, tally.step)
-    progress.say(_opening(config, batches, model, device, tally.step))
+        drop_checkpoints_after(out, tally.step)
 
-    # ---- the loop ------------------------------------------------------------------------------------------------
     def save() -> None:
-        state = {**dataclasses.asdict(tally), "data": dataclasses.asdict(data_state), "data_key": store.key}
-        save_checkpoint(out, _checkpoint(model, optimizer, ema, state))
-        prune_checkpoints(out, config.train.keep_checkpoints, tally.best_step)
+        state = {**dataclasses.asdict(tally), "data": dataclasses.asdict(data_state), "texts": texts}
+        save_checkpoint(out, _checkpoint(model, optimizer, ema, {**state, "since_report": meter.state()}))
+        every = config.train.checkpoint_every_steps
+        prune_checkpoints(out, config.train.keep_checkpoints, tally.best_step, every=every)
 
-    model.train()
-    started_at, seconds_before = time.monotonic(), tally.seconds
-    since_report = _Since(model)
-    stop = _StopSignal()
-    for micro_batches, next_state in batches.stream(data_state):
-        if tally.step >= config.train.max_steps or tally.stopped_early or stop.wanted:
-            break
-        tally.step += 1
-        lr = _learning_rate(config, tally.step)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        tokens = sum(int(batch.tgt_mask.sum()) for batch in micro_batches)
-        for batch in micro_batches:
-            loss = batch_loss(model, batch.to(device), config.train.label_smoothing, config.train.precision)
-            (loss / tokens).backward()
-            since_report.add(loss.detach(), batch)
-        due = tally.step % config.train.log_every_steps == 0 or tally.step == config.train.max_steps
-        gradient_norm = _gradient_norm(model) if due else None
-        optimizer.step()
-        optimizer.zero_grad()
-        if ema is not None:
-            _move_average(ema, model, config.train.ema_decay or 0.0)
-        data_state = next_state
-        tally.seconds = seconds_before + time.monotonic() - started_at
-        progress.advance(tally.step)
+    with (
+        closing(Log(out, tally.step, tensorboard=tensorboard)) as log,
+        Progress(config.train.max_steps, tally.step) as progress,
+        StopSignal() as stop,
+    ):
+        progress.say([*passed_over, *_opening(config, batches, model, device, tally.step)])
 
-        if due:
-            report = since_report.report(lr, gradient_norm, data_state.epoch, tally)
-            log.report(tally.step, report)
-            progress.report(tally.step, report)
-            since_report = _Since(model)
-        if tally.step % config.train.evaluate_every_steps == 0 or tally.step == config.train.max_steps:
-            with _with_weights(model, ema):
-                scores = judge(model, tokenizer, config, valid_pairs)
-            log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
-            is_best = _note(tally, scores, config)
-            progress.evaluated(tally.step, scores, is_best)
-            if is_best:
+        # ---- the loop --------------------------------------------------------------------------------------------
+        model.train()
+        started_at, seconds_before = time.monotonic(), tally.seconds
+        for micro_batches, next_state in batches.stream(data_state):
+            if _is_finished(tally, config) or (stop.wanted and tally.step):
+                break
+            tally.step += 1
+            lr = _learning_rate(config, tally.step)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            tokens = sum(int(batch.tgt_mask.sum()) for batch in micro_batches)
+            for batch in micro_batches:
+                loss = batch_loss(model, batch.to(device), config.train.label_smoothing, config.train.precision)
+                (loss / tokens).backward()
+                meter.add(loss.detach(), batch)
+            last = tally.step == config.train.max_steps
+            reporting = last or tally.step % config.train.log_every_steps == 0
+            gradient_norm = _gradient_norm(model) if reporting else 0.0
+            optimizer.step()
+            optimizer.zero_grad()
+            if ema is not None:
+                _move_average(ema, model, config.train.ema_decay or 0.0)
+            data_state = next_state
+            tally.seconds = seconds_before + time.monotonic() - started_at
+            progress.advance(tally.step)
+
+            if reporting:
+                report = meter.report(lr, gradient_norm, data_state.epoch, tally)
+                log.report(tally.step, report)
+                progress.report(tally.step, report)
+                meter = _Meter(device)
+            if last or tally.step % config.train.evaluate_every_steps == 0:
+                _refuse_nonfinite(model, tally)
+                with _with_weights(model, ema):
+                    scores = _judge(model, tokenizer, config, valid_pairs)
+                log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
+                is_best = _note(tally, scores, config)
+                progress.evaluated(tally.step, scores, is_best)
+                if is_best:
+                    save()
+            due = tally.step % config.train.checkpoint_every_steps == 0
+            if due and not checkpoint_path(out, tally.step).exists():
                 save()
-        if tally.step % config.train.checkpoint_every_steps == 0 and not checkpoint_path(out, tally.step).exists():
-            save()
 
-    # ---- the model to use ----------------------------------------------------------------------------------------
-    stop.restore()
-    if tally.step and not checkpoint_path(out, tally.step).exists():
-        save()
-    final, origin = _final_weights(config, out, tally)
-    set_weights(model, final, out)
-    scores = judge(model, tokenizer, config, valid_pairs)
-    facts = {
-        "training": f"{tally.step:,} steps, {tally.seconds:,.0f} s, on {train[0].name} and {train[1].name}",
-        "validation": f"{_in_words(scores)}, on {valid[0].name} and {valid[1].name}",
-    }
-    save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
-    log.close()
-    progress.close(_closing(out, tally, scores, origin, config, stop.wanted))
+        # ---- the model to use ------------------------------------------------------------------------------------
+        if not checkpoint_path(out, tally.step).exists():
+            save()
+        finished = _is_finished(tally, config)
+        final, origin = final_weights(config.train, out, tally.best_step)
+        if holds(out / "model", final):
+            progress.say([f"at step {tally.step:,} of {config.train.max_steps:,}; {out / 'model'} is up to date"])
+            return out / "model"
+        facts = {"training": f"{tally.step:,} steps, {tally.seconds:,.0f} s, on {train[0].name} and {train[1].name}"}
+        if finished:
+            set_weights(model, final, out)
+            in_words = _in_words(_judge(model, tokenizer, config, valid_pairs))
+            facts["validation"] = f"{in_words}, on {valid[0].name} and {valid[1].name}"
+        save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
+        progress.say(_summary(out, tally, origin, config, facts.get("validation")))
     return out / "model"
 
 
@@ -206,26 +213,15 @@ def batch_loss(model: Transformer, batch: Batch, label_smoothing: float, precisi
         memory = model.encode(batch.src, batch.src_mask)
         decoded = model.decode(batch.tgt_in, memory, batch.src_mask)  # (B,T,D)
         hidden, targets = decoded[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]  # (N,D), (N,)
-        return projected_cross_entropy(hidden.float(), model.output.weight, targets, label_smoothing)
+        return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing)
 
 
 # ---- beginning ---------------------------------------------------------------------------------------------------
 
 
-def _find_run(out: Path, resume: bool) -> Path | None:
-    """The checkpoint to go on from. UserError if there is a run in `out` and going on was not asked for."""
-    if checkpoints(out) and not resume:
-        raise UserError(f"{out} holds a run already; add --resume to go on with it, or give another --out")
-    newest = newest_checkpoint(out) if resume else None
-    return newest[0] if newest else None
-
-
-def _tokenizer(config: Config, train: Pair, out: Path, given: Tokenizer | None) -> Tokenizer:
-    path = out / "tokenizer.json"
-    if given is not None:
-        return given
-    if path.exists() and checkpoints(out):
-        return Tokenizer.load(path)
+def _tokenizer(config: Config, train: Pair, parent: LoadedModel | None) -> Tokenizer:
+    if parent is not None:
+        return parent.tokenizer
     lines = (side for pair in text.read_pairs(*train) for side in pair)
     return Tokenizer.learn(lines, kind=config.data.tokenizer, vocab_size=config.data.vocab_size)
 
@@ -241,25 +237,17 @@ def _fill_in(config: Config, tokenizer: Tokenizer, parent: Config | None) -> Con
             f"model.vocab_size={config.model.vocab_size}, but the tokenizer has {tokenizer.vocab_size} pieces; "
             "leave model.vocab_size out (it is filled in) and ask for a size with data.vocab_size"
         )
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+    validate(config)
+    return config
 
 
-def _claim(out: Path, config: Config, tokenizer: Tokenizer) -> None:
-    """Write config.json and tokenizer.json, or refuse to go on with another configuration than the run's."""
-    path = out / "config.json"
-    if checkpoints(out):
-        changed = differences(from_json(path.read_bytes(), path), config)
-        if changed:
-            raise UserError("\n".join([f"{out} was begun with another configuration:", *changed]))
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_json(config), encoding="utf-8")
-    tokenizer.save(out / "tokenizer.json")
-
-
-def _check_data(checkpoint: Checkpoint, key: str, where: Path) -> None:
-    if checkpoint.state["data_key"] != key:
-        raise UserError(f"{where} was trained on other text: the training files have changed since; restore them")
+def _check_texts(checkpoint: Checkpoint, texts: dict[str, str], files: dict[str, Pair], out: Path) -> None:
+    """Refuse to go on with other text than the run's."""
+    for name, key in texts.items():
+        if checkpoint.state["texts"][name] != key:
+            src, tgt = files[name]
+            raise UserError(f"{out} was begun with other text than {src} and {tgt} hold now; restore it, or begin anew")
 
 
 def _opening(config: Config, batches: Batches, model: Transformer, device: torch.device, step: int) -> list[str]:
@@ -300,59 +288,79 @@ def _move_average(ema: dict[str, Tensor], model: Transformer, decay: float) -> N
         ema[name].lerp_(parameter.detach().to(ema[name].device), 1 - decay)
 
 
-class _Since:
-    """Sums since the last report."""
+class _Meter:
+    """Sums since the last report, and the speed since then."""
 
-    def __init__(self, model: Transformer) -> None:
-        self.loss = torch.zeros((), device=model.output.weight.device)
-        self.tgt_tokens = self.src_tokens = 0
+    def __init__(self, device: torch.device) -> None:
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)
+        self.tgt_tokens = 0
+        self.tokens_here = 0  # on both sides, seen by this process
         self.started_at = time.monotonic()
 
     def add(self, loss: Tensor, batch: Batch) -> None:
+        tgt_tokens = int(batch.tgt_mask.sum())
         self.loss += loss
-        self.tgt_tokens += int(batch.tgt_mask.sum())
-        self.src_tokens += int(batch.src_mask.sum())
+        self.tgt_tokens += tgt_tokens
+        self.tokens_here += tgt_tokens + int(batch.src_mask.sum())
 
-    def report(self, lr: float, gradient_norm: float | None, epoch: int, tally: Tally) -> dict[str, Any]:
-        """The means per target token, and the speed in source and target tokens a second."""
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, so that a resumed run reports the same losses."""
+        return {"loss": float(self.loss), "tgt_tokens": self.tgt_tokens}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.loss += state["loss"]
+        self.tgt_tokens = state["tgt_tokens"]
+
+    def report(self, lr: float, gradient_norm: float, epoch: int, tally: Tally) -> dict[str, Any]:
+        """The mean loss of a target token, and the speed in source and target tokens a second."""
         loss = float(self.loss) / self.tgt_tokens
         if not math.isfinite(loss):
-            raise UserError(
-                f"the training loss became {loss} by step {tally.step}; the last checkpoint is good: lower "
-                "train.lr_factor or raise train.warmup_steps and begin anew"
-            )
-        tokens_per_second = (self.src_tokens + self.tgt_tokens) / (time.monotonic() - self.started_at)
+            raise _diverged(f"the training loss is {loss}", tally)
         return {
             "epoch": epoch,
             "loss": round(loss, 5),
             "lr": lr,
-            "gradient_norm": round(gradient_norm or 0.0, 5),
-            "tokens_per_second": round(tokens_per_second),
+            "gradient_norm": round(gradient_norm, 5),
+            "tokens_per_second": round(self.tokens_here / (time.monotonic() - self.started_at)),
             "seconds": round(tally.seconds, 1),
         }
 
 
-def judge(
+def _refuse_nonfinite(model: Transformer, tally: Tally) -> None:
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise _diverged(f"{name} holds values that are not finite numbers", tally)
+
+
+def _diverged(what: str, tally: Tally) -> UserError:
+    return UserError(
+        f"{what} at step {tally.step}: the training diverged. Lower train.lr_factor or raise train.warmup_steps and "
+        "begin anew; what has been saved is good"
+    )
+
+
+def _is_finished(tally: Tally, config: Config) -> bool:
+    return tally.step >= config.train.max_steps or tally.stopped_early
+
+
+def _judge(
     model: Transformer, tokenizer: Tokenizer, config: Config, pairs: Sequence[tuple[str, str]]
 ) -> dict[str, float]:
-    """Validation: loss and perplexity per token (unsmoothed), and BLEU of greedy decoding (sacreBLEU, 13a)."""
-    translator = Translator([LoadedModel(model, config, tokenizer)])
-    src, ref = [src for src, _ in pairs], [ref for _, ref in pairs]
-    loss = mean_loss(translator, src, ref)
-    hypotheses = [translation.text for translation in translator.translate(src, beam_size=1)]
+    scores = validation_scores(Translator([LoadedModel(model, config, tokenizer)]), pairs)
     model.train()
-    return {"loss": round(loss, 5), "perplexity": round(perplexity(loss), 4), "bleu": round(bleu(hypotheses, ref), 2)}
+    return scores
 
 
 @contextmanager
 def _with_weights(model: Transformer, other: dict[str, Tensor] | None) -> Iterator[None]:
     """The model with `other` weights for a while; None: with its own."""
-    own = weights(model) if other else {}
-    if other:
-        set_weights(model, other, "the moving average")
+    if other is None:
+        yield
+        return
+    own = weights(model)
+    set_weights(model, other, "the moving average")
     yield
-    if other:
-        set_weights(model, own, "the model")
+    set_weights(model, own, "the model")
 
 
 def _in_words(scores: dict[str, float]) -> str:
@@ -388,8 +396,9 @@ def _checkpoint(
 
 
 def _restore(
-    checkpoint: Checkpoint, model: Transformer, optimizer: torch.optim.Adam, where: Path
+    checkpoint: Checkpoint, model: Transformer, optimizer: torch.optim.Adam, meter: _Meter, where: Path
 ) -> tuple[Tally, State]:
+    """Put everything where it was, but the moving average."""
     set_weights(model, checkpoint.weights, where)
     state = dict(checkpoint.state)
     for name, parameter in model.named_parameters():
@@ -400,70 +409,15 @@ def _restore(
     torch.set_rng_state(checkpoint.rng["cpu"])
     if "cuda" in checkpoint.rng and torch.cuda.is_available():
         torch.cuda.set_rng_state(checkpoint.rng["cuda"])
-    data_state = State(**state.pop("data"))
-    state.pop("data_key")
-    return Tally(**state), data_state
+    meter.restore(state["since_report"])
+    remembered = {field.name: state[field.name] for field in dataclasses.fields(Tally)}
+    return Tally(**remembered), State(**state["data"])
 
 
-def _final_weights(config: Config, out: Path, tally: Tally) -> tuple[dict[str, Tensor], str]:
-    """The weights that `train.use` asks for, and in words what they are."""
-    last = checkpoint_path(out, tally.step)
-    if config.train.use == "average":
-        newest = checkpoints(out)[-config.train.average_checkpoints :]
-        return average(newest), "the mean of the checkpoints " + ", ".join(p.name for p in newest)
-    if config.train.use == "best" and tally.best_step is not None:
-        best = checkpoint_path(out, tally.best_step)
-        return load_checkpoint(best).weights, f"the best checkpoint by validation {config.train.best_by}, {best.name}"
-    if config.train.use == "ema":
-        return load_checkpoint(last).ema or {}, f"the exponential moving average at {last.name}"
-    return load_checkpoint(last).weights, f"the last checkpoint, {last.name}"
-
-
-def average_run(run: Path, *, last: int, out: Path) -> None:
-    """Write the mean of the newest `last` checkpoints of `run` (§6.1) as the model folder `out`.
-
-    Raises UserError if there are not so many, or `out` is there already.
-    """
-    paths = checkpoints(run)
-    if not 1 <= last <= len(paths):
-        raise UserError(f"--last {last}, but {run} has {len(paths)} checkpoints; expected 1 to {len(paths)}")
-    if out.exists():
-        raise UserError(f"{out} exists already; give the name of a new folder")
-    config = from_json((run / "config.json").read_bytes(), run / "config.json")
-    tokenizer = Tokenizer.load(run / "tokenizer.json")
-    origin = "the mean of the checkpoints " + ", ".join(path.name for path in paths[-last:])
-    save_model(out, average(paths[-last:]), config, tokenizer, model_card(config, origin))
-
-
-def _closing(
-    out: Path, tally: Tally, scores: dict[str, float], origin: str, config: Config, interrupted: bool
-) -> list[str]:
-    done = "interrupted" if interrupted else "stopped early" if tally.stopped_early else "finished"
-    lines = [f"{done} at step {tally.step:,} of {config.train.max_steps:,} after {tally.seconds:,.0f} s of training"]
-    lines.append(f"{out / 'model'} is {origin}")
-    lines.append(f"validation: {_in_words(scores)}")
-    if interrupted:
-        lines.append("go on with the same command and --resume")
-    return lines
-
-
-# ---- signals -----------------------------------------------------------------------------------------------------
-
-
-class _StopSignal:
-    """SIGINT and SIGTERM set `wanted`; a second one acts as usual. Off the main thread, signals are left alone."""
-
-    def __init__(self) -> None:
-        self.wanted = False
-        self.previous: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.previous[number] = signal.signal(number, self._note)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.wanted = True
-        self.restore()
-
-    def restore(self) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
+def _summary(out: Path, tally: Tally, origin: str, config: Config, validation: str | None) -> list[str]:
+    done = "stopped early" if tally.stopped_early else "finished" if _is_finished(tally, config) else "interrupted"
+    return [
+        f"{done} at step {tally.step:,} of {config.train.max_steps:,} after {tally.seconds:,.0f} s of training",
+        f"{out / 'model'} is {origin}",
+        f"validation: {validation}" if validation else "go on with the same command and --resume",
+    ]

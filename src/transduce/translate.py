@@ -126,12 +126,15 @@ class Translator:
         sentences, and its parts are translated one by one; one of more than 8,192 tokens comes back empty, with
         `problem` set. Raises UserError for settings that cannot be met.
         """
-        if isinstance(lines, str):
-            raise UserError("translate expects a list of lines, not one string; write translate([line])")
-        ask = self.settings(beam_size, alpha)
+        _refuse_string(lines, prefixes or [])
+        if sampling is not None and (beam_size is not None or n_best != 1):
+            raise UserError("beam_size and n_best have no effect on sampling, which draws one output; leave them out")
+        ask = self.settings(beam_size, alpha, n_best)
+        if prefixes is not None and len(prefixes) != len(lines):
+            raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines; give one for each line, '' for none")
         parts, refused = self._parts(lines, prefixes)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
-        forced = self._prefix_ids(parts, prefixes)
+        forced = self._prefix_ids(parts, prefixes) if prefixes is not None else None
         seeds = [searching.sentence_seed(seed, first_number + part.line) for part in parts] if sampling else None
         with _precision(self.precision, self._device):
             found = search(self.models, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
@@ -139,29 +142,33 @@ class Translator:
         for part, hypotheses in zip(parts, found, strict=True):
             by_line[part.line].append((part, hypotheses))
         return [
-            self._assemble(members) if members else Translation("" if i in refused else line, problem=refused.get(i))
+            self._assemble(members) if members else _untranslated(line, refused.get(i))
             for i, (line, members) in enumerate(zip(lines, by_line, strict=True))
         ]
 
-    def settings(self, beam_size: int | None = None, alpha: float | None = None) -> SearchConfig:
-        """The model's own search settings, or others in their place. UserError if they are impossible."""
+    def settings(self, beam_size: int | None = None, alpha: float | None = None, n_best: int = 1) -> SearchConfig:
+        """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
         ask = self.config.search
         ask = dataclasses.replace(ask, beam_size=ask.beam_size if beam_size is None else beam_size)
         ask = dataclasses.replace(ask, alpha=ask.alpha if alpha is None else alpha)
         wrong = problems(dataclasses.replace(self.config, search=ask))
+        if not 1 <= n_best <= ask.beam_size:
+            wrong.append(f"n_best={n_best}: expected 1 to the beam size, {ask.beam_size}")
         if wrong:
             raise UserError("; ".join(wrong))
         return ask
 
-    def score(self, src: Sequence[str], tgt: Sequence[str]) -> list[Scored]:
+    def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """The log-probability of each given translation: log P(tgt | src), with each token's share.
 
-        Raises UserError if the numbers of lines differ, or a side is over 8,192 tokens.
+        Raises UserError if the numbers of lines differ, or a side is over 8,192 tokens; its message counts the lines
+        before these, `first_number`, in.
         """
+        _refuse_string(src, tgt)
         if len(src) != len(tgt):
             raise UserError(f"{len(src)} source lines but {len(tgt)} target lines; they must match line by line")
         pairs = list(zip(self.tokenizer.encode_batch(src), self.tokenizer.encode_batch(tgt), strict=True))
-        for number, pair in enumerate(pairs, start=1):
+        for number, pair in enumerate(pairs, start=first_number + 1):
             longest = max(len(ids) for ids in pair)
             if longest > MAX_LINE_TOKENS:
                 raise UserError(f"line {number} has {longest:,} tokens; expected at most {MAX_LINE_TOKENS:,}")
@@ -183,6 +190,9 @@ class Translator:
         if tgt is None:
             tgt = self.translate([src])[0].text
         src_ids, tgt_ids = self.tokenizer.encode(src), self.tokenizer.encode(tgt)
+        longest = max(len(src_ids), len(tgt_ids))
+        if longest > MAX_LINE_TOKENS:
+            raise UserError(f"a line of {longest:,} tokens; attend expects at most {MAX_LINE_TOKENS:,}")
         batch = collate([np.asarray(src_ids)], [np.asarray(tgt_ids)]).to(self._device)
         encoder, decoder, cross = _all_weights(self.models[0], batch)
         pieces = self.tokenizer.pieces
@@ -195,7 +205,10 @@ class Translator:
         return self.models[0].output.weight.device
 
     def _parts(self, lines: Sequence[str], prefixes: Sequence[str] | None) -> tuple[list["_Part"], dict[int, str]]:
-        """What is to be translated, and what is wrong with lines that cannot be, by their index."""
+        """What is to be translated, and what is wrong with lines that cannot be, by their index.
+
+        A line with a prefix stays whole, however long it is.
+        """
         parts: list[_Part] = []
         refused: dict[int, str] = {}
         limit = self.config.data.max_tokens - 1
@@ -204,26 +217,29 @@ class Translator:
                 continue
             if len(ids) > MAX_LINE_TOKENS:
                 refused[i] = f"{len(ids):,} tokens, expected at most {MAX_LINE_TOKENS:,}; split the line"
-            elif len(ids) <= limit or prefixes is not None:
+            elif len(ids) <= limit or (prefixes and prefixes[i]):
                 parts.append(_Part(i, line, ""))
             else:
                 parts += [_Part(i, text, gap) for text, gap in split_line(line, self.tokenizer, limit)]
         return parts, refused
 
-    def _prefix_ids(self, parts: Sequence["_Part"], prefixes: Sequence[str] | None) -> list[list[int]] | None:
-        if prefixes is None:
-            return None
-        if len(prefixes) <= max((part.line for part in parts), default=-1):
-            raise UserError(f"{len(prefixes)} prefixes for more lines; give one for each line, '' for none")
-        return [self.tokenizer.encode(prefixes[part.line]) if prefixes[part.line] else [] for part in parts]
+    def _prefix_ids(self, parts: Sequence["_Part"], prefixes: Sequence[str]) -> list[list[int]]:
+        forced = self.tokenizer.encode_batch([prefixes[part.line] for part in parts])
+        extra = self.config.search.max_extra_tokens
+        for part, ids in zip(parts, forced, strict=True):
+            longest = len(self.tokenizer.encode(part.text)) + extra
+            if len(ids) > longest:
+                prefix = f"the prefix of line {part.line + 1} has {len(ids)} tokens"
+                raise UserError(f"{prefix}, its output may have {longest} (search.max_extra_tokens); shorten it")
+        return forced
 
     def _assemble(self, members: Sequence[tuple["_Part", list[Hypothesis]]]) -> Translation:
         """The translation of a line from those of its parts; only a line of one part has alternatives."""
-        first, *others = [self._translation([(part, found[0])]) for part, found in members]
-        if others:
-            return self._translation([(part, found[0]) for part, found in members])
+        best = self._translation([(part, found[0]) for part, found in members])
+        if len(members) > 1:
+            return best
         part, found = members[0]
-        return dataclasses.replace(first, alternatives=tuple(self._translation([(part, h)]) for h in found[1:]))
+        return dataclasses.replace(best, alternatives=tuple(self._translation([(part, other)]) for other in found[1:]))
 
     def _translation(self, members: Sequence[tuple["_Part", Hypothesis]]) -> Translation:
         texts = [self.tokenizer.decode(hypothesis.ids) + part.gap for part, hypothesis in members]
@@ -248,6 +264,17 @@ class Translator:
                 each.append(token_log_probs(hidden, model.output.weight, targets))
         mean = torch.stack(each).logsumexp(0) - math.log(len(each))  # (real target tokens,)
         return [row.tolist() for row in mean.cpu().split(batch.tgt_mask.sum(1).tolist())]
+
+
+def _refuse_string(*given: Sequence[str]) -> None:
+    """A string is a sequence of strings too, but of characters."""
+    if any(isinstance(lines, str) for lines in given):
+        raise UserError("expected a list of lines, not one string; write [line]")
+
+
+def _untranslated(line: str, problem: str | None) -> Translation:
+    """A blank line as it is, but that it stays one line; nothing where there is a problem."""
+    return Translation("" if problem else line.replace("\n", " "), problem=problem)
 
 
 @dataclass(frozen=True)
@@ -277,20 +304,27 @@ def split_line(line: str, tokenizer: Tokenizer, limit: int) -> list[tuple[str, s
     """`line` in parts of at most `limit` tokens, each with the gap to put after its translation ("" or " ").
 
     A part that is too long is halved at the best break near its middle: between sentences, else between clauses, else
-    between words, else anywhere.
+    between words, else anywhere. Nothing but white space is lost, and no part is blank unless the line is.
     """
-    if len(tokenizer.encode(line)) <= limit or len(line) < 2:
+    if len(line) < 2 or len(tokenizer.encode(line)) <= limit:
         return [(line, "")]
+    middle = _break(line)
+    left, right = line[: middle.start()], line[middle.end() :]
+    if is_blank(left) or is_blank(right):
+        return split_line(left.strip() or right.strip(), tokenizer, limit)
+    parts = split_line(left, tokenizer, limit)
+    parts[-1] = (parts[-1][0], " " if middle.group() else "")
+    return parts + split_line(right, tokenizer, limit)
+
+
+def _break(line: str) -> re.Match[str]:
+    """The best place to break a line of at least two characters, in its middle three fifths."""
+    first, last = len(line) // 5, len(line) * 4 // 5
     for pattern in _BREAKS:
-        breaks = [m for m in pattern.finditer(line) if len(line) // 5 <= m.start() and m.end() <= len(line) * 4 // 5]
-        if breaks:
-            break
-    else:
-        breaks = [m for m in _BREAKS[-1].finditer(line)]
-    middle = min(breaks, key=lambda match: abs(match.start() - len(line) // 2))
-    left = split_line(line[: middle.start()], tokenizer, limit)
-    right = split_line(line[middle.end() :], tokenizer, limit)
-    return [*left[:-1], (left[-1][0], " " if middle.group() else ""), *right]
+        found = [match for match in pattern.finditer(line) if first <= match.start() and match.end() <= last]
+        if found:
+            return min(found, key=lambda match: abs(match.start() - len(line) // 2))
+    raise AssertionError("a line of two characters can be broken between them")
 
 
 # ---- the model as the search sees it -----------------------------------------------------------------------------
@@ -327,7 +361,7 @@ def search(
     joint: Decoder[Any] = searching.ensemble(decoders) if len(models) > 1 else decoders[0]
     for members in _by_length(sources, ask.beam_size):
         chosen = [sources[i] for i in members]
-        request = _request(chosen, ask, models[0], [prefixes[i] for i in members] if prefixes else None)
+        request = _request(chosen, ask, models, [prefixes[i] for i in members] if prefixes else None)
         src, src_mask = (x.to(joint.device) for x in pad([np.append(np.asarray(s, np.int64), EOS) for s in chosen]))
         states = tuple(model.start(model.encode(src, src_mask), src_mask) for model in models)
         state = states if len(models) > 1 else states[0]
@@ -342,9 +376,12 @@ def search(
 
 
 def _request(
-    sources: Sequence[Sequence[int]], ask: SearchConfig, model: Transformer, prefixes: Sequence[Sequence[int]] | None
+    sources: Sequence[Sequence[int]],
+    ask: SearchConfig,
+    models: Sequence[Transformer],
+    prefixes: Sequence[Sequence[int]] | None,
 ) -> Request:
-    longest = model.config.max_positions or 1 << 30
+    longest = min(model.config.max_positions or 1 << 30 for model in models)
     return Request(
         max_lengths=[min(len(ids) + ask.max_extra_tokens, longest) for ids in sources],
         bos=BOS,

@@ -57,7 +57,7 @@ def _from_file(path: Path, function: str) -> Recipe:
         config = vars(module)[function]()
     except UserError:
         raise
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         raise UserError(f"--recipe {path}:{function} failed: {type(problem).__name__}: {problem}") from problem
     if not isinstance(config, Config):
         raise UserError(f"--recipe {path}:{function} returned {type(config).__name__}, expected transduce.Config")
