@@ -120,7 +120,7 @@ def test_import_brings_no_torch(module: str) -> None:
 def test_configurations_are_frozen() -> None:
     for section in (Config, *SECTIONS.values()):
         with pytest.raises(dataclasses.FrozenInstanceError):
-            section().model = None
+            section().model = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # ---- overrides ---------------------------------------------------------------------------------------------------

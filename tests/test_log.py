@@ -119,5 +119,6 @@ def test_tensorboard_gets_the_figures(tmp_path: Path, monkeypatch: pytest.Monkey
     log.report(50, {"loss": 1.5, "epoch": 2, "name": "x", "absent": None})
     log.close()
     board = log.board
+    assert isinstance(board, Board)
     assert (board.folder, board.purge_step, board.is_open) == (str(tmp_path / "tensorboard"), 41, False)
     assert board.scalars == [("loss", 1.5, 50), ("epoch", 2, 50)]

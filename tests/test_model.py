@@ -798,10 +798,10 @@ def test_dropout_is_of_the_sub_layers_output(norm: Any) -> None:
     residual = Residual(replace(CONFIG, d_model=64, norm=norm, dropout=0.2)).train()
     output, x = torch.randn(100, 64), torch.randn(100, 64)
     if norm == "post":
-        x = torch.zeros(100, 64)  # so that the argument of the norm is what was dropped from
-        assert_dropped(inputs_of(residual.norm, lambda: residual(x, lambda _: output)), output, 0.2)
+        summed = inputs_of(residual.norm, lambda: residual(x, lambda _: output))
     else:
-        assert_dropped(residual(x, lambda _: output) - x, output, 0.2)
+        summed = residual(x, lambda _: output)
+    assert_dropped(summed - x, output, 0.2)
 
 
 def test_ffn_dropout_is_of_the_inner_activations() -> None:

@@ -14,7 +14,12 @@ from transduce.tokens import Tokenizer
 DATA = Path(os.environ.get("TRANSDUCE_DATA", Path(__file__).parents[1] / "data"))
 CORPORA = {
     "multi30k": ("multi30k/train.en", "multi30k/train.de", "multi30k/valid.en", "multi30k/valid.de"),
-    "tanaka_en_ja": ("tanaka_en_ja/train.en", "tanaka_en_ja/train.ja", "tanaka_en_ja/valid.en", "tanaka_en_ja/valid.ja"),
+    "tanaka_en_ja": (
+        "tanaka_en_ja/train.en",
+        "tanaka_en_ja/train.ja",
+        "tanaka_en_ja/valid.en",
+        "tanaka_en_ja/valid.ja",
+    ),
 }
 
 

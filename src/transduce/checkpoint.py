@@ -257,7 +257,8 @@ def _state(content: bytes, path: Path) -> dict[str, Any]:
 
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoint folders of a run, oldest first. They are not verified."""
-    return sorted(p for p in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name))
+    found = (p for p in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name))
+    return sorted(found, key=step_of)
 
 
 def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:

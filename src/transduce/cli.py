@@ -29,7 +29,7 @@ app = App(
 def main() -> None:
     """Run the command of sys.argv and exit."""
     try:
-        app(exit_on_error=False)
+        app(sys.argv[1:], exit_on_error=False)
         sys.stdout.flush()
     except CycloptsError:
         sys.exit(2)

@@ -1,48 +1,53 @@
 """A bilingual grammar for `transduce demo`: as many English sentences as wanted, each with its German.
 
-Every sentence begins as a tree of choices (`demo_syntax`) over a small dictionary (`demo_lexicon`). The choices keep
-to what makes sense, roughly, and to what has one reading: an English sentence has exactly one German. For that,
-nothing is attached where English would leave it open. An object with a relative clause ends its clause; an adverb
-at the end belongs to the last clause; clauses are only joined by "and" or "but" before any of them opens another one.
+A sentence begins as a tree of choices (`demo_syntax`) over a small dictionary (`demo_lexicon`), and both languages are
+read off the tree. The choices keep to what makes some sense and to what has one reading, so that an English sentence
+has exactly one German: nothing is attached where English would leave open to what. An object with a relative clause
+ends its clause; an adverb at the end belongs to the last clause; "and" joins no clause to one that ends in another.
 """
 
 import random
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from functools import cache
 
 from transduce import demo_lexicon as lexicon
-from transduce.demo_inflection import (
-    Adjective,
-    Adverb,
-    Complement,
-    Determiner,
-    Kind,
-    Modal,
-    Name,
-    Noun,
-    Pronoun,
-    Verb,
-)  # fmt: skip
+from transduce.demo_inflection import Adverb, Complement, Kind, Modal, Verb
+from transduce.demo_phrases import (
+    adjectives,
+    chance,
+    city,
+    company,
+    inside,
+    is_alive,
+    kind_of,
+    noun_phrase,
+    objects,
+    pick,
+    place,
+    quality_of,
+    verbs,
+)
 from transduce.demo_syntax import (
-    Both,
     Clause,
     Fronted,
     NounPhrase,
     Phrase,
-    Place,
-    Quality,
     Sentence,
     Tense,
     english_sentence,
     german_sentence,
+    person_of,
     relative_pronoun,
 )
 
-T = TypeVar("T")
-
 MAX_WORDS = 14  # of an ordinary sentence, in either language
 MAX_LONGER_WORDS = 28
+
+TENSES = {"present": 46, "past": 30, "modal": 18, "future": 6}  # and how often; modal: can, must, want to ...
+COMPLEMENTS: dict[Complement, int] = {
+    "nothing": 16, "object": 44, "two objects": 11, "place": 7, "direction": 7, "predicate": 18,
+}  # fmt: skip
 
 
 def sentence(rng: random.Random, *, longer: bool = False) -> tuple[str, str]:
@@ -51,17 +56,15 @@ def sentence(rng: random.Random, *, longer: bool = False) -> tuple[str, str]:
     An ordinary one has at most MAX_WORDS words in each language; a longer one has more than that in both, and at
     most MAX_LONGER_WORDS. Both are built from the same constructions.
     """
-    low, high = (MAX_WORDS + 1, MAX_LONGER_WORDS) if longer else (1, MAX_WORDS)
+    fewest, most = (MAX_WORDS + 1, MAX_LONGER_WORDS) if longer else (1, MAX_WORDS)
     while True:
         tree = _longer_sentence(rng) if longer else _ordinary_sentence(rng)
         pair = english_sentence(tree), german_sentence(tree)
-        if all(low <= len(side.split()) <= high for side in pair):
+        if all(fewest <= len(side.split()) <= most for side in pair):
             return pair
 
 
-def corpus(
-    seed: int, n: int, *, longer: bool = False, exclude: Container[str] = ()
-) -> list[tuple[str, str]]:
+def corpus(seed: int, n: int, *, longer: bool = False, exclude: Container[str] = ()) -> list[tuple[str, str]]:
     """`n` pairs with distinct English, none of it in `exclude`; a pure function of the arguments."""
     rng = random.Random(seed)
     pairs: dict[str, str] = {}
@@ -78,9 +81,9 @@ def lexeme_count() -> int:
         *lexicon.NOUNS.values(), lexicon.ADJECTIVES, lexicon.VERBS, lexicon.MODALS, [lexicon.FUTURE],
         lexicon.DEFINITE, lexicon.QUANTIFIERS, [lexicon.THE, lexicon.A, lexicon.NO],
         lexicon.PRONOUNS, [lexicon.WHO, lexicon.WHAT], lexicon.NAMES, lexicon.CITIES,
-        lexicon.TIMES, lexicon.FREQUENCIES, [lexicon.VERY], lexicon.SUBORDINATORS, lexicon.JOINTS,
-        lexicon.QUESTION_ADVERBS, lexicon.AT_BUILDINGS, [lexicon.ON, lexicon.INTO, lexicon.TO],
-        [lexicon.WITH, lexicon.WITHOUT, lexicon.FOR],
+        lexicon.TIMES, lexicon.FREQUENCIES, [lexicon.NEVER, lexicon.VERY],
+        lexicon.SUBORDINATORS, lexicon.JOINTS, lexicon.QUESTION_ADVERBS,
+        lexicon.AT["building"], [lexicon.ON, lexicon.INTO, lexicon.TO], list(lexicon.COMPANY),
     )  # fmt: skip
     return sum(len(table) for table in tables)
 
@@ -88,37 +91,37 @@ def lexeme_count() -> int:
 def distinct_pairs_lower_bound() -> int:
     """How many sentences one template alone yields: The <adjective> <noun> <verb> the <adjective> <noun>.
 
-    Present tense, one object, singular or plural on both sides; the nouns are those the verb allows, the adjectives
-    those the noun allows. No two of them have the same English, since no two words of a class do.
+    Present tense, singular or plural on both sides; the nouns are those the verb allows, the adjectives those the
+    noun allows. No two of these sentences have the same English, since no two words have a form in common.
     """
 
     def phrases(kinds: tuple[Kind, ...]) -> int:
-        return sum((2 if noun.plurals else 1) * len(_adjectives(noun.kind)) for noun in _nouns(kinds))
+        return sum((2 if noun.plurals else 1) * len(adjectives(kind)) for kind in kinds for noun in lexicon.NOUNS[kind])
 
-    return sum(phrases(verb.subjects) * phrases(verb.objects) for verb in _verbs("object"))
+    return sum(phrases(verb.subjects) * phrases(verb.objects) for verb in verbs("object"))
 
 
 # Sentences
 
 
 def _ordinary_sentence(rng: random.Random) -> Sentence:
-    weights = {
+    constructions = {
         _plain: 38,
+        _relating: 11,
         _asking: 12,
         _reporting: 9,
         _subordinating: 13,
         _intending: 6,
         _two_predicates: 6,
         _two_clauses: 5,
-        _relating: 11,
     }
-    return _pick(rng, weights)(rng)
+    return pick(rng, constructions)(rng)
 
 
 def _longer_sentence(rng: random.Random) -> Sentence:
     """The same constructions within one another."""
-    weights = {_long_subordinating: 40, _long_two_clauses: 25, _long_reporting: 35}
-    return _pick(rng, weights)(rng)
+    constructions = {_long_subordinating: 40, _long_two_clauses: 25, _long_reporting: 35}
+    return pick(rng, constructions)(rng)
 
 
 def _plain(rng: random.Random) -> Sentence:
@@ -127,176 +130,154 @@ def _plain(rng: random.Random) -> Sentence:
 
 def _relating(rng: random.Random) -> Sentence:
     """The dog that the girl loves sleeps; I see the woman who sings."""
-    if rng.random() < 0.45:
-        clause = _with_subject_relative(rng, _clause(rng, ("nothing", "object")))
-    else:
-        clause = _with_object_relative(rng, _clause(rng, ("object",)))
-    return Sentence((_with_time(rng, clause, 0.15, at_end=False),))
+    clause = _clause(rng, ("nothing", "object", "object"))
+    clause = _with_subject_relative(rng, clause) if chance(rng, 45) else _with_object_relative(rng, clause)
+    return Sentence((_with_time(rng, clause, 15),))
 
 
 def _asking(rng: random.Random) -> Sentence:
     """Yes or no; where, when, why; who or what."""
     clause = _clause(rng, denials=False)
+    while person_of(clause.subject) == "I":  # who, if not I, should know?
+        clause = _clause(rng, denials=False)
     verb = clause.verb
-    kind = _pick(rng, {"whether": 50, "adverb": 25, "subject": 12, "object": 13})
-    if kind == "adverb" and verb.complement in ("nothing", "object", "two objects"):
-        clause = replace(clause, opening=rng.choice(lexicon.QUESTION_ADVERBS))
-    elif kind == "subject" and verb.complement in ("nothing", "object", "two objects"):
+    asked = pick(rng, {"whether": 50, "adverb": 25, "subject": 12, "object": 13})
+    if asked == "adverb" and verb.complement in ("nothing", "object", "two objects"):
+        clause = replace(clause, opening=rng.choice(lexicon.QUESTION_ADVERBS), frequency=None)
+    elif asked == "subject" and verb.complement in ("nothing", "object", "two objects"):
         who = Fronted(lexicon.WHO, "person")
-        clause = replace(clause, subject=who, objects=_objects(rng, verb, who))
-    elif kind == "object" and verb.complement == "object":
-        what = _interrogative(verb.objects)
+        clause = replace(clause, subject=who, objects=objects(rng, verb, who))
+    elif asked == "object" and verb.complement == "object":
+        people = "person" in verb.objects
+        what = Fronted(lexicon.WHO, "person") if people else Fronted(lexicon.WHAT, "thing")
         clause = replace(clause, objects=(what,))
     return Sentence((clause,), question=True)
 
 
 def _reporting(rng: random.Random) -> Sentence:
     """The teacher believes that ...; my sister asks whether ..."""
-    content = _with_adverbials(rng, _clause(rng), fronting=False)
-    return Sentence((_with_time(rng, _report(rng, content), 0.15, at_end=False),))
+    report = _clause(rng, ("that", "that", "whether"))
+    content = _with_adverbials(rng, _clause(rng, tenses=_matching_tenses(report)), fronting=False)
+    return Sentence((_with_time(rng, replace(report, complement=content), 15),))
 
 
 def _intending(rng: random.Random) -> Sentence:
-    """The boy tries to ... (always with an object or a place: only then is the German comma beyond dispute)."""
+    """The boy tries to ... (with an object or a place: only then is the comma in German beyond dispute)."""
     main = _clause(rng, ("to",), tenses=("present", "past"))
     aim = _clause(rng, ("object", "two objects", "place"), tenses=("present",), subject=main.subject, denials=False)
-    main = replace(main, complement=replace(aim, frequency=None))
-    return Sentence((_with_time(rng, main, 0.2, at_end=False),))
+    return Sentence((_with_time(rng, replace(main, complement=replace(aim, frequency=None)), 20),))
 
 
 def _subordinating(rng: random.Random) -> Sentence:
     """A main clause, and before or after it one with because, although, while or if."""
     main = _clause(rng)
     subordinate = _subordinate(rng, main)
-    if rng.random() < 0.45:
-        return Sentence((_with_time(rng, main, 0.15, at_end=True),), before=subordinate)
-    return Sentence((_with_time(rng, main, 0.1, at_end=False),), after=subordinate)
+    if chance(rng, 45):
+        return Sentence((_with_time(rng, main, 15, at_end=True),), before=subordinate)
+    return Sentence((_with_time(rng, main, 10),), after=subordinate)
 
 
 def _two_predicates(rng: random.Random) -> Sentence:
     """The artist sings and opens the window: one subject, one auxiliary."""
-    first = _clause(rng, ("nothing", "object"), tenses=("present", "past", "modal"), denials=False)
-    candidates = [verb for verb in _verbs("nothing", "object") if _can_share(first, verb)]
-    if not candidates or first.frequency or first.verb.english == "have":
-        return _two_predicates(rng)
-    verb = rng.choice(candidates)
-    second = Clause(first.subject, verb, first.tense, _objects(rng, verb, first.subject))
+    while True:
+        first = _clause(rng, ("nothing", "object"), tenses=("present", "past", "modal"), denials=False)
+        first = replace(first, frequency=None)
+        fitting = [verb for verb in verbs("nothing", "object") if _can_share(first, verb)]
+        if fitting and first.verb != lexicon.HAVE:
+            break
+    verb = rng.choice(fitting)
+    second = Clause(first.subject, verb, first.tense, objects(rng, verb, first.subject))
     return Sentence((replace(first, second=second),))
+
+
+def _can_share(first: Clause, verb: Verb) -> bool:
+    """Whether `verb` can follow "and" in the clause: he sang and danced, er hat gesungen und getanzt."""
+    return (
+        kind_of(first.subject) in verb.subjects
+        and verb not in (first.verb, lexicon.HAVE)
+        and verb.auxiliary == first.verb.auxiliary
+        and _allows(verb, "modal" if isinstance(first.tense, Modal) else first.tense)
+    )
 
 
 def _two_clauses(rng: random.Random) -> Sentence:
     first = _clause(rng)
     second = _clause(rng, tenses=_matching_tenses(first))
-    return Sentence((_with_time(rng, first, 0.2, at_end=False), second), joint=rng.choice(lexicon.JOINTS))
+    return Sentence((_with_time(rng, first, 20), second), joint=rng.choice(lexicon.JOINTS))
 
 
 def _long_subordinating(rng: random.Random) -> Sentence:
     main = _related(rng, _clause(rng))
     before, after = _subordinate(rng, main), _subordinate(rng, main)
     before, after = (before[0], _related(rng, before[1])), (after[0], _related(rng, after[1]))
-    shape = _pick(rng, {"before": 35, "after": 35, "both": 30})
-    if shape == "after":
-        return Sentence((_with_time(rng, main, 0.4, at_end=False),), after=after)
-    return Sentence((main,), before=before, after=after if shape == "both" else None)
+    match pick(rng, {"before": 35, "after": 35, "both": 30}):
+        case "before":
+            return Sentence((main,), before=before)
+        case "after":
+            return Sentence((_with_time(rng, main, 40),), after=after)
+        case _:
+            return Sentence((main,), before=before, after=after)
 
 
 def _long_two_clauses(rng: random.Random) -> Sentence:
     first = _with_subject_relative(rng, _clause(rng))
     second = _related(rng, _clause(rng, tenses=_matching_tenses(first)))
-    after = _subordinate(rng, second) if rng.random() < 0.4 else None
-    first = _with_time(rng, first, 0.3, at_end=False)
-    return Sentence((first, second), joint=rng.choice(lexicon.JOINTS), after=after)
+    after = _subordinate(rng, second) if chance(rng, 40) else None
+    return Sentence((_with_time(rng, first, 30), second), joint=rng.choice(lexicon.JOINTS), after=after)
 
 
 def _long_reporting(rng: random.Random) -> Sentence:
-    main = _report(rng, _related(rng, _clause(rng)))
-    main = _with_subject_relative(rng, main) if rng.random() < 0.5 else main
-    subordinate = _subordinate(rng, main)
-    shape = _pick(rng, {"alone": 30, "before": 35, "after": 35})
-    if shape == "before":
-        return Sentence((main,), before=subordinate)
-    return Sentence((_with_time(rng, main, 0.3, at_end=False),), after=subordinate if shape == "after" else None)
+    report = _clause(rng, ("that", "that", "whether"))
+    content = _related(rng, _clause(rng, tenses=_matching_tenses(report)))
+    main = replace(report, complement=content)
+    main = _with_subject_relative(rng, main) if chance(rng, 50) else main
+    match pick(rng, {"alone": 30, "before": 35, "after": 35}):
+        case "alone":
+            return Sentence((_with_time(rng, main, 30),))
+        case "before":
+            return Sentence((main,), before=_subordinate(rng, main))
+        case _:
+            return Sentence((_with_time(rng, main, 30),), after=_subordinate(rng, content))
 
 
 # Clauses
 
-ANY_TENSE = {"present": 46, "past": 30, "modal": 18, "future": 6}
-SIMPLE: tuple[Complement, ...] = (
-    *("nothing",) * 4, *("object",) * 12, *("two objects",) * 3, *("place",) * 2, *("into",) * 2, *("predicate",) * 4,
-)  # fmt: skip
-
 
 def _clause(
     rng: random.Random,
-    complements: tuple[Complement, ...] = SIMPLE,
+    complements: tuple[Complement, ...] | None = None,
     *,
-    tenses: tuple[str, ...] = tuple(ANY_TENSE),
+    tenses: tuple[str, ...] = tuple(TENSES),
     subject: NounPhrase | None = None,
     denials: bool = True,
 ) -> Clause:
     """A clause without adverbials: a verb, and a subject and objects that make sense with it."""
-    complement = rng.choice(complements)
-    kind = _kind(subject) if subject else None
-    verb = rng.choice([verb for verb in _verbs(complement) if kind is None or kind in verb.subjects])
-    tense = _tense(rng, verb, tenses)
+    complement = rng.choice(complements) if complements else pick(rng, COMPLEMENTS)
+    verb = rng.choice(_fitting_verbs(complement, kind_of(subject) if subject else None, tenses))
+    tense = _tense(rng, [tense for tense in tenses if _allows(verb, tense)])
     denial = _denial(rng, tense) if denials else None
-    subject = subject or _noun_phrase(rng, verb.subjects, definite=denial in ("not", "never"))
-    clause = Clause(
-        subject, verb, tense, _objects(rng, verb, subject, definite=denial in ("not", "never")),
-        negated=denial == "not",
-        frequency=_frequency(rng, denial, subject),
-    )  # fmt: skip
-    if denial == "no":
-        clause = _with_no(rng, clause)
-    return _completed(rng, clause)
+    definite = denial in ("not", "never") or complement == "predicate"
+    subject = subject or noun_phrase(rng, verb.subjects, definite=definite)
+    clause = Clause(subject, verb, tense, objects(rng, verb, subject, definite=definite), negated=denial == "not")
+    clause = _completed(rng, _with_no(rng, clause) if denial == "no" else clause)
+    return replace(clause, frequency=_frequency(rng, clause, denial))
 
 
-def _denial(rng: random.Random, tense: Tense) -> str | None:
-    """At most one denial to a clause, and none with "must": that would be "nicht dürfen"."""
-    if isinstance(tense, Modal) and not tense.negatable:
-        return None
-    return _pick(rng, {None: 78, "not": 13, "never": 3, "no": 6})
+@cache
+def _fitting_verbs(complement: Complement, subject: Kind | None, tenses: tuple[str, ...]) -> tuple[Verb, ...]:
+    return tuple(
+        verb
+        for verb in verbs(complement)
+        if (subject is None or subject in verb.subjects) and any(_allows(verb, tense) for tense in tenses)
+    )
 
 
-def _frequency(rng: random.Random, denial: str | None, subject: NounPhrase) -> Adverb | None:
-    if denial == "never":
-        return lexicon.NEVER
-    return rng.choice(lexicon.FREQUENCIES) if denial is None and _is_alive(subject) and rng.random() < 0.09 else None
+def _allows(verb: Verb, tense: str) -> bool:
+    return not (tense == "past" and verb.past is None) and not (tense == "modal" and verb.english in lexicon.NOT_WILLED)
 
 
-def _with_no(rng: random.Random, clause: Clause) -> Clause:
-    """No child sleeps; the child eats no bread."""
-    if clause.objects and rng.random() < 0.7:
-        *others, last = clause.objects
-        return replace(clause, objects=(*others, _denied(last)))
-    return replace(clause, subject=_denied(clause.subject))
-
-
-def _denied(phrase: NounPhrase) -> NounPhrase:
-    return replace(phrase, determiner=lexicon.NO, owner=None) if isinstance(phrase, Phrase) else phrase
-
-
-def _completed(rng: random.Random, clause: Clause) -> Clause:
-    """The clause with what its verb needs besides objects."""
-    match clause.verb.complement:
-        case "place":
-            return replace(clause, place=_city(rng) if rng.random() < 0.25 else _place(rng))
-        case "into":
-            return replace(clause, place=_direction(rng, clause.verb))
-        case "predicate" if _kind(clause.subject) in (*lexicon.ALIVE, *lexicon.PORTABLE) and rng.random() < 0.3:
-            return replace(clause, place=_place(rng))
-        case "predicate":
-            return replace(clause, quality=_quality(rng, _adjectives(_kind(clause.subject)), very=0.25))
-    return clause
-
-
-def _tense(rng: random.Random, verb: Verb, tenses: tuple[str, ...]) -> Tense:
-    """"modal" and "future" stand for a verb such as can, or will."""
-    if verb.complement in ("predicate", "that", "whether"):
-        tenses = tuple(tense for tense in tenses if tense != "modal") or ("present",)
-    if verb.past is None:
-        tenses = tuple(tense for tense in tenses if tense != "past") or ("present",)
-    match _pick(rng, {tense: ANY_TENSE[tense] for tense in tenses}):
+def _tense(rng: random.Random, tenses: Sequence[str]) -> Tense:
+    match pick(rng, {tense: TENSES[tense] for tense in tenses}):
         case "modal":
             return rng.choice(lexicon.MODALS)
         case "future":
@@ -308,34 +289,63 @@ def _tense(rng: random.Random, verb: Verb, tenses: tuple[str, ...]) -> Tense:
 
 
 def _matching_tenses(clause: Clause) -> tuple[str, ...]:
-    """The tenses of a clause beside this one: what is past stays with what is past."""
+    """The tenses of a clause beside or under this one: what is past stays with what is past."""
     return ("past",) if clause.tense == "past" else ("present", "modal")
 
 
+def _denial(rng: random.Random, tense: Tense) -> str | None:
+    """At most one denial to a clause, and none with "must": that would not be "nicht müssen"."""
+    if isinstance(tense, Modal) and not tense.negatable:
+        return None
+    return pick(rng, {None: 78, "not": 13, "never": 3, "no": 6})
+
+
+def _with_no(rng: random.Random, clause: Clause) -> Clause:
+    """No child sleeps; the child eats no bread."""
+    *others, last = clause.objects or (clause.subject,)
+    if not isinstance(last, Phrase):
+        return clause
+    denied = replace(last, determiner=lexicon.NO, owner=None)
+    return replace(clause, objects=(*others, denied)) if clause.objects else replace(clause, subject=denied)
+
+
+def _frequency(rng: random.Random, clause: Clause, denial: str | None) -> Adverb | None:
+    if not is_alive(clause.subject) or _lasts(clause):
+        return None
+    if denial == "never":
+        return lexicon.NEVER
+    return rng.choice(lexicon.FREQUENCIES) if denial is None and chance(rng, 9) else None
+
+
+def _completed(rng: random.Random, clause: Clause) -> Clause:
+    """The clause with what its verb needs besides objects."""
+    match clause.verb.complement:
+        case "place":
+            at_home = clause.verb.english == "live"
+            return replace(clause, place=city(rng, lexicon.IN) if at_home and chance(rng, 60) else place(rng))
+        case "direction":
+            abroad = clause.verb.english == "travel"
+            return replace(clause, place=city(rng, lexicon.TO) if abroad else inside(rng))
+        case "predicate" if kind_of(clause.subject) in (*lexicon.ALIVE, *lexicon.PORTABLE) and chance(rng, 25):
+            return replace(clause, place=place(rng))
+        case "predicate":
+            return replace(clause, quality=quality_of(rng, clause.subject, very=25))
+    return clause
+
+
 def _subordinate(rng: random.Random, main: Clause) -> tuple[Adverb, Clause]:
-    """because, although, while or if, and its clause; "if" and "while" keep the tense."""
-    present = main.tense != "past"
-    conjunction = rng.choice([word for word in lexicon.SUBORDINATORS if present or word.tense != "present"])
-    free = conjunction.english in ("because", "although")
-    tenses = _matching_tenses(main) if free else ("present" if present else "past",)
-    pronoun = rng.choice(lexicon.PRONOUNS) if rng.random() < 0.3 else None
-    complements = SIMPLE if free else ("nothing", "object")
-    return conjunction, _clause(rng, complements, tenses=tenses, subject=pronoun, denials=free)
-
-
-def _report(rng: random.Random, content: Clause) -> Clause:
-    """A clause of saying, believing, asking around another one."""
-    return replace(_clause(rng, ("that", "that", "whether")), complement=content, frequency=None)
-
-
-def _can_share(first: Clause, verb: Verb) -> bool:
-    """Whether `verb` can follow "and" in the clause: he sang and danced, er hat gesungen und getanzt."""
-    return (
-        _kind(first.subject) in verb.subjects
-        and verb.auxiliary == first.verb.auxiliary
-        and verb not in (first.verb, lexicon.HAVE)
-        and (verb.past is not None or first.tense != "past")
-    )
+    """because, although, while or if with its clause; "while" and "if" are for what happens, not for what is."""
+    past = main.tense == "past"
+    of_reason = [word for word in lexicon.SUBORDINATORS if word.english in ("because", "although")]
+    of_time = [word for word in lexicon.SUBORDINATORS if word not in of_reason and _goes_with(word, main.tense)]
+    conjunction = rng.choice(of_reason if _lasts(main) else [*of_reason, *of_time])
+    reason = conjunction in of_reason
+    tenses = _matching_tenses(main) if reason else ("past" if past else "present",)
+    subject = rng.choice(lexicon.PRONOUNS) if chance(rng, 30) else None
+    while True:
+        clause = _clause(rng, tenses=tenses, subject=subject, denials=reason)
+        if reason or not _lasts(clause):
+            return conjunction, clause
 
 
 # Adverbials
@@ -345,80 +355,45 @@ def _with_adverbials(rng: random.Random, clause: Clause, *, fronting: bool = Tru
     """Perhaps a place, perhaps a time, one of them perhaps in front."""
     if clause.verb.complement == "nothing" or (clause.verb.complement == "object" and not clause.negated):
         clause = _with_place(rng, clause, fronting=fronting)
-    if clause.opening:
-        return clause
-    clause = _with_time(rng, clause, 0.2 if fronting else 0.0, at_end=False)
-    return clause if clause.time else _with_time(rng, clause, 0.2, at_end=True)
+    clause = _with_time(rng, clause, 20) if fronting else clause
+    return _with_time(rng, clause, 20, at_end=True)
 
 
 def _with_place(rng: random.Random, clause: Clause, *, fronting: bool) -> Clause:
-    chance = rng.random()
-    if chance > (0.5 if clause.verb.complement == "nothing" else 0.2):
+    if not chance(rng, 50 if clause.verb.complement == "nothing" else 20) or _lasts(clause):
         return clause
-    companion = _companion(rng, clause)
-    if companion and rng.random() < 0.5:
+    companion = company(rng, clause.verb, clause.subject)
+    if companion and chance(rng, 50):
         return replace(clause, place=companion)
-    opening = "place" if fronting and rng.random() < 0.3 else None
-    return replace(clause, place=_place(rng), opening=opening)
+    return replace(clause, place=place(rng), opening="place" if fronting and chance(rng, 30) else None)
 
 
-def _companion(rng: random.Random, clause: Clause) -> Place | None:
-    """with or without somebody, for somebody; None where the verb does not ask for it."""
-    prepositions = [
-        preposition
-        for preposition, verbs in lexicon.COMPANIONS.items()
-        if clause.verb.english in verbs and _kind(clause.subject) == "person"
-    ]
-    if not prepositions:
-        return None
-    return Place(rng.choice(prepositions), _noun_phrase(rng, ("person",), definite=True, beside=clause.subject))
-
-
-def _with_time(rng: random.Random, clause: Clause, chance: float, *, at_end: bool) -> Clause:
-    if clause.time or clause.frequency or clause.opening or rng.random() > chance or not _is_alive(clause.subject):
+def _with_time(rng: random.Random, clause: Clause, percent: int, *, at_end: bool = False) -> Clause:
+    """The clause, perhaps with a time in front or `at_end`, unless it has an adverb or holds at all times."""
+    if clause.time or clause.frequency or clause.opening or _lasts(clause) or not chance(rng, percent):
         return clause
     time = rng.choice([time for time in lexicon.TIMES if _goes_with(time, clause.tense)])
     return replace(clause, time=time, opening=None if at_end else "time")
 
 
+def _lasts(clause: Clause) -> bool:
+    """The door is red, he lives in Rome: not today, and not often."""
+    quality = clause.quality
+    return clause.verb.english in lexicon.LASTING or (
+        quality is not None and quality.adjective.english not in lexicon.PASSING
+    )
+
+
 def _goes_with(time: Adverb, tense: Tense) -> bool:
     match time.tense:
-        case None:
-            return True
         case "future":
             return isinstance(tense, Modal)
         case "present":
             return tense == "present" or (isinstance(tense, Modal) and tense is not lexicon.FUTURE)
         case "past":
             return tense == "past"
-
-
-def _place(rng: random.Random) -> Place:
-    kind: Kind = rng.choice(("building", "building", "area", "area", "surface"))
-    match kind:
-        case "building":
-            preposition = rng.choice(lexicon.AT_BUILDINGS)
-        case "surface":
-            preposition = lexicon.ON
         case _:
-            preposition = lexicon.IN
-    return Place(preposition, _location(rng, (kind,)))
-
-
-def _city(rng: random.Random) -> Place:
-    return Place(lexicon.IN, rng.choice(lexicon.CITIES))
-
-
-def _direction(rng: random.Random, verb: Verb) -> Place:
-    if verb.english == "go" and rng.random() < 0.3:
-        return Place(lexicon.TO, rng.choice(lexicon.CITIES))
-    return Place(lexicon.INTO, _location(rng, ("building", "area")))
-
-
-def _location(rng: random.Random, kinds: tuple[Kind, ...]) -> Phrase:
-    noun = rng.choice(_nouns(kinds))
-    determiner = _pick(rng, {lexicon.THE: 70, lexicon.THIS: 10, lexicon.OUR: 8, lexicon.A: 12})
-    return Phrase(noun, False, determiner, _qualities(rng, noun, 0.35))
+            return True
 
 
 # Relative clauses
@@ -426,24 +401,20 @@ def _location(rng: random.Random, kinds: tuple[Kind, ...]) -> Phrase:
 
 def _related(rng: random.Random, clause: Clause) -> Clause:
     """The clause with a relative clause to its subject, its object or both, where they can have one."""
-    if rng.random() < 0.6:
-        clause = _with_subject_relative(rng, clause)
-    return _with_object_relative(rng, clause) if rng.random() < 0.7 else clause
+    clause = _with_subject_relative(rng, clause) if chance(rng, 60) else clause
+    return _with_object_relative(rng, clause) if chance(rng, 70) else clause
 
 
 def _with_subject_relative(rng: random.Random, clause: Clause) -> Clause:
-    if clause.second or not isinstance(clause.subject, Phrase) or not _takes_relative(clause.subject):
+    subject = clause.subject
+    if not isinstance(subject, Phrase) or not _takes_relative(subject):
         return clause
-    return replace(clause, subject=replace(clause.subject, relative=_relative(rng, clause.subject)))
-
-
-def _interrogative(kinds: tuple[Kind, ...]) -> Fronted:
-    return Fronted(lexicon.WHO, "person") if "person" in kinds else Fronted(lexicon.WHAT, "thing")
+    return replace(clause, subject=replace(subject, relative=_relative(rng, subject)))
 
 
 def _with_object_relative(rng: random.Random, clause: Clause) -> Clause:
     """Only where nothing follows the object, so that it is clear what belongs to which clause."""
-    if not clause.objects or clause.second or clause.place or clause.time:
+    if not clause.objects or clause.place or clause.time:
         return clause
     *others, last = clause.objects
     if not isinstance(last, Phrase) or not _takes_relative(last):
@@ -452,146 +423,17 @@ def _with_object_relative(rng: random.Random, clause: Clause) -> Clause:
 
 
 def _takes_relative(phrase: Phrase) -> bool:
-    """Not "my dog that sleeps": what is already known as mine is not told apart by a relative clause."""
+    """Not "my dog that sleeps": what is known as mine needs no relative clause to be told apart."""
     told_apart = phrase.owner is None and phrase.determiner not in (*lexicon.DEFINITE, lexicon.NO)
-    return told_apart and any(phrase.noun.kind in verb.objects for verb in _verbs("object"))
+    return told_apart and any(phrase.noun.kind in verb.objects for verb in verbs("object"))
 
 
 def _relative(rng: random.Random, head: Phrase) -> Clause:
     """who sings, that the woman buys: the pronoun is the subject or the object of its clause."""
     pronoun = Fronted(relative_pronoun(head), head.noun.kind)
     tenses = ("present", "past", "modal")
-    if pronoun.kind in lexicon.ALIVE and rng.random() < 0.5:
+    if is_alive(pronoun) and chance(rng, 50):
         return _clause(rng, ("nothing", "object", "object"), tenses=tenses, subject=pronoun)
-    verb = rng.choice([verb for verb in _verbs("object") if pronoun.kind in verb.objects])
-    subject = _noun_phrase(rng, verb.subjects, definite=True)
-    return Clause(subject, verb, _tense(rng, verb, tenses), (pronoun,))
-
-
-# Noun phrases
-
-
-def _noun_phrase(
-    rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = False, beside: NounPhrase | None = None
-) -> NounPhrase:
-    """A pronoun, a name, two things or one, of the kinds; other than what stands `beside` it."""
-    people = "person" in kinds
-    shape = _pick(rng, {"pronoun": 14 * people, "name": 8 * people, "both": 5, "phrase": 73})
-    if shape == "pronoun":
-        return rng.choice([word for word in lexicon.PRONOUNS if not (word.speaker and _speaks(beside))])
-    if shape == "name":
-        return rng.choice([name for name in lexicon.NAMES if name != beside])
-    if shape == "both":
-        return _both(rng, kinds)
-    return _phrase(rng, kinds, definite=definite)
-
-
-def _both(rng: random.Random, kinds: tuple[Kind, ...]) -> Both:
-    first, second = rng.sample(_nouns(kinds), 2)
-    determiner = _pick(rng, {lexicon.THE: 75, rng.choice(lexicon.DEFINITE): 25})
-    return Both(_bare(rng, first, determiner), _bare(rng, second, determiner))
-
-
-def _phrase(rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = False) -> Phrase:
-    noun = rng.choice(_nouns(kinds))
-    plural = noun.plurals is not None and rng.random() < 0.35
-    qualities = _qualities(rng, noun, 0.5)
-    if noun.english not in lexicon.NOT_OWNED and rng.random() < 0.07:
-        return Phrase(noun, plural, lexicon.THE, qualities, owner=_owner(rng, noun))
-    return Phrase(noun, plural, _determiner(rng, noun, plural, definite), qualities)
-
-
-def _objects(
-    rng: random.Random, verb: Verb, subject: NounPhrase, *, definite: bool = False
-) -> tuple[NounPhrase, ...]:
-    if verb.complement == "object":
-        return (_noun_phrase(rng, verb.objects, definite=definite, beside=subject),)
-    if verb.complement == "two objects":
-        receiver = _noun_phrase(rng, ("person",), definite=True, beside=subject)
-        return receiver, _with_article(rng, _phrase(rng, verb.objects, definite=definite))
-    return ()
-
-
-def _with_article(rng: random.Random, phrase: Phrase) -> Phrase:
-    """Never bare: "shows her books" is not to be taken for "shows her" and "books"."""
-    return phrase if phrase.determiner else replace(phrase, determiner=lexicon.THE)
-
-
-def _bare(rng: random.Random, noun: Noun, determiner: Determiner) -> Phrase:
-    owned = determiner is lexicon.THE or noun.english not in lexicon.NOT_OWNED
-    return Phrase(noun, False, determiner if owned else lexicon.THE, _qualities(rng, noun, 0.2))
-
-
-def _owner(rng: random.Random, noun: Noun) -> Name | Phrase:
-    if rng.random() < 0.5:
-        return rng.choice(lexicon.NAMES)
-    owner = rng.choice([person for person in lexicon.NOUNS["person"] if person is not noun])
-    return Phrase(owner, False, lexicon.THE, _qualities(rng, owner, 0.2))
-
-
-def _determiner(rng: random.Random, noun: Noun, plural: bool, definite: bool) -> Determiner | None:
-    """The determiner of a noun phrase; None leaves a plural or a mass noun bare."""
-    kind = _pick(rng, {"the": 48, "own": 24, "indefinite": 0 if definite else 20, "quantity": 0 if definite else 8})
-    if kind == "own" and (noun.english not in lexicon.NOT_OWNED):
-        return rng.choice(lexicon.DEFINITE)
-    if kind == "indefinite":
-        return lexicon.A if noun.plurals and not plural else None
-    if kind == "quantity" and noun.plurals:
-        return rng.choice([word for word in lexicon.QUANTIFIERS if word.english[plural]])
-    return lexicon.THE
-
-
-def _qualities(rng: random.Random, noun: Noun, chance: float) -> tuple[Quality, ...]:
-    """One adjective with the given probability; now and then two."""
-    if rng.random() > chance:
-        return ()
-    adjectives = _adjectives(noun.kind)
-    if rng.random() < 0.1:
-        first, second = rng.sample(adjectives, 2)
-        return Quality(first), Quality(second)
-    return (_quality(rng, adjectives, very=0.1),)
-
-
-def _quality(rng: random.Random, adjectives: Sequence[Adjective], *, very: float) -> Quality:
-    adjective = rng.choice(adjectives)
-    return Quality(adjective, adjective.gradable and rng.random() < very)
-
-
-# The dictionary, asked
-
-
-def _nouns(kinds: tuple[Kind, ...]) -> list[Noun]:
-    return [noun for kind in kinds for noun in lexicon.NOUNS[kind]]
-
-
-def _adjectives(kind: Kind) -> list[Adjective]:
-    return [adjective for adjective in lexicon.ADJECTIVES if kind in adjective.kinds]
-
-
-def _verbs(*complements: Complement) -> list[Verb]:
-    return [verb for verb in lexicon.VERBS if verb.complement in complements]
-
-
-def _kind(phrase: NounPhrase) -> Kind:
-    """What a phrase stands for; of two things, the first."""
-    match phrase:
-        case Phrase():
-            return phrase.noun.kind
-        case Both():
-            return _kind(phrase.first)
-        case Fronted():
-            return phrase.kind
-        case _:
-            return "person"
-
-
-def _is_alive(phrase: NounPhrase) -> bool:
-    return _kind(phrase) in ("person", "animal")
-
-
-def _speaks(phrase: NounPhrase | None) -> bool:
-    return isinstance(phrase, Pronoun) and phrase.speaker
-
-
-def _pick(rng: random.Random, weights: Mapping[T, int]) -> T:
-    return rng.choices(list(weights), list(weights.values()))[0]
+    verb = rng.choice([verb for verb in verbs("object") if pronoun.kind in verb.objects])
+    subject = noun_phrase(rng, verb.subjects, definite=True, beside=head)
+    return Clause(subject, verb, _tense(rng, [tense for tense in tenses if _allows(verb, tense)]), (pronoun,))

@@ -14,7 +14,7 @@ Kind = Literal[
     "person", "animal", "food", "drink", "text", "opening", "device", "clothing", "thing",
     "building", "area", "surface",
 ]  # fmt: skip
-Complement = Literal["nothing", "object", "two objects", "place", "into", "that", "whether", "to", "predicate"]
+Complement = Literal["nothing", "object", "two objects", "place", "direction", "that", "whether", "to", "predicate"]
 
 COLUMNS: tuple[Column, ...] = ("masculine", "feminine", "neuter", "plural")
 PERSONS: tuple[Person, ...] = ("I", "he", "they")
@@ -32,12 +32,11 @@ STRONG: dict[Case, dict[Column, str]] = {
     "dative": {"masculine": "em", "feminine": "er", "neuter": "em", "plural": "en"},
     "genitive": {"masculine": "es", "feminine": "er", "neuter": "es", "plural": "er"},
 }
-RELATIVE = {**{case: THE[case] for case in THE if case != "genitive"}, "dative": {**THE["dative"], "plural": "denen"}}
-
-
-def strong_ending(case: Case, column: Column) -> str:
-    """The adjective ending that shows case and gender because nothing before it does."""
-    return STRONG[case][column]
+RELATIVE: dict[Case, dict[Column, str]] = {
+    "nominative": THE["nominative"],
+    "accusative": THE["accusative"],
+    "dative": {**THE["dative"], "plural": "denen"},
+}
 
 
 def weak_ending(case: Case, column: Column) -> str:
@@ -90,6 +89,7 @@ class Adjective:
     english: str
     german: str  # as it stands after "is"
     stem: str  # what the endings are added to: dunkel, but der dunkle Wald
+    rank: int  # of two before a noun the lower comes first (a big old red car); no two have the same
     kinds: tuple[Kind, ...]  # what it can be said of
     gradable: bool  # whether "very" goes with it
 

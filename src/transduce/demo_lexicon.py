@@ -51,12 +51,12 @@ def _nouns(kind: Kind, table: str) -> tuple[Noun, ...]:
     return tuple(nouns)
 
 
-def _adjectives(kinds: tuple[Kind, ...], table: str, *, gradable: bool = True) -> tuple[Adjective, ...]:
+def _adjectives(rank: int, kinds: tuple[Kind, ...], table: str, *, gradable: bool = True) -> tuple[Adjective, ...]:
     """`dark dunkel/dunkl`: the stem is given where it is not the adjective itself."""
     adjectives = []
     for english, german in _entries(table):
         whole, _, stem = german.partition("/")
-        adjectives.append(Adjective(english, whole, stem or whole, kinds, gradable))
+        adjectives.append(Adjective(english, whole, stem or whole, rank, kinds, gradable))
     return tuple(adjectives)
 
 
@@ -194,19 +194,27 @@ NOUNS: dict[Kind, tuple[Noun, ...]] = {
 }
 
 ADJECTIVES: tuple[Adjective, ...] = (
-    *_adjectives(ALIVE, "young jung, tired müde/müd, happy glücklich, sad traurig, hungry hungrig, strong stark"),
-    *_adjectives(ALIVE, "clever klug, sick krank, brave mutig"),
-    *_adjectives(PEOPLE, "friendly freundlich, rich reich, poor arm, polite höflich"),
-    *_adjectives((*ALIVE, *GOODS, *PLACES), "big groß, small klein, old alt"),
-    *_adjectives(("animal", *COLORED), "white weiß, black schwarz, brown braun", gradable=False),
-    *_adjectives(COLORED, "red rot, blue blau, green grün", gradable=False),
-    *_adjectives(GOODS, "new neu, cheap billig"),
-    *_adjectives((*GOODS, *FOOD), "expensive teuer/teur"),
-    *_adjectives(("opening", "device", "thing"), "heavy schwer"),
-    *_adjectives(("opening", "device", "thing"), "broken kaputt", gradable=False),
-    *_adjectives((*PORTABLE, *PLACES), "beautiful schön"),
-    *_adjectives(FOOD, "good gut, warm warm, cold kalt, fresh frisch"),
-    *_adjectives(PLACES, "quiet ruhig, dark dunkel/dunkl, dirty schmutzig, famous berühmt"),
+    *_adjectives(1, PEOPLE, "friendly freundlich, polite höflich, rich reich, poor arm"),
+    *_adjectives(1, ALIVE, "clever klug, brave mutig"),
+    *_adjectives(1, GOODS, "cheap billig"),
+    *_adjectives(1, (*GOODS, *FOOD), "expensive teuer/teur"),
+    *_adjectives(1, (*PORTABLE, *PLACES), "beautiful schön"),
+    *_adjectives(1, PLACES, "famous berühmt"),
+    *_adjectives(1, FOOD, "good gut"),
+    *_adjectives(2, PEOPLE, "tall groß"),
+    *_adjectives(2, ("animal", "opening", "device", "clothing", "thing", *PLACES), "big groß, small klein"),
+    *_adjectives(2, ("text",), "long lang, short kurz"),
+    *_adjectives(2, ("opening", "device", "thing"), "heavy schwer"),
+    *_adjectives(3, ALIVE, "tired müde/müd, happy glücklich, sad traurig, hungry hungrig, strong stark, sick krank"),
+    *_adjectives(3, ("opening", "device", "thing"), "broken kaputt", gradable=False),
+    *_adjectives(3, PLACES, "quiet ruhig, dark dunkel/dunkl, dirty schmutzig"),
+    *_adjectives(3, FOOD, "warm warm, cold kalt"),
+    *_adjectives(4, (*ALIVE, *GOODS, *PLACES), "old alt"),
+    *_adjectives(4, ALIVE, "young jung"),
+    *_adjectives(4, GOODS, "new neu"),
+    *_adjectives(4, FOOD, "fresh frisch, sweet süß"),
+    *_adjectives(5, COLORED, "red rot, blue blau, green grün", gradable=False),
+    *_adjectives(5, ("animal", *COLORED), "white weiß, black schwarz, brown braun", gradable=False),
 )
 
 (HAVE,) = _verbs("have had haben hat gehabt", objects=("animal", *PORTABLE))
@@ -232,18 +240,15 @@ VERBS: tuple[Verb, ...] = (
     ),
     *_verbs("see saw sehen sieht gesehen, hear heard hören", subjects=ALIVE, objects=ALIVE),
     *_verbs("love loved lieben, watch watched beobachten, wake woke wecken, paint painted malen", objects=ALIVE),
-    *_verbs("visit visited besuchen, invite invited ein|laden lädt geladen", objects=PEOPLE),
-    *_verbs("call called an|rufen - gerufen, pick|up picked ab|holen", objects=PEOPLE),
-    *_verbs(
-        "find found finden - gefunden, look+for looked suchen",
-        subjects=ALIVE,
-        objects=(*ALIVE, *PORTABLE),
-    ),
+    *_verbs("invite invited ein|laden lädt geladen, call called an|rufen - gerufen", objects=PEOPLE),
+    *_verbs("visit visited besuchen, pick|up picked ab|holen", objects=PEOPLE),
+    *_verbs("find found finden - gefunden, look+for looked suchen", objects=(*ALIVE, *PORTABLE)),
     *_verbs("buy bought kaufen, sell sold verkaufen", objects=(*GOODS, *FOOD)),
     *_verbs("bring|along brought mit|bringen - gebracht, need needed brauchen", objects=(*PORTABLE, *FOOD)),
     *_verbs("lose lost verlieren - verloren, forget forgot vergessen vergisst vergessen", objects=PORTABLE),
-    *_verbs("eat ate essen isst gegessen", subjects=PEOPLE, objects=("food",)),
-    *_verbs("drink drank trinken - getrunken", subjects=ALIVE, objects=("drink",)),
+    *_verbs("eat ate essen isst gegessen", objects=("food",)),
+    *_verbs("drink drank trinken - getrunken", objects=("drink",)),
+    *_verbs("taste tasted probieren, order ordered bestellen", objects=FOOD),
     *_verbs("read - lesen liest gelesen, write wrote schreiben - geschrieben", objects=("text",)),
     *_verbs("open opened auf|machen, close closed zu|machen", objects=("opening",)),
     *_verbs(
@@ -279,10 +284,11 @@ VERBS: tuple[Verb, ...] = (
     ),
     *_verbs(
         "go went gehen - gegangen sein, run ran laufen läuft gelaufen sein",
-        complement="into",
+        complement="direction",
         subjects=ALIVE,
         cases=(),
     ),
+    *_verbs("travel traveled reisen - - sein", complement="direction", cases=()),
     *_verbs(
         "say said sagen, believe believed glauben, know knew wissen weiß gewusst, hope hoped hoffen",
         complement="that",
@@ -326,7 +332,6 @@ DEFINITE: tuple[Determiner, ...] = (
 )
 A = Determiner(("a", ""), "ein", "a", False)
 NO = Determiner(("no", "no"), "kein", "a", False)
-NOT_OWNED = frozenset({"man", "woman"})  # "meine Frau" is my wife, not my woman
 QUANTIFIERS: tuple[Determiner, ...] = (
     Determiner(("every", ""), "jed", "this", False),
     Determiner(("", "all"), "all", "this", False),
@@ -334,6 +339,18 @@ QUANTIFIERS: tuple[Determiner, ...] = (
     Determiner(("", "some"), "einig", "many", False),
     Determiner(("", "two"), "zwei", "two", False),
     Determiner(("", "three"), "drei", "two", False),
+)
+
+# What the grammar has to know about single words so as not to talk nonsense.
+KIN = frozenset({"mother", "father", "brother", "sister", "son", "daughter", "uncle", "aunt"})  # mostly somebody's
+ONLY_ONE = frozenset({"mother", "father"})  # that one can have
+NOT_OWNED = frozenset(  # "meine Frau" would be my wife, not my woman
+    {"man", "woman", "boy", "girl", "queen", "prince", "actress", "bear", "lion", "mountain", "station"}
+)
+PASSING = frozenset({"tired", "happy", "sad", "hungry", "sick"})  # true today, and not every day
+LASTING = frozenset({"live", "have", "need", "love", "know", "trust"})  # not today, not in the garden
+NOT_WILLED = frozenset(  # these do not go with can, want to, should
+    {"be", "have", "need", "love", "hear", "lose", "forget", "say", "believe", "know", "hope", "ask", "arrive"}
 )
 
 PRONOUNS: tuple[Pronoun, ...] = (
@@ -391,14 +408,18 @@ INTO = Preposition("into", "in", "accusative")
 WITH = Preposition("with", "mit", "dative")
 WITHOUT = Preposition("without", "ohne", "accusative")
 FOR = Preposition("for", "für", "accusative")
-COMPANIONS: dict[Preposition, frozenset[str]] = {  # and the verbs they go with
+COMPANY: dict[Preposition, frozenset[str]] = {  # and the verbs it goes with
     WITH: frozenset({"play", "sing", "dance", "work", "cook", "arrive", "come"}),
     WITHOUT: frozenset({"play", "sing", "dance", "work", "cook", "arrive", "come"}),
     FOR: frozenset({"sing", "cook", "work", "buy", "write", "paint", "repair"}),
 }
-AT_BUILDINGS: tuple[Preposition, ...] = (
-    IN,
-    Preposition("behind", "hinter", "dative"),
-    Preposition("in front of", "vor", "dative"),
-    Preposition("next to", "neben", "dative"),
-)
+AT: dict[Kind, tuple[Preposition, ...]] = {
+    "area": (IN,),
+    "surface": (ON,),
+    "building": (
+        IN,
+        Preposition("behind", "hinter", "dative"),
+        Preposition("in front of", "vor", "dative"),
+        Preposition("next to", "neben", "dative"),
+    ),
+}

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
@@ -39,7 +40,7 @@ def noun_phrase(
 ) -> NounPhrase:
     """A pronoun, a name, two things or one, of the given kinds; fit to share a clause with `beside`."""
     people = "person" in kinds
-    shape = pick(rng, {"pronoun": 14 * people, "name": 8 * people, "both": 5, "phrase": 73})
+    shape = pick(rng, {"pronoun": 20 * people, "name": 8 * people, "both": 5, "phrase": 67})
     if shape == "pronoun":
         return rng.choice([pronoun for pronoun in lexicon.PRONOUNS if not (pronoun.speaker and _speaks(beside))])
     if shape == "name":
@@ -50,17 +51,15 @@ def noun_phrase(
 
 
 def phrase(rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = False) -> Phrase:
-    noun = rng.choice(nouns(kinds))
+    noun = rng.choice(lexicon.NOUNS[rng.choice(kinds)])
     plural = noun.plurals is not None and chance(rng, 35)
     qualities = _qualities(rng, noun, 50)
-    if _can_be_owned(noun) and chance(rng, 7):
+    if _can_be_owned(noun, plural) and chance(rng, 7):
         return Phrase(noun, plural, lexicon.THE, qualities, owner=_owner(rng, noun))
     return Phrase(noun, plural, _determiner(rng, noun, plural, definite), qualities)
 
 
-def objects(
-    rng: random.Random, verb: Verb, subject: NounPhrase, *, definite: bool = False
-) -> tuple[NounPhrase, ...]:
+def objects(rng: random.Random, verb: Verb, subject: NounPhrase, *, definite: bool = False) -> tuple[NounPhrase, ...]:
     """As many objects as the verb has. The second of two is never bare: "shows her books" would be open."""
     match verb.complement:
         case "object":
@@ -68,48 +67,48 @@ def objects(
         case "two objects":
             receiver = noun_phrase(rng, lexicon.PEOPLE, definite=True, beside=subject)
             thing = phrase(rng, verb.objects, definite=definite)
-            return receiver, thing if thing.determiner else Phrase(thing.noun, thing.plural, lexicon.THE, thing.qualities)
+            return receiver, thing if thing.determiner else replace(thing, determiner=lexicon.THE)
     return ()
 
 
 def quality_of(rng: random.Random, subject: NounPhrase, *, very: int) -> Quality:
-    """What can be said of the subject and has not been said yet; `very` is the chance of "very" in percent."""
-    said = [quality.adjective for quality in subject.qualities] if isinstance(subject, Phrase) else []
-    return _quality(rng, [word for word in adjectives(kind_of(subject)) if word not in said], very=very)
+    """What can be said of the subject beside what is said already; `very` is the chance of "very" in percent."""
+    said = [quality.adjective.rank for quality in subject.qualities] if isinstance(subject, Phrase) else []
+    return _quality(rng, [word for word in adjectives(kind_of(subject)) if word.rank not in said], very=very)
 
 
 def _both(rng: random.Random, kind: Kind) -> Both:
     determiner = lexicon.THE if chance(rng, 70) else rng.choice(lexicon.DEFINITE)
-    first, second = (_single(rng, noun, determiner) for noun in rng.sample(nouns((kind,)), 2))
+    first, second = (_single(rng, noun, determiner) for noun in rng.sample(lexicon.NOUNS[kind], 2))
     return Both(first, second)
 
 
 def _single(rng: random.Random, noun: Noun, determiner: Determiner) -> Phrase:
-    return Phrase(noun, False, determiner if _can_be_owned(noun) else lexicon.THE, _qualities(rng, noun, 20))
+    return Phrase(noun, False, determiner if _can_be_owned(noun, False) else lexicon.THE, _qualities(rng, noun, 20))
 
 
 def _owner(rng: random.Random, noun: Noun) -> Name | Phrase:
     if chance(rng, 50):
         return rng.choice(lexicon.NAMES)
-    return _single(rng, rng.choice([person for person in nouns(lexicon.PEOPLE) if person != noun]), lexicon.THE)
+    return _single(rng, rng.choice([person for person in lexicon.NOUNS["person"] if person != noun]), lexicon.THE)
 
 
 def _determiner(rng: random.Random, noun: Noun, plural: bool, definite: bool) -> Determiner | None:
     """The determiner of a noun phrase; None leaves a plural or a mass noun bare."""
-    if noun.english in lexicon.KIN:
+    if noun.english in lexicon.KIN and not plural:
         return lexicon.THE if chance(rng, 30) else rng.choice(lexicon.DEFINITE)
     sort = pick(rng, {"the": 48, "this or my": 22, "a": 0 if definite else 20, "many": 0 if definite else 10})
     if sort == "this or my":
-        return rng.choice(lexicon.DEFINITE) if _can_be_owned(noun) else lexicon.THIS
+        return rng.choice(lexicon.DEFINITE) if _can_be_owned(noun, plural) else lexicon.THIS
     if sort == "a":
         return lexicon.A if noun.plurals and not plural else None
-    if sort == "many" and noun.plurals:
+    if sort == "many" and noun.plurals and (plural or chance(rng, 40)):
         return rng.choice([word for word in lexicon.QUANTIFIERS if word.english[plural]])
     return lexicon.THE
 
 
-def _can_be_owned(noun: Noun) -> bool:
-    return noun.english not in lexicon.NOT_OWNED
+def _can_be_owned(noun: Noun, plural: bool) -> bool:
+    return noun.english not in lexicon.NOT_OWNED and not (plural and noun.english in lexicon.ONLY_ONE)
 
 
 def _qualities(rng: random.Random, noun: Noun, percent: int) -> tuple[Quality, ...]:
@@ -117,10 +116,11 @@ def _qualities(rng: random.Random, noun: Noun, percent: int) -> tuple[Quality, .
     if not chance(rng, percent):
         return ()
     fitting = [word for word in adjectives(noun.kind) if not noun.german.lower().startswith(word.stem)]
-    if chance(rng, 10):
-        first, second = rng.sample(fitting, 2)
-        return Quality(first), Quality(second)
-    return (_quality(rng, fitting, very=10),)
+    if chance(rng, 90):
+        return (_quality(rng, fitting, very=10),)
+    one = rng.choice(fitting)
+    other = rng.choice([word for word in fitting if word.rank != one.rank])
+    return tuple(Quality(word) for word in sorted((one, other), key=lambda word: word.rank))
 
 
 def _quality(rng: random.Random, fitting: Sequence[Adjective], *, very: int) -> Quality:
@@ -158,17 +158,13 @@ def company(rng: random.Random, verb: Verb, subject: NounPhrase) -> Place | None
 
 
 def _location(rng: random.Random, kinds: tuple[Kind, ...]) -> Phrase:
-    noun = rng.choice(nouns(kinds))
+    noun = rng.choice(lexicon.NOUNS[rng.choice(kinds)])
     determiner = pick(rng, {lexicon.THE: 70, lexicon.THIS: 10, lexicon.OUR: 8, lexicon.A: 12})
-    return Phrase(noun, False, determiner, _qualities(rng, noun, 35))
+    plural = determiner is not lexicon.A and chance(rng, 12)
+    return Phrase(noun, plural, determiner, _qualities(rng, noun, 35))
 
 
 # Asking the dictionary
-
-
-@cache
-def nouns(kinds: tuple[Kind, ...]) -> tuple[Noun, ...]:
-    return tuple(noun for kind in kinds for noun in lexicon.NOUNS[kind])
 
 
 @cache

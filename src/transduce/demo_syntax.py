@@ -15,6 +15,7 @@ from transduce.demo_inflection import (
     GERMAN_AUXILIARIES,
     GERMAN_PRETERITES,
     RELATIVE,
+    STRONG,
     Adjective,
     Adverb,
     Case,
@@ -30,7 +31,6 @@ from transduce.demo_inflection import (
     Pronoun,
     Verb,
     add_s,
-    strong_ending,
 )
 
 Tense = Literal["present", "past"] | Modal
@@ -206,7 +206,7 @@ def german_noun_phrase(phrase: NounPhrase, case: Case) -> list[str]:
         case Both(first, second):
             return [*german_noun_phrase(first, case), "und", *german_noun_phrase(second, case)]
     words: list[str] = []
-    ending = strong_ending(case, phrase.column)
+    ending = STRONG[case][phrase.column]
     if isinstance(phrase.owner, Name):
         words += [phrase.owner.name + "s"]
     elif phrase.determiner:
@@ -227,8 +227,7 @@ def german_relative(phrase: NounPhrase) -> list[str]:
 def relative_pronoun(phrase: Phrase) -> Pronoun:
     """who, whom or that; der, die, das in the gender and number of what it refers to."""
     english = ("who", "whom") if phrase.noun.kind == "person" else ("that", "that")
-    german: dict[Case, str] = {case: RELATIVE[case][phrase.column] for case in RELATIVE}
-    return Pronoun(english, german, person_of(phrase), False)
+    return Pronoun(english, {case: RELATIVE[case][phrase.column] for case in RELATIVE}, person_of(phrase), False)
 
 
 def english_quality(quality: Quality) -> list[str]:

@@ -1,0 +1,632 @@
+"""Training: it learns, stops, resumes bit for bit, keeps what it should, and says what is wrong."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, Finished, Toy, toy_lines, turned, write_lines, write_pairs
+
+import transduce
+from transduce import checkpoint, run, stopping
+from transduce import train as training
+from transduce.batches import Batch, collate
+from transduce.checkpoint import checkpoints, load_checkpoint, load_model, weights
+from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+from transduce.errors import UserError
+from transduce.log import read_log
+from transduce.model import Transformer
+
+Texts = dict[str, tuple[Path, Path]]
+
+# Everything on that a resumed run could get wrong, at steps that do not fall together.
+CONFIG = Config(
+    model=ModelConfig(vocab_size=None, d_model=16, n_layers=1, n_heads=2, d_ff=32, dropout=0.2, attention_dropout=0.1),
+    data=DataConfig(vocab_size=290, batch_tokens=150, max_tokens=24, bpe_dropout=0.2),
+    train=TrainConfig(
+        max_steps=60,
+        warmup_steps=20,
+        accumulate=3,
+        patience=50,
+        log_every_steps=7,
+        evaluate_every_steps=15,
+        checkpoint_every_steps=8,
+        keep_checkpoints=3,
+        average_checkpoints=3,
+    ),
+    search=SearchConfig(max_extra_tokens=2),
+)
+
+
+def with_train(config: Config, **changes: Any) -> Config:
+    return replace(config, train=replace(config.train, **changes))
+
+
+USES = {"average": CONFIG, "ema": with_train(CONFIG, use="ema", ema_decay=0.9), "best": with_train(CONFIG, use="best")}
+
+
+def write_texts(folder: Path) -> Texts:
+    return {
+        "train": write_pairs(folder, "train", toy_lines(1, 200)),
+        "valid": write_pairs(folder, "valid", toy_lines(2, 4)),
+    }
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> dict[str, Path]:
+    """A run of each kind that nothing disturbed."""
+    folders = {use: tmp_path_factory.mktemp(use) / "run" for use in USES}
+    for use, folder in folders.items():
+        training.train(USES[use], out=folder, **texts)
+    return folders
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def steps(folder: Path) -> list[int]:
+    return [checkpoint.step_of(path) for path in checkpoints(folder)]
+
+
+def log_without_times(folder: Path) -> list[dict[str, Any]]:
+    times = ("seconds", "tokens_per_second")
+    return [{name: value for name, value in line.items() if name not in times} for line in read_log(folder)]
+
+
+def assert_same(resumed: Path, whole: Path) -> None:
+    """Two runs ended alike, bit for bit."""
+    assert sha256(resumed / "model" / "model.safetensors") == sha256(whole / "model" / "model.safetensors")
+    assert log_without_times(resumed) == log_without_times(whole)
+    assert steps(resumed) == steps(whole)
+    newest = [load_checkpoint(checkpoints(folder)[-1]) for folder in (resumed, whole)]
+    for name, moments in newest[0].optimizer.items():
+        assert moments.equal(newest[1].optimizer[name]), name
+    assert newest[0].rng["cpu"].equal(newest[1].rng["cpu"])
+
+
+def everything(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """Which file each is (a new one in its place has another number), and what it holds."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path: (path.stat().st_ino, path.read_bytes()) for path in files}
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
+    """Do something in the middle of a training step."""
+    real = training.learning_rate
+
+    def learning_rate(now: int, *, d_model: int, warmup_steps: int, lr_factor: float) -> float:
+        if now == step:
+            action()
+        return real(now, d_model=d_model, warmup_steps=warmup_steps, lr_factor=lr_factor)
+
+    monkeypatch.setattr(training, "learning_rate", learning_rate)
+
+
+# ---- it learns ---------------------------------------------------------------------------------------------------
+
+
+def test_the_toy_task_is_learned_through_the_command_line(toy: Toy) -> None:
+    model = transduce.load(toy.model)
+    outputs = [translation.text for translation in model.translate(toy.unseen)]
+    right = sum(output == turned(line) for output, line in zip(outputs, toy.unseen, strict=True))
+    assert len(toy.unseen) > 100
+    assert right / len(toy.unseen) >= 0.98
+
+
+@pytest.mark.slow
+def test_it_learns_in_bf16_too(toy: Toy, tmp_path: Path) -> None:
+    model = transduce.fit(
+        *toy.train,
+        valid=toy.valid,
+        out=tmp_path / "run",
+        recipe=f"{toy.folder / 'recipe.py'}:reverse",
+        settings=["train.precision=bf16"],
+    )
+    outputs = [translation.text for translation in model.translate(toy.unseen)]
+    right = sum(output == turned(line) for output, line in zip(outputs, toy.unseen, strict=True))
+    assert right / len(toy.unseen) >= 0.98
+
+
+def test_fit_trains_goes_on_and_translates(texts: Texts, tmp_path: Path) -> None:
+    src, tgt = texts["train"]
+    for steps_asked in (4, 4):  # the second time there is nothing left to do
+        model = transduce.fit(
+            src,
+            str(tgt),
+            valid=texts["valid"],
+            out=tmp_path / "run",
+            recipe=with_train(CONFIG, warmup_steps=2),
+            settings=[f"train.max_steps={steps_asked}"],
+        )
+    assert isinstance(model.translate(["a b c"])[0].text, str)
+    assert steps(tmp_path / "run") == [4]
+
+
+# ---- stopped and resumed -----------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_the_same(uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
+    training.train(CONFIG, out=tmp_path / "run", **texts)
+    assert_same(tmp_path / "run", uninterrupted["average"])
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("step", [1, 29, 45, 60])
+def test_stopped_by_sigterm(
+    use: str, step: int, uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step is finished and saved, a model is there, and going on ends as if nothing had been."""
+    with monkeypatch.context() as patch:
+        at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        model = training.train(USES[use], out=tmp_path / "run", **texts)
+    assert steps(tmp_path / "run")[-1] == step
+    assert len(transduce.load(model).translate(["a b"])) == 1
+    training.train(USES[use], out=tmp_path / "run", resume=True, **texts)
+    assert_same(tmp_path / "run", uninterrupted[use])
+
+
+def test_stopped_again_and_again(
+    uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (3, 9, 10, 11, 25, 44, 58):
+        with monkeypatch.context() as patch:
+            at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGINT))
+            training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+        assert steps(tmp_path / "run")[-1] == step
+    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    assert_same(tmp_path / "run", uninterrupted["average"])
+
+
+@pytest.mark.parametrize("step", [5, 37])
+def test_broken_off_by_an_exception(
+    step: int, uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("the machine is on fire")
+
+    with monkeypatch.context() as patch:
+        at_step(patch, step, fail)
+        with pytest.raises(RuntimeError, match="on fire"):
+            training.train(USES["ema"], out=tmp_path / "run", **texts)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    training.train(USES["ema"], out=tmp_path / "run", resume=True, **texts)
+    assert_same(tmp_path / "run", uninterrupted["ema"])
+
+
+def train_in_child(folder: str, texts: Texts) -> None:
+    torch.set_num_threads(1)
+    training.train(CONFIG, out=Path(folder), resume=True, **texts)
+
+
+def test_killed_at_random_moments(uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
+    """SIGKILL leaves no time for anything. A server that has imported torch once starts each trainer."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["transduce.train", "test_train"])
+    rng, kills, child = random.Random(4), 0, context.Process()
+    while kills < 20:
+        child = context.Process(target=train_in_child, args=(str(tmp_path / "run"), texts))
+        before = steps(tmp_path / "run")
+        child.start()
+        while child.is_alive() and steps(tmp_path / "run") == before and kills < 5:
+            child.join(0.01)
+        child.join(rng.uniform(0, 0.1) if kills < 5 else 60)
+        if child.exitcode is not None:
+            break
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        kills += 1
+    assert child.exitcode == 0
+    assert kills >= 2
+    assert_same(tmp_path / "run", uninterrupted["average"])
+
+
+def test_the_command_stops_at_sigterm_and_exits_0(toy: Toy, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "transduce", "train", "--recipe", f"{toy.folder / 'recipe.py'}:reverse"]
+    command += ["--train", *map(str, toy.train), "--valid", *map(str, toy.valid), "--out", str(tmp_path / "run")]
+    command += ["--set", "train.max_steps=100000", "--set", "train.log_every_steps=1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        until = time.monotonic() + 60
+        while not read_log(tmp_path / "run") and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()
+    assert out == b""
+    assert b"go on with the same command and --resume" in err
+    assert steps(tmp_path / "run")[-1] == read_log(tmp_path / "run")[-1]["step"]
+
+
+def test_a_second_signal_ends_the_program_at_once() -> None:
+    with stopping.StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wanted
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+
+
+def test_resuming_a_finished_run_changes_nothing(uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted["average"], tmp_path / "run")
+    (tmp_path / "run" / "model" / "README.md").write_text("my own card", encoding="utf-8")
+    before = everything(tmp_path / "run")
+    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    assert everything(tmp_path / "run") == before
+
+
+def test_a_finished_run_without_its_model_gets_it_again(
+    uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path
+) -> None:
+    shutil.copytree(uninterrupted["average"], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    assert_same(tmp_path / "run", uninterrupted["average"])
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_and_made_anew(
+    uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(uninterrupted["average"], tmp_path / "run")
+    newest = checkpoints(tmp_path / "run")[-1] / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    assert "the run goes on from step-00000056 instead" in capfd.readouterr().err
+    assert_same(tmp_path / "run", uninterrupted["average"])
+
+
+# ---- what it refuses ---------------------------------------------------------------------------------------------
+
+
+def refused(config: Config, out: Path, texts: Texts, **more: Any) -> str:
+    """The message of a run that must not begin, and that leaves `out` as it was."""
+    before = everything(out)
+    with pytest.raises(UserError) as problem:
+        training.train(config, out=out, **texts, **more)
+    assert everything(out) == before
+    return str(problem.value)
+
+
+def test_a_run_is_not_begun_in_the_folder_of_another(uninterrupted: dict[str, Path], texts: Texts) -> None:
+    message = refused(CONFIG, uninterrupted["average"], texts)
+    assert "holds a run already" in message and "--resume" in message
+
+
+def test_a_changed_configuration_is_refused_by_its_keys(uninterrupted: dict[str, Path], texts: Texts) -> None:
+    changed = with_train(replace(CONFIG, data=replace(CONFIG.data, batch_tokens=160)), seed=2)
+    message = refused(changed, uninterrupted["average"], texts, resume=True)
+    assert "data.batch_tokens: 150 then, 160 now" in message
+    assert "train.seed: 1 then, 2 now" in message
+    assert "max_steps" not in message
+
+
+@pytest.mark.parametrize("name", ["train", "valid"])
+def test_changed_text_is_refused(name: str, uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted["average"], tmp_path / "run")
+    mine = write_texts(tmp_path)
+    src = mine[name][0]
+    src.write_bytes(src.read_bytes().replace(b"a", b"b", 1))
+    with pytest.raises(UserError, match=f"was begun with other text than .*{name}.src"):
+        training.train(CONFIG, out=tmp_path / "run", resume=True, **mine)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("data", "data exists"),
+        ("model", "model exists"),
+        ("config.json", "config.json is not"),
+        ("manifest.json", "is a model"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_left_alone(name: str, says: str, texts: Texts, tmp_path: Path) -> None:
+    """A run writes config.json, and removes whatever it does not know in data/train."""
+    (tmp_path / "run").mkdir()
+    if "." in name:
+        (tmp_path / "run" / name).write_text("{}", encoding="utf-8")
+    else:
+        (tmp_path / "run" / name / "train").mkdir(parents=True)
+        (tmp_path / "run" / name / "train" / "mine.txt").write_text("dear", encoding="utf-8")
+    assert says in refused(CONFIG, tmp_path / "run", texts, resume=True)
+
+
+def test_resume_begins_where_there_is_no_checkpoint_yet(
+    uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path
+) -> None:
+    shutil.copytree(uninterrupted["average"], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.rmtree(tmp_path / "run" / "model")
+    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    assert_same(tmp_path / "run", uninterrupted["average"])
+
+
+def test_missing_files_are_all_named_at_once(texts: Texts, tmp_path: Path) -> None:
+    wrong: Texts = {
+        "train": (tmp_path / "no.src", texts["train"][1]),
+        "valid": (texts["valid"][0], tmp_path / "no.tgt"),
+    }
+    message = refused(CONFIG, tmp_path / "run", wrong)
+    assert "no.src" in message and "no.tgt" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_problems_of_the_configuration_come_before_any_text(tmp_path: Path) -> None:
+    nowhere = {"train": (tmp_path / "a", tmp_path / "b"), "valid": (tmp_path / "c", tmp_path / "d")}
+    wrong = with_train(replace(CONFIG, model=replace(CONFIG.model, n_heads=3)), warmup_steps=0)
+    with pytest.raises(UserError) as problem:
+        training.train(wrong, out=tmp_path / "run", **nowhere)
+    assert "model.n_heads=3" in str(problem.value) and "train.warmup_steps=0" in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["", "  "], "every line of v.src is blank"),
+        (["a b", "a " * 9_000], "line 2 of v.src, or its reference, has"),
+    ],
+)
+def test_validation_text_that_cannot_be_judged_is_refused_first(
+    lines: list[str], message: str, texts: Texts, tmp_path: Path
+) -> None:
+    valid = write_lines(tmp_path / "v.src", lines), write_lines(tmp_path / "v.tgt", lines)
+    with pytest.raises(UserError, match=message):
+        training.train(CONFIG, out=tmp_path / "run", train=texts["train"], valid=valid)
+    assert not (tmp_path / "run").exists()
+
+
+def test_pairs_with_an_empty_side_are_left_out_and_counted(
+    texts: Texts, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    src = write_lines(tmp_path / "t.src", [*toy_lines(1, 50), "", "a", "a " * 50])
+    tgt = write_lines(tmp_path / "t.tgt", [*toy_lines(1, 50), "a", "", "a"])
+    config = with_train(CONFIG, max_steps=1, warmup_steps=1)
+    training.train(config, train=(src, tgt), valid=texts["valid"], out=tmp_path / "run")
+    assert "3 of 53 pairs left out" in capfd.readouterr().err
+
+
+# ---- gradients ---------------------------------------------------------------------------------------------------
+
+
+def gradients(model: Transformer, parts: list[Batch], tokens: int) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    for part in parts:
+        (training.batch_loss(model, part, 0.1) / tokens).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_accumulated_gradients_are_those_of_the_whole_batch(count: int, dtype: torch.dtype, tolerance: float) -> None:
+    """Though the micro-batches differ in their numbers of tokens and in their padding."""
+    torch.manual_seed(1)
+    model = Transformer(ModelConfig(vocab_size=40, d_model=16, n_layers=2, n_heads=2, d_ff=32, dropout=0.0)).to(dtype)
+    rng = np.random.default_rng(1)
+    src, tgt = ([rng.integers(4, 40, rng.integers(1, 12)) for _ in range(13)] for _ in range(2))
+    whole = collate(src, tgt)
+    parts = [collate(src[part::count], tgt[part::count]) for part in range(count)]
+    tokens = int(whole.tgt_mask.sum())
+    at_once, in_parts = gradients(model, [whole], tokens), gradients(model, parts, tokens)
+    assert at_once.keys() == dict(model.named_parameters()).keys()
+    largest = max(float(expected.norm()) for expected in at_once.values())
+    for name, expected in at_once.items():
+        # What is added to every key shifts all scores of a query alike: its exact gradient is 0, its norm only noise.
+        norm = largest if name.endswith("w_k.bias") else float(expected.norm())
+        assert expected.dtype == dtype
+        assert (in_parts[name] - expected).norm() <= tolerance * norm, name
+
+
+# ---- which weights -----------------------------------------------------------------------------------------------
+
+
+def mean_of(paths: list[Path]) -> dict[str, torch.Tensor]:
+    each = [load_checkpoint(path).weights for path in paths]
+    return {name: (sum(w[name].double() for w in each) / len(each)).float() for name in each[0]}  # type: ignore
+
+
+def test_average_is_the_mean_of_the_newest_checkpoints(uninterrupted: dict[str, Path]) -> None:
+    folder = uninterrupted["average"]
+    used = [path for path in checkpoints(folder) if checkpoint.step_of(path) in (48, 56, 60)]
+    found = weights(load_model(folder / "model").model)
+    for name, expected in mean_of(used).items():
+        torch.testing.assert_close(found[name], expected)
+    assert "step-00000048, step-00000056, step-00000060" in (folder / "model" / "README.md").read_text("utf-8")
+
+
+def test_last_ema_and_best(uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
+    training.train(with_train(CONFIG, use="last"), out=tmp_path / "run", **texts)
+    last = load_checkpoint(checkpoints(tmp_path / "run")[-1])
+    ema = load_checkpoint(checkpoints(uninterrupted["ema"])[-1])
+    best_step = load_checkpoint(checkpoints(uninterrupted["best"])[-1]).state["best_step"]
+    best = load_checkpoint(checkpoint.checkpoint_path(uninterrupted["best"], best_step))
+    assert ema.ema is not None
+    expected = {tmp_path / "run": last.weights, uninterrupted["ema"]: ema.ema, uninterrupted["best"]: best.weights}
+    for folder, values in expected.items():
+        assert run.holds(folder / "model", values)
+        assert sum(run.holds(folder / "model", other) for other in expected.values()) == 1 or best_step == 60
+
+
+def test_ema_is_what_it_says() -> None:
+    model = Transformer(ModelConfig(vocab_size=9, d_model=4, n_layers=1, n_heads=1, d_ff=4))
+    ema = weights(model)
+    expected = {name: value.double() for name, value in ema.items()}
+    for _ in range(3):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        training._move_average(ema, model, 0.9)
+        expected = {n: 0.9 * expected[n] + 0.1 * p.detach().double() for n, p in model.named_parameters()}
+    for name in ema:
+        torch.testing.assert_close(ema[name].double(), expected[name], rtol=1e-5, atol=1e-6)
+
+
+def judged_as(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
+    """Let evaluation find these losses, one after the other."""
+    left = iter(losses)
+
+    def scores(translator: transduce.Translator, pairs: list[tuple[str, str]]) -> dict[str, float]:
+        loss = next(left, 9.0)
+        return {"loss": loss, "perplexity": 1.0, "bleu": 50 - loss}
+
+    monkeypatch.setattr(training, "validation_scores", scores)
+
+
+@pytest.mark.parametrize("best_by", ["loss", "bleu"])
+def test_patience_stops_early_and_the_best_checkpoint_is_spared(
+    best_by: str, texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_train(
+        CONFIG,
+        patience=3,
+        use="best",
+        best_by=best_by,
+        evaluate_every_steps=2,
+        checkpoint_every_steps=3,
+        log_every_steps=1,
+    )
+    config = with_train(config, keep_checkpoints=2)
+    judged_as(monkeypatch, [5.0, 3.0, 4.0, 3.0, 3.5])  # the best at step 4; no better one at 6, 8, 10
+    training.train(config, out=tmp_path / "run", **texts)
+    assert steps(tmp_path / "run") == [4, 6, 9, 10]
+    assert run.holds(tmp_path / "run" / "model", load_checkpoint(checkpoints(tmp_path / "run")[0]).weights)
+    assert read_log(tmp_path / "run")[-1]["step"] == 10
+    training.train(config, out=tmp_path / "run", resume=True, **texts)
+    assert steps(tmp_path / "run")[-1] == 10
+
+
+def test_the_newest_checkpoints_are_kept(uninterrupted: dict[str, Path]) -> None:
+    """Of those every 8 steps the newest 3, the last, and the best so far at an evaluation every 15 steps."""
+    state = load_checkpoint(checkpoints(uninterrupted["average"])[-1]).state
+    assert steps(uninterrupted["average"]) == sorted({40, 48, 56, 60, state["best_step"]})
+
+
+def test_average_run_makes_a_model_of_checkpoints(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+    folder = uninterrupted["average"]
+    run.average_run(folder, last=2, out=tmp_path / "model")
+    assert run.holds(tmp_path / "model", weights(load_model(tmp_path / "model").model))
+    found = weights(load_model(tmp_path / "model").model)
+    for name, expected in mean_of(checkpoints(folder)[-2:]).items():
+        torch.testing.assert_close(found[name], expected)
+    for wrong, message in ((0, "expected 1 to"), (99, "expected 1 to")):
+        with pytest.raises(UserError, match=message):
+            run.average_run(folder, last=wrong, out=tmp_path / "other")
+    with pytest.raises(UserError, match="exists already"):
+        run.average_run(folder, last=1, out=tmp_path / "model")
+    with pytest.raises(UserError, match="holds no checkpoints"):
+        run.average_run(tmp_path / "nowhere", last=1, out=tmp_path / "other")
+
+
+# ---- from another model ------------------------------------------------------------------------------------------
+
+
+def test_from_a_model_its_weights_tokenizer_and_architecture_are_kept(
+    uninterrupted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent_folder = uninterrupted["average"] / "model"
+    parent = load_model(parent_folder)
+    other = {
+        "train": write_pairs(tmp_path, "train", ["x y z", "x x", "y ß"] * 9),
+        "valid": write_pairs(tmp_path, "valid", ["x"]),
+    }
+    begun_with: list[dict[str, torch.Tensor]] = []
+    moments: list[bool] = []
+    real = training.batch_loss
+
+    def recording(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
+        begun_with.append(weights(model))
+        return real(model, batch, label_smoothing, precision)
+
+    monkeypatch.setattr(training, "batch_loss", recording)
+    config = replace(CONFIG, model=replace(CONFIG.model, d_model=32, n_layers=3, dropout=0.5))
+    config = with_train(config, max_steps=2, warmup_steps=1, accumulate=1)
+    model = load_model(training.train(config, out=tmp_path / "run", start_from=parent_folder, **other))
+    assert all(begun_with[0][name].equal(value) for name, value in weights(parent.model).items())
+    assert model.tokenizer.sha256 == parent.tokenizer.sha256
+    assert model.config.model == replace(parent.config.model, dropout=0.5)
+    assert model.config.data.vocab_size == parent.config.data.vocab_size
+    state = load_checkpoint(checkpoints(tmp_path / "run")[-1]).state
+    assert state["step"] == 2 and not moments
+    training.train(config, out=tmp_path / "run", start_from=parent_folder, resume=True, **other)
+
+
+def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+    texts = ["--train", *toy.train, "--valid", *toy.valid, "--out", tmp_path / "run"]
+    settings = ["--set", "model.d_model=32", "--set", "data.vocab_size=9", "--set", "model.dropout=0.3"]
+    done = cli("train", "--recipe", "small", *texts, *settings, "--from", toy.model)
+    assert done.code == 2
+    assert "model.d_model=32 --set data.vocab_size=9: no effect with --from" in done.err
+    assert "dropout" not in done.err
+
+
+# ---- divergence --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", [{"log_every_steps": 1}, {"log_every_steps": 100, "evaluate_every_steps": 100}])
+def test_nan_is_reported_and_never_saved(
+    every: dict[str, int], texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a report or a checkpoint comes first."""
+    real = training.batch_loss
+    calls: list[int] = []
+
+    def failing(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
+        calls.append(1)
+        loss = real(model, batch, label_smoothing, precision)
+        return loss * float("nan") if len(calls) > 30 else loss
+
+    monkeypatch.setattr(training, "batch_loss", failing)
+    with pytest.raises(UserError, match="[Ll]ower train.lr_factor"):
+        training.train(with_train(CONFIG, **every), out=tmp_path / "run", **texts)
+    assert steps(tmp_path / "run") == [8]
+    saved = load_checkpoint(checkpoints(tmp_path / "run")[-1])
+    for tensors in (saved.weights, saved.optimizer):
+        assert all(bool(values.isfinite().all()) for values in tensors.values())
+
+
+# ---- the record --------------------------------------------------------------------------------------------------
+
+
+def test_the_log_and_the_run_folder_hold_what_is_promised(uninterrupted: dict[str, Path]) -> None:
+    folder = uninterrupted["average"]
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+    reports = [line for line in lines if "loss" in line]
+    evaluations = [line for line in lines if "valid_loss" in line]
+    assert [line["step"] for line in reports] == [7, 14, 21, 28, 35, 42, 49, 56, 60]
+    assert {"step", "epoch", "loss", "lr", "gradient_norm", "tokens_per_second", "seconds"} == reports[0].keys()
+    assert [line["step"] for line in evaluations] == [15, 30, 45, 60]
+    assert {"step", "valid_loss", "valid_perplexity", "valid_bleu"} == evaluations[0].keys()
+    assert evaluations[-1]["valid_loss"] < evaluations[0]["valid_loss"]
+    assert {path.name for path in folder.iterdir()} == {
+        "checkpoints",
+        "config.json",
+        "data",
+        "log.jsonl",
+        "model",
+        "tokenizer.json",
+    }
+
+
+def test_tensorboard_events_are_written_when_asked(texts: Texts, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    config = with_train(CONFIG, max_steps=2, warmup_steps=1)
+    training.train(config, out=tmp_path / "run", tensorboard=True, **texts)
+    assert list((tmp_path / "run" / "tensorboard").glob("events*"))
