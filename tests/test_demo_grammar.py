@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
@@ -19,7 +19,6 @@ from transduce.demo_inflection import PERSONS, Case, Noun
 from transduce.demo_phrases import adjectives
 from transduce.demo_syntax import Sentence, english_sentence
 
-T = TypeVar("T")
 Pair = tuple[str, str]
 CASES: tuple[Case, ...] = ("nominative", "accusative", "dative", "genitive")
 NOUNS = [noun for nouns in lexicon.NOUNS.values() for noun in nouns]
@@ -34,9 +33,9 @@ def pairs() -> list[Pair]:
 
 
 LEGAL = {  # article and adjective endings before a noun of each gender, and in the plural
-    "masculine": "der-e den-en dem-en des-en ein-er einen-en einem-en eines-en",
+    "masculine": "der-e den-en dem-en des-en ein-er einen-en einem-en",
     "feminine": "die-e der-en eine-e einer-en",
-    "neuter": "das-e dem-en des-en ein-es einem-en eines-en",
+    "neuter": "das-e dem-en des-en ein-es einem-en",
     "plural": "die-en den-en der-en",
 }
 
@@ -53,7 +52,7 @@ def test_articles_adjectives_and_nouns_agree_in_every_sentence(pairs: list[Pair]
                 if fits and _ending(word):
                     seen[pattern] += 1
                     assert any(pattern in LEGAL[column].split() for column in fits), german
-    assert len(seen) >= 18, seen
+    assert set(seen) == {pattern for patterns in LEGAL.values() for pattern in patterns.split()}
 
 
 def _columns(noun: Noun, form: str) -> set[str]:
@@ -71,7 +70,7 @@ def _ending(word: str) -> str:
 def test_every_german_noun_has_a_capital_and_every_clause_a_comma(pairs: list[Pair]) -> None:
     nouns = {noun.german_form(case, plural).lower() for noun in NOUNS for case in CASES for plural in (False, True)}
     for english, german in pairs:
-        assert not nouns.intersection(re.findall(r"\w+", german)) - {"jungen"}, german
+        assert not nouns.intersection(re.findall(r"\w+", german)) - {"junge", "jungen"}, german
         assert not re.search(r"[^,] (weil|dass|obwohl|während|wenn|ob|aber|denen) ", german), german
         for text in (english, german):
             assert re.fullmatch(r"[A-ZÄÖÜ][\w' ,]*\w[.?]", text) and "  " not in text and " ," not in text
@@ -108,10 +107,10 @@ class Narrow(random.Random):
         super().__init__(world)
         self.world = world
 
-    def choice(self, seq: Sequence[T]) -> T:
+    def choice(self, seq: Any) -> Any:
         return seq[(self.world * 7919 + len(seq) * 31) % len(seq)] if len(seq) > 3 else super().choice(seq)
 
-    def sample(self, population: Sequence[T], k: int, *, counts: None = None) -> list[T]:
+    def sample(self, population: Any, k: int, *, counts: Any = None) -> Any:
         return [population[(self.world + i) % len(population)] for i in range(k)]
 
 

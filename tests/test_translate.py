@@ -264,8 +264,10 @@ def test_settings_that_cannot_be_met_are_refused(model: Translator) -> None:
 
 def test_alpha_and_beam_size_are_used(doubter: Translator) -> None:
     lines = ["a b c d", "e f", "j"]
-    lengths = [sum(len(t.pieces) for t in doubter.translate(lines, alpha=alpha)) for alpha in (0.0, 5.0)]
-    assert lengths[0] < lengths[1]
+    for alpha in (0.0, 0.6, 2.0):
+        for t in doubter.translate(lines, alpha=alpha):
+            penalty = ((5 + len(t.pieces)) / 6) ** alpha
+            assert t.score == pytest.approx(sum(t.token_log_probs) / penalty, rel=1e-6)
     assert [t.text for t in doubter.translate(lines, beam_size=1)] != [t.text for t in doubter.translate(lines)]
 
 
@@ -367,9 +369,9 @@ def test_attend_gives_every_weight(model: Translator) -> None:
     assert seen.encoder.shape == (layers, heads, source, source)
     assert seen.decoder.shape == (layers, heads, target, target)
     assert seen.cross.shape == (layers, heads, target, source)
-    for weights in (seen.encoder, seen.decoder, seen.cross):
-        assert (weights >= 0).all()
-        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    for each in (seen.encoder, seen.decoder, seen.cross):
+        assert (each >= 0).all()
+        np.testing.assert_allclose(each.sum(-1), 1, atol=1e-5)
     assert not np.triu(seen.decoder, 1).any()  # the future is not seen
     assert model.attend("a b c").tgt_pieces == model.translate(["a b c"])[0].pieces
     with pytest.raises(UserError, match="the source is blank"):

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -16,7 +17,13 @@ def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothin
     """
     vocab_size = logits.size(-1)
     spread_over_all = label_smoothing * vocab_size / (vocab_size - 1)
-    return F.cross_entropy(logits.float(), targets, reduction="sum", label_smoothing=spread_over_all)
+    wide = logits.to(_softmax_dtype(logits.dtype))
+    return F.cross_entropy(wide, targets, reduction="sum", label_smoothing=spread_over_all)
+
+
+def _softmax_dtype(dtype: torch.dtype) -> torch.dtype:
+    """fp32, or `dtype` if that is wider."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def projected_cross_entropy(
@@ -47,13 +54,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         truth = 1 - label_smoothing - share  # what the truth gets more than that
         with torch.autocast(hidden.device.type, enabled=False):
             weight = projection.to(dtype)
-            total = hidden.new_zeros((), dtype=torch.float32)
+            total = hidden.new_zeros((), dtype=_softmax_dtype(dtype))
             grad_hidden = torch.empty_like(hidden)
             grad_projection = torch.zeros_like(projection)
             rows = max(1, CHUNK_BYTES // (4 * vocab_size))
             for begin in range(0, len(targets), rows):
                 chunk, expected = hidden[begin : begin + rows].to(dtype), targets[begin : begin + rows, None]
-                logits = (chunk @ weight.T).float()  # (rows, V)
+                logits = (chunk @ weight.T).to(total.dtype)  # (rows, V)
                 highest = logits.amax(1, keepdim=True)
                 at_truth = logits.gather(1, expected)
                 total += truth * (highest - at_truth).sum()
@@ -71,7 +78,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor, Tensor, None, None, None]:
         (grad_output,) = grad_outputs
         grad_hidden, grad_projection = ctx.saved_tensors
         return grad_hidden * grad_output, grad_projection * grad_output, None, None, None
@@ -83,6 +93,7 @@ def token_log_probs(hidden: Tensor, projection: Tensor, targets: Tensor) -> Tens
     rows = max(1, CHUNK_BYTES // (4 * projection.size(0)))
     found = []
     for begin in range(0, len(targets), rows):
-        logits = (hidden[begin : begin + rows] @ projection.T).float()
+        logits = hidden[begin : begin + rows] @ projection.T
+        logits = logits.to(_softmax_dtype(logits.dtype))
         found.append(logits.log_softmax(1).gather(1, targets[begin : begin + rows, None])[:, 0])
     return torch.cat(found) if found else hidden.new_zeros(0)

@@ -47,7 +47,10 @@ LONG = 256  # keys from which the fused kernel is used on a CPU (benchmarks/atte
 
 
 def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float) -> Tensor:
-    """The same as `reference_attention`, by whichever way is faster for the device and the length."""
+    """The same as `reference_attention`, by whichever way is faster for the device and the length.
+
+    Only a row that may attend to nothing differs: it is finite both ways, but not the same.
+    """
     if queries.is_cuda or keys.size(-2) >= LONG:
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
     return reference_attention(queries, keys, values, mask, dropout)
@@ -219,7 +222,7 @@ class SinusoidalPositions(nn.Module):
         """Rows `start` to `end`, (end - start, D)."""
         if end > self.table.size(0):
             longer = sinusoids(max(end, 2 * self.table.size(0)), self.table.size(1), self.layout)
-            self.table = longer.to(self.table.device)
+            self.table = longer.to(self.table)
         return self.table[start:end]
 
 
@@ -374,7 +377,8 @@ def initialise(model: Transformer) -> None:
     | matrices                       | Glorot uniform: U(-a, a), a = sqrt(6 / (fan_in + fan_out))        |
     | Q, K, V of self-attention      | the same, as one matrix of joint fan_out 2 h d_k + h d_v          |
     | K, V of cross-attention        | the same, as one matrix of joint fan_out h d_k + h d_v            |
-    | embeddings, learned positions  | N(0, 1/d_model)                                                   |
+    | embeddings, untied output      | N(0, 1/d_model)                                                   |
+    | learned positions              | N(0, 1/d_model)                                                   |
     | biases; LayerNorm              | 0; gain 1 and bias 0                                              |
 
     The joint fan_out is that code's fused projections. It starts Q, K and V of the base model 1/sqrt(2) (self) and K

@@ -38,10 +38,7 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
 
     Raises UserError at a line that is not UTF-8, after the lines before it have been answered.
     """
-    if source is not None and target is not None and target.exists() and source.samefile(target):
-        raise UserError(f"--output {target} is the input file; give another name")
-    if target is not None and not target.absolute().parent.is_dir():
-        raise UserError(f"--output {target}: there is no folder {target.parent}")
+    _check_files(source, target)
     # A pipe can be read only once. Counting also says at once if a file cannot be read.
     lines = None if source is None or source.is_fifo() else count_lines(source)
     translator = load(*models, precision=ask.precision)
@@ -60,6 +57,18 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
             writing.write(_line(translation, ask.json))
             writing.flush()
             bar.advance(task)
+
+
+def _check_files(source: Path | None, target: Path | None) -> None:
+    """Raise UserError, before a model is loaded, for an output that could not be written or would destroy the input."""
+    if target is None:
+        return
+    if target.is_dir():
+        raise UserError(f"--output {target} is a folder; give the name of a file")
+    if not target.absolute().parent.is_dir():
+        raise UserError(f"--output {target}: there is no folder {target.parent}; make it first")
+    if source is not None and source.exists() and target.exists() and source.samefile(target):
+        raise UserError(f"--output {target} is the input file; give another name")
 
 
 def translations(translator: Translator, reading: BinaryIO, name: str, ask: Ask) -> Iterator[Translation]:
