@@ -548,7 +548,6 @@ def test_from_a_model_its_weights_tokenizer_and_architecture_are_kept(
         "valid": write_pairs(tmp_path, "valid", ["x"]),
     }
     begun_with: list[dict[str, torch.Tensor]] = []
-    moments: list[bool] = []
     real = training.batch_loss
 
     def recording(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
@@ -563,9 +562,25 @@ def test_from_a_model_its_weights_tokenizer_and_architecture_are_kept(
     assert model.tokenizer.sha256 == parent.tokenizer.sha256
     assert model.config.model == replace(parent.config.model, dropout=0.5)
     assert model.config.data.vocab_size == parent.config.data.vocab_size
-    state = load_checkpoint(checkpoints(tmp_path / "run")[-1]).state
-    assert state["step"] == 2 and not moments
+    first = read_log(tmp_path / "run")[0]
+    assert first["step"] == 2 and first["lr"] < training.learning_rate(1, d_model=16, warmup_steps=1)
     training.train(config, out=tmp_path / "run", start_from=parent_folder, resume=True, **other)
+
+
+def test_from_a_model_that_does_not_suit_is_refused(
+    uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path
+) -> None:
+    """What the parent brings and what the recipe asks are checked together."""
+    model = load_model(uninterrupted["average"] / "model")
+    learned = replace(model.config.model, positions="learned", max_positions=24)
+    parent = replace(model.config, model=learned)
+    checkpoint.save_model(tmp_path / "parent", weights(Transformer(learned)), parent, model.tokenizer, "")
+    config = replace(CONFIG, data=replace(CONFIG.data, max_tokens=99))
+    with pytest.raises(UserError, match="model.max_positions=24 is less than data.max_tokens=99"):
+        training.train(config, out=tmp_path / "run", start_from=tmp_path / "parent", **texts)
+    with pytest.raises(UserError, match="expected at most 23"):
+        long = write_pairs(tmp_path, "long", ["a b c " * 9])
+        training.train(CONFIG, out=tmp_path / "run", start_from=tmp_path / "parent", train=texts["train"], valid=long)
 
 
 def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:

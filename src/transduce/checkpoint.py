@@ -80,10 +80,13 @@ def _put_in_place(building: Path, path: Path) -> None:
 
 
 def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as problem:  # which does not say where
+        raise OSError(problem.errno, f"{problem.strerror}, writing {len(content):,} bytes", str(path)) from problem
 
 
 def _sync(folder: Path) -> None:

@@ -23,6 +23,7 @@ app = App(
     help_format="plaintext",
     error_console=Console(stderr=True),
     default_parameter=Parameter(negative=()),
+    result_action="return_none",
 )
 
 
@@ -98,9 +99,12 @@ def demo(*, out: Path = Path("transduce-demo")) -> None:
 
 @app.command(
     help_epilogue="""Examples:
-  transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run
-  transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run --resume
-  transduce train --recipe vaswani2017-base --set train.accumulate=8 ...""",
+  transduce train --recipe small --train train.en train.de \\
+      --valid valid.en valid.de --out run
+  transduce train --recipe small --train train.en train.de \\
+      --valid valid.en valid.de --out run --resume
+  transduce train --recipe vaswani2017-base --set train.accumulate=8 \\
+      --train train.en train.de --valid valid.en valid.de --out run""",
 )
 def train(
     *,
@@ -160,8 +164,8 @@ def _refuse_ignored(settings: list[str], start_from: Path) -> None:
 @app.command(
     help_epilogue="""Examples:
   transduce translate run/model < input.en > output.de
-  echo "A dog runs." | transduce translate run/model --beam-size 5 --n-best 3 --json
-  transduce translate run1/model run2/model --input input.en --output output.de""",
+  echo "A dog runs." | transduce translate run/model --json --n-best 3
+  transduce translate run1/model run2/model --input in.en --output out.de""",
 )
 def translate(
     *models: Path,
@@ -268,7 +272,7 @@ def score(*models: Path, src: Path, tgt: Path, precision: str = "fp32", json: bo
     help_epilogue="""Examples:
   transduce evaluate run/model --src test.en --ref test.de --language de
   transduce evaluate --hyp output.de --ref test.de --language de
-  transduce evaluate --hyp baseline.de --hyp output.de --ref test.de --language de""",
+  transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de""",
 )
 def evaluate(
     *models: Path,

@@ -1,6 +1,6 @@
 """The tour: an embedded English-German corpus -> train -> judge on unseen sentences -> translate -> a picture.
 
-It goes the way of any user's corpus, through the same functions; `transduce.demo_grammar` writes the sentences.
+It goes the way of any user's corpus, through the same functions; `transduce.demo_corpus` writes the sentences.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from transduce.demo_grammar import corpus
+from transduce.demo_corpus.grammar import corpus
 from transduce.errors import UserError
 from transduce.picture import attention_picture
 from transduce.recipes.demo import demo as recipe
@@ -100,15 +100,15 @@ def _picture(model: Translator, sentence: str, path: Path) -> str:
 
 
 def _summary(report: dict[str, float], out: Path) -> str:
-    corpus_folder, width = out / "corpus", shutil.get_terminal_size().columns
-    return f"""{"-" * min(width, 80)}
+    texts, rule, figures = out / "corpus", "-" * min(shutil.get_terminal_size().columns, 80), out / "report.json"
+    return f"""{rule}
 unseen sentences   BLEU {report["bleu"]:6.2f}   exact {report["exact_match"]:6.2f} %
 longer sentences   BLEU {report["bleu_longer"]:6.2f}   exact {report["exact_match_longer"]:6.2f} %
-training           {report["train_seconds"]:.0f} s; everything {report["seconds"]:.0f} s; figures in {out / "report.json"}
+training           {report["train_seconds"]:.0f} s; everything {report["seconds"]:.0f} s; figures in {figures}
 
 Go on with
-  echo "The old woman buys a red apple." | transduce translate {out / "model"}
-  transduce evaluate {out / "model"} --src {corpus_folder / "test.en"} --ref {corpus_folder / "test.de"} --language de
+  echo "The old woman buys the red suitcase." | transduce translate {out / "model"}
+  transduce evaluate {out / "model"} --src {texts / "test.en"} --ref {texts / "test.de"} --language de
   transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run   (your own text)"""
 
 

@@ -4,13 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transduce.config import SearchConfig
 from transduce.errors import UserError
 from transduce.scores import Bootstrap, Score, bleu, corpus_scores, left_out, paired_bootstrap
 from transduce.text import is_blank, read_lines, read_pairs
-from transduce.tokens import Tokenizer
-from transduce.translate import MAX_LINE_TOKENS, Translator
+
+if TYPE_CHECKING:  # for which given translations need not wait: it loads torch
+    from transduce.tokens import Tokenizer
+    from transduce.translate import Translator
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Judged:
 
 
 def judge_model(
-    translator: Translator, src: Path, ref: Path, *, language: str, tokenize: str, ask: SearchConfig
+    translator: "Translator", src: Path, ref: Path, *, language: str, tokenize: str, ask: SearchConfig
 ) -> Judged:
     """Translate the lines of `src` and judge them against `ref`. UserError if the texts do not match line by line."""
     pairs = list(read_pairs(src, ref))
@@ -61,7 +64,7 @@ def judge_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, tokenize
     return Judged(len(references), systems, significance=significance, missing=left_out())
 
 
-def mean_loss(translator: Translator, src: Sequence[str], ref: Sequence[str]) -> float:
+def mean_loss(translator: "Translator", src: Sequence[str], ref: Sequence[str]) -> float:
     """The mean negative log-likelihood of a reference token, in nats; pairs with a blank source have none.
 
     Raises UserError if there is no pair left.
@@ -73,7 +76,7 @@ def mean_loss(translator: Translator, src: Sequence[str], ref: Sequence[str]) ->
     return -sum(one.log_prob for one in scored) / sum(len(one.token_log_probs) for one in scored)
 
 
-def validation_scores(translator: Translator, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
+def validation_scores(translator: "Translator", pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     """What training looks at: loss and perplexity per token (unsmoothed), and BLEU (sacreBLEU 13a) of greedy search."""
     src, ref = [src for src, _ in pairs], [ref for _, ref in pairs]
     loss = mean_loss(translator, src, ref)
@@ -81,16 +84,13 @@ def validation_scores(translator: Translator, pairs: Sequence[tuple[str, str]]) 
     return {"loss": round(loss, 5), "perplexity": round(perplexity(loss), 4), "bleu": round(bleu(hypotheses, ref), 2)}
 
 
-def check_validation(
-    pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, max_positions: int | None, name: str
-) -> None:
+def check_validation(pairs: Sequence[tuple[str, str]], tokenizer: "Tokenizer", longest: int, name: str) -> None:
     """Raise UserError, before training, for what `validation_scores` could not judge.
 
-    max_positions: of a model that has learned positions. name: of the text, for the message.
+    longest: the most tokens that the model takes. name: of the text, for the message.
     """
     if all(is_blank(src) for src, _ in pairs):
         raise UserError(f"there is no line to judge by: every line of {name} is blank")
-    longest = min(MAX_LINE_TOKENS, (max_positions or MAX_LINE_TOKENS + 1) - 1)  # EOS and BOS count as positions
     for number, pair in enumerate(pairs, start=1):
         length = max(len(ids) for ids in tokenizer.encode_batch(pair))
         if length > longest:

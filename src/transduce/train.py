@@ -7,6 +7,7 @@ A run lives in a folder, RUN: config.json, tokenizer.json, data/, checkpoints/, 
 
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -45,7 +46,7 @@ from transduce.recipes import find_recipe
 from transduce.run import claim, final_weights, find_run, holds, refuse_missing
 from transduce.stopping import StopSignal
 from transduce.tokens import Tokenizer
-from transduce.translate import Translator, load
+from transduce.translate import MAX_LINE_TOKENS, Translator, load
 
 Pair = tuple[Path, Path]
 
@@ -107,7 +108,8 @@ def train(
     valid_pairs = list(text.read_pairs(*valid))
     tokenizer = Tokenizer.load(out / "tokenizer.json") if found else _tokenizer(config, train, parent)
     config = _fill_in(config, tokenizer, parent.config if parent else None)
-    check_validation(valid_pairs, tokenizer, config.model.max_positions, valid[0].name)
+    longest = min(MAX_LINE_TOKENS, (config.model.max_positions or sys.maxsize) - 1)  # with BOS or EOS one more
+    check_validation(valid_pairs, tokenizer, longest, valid[0].name)
     claim(out, config, tokenizer)
 
     # ---- data ----------------------------------------------------------------------------------------------------

@@ -1,19 +1,19 @@
 """A bilingual grammar for `transduce demo`: as many English sentences as wanted, each with its German.
 
-A sentence begins as a tree of choices (`demo_syntax`) over a small dictionary (`demo_lexicon`), and both languages are
+A sentence begins as a tree of choices (`syntax`) over a small dictionary (`lexicon`), and both languages are
 read off the tree. The choices keep to what makes some sense and to what has one reading, so that an English sentence
 has exactly one German: nothing is attached where English would leave open to what. An object with a relative clause
 ends its clause; an adverb at the end belongs to the last clause; "and" joins no clause to one that ends in another.
 """
 
 import random
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import cache
 
-from transduce import demo_lexicon as lexicon
-from transduce.demo_inflection import Adverb, Complement, Kind, Modal, Verb
-from transduce.demo_phrases import (
+from transduce.demo_corpus import lexicon
+from transduce.demo_corpus.inflection import Adverb, Complement, Kind, Modal, Verb
+from transduce.demo_corpus.phrases import (
     adjectives,
     chance,
     city,
@@ -28,7 +28,7 @@ from transduce.demo_phrases import (
     quality_of,
     verbs,
 )
-from transduce.demo_syntax import (
+from transduce.demo_corpus.syntax import (
     Clause,
     Fronted,
     NounPhrase,
@@ -58,7 +58,7 @@ def sentence(rng: random.Random, *, longer: bool = False) -> tuple[str, str]:
     """
     fewest, most = (MAX_WORDS + 1, MAX_LONGER_WORDS) if longer else (1, MAX_WORDS)
     while True:
-        tree = _longer_sentence(rng) if longer else _ordinary_sentence(rng)
+        tree = pick(rng, LONGER if longer else ORDINARY)(rng)
         pair = english_sentence(tree), german_sentence(tree)
         if all(fewest <= len(side.split()) <= most for side in pair):
             return pair
@@ -104,26 +104,6 @@ def distinct_pairs_lower_bound() -> int:
 # Sentences
 
 
-def _ordinary_sentence(rng: random.Random) -> Sentence:
-    constructions = {
-        _plain: 38,
-        _relating: 11,
-        _asking: 12,
-        _reporting: 9,
-        _subordinating: 13,
-        _intending: 6,
-        _two_predicates: 6,
-        _two_clauses: 5,
-    }
-    return pick(rng, constructions)(rng)
-
-
-def _longer_sentence(rng: random.Random) -> Sentence:
-    """The same constructions within one another."""
-    constructions = {_long_subordinating: 40, _long_two_clauses: 25, _long_reporting: 35}
-    return pick(rng, constructions)(rng)
-
-
 def _plain(rng: random.Random) -> Sentence:
     return Sentence((_with_adverbials(rng, _clause(rng)),))
 
@@ -164,8 +144,9 @@ def _reporting(rng: random.Random) -> Sentence:
 def _intending(rng: random.Random) -> Sentence:
     """The boy tries to ... (with an object or a place: only then is the comma in German beyond dispute)."""
     main = _clause(rng, ("to",), tenses=("present", "past"))
-    aim = _clause(rng, ("object", "two objects", "place"), tenses=("present",), subject=main.subject, denials=False)
-    return Sentence((_with_time(rng, replace(main, complement=replace(aim, frequency=None)), 20),))
+    willed = ("modal",)  # what one can want, one can try
+    aim = _clause(rng, ("object", "two objects", "place"), tenses=willed, subject=main.subject, denials=False)
+    return Sentence((_with_time(rng, replace(main, complement=replace(aim, tense="present", frequency=None)), 20),))
 
 
 def _subordinating(rng: random.Random) -> Sentence:
@@ -238,6 +219,23 @@ def _long_reporting(rng: random.Random) -> Sentence:
             return Sentence((main,), before=_subordinate(rng, main))
         case _:
             return Sentence((_with_time(rng, main, 30),), after=_subordinate(rng, content))
+
+
+ORDINARY: dict[Callable[[random.Random], Sentence], int] = {  # the constructions, and how often each is chosen
+    _plain: 38,
+    _relating: 11,
+    _asking: 12,
+    _reporting: 9,
+    _subordinating: 13,
+    _intending: 6,
+    _two_predicates: 6,
+    _two_clauses: 5,
+}
+LONGER: dict[Callable[[random.Random], Sentence], int] = {  # the same within one another
+    _long_subordinating: 40,
+    _long_two_clauses: 25,
+    _long_reporting: 35,
+}
 
 
 # Clauses
@@ -372,7 +370,8 @@ def _with_time(rng: random.Random, clause: Clause, percent: int, *, at_end: bool
     """The clause, perhaps with a time in front or `at_end`, unless it has an adverb or holds at all times."""
     if clause.time or clause.frequency or clause.opening or _lasts(clause) or not chance(rng, percent):
         return clause
-    time = rng.choice([time for time in lexicon.TIMES if _goes_with(time, clause.tense)])
+    times = [time for time in lexicon.TIMES if _goes_with(time, clause.tense)]
+    time = rng.choice([time for time in times if not (clause.negated and time.tense == "present")])
     return replace(clause, time=time, opening=None if at_end else "time")
 
 

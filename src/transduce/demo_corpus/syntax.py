@@ -10,7 +10,7 @@ Both languages yield lists of words, with "," as a word of its own; `spell` make
 from dataclasses import dataclass
 from typing import Literal
 
-from transduce.demo_inflection import (
+from transduce.demo_corpus.inflection import (
     CONTRACTIONS,
     GERMAN_AUXILIARIES,
     GERMAN_PRETERITES,

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
-from transduce import demo_lexicon as lexicon
-from transduce.demo_inflection import (
+from transduce.demo_corpus import lexicon
+from transduce.demo_corpus.inflection import (
     Adjective,
     Complement,
     Determiner,
@@ -18,7 +18,7 @@ from transduce.demo_inflection import (
     Pronoun,
     Verb,
 )
-from transduce.demo_syntax import Both, Fronted, NounPhrase, Phrase, Place, Quality
+from transduce.demo_corpus.syntax import Both, Fronted, NounPhrase, Phrase, Place, Quality
 
 T = TypeVar("T")
 

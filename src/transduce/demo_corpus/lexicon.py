@@ -1,11 +1,11 @@
 """The words of `transduce demo`: a small English-German dictionary.
 
-English stands on the left, German on the right, and only what no rule of `demo_inflection` gives is written down.
-Words are grouped by kind, so that people eat food and open doors and not the other way round. An English word form
-belongs to one lexeme, which is the first half of the promise that an English sentence has one German.
+English stands on the left, German on the right, and only what no rule of `inflection` gives is written down.
+Words are grouped by kind, so that people eat food and open doors and not the other way round. No form of an English
+noun, verb or adjective belongs to two of them, which is half of the promise that an English sentence has one German.
 """
 
-from transduce.demo_inflection import (
+from transduce.demo_corpus.inflection import (
     PLACES,
     Adjective,
     Adverb,

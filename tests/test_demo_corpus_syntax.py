@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from transduce import demo_lexicon as lexicon
-from transduce.demo_inflection import PERSONS, Adjective, Adverb, Case, Verb
-from transduce.demo_syntax import (
+from transduce.demo_corpus import lexicon
+from transduce.demo_corpus.inflection import PERSONS, Adjective, Adverb, Case, Verb
+from transduce.demo_corpus.syntax import (
     Both,
     Clause,
     Fronted,
