@@ -1,6 +1,6 @@
 """How long does `transduce --help` take, as a whole process? Goal: under 0.4 s.
 
-    python benchmarks/startup.py [--runs 11]
+python benchmarks/startup.py [--runs 11]
 """
 
 import argparse

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from transduce.batches import collate
+from transduce.batches import Batch, collate
 from transduce.config import ModelConfig
 from transduce.model import Transformer
 from transduce.train import batch_loss
@@ -24,7 +24,7 @@ def pair() -> tuple[Transformer, Transformer]:
     return cpu, gpu.cuda()
 
 
-def batch_of(lengths: list[tuple[int, int]]):  # noqa: ANN201
+def batch_of(lengths: list[tuple[int, int]]) -> Batch:
     generator = torch.Generator().manual_seed(2)
     sides = ([torch.randint(4, 50, (pair[side],), generator=generator).numpy() for pair in lengths] for side in (0, 1))
     return collate(*sides)

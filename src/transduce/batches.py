@@ -121,7 +121,8 @@ def _build(path: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> None:
         pairs = text.read_pairs(src, tgt)
         while chunk := list(islice(pairs, 10_000)):
             for side in (0, 1):
-                encoded = tokenizer.encode_batch([pair[side] for pair in chunk])
+                lines = ["" if text.is_blank(pair[side]) else pair[side] for pair in chunk]  # blank is empty: left out
+                encoded = tokenizer.encode_batch(lines)
                 lengths = np.cumsum([len(ids) for ids in encoded], dtype=np.uint64)
                 np.concatenate([np.asarray(ids, dtype) for ids in encoded]).tofile(tokens[side])
                 (ends[side] + lengths).tofile(offsets[side])

@@ -124,13 +124,13 @@ def train(
     if parent:
         set_weights(model, weights(parent.model), str(start_from))
     optimizer = adam(model.parameters(), config.train.adam_beta2)
-    ema = weights(model) if config.train.ema_decay else None
+    ema = _copy(model) if config.train.ema_decay else None
     tally, data_state, meter = Tally(), State(), _Meter(device)
     if found:
         checkpoint = load_checkpoint(found)
         _check_texts(checkpoint, texts, {"train": train, "valid": valid}, out)
         tally, data_state = _restore(checkpoint, model, optimizer, meter, found)
-        ema = checkpoint.ema
+        ema = {name: values.to(device) for name, values in checkpoint.ema.items()} if checkpoint.ema else None
         drop_checkpoints_after(out, tally.step)
 
     def save() -> None:
@@ -237,7 +237,7 @@ def _fill_in(config: Config, tokenizer: Tokenizer, parent: Config | None) -> Con
     if config.model.vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"model.vocab_size={config.model.vocab_size}, but the tokenizer has {tokenizer.vocab_size} pieces; "
-            "leave model.vocab_size out (it is filled in) and ask for a size with data.vocab_size"
+            "set it to null (it is filled in) and ask for a size with data.vocab_size"
         )
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
     validate(config)
@@ -284,10 +284,15 @@ def _gradient_norm(model: Transformer) -> float:
     return float(torch.nn.utils.get_total_norm(gradients))
 
 
+def _copy(model: Transformer) -> dict[str, Tensor]:
+    """The parameters by name, copied, on their device."""
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
 def _move_average(ema: dict[str, Tensor], model: Transformer, decay: float) -> None:
     """ema = decay * ema + (1 - decay) * weights."""
     for name, parameter in model.named_parameters():
-        ema[name].lerp_(parameter.detach().to(ema[name].device), 1 - decay)
+        ema[name].lerp_(parameter.detach(), 1 - decay)
 
 
 class _Meter:
@@ -359,7 +364,7 @@ def _with_weights(model: Transformer, other: dict[str, Tensor] | None) -> Iterat
     if other is None:
         yield
         return
-    own = weights(model)
+    own = _copy(model)
     set_weights(model, other, "the moving average")
     yield
     set_weights(model, own, "the model")
@@ -394,7 +399,8 @@ def _checkpoint(
     rng = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         rng["cuda"] = torch.cuda.get_rng_state()
-    return Checkpoint(weights(model), moments, rng, ema, state)
+    average = {name: values.cpu() for name, values in ema.items()} if ema is not None else None
+    return Checkpoint(weights(model), moments, rng, average, state)
 
 
 def _restore(
@@ -402,18 +408,21 @@ def _restore(
 ) -> tuple[Tally, State]:
     """Put everything where it was, but the moving average."""
     set_weights(model, checkpoint.weights, where)
-    state = dict(checkpoint.state)
-    for name, parameter in model.named_parameters():
-        optimizer.state[parameter] = {
-            "step": torch.tensor(float(state["step"]), device=parameter.device),
-            **{m: checkpoint.optimizer[f"{m}/{name}"].to(parameter.device) for m in ("exp_avg", "exp_avg_sq")},
-        }
-    torch.set_rng_state(checkpoint.rng["cpu"])
-    if "cuda" in checkpoint.rng and torch.cuda.is_available():
-        torch.cuda.set_rng_state(checkpoint.rng["cuda"])
-    meter.restore(state["since_report"])
-    remembered = {field.name: state[field.name] for field in dataclasses.fields(Tally)}
-    return Tally(**remembered), State(**state["data"])
+    state = checkpoint.state
+    try:
+        for name, parameter in model.named_parameters():
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(state["step"]), device=parameter.device),
+                **{m: checkpoint.optimizer[f"{m}/{name}"].to(parameter.device) for m in ("exp_avg", "exp_avg_sq")},
+            }
+        torch.set_rng_state(checkpoint.rng["cpu"])
+        if "cuda" in checkpoint.rng and torch.cuda.is_available():
+            torch.cuda.set_rng_state(checkpoint.rng["cuda"])
+        meter.restore(state["since_report"])
+        remembered = {field.name: state[field.name] for field in dataclasses.fields(Tally)}
+        return Tally(**remembered), State(**state["data"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as problem:
+        raise UserError(f"{where} is not what this version of transduce writes ({problem!r}); begin anew") from None
 
 
 def _summary(out: Path, tally: Tally, origin: str, config: Config, validation: str | None) -> list[str]:
