@@ -13,10 +13,10 @@ def demo() -> Config:
         model=ModelConfig(vocab_size=None, d_model=128, n_layers=2, n_heads=4, d_ff=512, dropout=0.1),
         data=DataConfig(vocab_size=2_000, batch_tokens=2_000, max_tokens=64),
         train=TrainConfig(
-            max_steps=1_600,
+            max_steps=1_400,
             warmup_steps=400,
             precision="bf16",
-            evaluate_every_steps=400,
+            evaluate_every_steps=350,
             checkpoint_every_steps=100,
         ),
     )
