@@ -85,7 +85,7 @@ def test_it_stops_at_bytes_that_are_not_utf8_though_standard_input_is_open(toy: 
 
 
 def test_any_characters_under_any_locale(toy: Toy) -> None:
-    """R13: only LF ends a line; BOM and CRLF are understood; the last line needs no LF but gets one."""
+    """Only LF ends a line; BOM and CRLF are understood; the last line needs no LF but gets one."""
     lines = ["a b", "", "c\u2028d", "e\u0085f", "g\x00h", "i\rj", "  ", "\x0c", "Grüße 😀", "\ufeffa"]
     given = b"\xef\xbb\xbf" + "\r\n".join(lines).encode()
     plain = run_transduce("translate", toy.model, given="\n".join(lines).encode(), environment={"LC_ALL": "C.UTF-8"})

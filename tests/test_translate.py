@@ -72,7 +72,7 @@ def assert_same(found: Sequence[Translation], expected: Sequence[Translation]) -
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_the_answer_does_not_depend_on_the_neighbours(doubter: Translator, beam_size: int) -> None:
-    """Alone, in batches of any size, in any order (R16)."""
+    """Alone, in batches of any size, in any order."""
     rng = random.Random(1)
     lines = LINES + [" ".join(rng.choices("abcdefghij", k=rng.randint(1, 9))) for _ in range(40)]
     n_best = min(beam_size, 3)
@@ -117,7 +117,7 @@ def test_blank_is_itself(model: Translator, blank: str) -> None:
 
 
 def test_hostile_lines_do_no_harm(model: Translator) -> None:
-    """R12 in small: as many answers as lines, each valid UTF-8 on one line, and the good lines are translated."""
+    """As many answers as lines, each valid UTF-8 on one line, and the good lines are translated."""
     rng = random.Random(3)
     lines = [hostile_line(rng) for _ in range(2_000)]
     mixed = [part for line in lines for part in (line, "a b c")]

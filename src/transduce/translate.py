@@ -122,7 +122,7 @@ class Translator:
         beam_size, alpha: in place of the model's own settings. prefixes: text that each output must begin with.
         sampling: draw from the model instead of searching; the draw for a line depends on `seed` and its number,
         counted from `first_number`.
-        A blank line is its own translation. A line longer than anything trained on is split, if possible between
+        A blank line is its own translation. A line of data.max_tokens tokens or more is split, if possible between
         sentences, and its parts are translated one by one; one of more than 8,192 tokens comes back empty, with
         `problem` set. Raises UserError for settings that cannot be met.
         """

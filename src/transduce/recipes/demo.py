@@ -4,7 +4,7 @@ from transduce.config import Config, DataConfig, ModelConfig, TrainConfig
 
 
 def demo() -> Config:
-    """A tiny Transformer for the embedded English-German grammar: about two minutes on two CPU cores.
+    """A tiny Transformer for the embedded English-German grammar: about three minutes on two CPU cores.
 
     The vocabulary holds every word of the grammar whole. The learning rate peaks at 4.4e-3 after 400 steps, high for
     the paper but right for a model this small; docs/log.md has what was tried.

@@ -37,6 +37,6 @@ def tiny() -> Config:
 
 
 def raw() -> Config:
-    """The same model for the raw, cased text, in half the steps; scored with sacreBLEU."""
+    """The same model for the raw, cased text, in about a third of the steps; scored with sacreBLEU."""
     start = tiny()
     return replace(start, train=replace(start.train, max_steps=4_500, evaluate_every_steps=500))

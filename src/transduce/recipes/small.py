@@ -4,7 +4,7 @@ from transduce.config import Config, DataConfig, ModelConfig, TrainConfig
 
 
 def small() -> Config:
-    """A small Transformer for 50,000 to 500,000 pairs, on a laptop or one GPU; about 8 M parameters.
+    """A small Transformer for 50,000 to 500,000 pairs, on a laptop or one GPU; about 9 M parameters.
 
     More dropout than the paper, as small corpora need; stops by itself when validation no longer gets better.
 

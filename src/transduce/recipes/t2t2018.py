@@ -10,7 +10,7 @@ def base() -> Config:
     """tensor2tensor's `transformer_base` of 2018 and later, which its users know to train more stably.
 
     The paper fixes: sizes, smoothing and search, as in vaswani2017-base.
-    The code does, from October 2017 on: LayerNorm before each sub-layer and after each stack, no biases in attention,
+    The code does, by the end of 2017: LayerNorm before each sub-layer and after each stack, no biases in attention,
     dropout 0.1 on attention weights and inside the feed-forward layer as well, learning rate factor 2, 8,000 warm-up
     steps, beta2 0.997, sines and cosines in two halves with its own exponent. All of that is here.
     We chose: the initialisation of vaswani2017-base (that code had lost the joint fan of Q, K and V).
