@@ -23,12 +23,12 @@ def tiny() -> Config:
         model=ModelConfig(vocab_size=None, d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3, norm="pre"),
         data=DataConfig(vocab_size=6_000, batch_tokens=2_048, max_tokens=128),
         train=TrainConfig(
-            max_steps=12_500,
+            max_steps=14_000,
             warmup_steps=1_000,
             lr_factor=1.25,
             precision="bf16",
-            evaluate_every_steps=250,
-            checkpoint_every_steps=250,
+            evaluate_every_steps=500,
+            checkpoint_every_steps=500,
             keep_checkpoints=10,
             average_checkpoints=10,
         ),
@@ -39,4 +39,4 @@ def tiny() -> Config:
 def raw() -> Config:
     """The same model for the raw, cased text, in about a third of the steps; scored with sacreBLEU."""
     start = tiny()
-    return replace(start, train=replace(start.train, max_steps=4_500, evaluate_every_steps=500))
+    return replace(start, train=replace(start.train, max_steps=4_500, checkpoint_every_steps=250))
