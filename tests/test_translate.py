@@ -19,7 +19,7 @@ from transduce.batches import collate
 from transduce.checkpoint import LoadedModel, load_model, save_model, weights
 from transduce.config import Config, SearchConfig
 from transduce.model import Transformer
-from transduce.tokens import BOS, EOS, Tokenizer
+from transduce.tokens import BOS, EOS, PAD, UNK, Tokenizer
 from transduce.translate import MAX_LINE_TOKENS, search, split_line
 
 LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
@@ -116,19 +116,23 @@ def test_blank_is_itself(model: Translator, blank: str) -> None:
     assert found == Translation(blank)
 
 
-def test_hostile_lines_do_no_harm(model: Translator) -> None:
+@pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_hostile_lines_do_no_harm(model: Translator, count: int) -> None:
     """As many answers as lines, each valid UTF-8 on one line, and the good lines are translated."""
-    rng = random.Random(3)
-    lines = [hostile_line(rng) for _ in range(2_000)]
-    mixed = [part for line in lines for part in (line, "a b c")]
-    found = model.translate(mixed, beam_size=1)
-    assert len(found) == len(mixed)
-    assert {t.text for t in found[1::2]} == {"c b a"}
-    for line, translation in zip(mixed, found, strict=True):
-        assert "\n" not in translation.text
-        assert "\r" not in translation.text or translation.text == line
-        assert translation.problem is None
-        translation.text.encode()
+    rng = random.Random(count)
+    for _ in range(count // 2_000):
+        lines = [hostile_line(rng) for _ in range(2_000)]
+        mixed = [part for line in lines for part in (line, "a b c")]
+        found = model.translate(mixed, beam_size=1)
+        assert len(found) == len(mixed)
+        assert {t.text for t in found[1::2]} == {"c b a"}
+        for line, translation in zip(mixed, found, strict=True):
+            ids = model.tokenizer.encode(line)
+            assert model.tokenizer.decode(ids) == line and {PAD, BOS, EOS, UNK}.isdisjoint(ids)
+            assert "\n" not in translation.text
+            assert "\r" not in translation.text or translation.text == line
+            assert translation.problem is None
+            translation.text.encode()
 
 
 def test_an_output_never_has_a_line_feed(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
