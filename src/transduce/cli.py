@@ -355,3 +355,25 @@ def average(run: Path, *, last: int, out: Path) -> None:
     from transduce.run import average_run
 
     average_run(run, last=last, out=out)
+
+
+# ---- report ------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue="""Examples:
+  transduce report run""",
+)
+def report(run: Path) -> None:
+    """Show how a training goes: write RUN/report.html, one page with curves and figures, and print its path.
+
+    A training writes it too, at each evaluation; this does so at any time, also while it runs.
+
+    Parameters
+    ----------
+    run
+        Folder of a training run.
+    """
+    from transduce.report import write_report
+
+    sys.stdout.buffer.write(os.fsencode(write_report(run)) + b"\n")

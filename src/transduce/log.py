@@ -1,5 +1,6 @@
 """The record of a run: one JSON object per line in RUN/log.jsonl, and TensorBoard events if they are asked for."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,16 +36,26 @@ class Log:
                     self.board.add_scalar(name, value, step)
             self.board.flush()
 
+    def sync(self) -> None:
+        """Make durable what has been reported: a checkpoint must not outlive the lines before it."""
+        os.fsync(self.file.fileno())
+
     def close(self) -> None:
         self.file.close()
         if self.board is not None:
             self.board.close()
 
 
-def read_log(run: Path) -> list[dict[str, Any]]:
-    """The lines of RUN/log.jsonl; a last line that was cut off while it was written is left out."""
+def reports(run: Path) -> Iterator[dict[str, Any]]:
+    """The lines of RUN/log.jsonl one by one; a last line that was cut off while it was written is left out."""
     path = run / "log.jsonl"
-    return [line for line, _ in _lines(path)] if path.exists() else []
+    if path.exists():
+        yield from (line for line, _ in _lines(path))
+
+
+def read_log(run: Path) -> list[dict[str, Any]]:
+    """All `reports` of a run."""
+    return list(reports(run))
 
 
 def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:

@@ -1,0 +1,225 @@
+"""Curves over the steps of a training, drawn as SVG that any browser shows by itself.
+
+A chart takes the room there is: its curves are drawn on a square of 1000 x 1000 that the browser stretches, and what
+must keep its shape, such as text and dots, is placed by percent. Colours and widths are left to the page, by class.
+"""
+
+import bisect
+import math
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+_MOST_POINTS = 1_000  # of a curve
+_MOST_DOTS = 60  # a longer curve of evaluations is a line alone
+_DENSE = 250  # points, from which on a line is thin
+
+Place = tuple[float, float]  # across from the left, down from the top; both 0 to 1
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One figure over the steps, which never decrease; a value that is not a finite number is nan."""
+
+    steps: "array[int]" = field(default_factory=lambda: array("q"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, step: int, value: float) -> None:
+        self.steps.append(step)
+        self.values.append(value)
+
+    def at(self, step: int) -> float:
+        """The value at `step`, or the last one before it; nan if there is none."""
+        place = bisect.bisect_right(self.steps, step)
+        return self.values[place - 1] if place else math.nan
+
+    def last(self) -> float:
+        """The newest value; nan if there is none."""
+        return self.values[-1] if self.values else math.nan
+
+    def finite(self) -> list[tuple[int, float]]:
+        """Steps and values without the nan."""
+        return [(step, value) for step, value in zip(self.steps, self.values, strict=True) if not math.isnan(value)]
+
+
+def thin(curve: Curve, most: int = _MOST_POINTS) -> Curve:
+    """At most `most` points of `curve`: the first, the last, and of equal stretches the lowest, highest and a nan."""
+    count, values = len(curve.steps), curve.values
+    if count <= most:
+        return curve
+    stretch = math.ceil(count / ((most - 2) // 3))
+    kept = {0, count - 1}
+    for start in range(0, count, stretch):
+        places = range(start, min(start + stretch, count))
+        finite = [place for place in places if not math.isnan(values[place])]
+        if finite:
+            kept |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
+        if len(finite) < len(places):
+            kept.add(next(place for place in places if math.isnan(values[place])))
+    places = sorted(kept)
+    return Curve(array("q", (curve.steps[i] for i in places)), array("d", (values[i] for i in places)))
+
+
+def kind(key: str) -> str:
+    """What a figure of the log was measured on: its class in the drawing."""
+    return "validation" if key.startswith("valid_") else "training"
+
+
+# ---- drawing -----------------------------------------------------------------------------------------------------
+
+
+def chart_svg(
+    curves: dict[str, Curve],
+    *,
+    last_step: int,
+    logarithmic: bool,
+    best_step: int | None = None,
+    skipped: Collection[int] = (),
+) -> str:
+    """What goes between <svg> and </svg>: axes and `curves`, by their keys in the log.
+
+    The axis of steps ends at last_step. logarithmic: the values are positive. best_step: of the evaluation that is
+    ringed. skipped: steps that are marked on the axis.
+    """
+    across = step_axis(last_step)
+    values = [value for curve in curves.values() for _, value in curve.finite()]
+    up = log_axis(values) if logarithmic else linear_axis(values)
+    is_empty = not any(curve.steps for curve in curves.values())
+    parts = [
+        '<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>',
+        *(['<text x="50%" y="50%" text-anchor="middle">nothing yet</text>'] if is_empty else _axes(across, up)),
+        *(part for key, curve in curves.items() for part in _drawn(key, curve, across, up, best_step)),
+        *_skip_marks(skipped, across),
+    ]
+    return "\n".join(parts)
+
+
+def _axes(across: "Axis", up: "Axis") -> Iterator[str]:
+    for tick, label in zip(up.ticks, up.labels, strict=True):
+        y = f"{100 - 100 * up.place(tick):.2f}%"
+        yield f'<line x1="0" x2="100%" y1="{y}" y2="{y}"/>'
+        yield f'<text class="y" x="0" y="{y}" dx="-.75em" dy=".35em" text-anchor="end">{label}</text>'
+    for tick, label in zip(across.ticks, across.labels, strict=True):
+        x = f"{100 * across.place(tick):.2f}%"
+        yield f'<line class="base" x1="{x}" x2="{x}" y1="100%" y2="102%"/>'
+        yield f'<text class="x" x="{x}" y="100%" dy="1.75em" text-anchor="middle">{label}</text>'
+
+
+def _drawn(key: str, curve: Curve, across: "Axis", up: "Axis", best_step: int | None) -> Iterator[str]:
+    """The curve, broken where it is not finite; a dot for each evaluation, and a ring round the best."""
+    places = [
+        None if math.isnan(value) else (across.place(step), 1 - up.place(value))
+        for step, value in zip(curve.steps, curve.values, strict=True)
+    ]
+    dense = " dense" if len(places) >= _DENSE else ""
+    yield _stretched(f'<path class="{kind(key)}{dense}" data-curve="{key}" d="{_strokes(places)}"/>')
+    if kind(key) == "training":
+        return
+    if len(places) <= _MOST_DOTS:
+        yield from (_dot(place, "validation", 2.5) for place in places if place)
+    if best_step is not None and not math.isnan(curve.at(best_step)):
+        yield _dot((across.place(best_step), 1 - up.place(curve.at(best_step))), "validation best", 4)
+
+
+def _strokes(places: Sequence[Place | None]) -> str:
+    """Lines between neighbours that are there. One without neighbours is a dot, as the ends of lines are round."""
+    strokes, pen_is_down = [], False
+    for place in places:
+        if place is not None:
+            point = f"{1000 * place[0]:.2f} {1000 * place[1]:.2f}"
+            strokes.append(f"L{point}" if pen_is_down else f"M{point}h0")
+        pen_is_down = place is not None
+    return "".join(strokes)
+
+
+def _dot(place: Place, name: str, radius: float) -> str:
+    return f'<circle class="{name}" cx="{100 * place[0]:.2f}%" cy="{100 * place[1]:.2f}%" r="{radius}"/>'
+
+
+def _skip_marks(skipped: Collection[int], across: "Axis") -> Iterator[str]:
+    """A short stroke on the axis for each step; those that fall together are one."""
+    places = sorted({round(1000 * across.place(step)) for step in skipped})
+    if places:
+        yield _stretched(f'<path class="skips" d="{"".join(f"M{place} 1000V940" for place in places)}"/>')
+
+
+def _stretched(path: str) -> str:
+    return f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none">{path}</svg>'
+
+
+# ---- axes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From values to places: `low` is at 0, `high` at 1."""
+
+    low: float
+    high: float
+    ticks: list[float]
+    labels: list[str]
+    logarithmic: bool = False
+
+    def place(self, value: float) -> float:
+        if self.logarithmic:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+def step_axis(last_step: int) -> Axis:
+    """From 0 to the last step, whatever number that is."""
+    high = max(last_step, 1)
+    ticks = [tick for tick in round_numbers(0, high) if tick <= high and tick == int(tick)]
+    return Axis(0, high, ticks, _labels(ticks))
+
+
+def linear_axis(values: Iterable[float]) -> Axis:
+    """From 0, or a round number below all values, to a round number above them."""
+    low, high = min([0.0, *values]), max([0.0, *values])
+    ticks = round_numbers(low, high if high > low else low + 1)
+    return Axis(ticks[0], ticks[-1], ticks, _labels(ticks))
+
+
+def log_axis(values: Iterable[float]) -> Axis:
+    """A little wider than the values, which are positive; at least two round numbers are marked."""
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    if high < 1.2 * low:
+        low, high = low / 1.1, high * 1.1
+    margin = (high / low) ** 0.04
+    low, high = low / margin, high * margin
+    if high < 4 * low:
+        ticks = [tick for tick in round_numbers(low, high) if low <= tick <= high]
+        return Axis(low, high, ticks, _labels(ticks), logarithmic=True)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    digits = (1, 2, 3, 5) if high < 100 * low else (1, 2, 5) if high < 1_000 * low else (1,)
+    stride = math.ceil((last - first) / 6) if digits == (1,) else 1
+    ticks = [digit * 10.0**power for power in range(first, last + 1, stride) for digit in digits]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    return Axis(low, high, ticks, [_label(tick) for tick in ticks], logarithmic=True)
+
+
+def round_numbers(low: float, high: float, about: int = 5) -> list[float]:
+    """Some `about` multiples of 1, 2 or 5 times a power of ten, from `low` or below to `high` or above."""
+    power = 10.0 ** math.floor(math.log10((high - low) / about))
+    step = next((digit * power for digit in (1, 2, 5) if digit * power * about >= high - low), 10 * power)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [count * step for count in range(first, last + 1)]
+
+
+def _labels(ticks: Sequence[float]) -> list[str]:
+    """The ticks of an axis in one unit and with the same digits."""
+    top = max(abs(tick) for tick in ticks)
+    unit, letter = (1e6, "M") if top >= 1e6 else (1e3, "k") if top >= 1e4 else (1, "")
+    texts = [_label(tick / unit) for tick in ticks]
+    if not any("e" in text for text in texts):
+        digits = max(len(text.partition(".")[2]) for text in texts)
+        texts = [f"{tick / unit:,.{digits}f}" for tick in ticks]
+    return [text + letter if tick else "0" for tick, text in zip(ticks, texts, strict=True)]
+
+
+def _label(value: float) -> str:
+    """A round number as short as it goes: 0.25, 1,000, 1e-5."""
+    if 1e-4 <= abs(value) < 1e6:
+        return f"{value:,.10f}".rstrip("0").rstrip(".")
+    mantissa, _, power = f"{value:.6g}".partition("e")
+    return f"{mantissa}e{int(power)}" if power else mantissa
