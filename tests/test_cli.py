@@ -12,7 +12,7 @@ from conftest import ROOT, Finished, Toy, run_transduce, write_lines, write_pair
 
 import transduce
 
-COMMANDS = ("demo", "train", "translate", "score", "evaluate", "average")
+COMMANDS = ("demo", "train", "translate", "score", "evaluate", "average", "report")
 
 
 def imported_by(code: str) -> list[str]:
@@ -101,23 +101,82 @@ def test_what_is_missing_or_unknown(cli: Callable[..., Finished], texts: list[ob
     assert not (tmp_path / "run").exists()
 
 
-def test_all_problems_of_the_settings_come_at_once_and_before_any_file(
-    cli: Callable[..., Finished], tmp_path: Path
+def everything(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+def assert_problems(done: Finished, *messages: str) -> None:
+    """Each of `messages` has a line of its own, and there is nothing else."""
+    assert_mistake(done)
+    heading, *lines = done.err.splitlines()
+    assert heading == f"transduce: {len(messages)} problems:"
+    assert len(lines) == len(messages), lines
+    for line, message in zip(lines, messages, strict=True):
+        assert message in line
+
+
+def test_all_problems_of_the_settings_come_at_once(
+    cli: Callable[..., Finished], texts: list[object], tmp_path: Path
 ) -> None:
-    nowhere = ["--train", "no.en", "no.de", "--valid", "no.en", "no.de", "--out", tmp_path / "run"]
-    wrong = ["train.warmup=100", "model.n_layers=six", "train.max_steps=0", "model.dropout", "data.vocab_sise=1"]
+    wrong = ["train.warmup=100", "model.n_layers=six", "model.dropout", "data.vocab_sise=1", "train.max_steps=0"]
     settings = [word for setting in wrong for word in ("--set", setting)]
-    done = cli("train", "--recipe", "small", *nowhere, *settings)
-    assert_mistake(
-        done,
-        "5 problems in the configuration",
+    assert_problems(
+        cli("train", "--recipe", "small", *texts, "--out", tmp_path / "run", *settings),
         "did you mean 'train.warmup_steps'?",
         "model.n_layers=six: expected an integer",
-        "train.max_steps=0",
         "model.dropout: expected section.key=value",
         "did you mean 'data.vocab_size'?",
+        "train.max_steps=0: expected at least 1",
     )
-    assert "no.en" not in done.err
+
+
+def test_all_that_is_wrong_with_a_training_comes_at_once_and_nothing_is_made(
+    cli: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe, its settings, those that --from ignores, missing text, a folder that is no run, a missing package."""
+    monkeypatch.setattr("transduce.log.find_spec", lambda name: None)
+    (tmp_path / "out" / "data").mkdir(parents=True)
+    before = everything(tmp_path)
+    nowhere = tmp_path / "no.en", tmp_path / "no.de"
+    ask = ["train", "--train", *nowhere, "--valid", *nowhere, "--out", tmp_path / "out"]
+    parent = ["--from", tmp_path / "no model"]
+    settings = ["--set", "train.warmup=9", "--set", "model.d_ff=64", "--set", "train.seed=-1"]
+    common = (
+        "did you mean 'train.warmup_steps'?",
+        "train.seed=-1: expected 0 or more",
+        "--set model.d_ff=64 has no effect with --from",
+        "no.en is no file; expected a text file",
+        "no.de is no file; expected a text file",
+        "no model: no such folder; expected a model folder",
+        "data exists, but",
+        "pip install 'transduce[log]'",
+    )
+    assert_problems(cli(*ask, "--recipe", "small", *parent, *settings, "--tensorboard"), *common)
+    unknown = "no recipe is called 'smal'; did you mean 'small'? There are demo, small,"
+    assert_problems(cli(*ask, "--recipe", "smal", *parent, *settings, "--tensorboard"), unknown, *common)
+    assert everything(tmp_path) == before
+
+
+def test_an_unknown_recipe_is_not_blamed_for_what_another_would_lack(
+    cli: Callable[..., Finished], texts: list[object], tmp_path: Path
+) -> None:
+    """train.use=ema needs train.ema_decay, which the recipe that was meant may have."""
+    done = cli("train", "--recipe", "smal", *texts, "--out", tmp_path / "run", "--set", "train.use=ema")
+    assert_mistake(done, "no recipe is called 'smal'")
+    assert "ema" not in done.err
+
+
+def test_where_no_run_may_be(cli: Callable[..., Finished], texts: list[object], toy: Toy, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "file", ["a"])
+    for out, message in (
+        (file, f"{file} is a file; --out {file} expects a folder"),
+        (file / "a" / "run", f"{file} is a file; --out {file / 'a' / 'run'} expects a folder"),
+        (toy.model, "is a model; give another --out"),
+        (toy.run, "holds a run already; add --resume"),
+    ):
+        before = everything(toy.folder), everything(tmp_path)
+        assert_mistake(cli("train", "--recipe", "small", *texts, "--out", out), message)
+        assert (everything(toy.folder), everything(tmp_path)) == before
 
 
 def test_mistakes_in_text(cli: Callable[..., Finished], tmp_path: Path) -> None:

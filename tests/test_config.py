@@ -34,10 +34,10 @@ def value_of(config: Config, name: str) -> Any:
 
 
 def refusal(config: Config, *settings: str) -> list[str]:
-    """The lines of the message that refuses `settings`, without the heading."""
+    """The problems for which `settings` are refused."""
     with pytest.raises(UserError) as caught:
         override(config, settings)
-    return str(caught.value).split("\n")[1:]
+    return [*caught.value.args]
 
 
 # ---- the surface -------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_the_last_of_two_overrides_holds() -> None:
     ],
 )
 def test_a_wrong_type_is_refused_in_words(setting: str, words: str) -> None:
-    assert refusal(Config(), setting) == [f"  --set {setting}: {words}"]
+    assert refusal(Config(), setting) == [f"--set {setting}: {words}"]
 
 
 @pytest.mark.parametrize(
@@ -244,10 +244,10 @@ def test_every_problem_is_named_at_once() -> None:
         assert sum(words in line for line in lines) == 1, words
 
 
-def test_the_heading_counts_the_problems() -> None:
-    with pytest.raises(UserError, match=r"^1 problem in the configuration:\n  train.seed=-1: expected 0 or more$"):
+def test_several_problems_are_counted_and_one_stands_alone() -> None:
+    with pytest.raises(UserError, match="^train.seed=-1: expected 0 or more$"):
         override(Config(), ["train.seed=-1"])
-    with pytest.raises(UserError, match="^2 problems in the configuration:\n"):
+    with pytest.raises(UserError, match="^2 problems:\n  train.max_steps=0: .*\n  train.seed=-1: "):
         override(Config(), ["train.seed=-1", "train.max_steps=0"])
 
 
@@ -277,7 +277,7 @@ def test_ranges(name: str, good: tuple[str, ...], bad: tuple[str, ...]) -> None:
         override(Config(), [f"{name}={value}"])
     for value in bad:
         (line,) = refusal(Config(), f"{name}={value}")
-        assert line.startswith(f"  {name}=") and "expected" in line
+        assert line.startswith(f"{name}=") and "expected" in line
 
 
 def test_every_number_has_a_range() -> None:

@@ -138,24 +138,18 @@ def train(
     tensorboard
         Write TensorBoard events to OUT/tensorboard as well.
     """
-    from transduce.config import override
-    from transduce.recipes import find_recipe
     from transduce.train import train as run
 
-    config = override(find_recipe(recipe)(), settings or [])
-    if start_from is not None:
-        _refuse_ignored(settings or [], start_from)
-    run(config, train=train, valid=valid, out=out, resume=resume, start_from=start_from, tensorboard=tensorboard)
-
-
-def _refuse_ignored(settings: list[str], start_from: Path) -> None:
-    """With --from, architecture and tokenizer are the model's own: a setting of them would be ignored."""
-    kept = ("model.dropout=", "model.attention_dropout=", "model.ffn_dropout=")
-    fixed = ("model.", "data.tokenizer=", "data.vocab_size=")
-    ignored = [setting for setting in settings if setting.startswith(fixed) and not setting.startswith(kept)]
-    if ignored:
-        names = " ".join(f"--set {setting}" for setting in ignored)
-        raise UserError(f"{names}: no effect with --from {start_from}, whose model keeps its own; drop it")
+    run(
+        recipe,
+        settings=settings or [],
+        train=train,
+        valid=valid,
+        out=out,
+        resume=resume,
+        start_from=start_from,
+        tensorboard=tensorboard,
+    )
 
 
 # ---- translate ---------------------------------------------------------------------------------------------------

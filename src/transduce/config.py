@@ -5,17 +5,16 @@ only override; what is written to disk is JSON. Every default is here and nowher
 """
 
 import dataclasses
-import difflib
 import json
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from transduce.errors import UserError
+from transduce.errors import UserError, nearest
 
 FORMAT_VERSION = 1
 
@@ -115,14 +114,33 @@ def keys() -> list[str]:
     return [f"{name}.{f.name}" for name, section in SECTIONS.items() for f in dataclasses.fields(section)]
 
 
+def _value(config: Config, name: str) -> Any:
+    section, key = name.split(".")
+    return getattr(getattr(config, section), key)
+
+
+def _with(config: Config, name: str, value: Any) -> Config:
+    section, key = name.split(".")
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{key: value})})
+
+
 # ---- overrides ---------------------------------------------------------------------------------------------------
 
 
 def override(config: Config, settings: Sequence[str]) -> Config:
     """`config` with each `section.key=value` of `settings` applied, the value typed by the field.
 
-    Raises UserError with every problem at once: unknown keys (naming the nearest known one), values of a wrong type,
-    settings that have no effect, and whatever else `problems` refuses.
+    Raises UserError with every problem at once: those of `overridden`, and whatever `problems` refuses.
+    """
+    config, found = overridden(config, settings)
+    _refuse([*found, *problems(config)])
+    return config
+
+
+def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[str]]:
+    """`config` with those of `settings` that can be applied, and what is wrong with the others, one line each.
+
+    Wrong are unknown keys (the line names the nearest known one), values of a wrong type, and settings without effect.
     """
     found: list[str] = []
     names = [setting.partition("=")[0] for setting in settings]
@@ -131,13 +149,12 @@ def override(config: Config, settings: Sequence[str]) -> Config:
         if not equals:
             found.append(f"--set {setting}: expected section.key=value, such as --set train.warmup_steps=4000")
         elif name not in keys():
-            found.append(f"--set {setting}: unknown key {name!r}{_nearest(name, _candidates(name))}")
+            found.append(f"--set {setting}: unknown key {name!r}{nearest(name, _candidates(name))}")
         else:
             config = _set(config, name, text, found)
     if "train.average_checkpoints" in names and config.train.use != "average":
         found.append(f"--set train.average_checkpoints has no effect with train.use={config.train.use!r}")
-    _raise(found + problems(config))
-    return config
+    return config, found
 
 
 def _set(config: Config, name: str, text: str, found: list[str]) -> Config:
@@ -148,7 +165,7 @@ def _set(config: Config, name: str, text: str, found: list[str]) -> Config:
     except msgspec.ValidationError:
         found.append(f"--set {name}={text}: expected {_type_name(expected)}")
         return config
-    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{key: value})})
+    return _with(config, name, value)
 
 
 def _type_name(expected: Any) -> str:
@@ -166,15 +183,34 @@ def _candidates(name: str) -> list[str]:
     return [key for key in keys() if key.split(".")[1] == name.split(".")[-1]] or keys()
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _raise(found: Sequence[str]) -> None:
+def _refuse(found: Sequence[str]) -> None:
     if found:
-        count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
-        raise UserError("\n".join([f"{count} in the configuration:", *(f"  {line}" for line in found)]))
+        raise UserError(*found)
+
+
+# ---- going on from another model ----------------------------------------------------------------------------------
+
+INHERITED = (
+    *(name for name in keys() if name.startswith("model.") and not name.endswith("dropout")),
+    "data.tokenizer",
+    "data.vocab_size",
+)
+
+
+def inherit(config: Config, parent: Config) -> Config:
+    """`config` with the architecture and the tokenizer of `parent`, which weights are bound to; dropout is its own."""
+    for name in INHERITED:
+        config = _with(config, name, _value(parent, name))
+    return config
+
+
+def without_effect(settings: Sequence[str], start_from: Path) -> list[str]:
+    """Which of `settings` a run that inherits from the model `start_from` would ignore, one line each."""
+    return [
+        f"--set {setting} has no effect with --from {start_from}, whose model keeps its own; drop it"
+        for setting in settings
+        if setting.partition("=")[0] in INHERITED
+    ]
 
 
 # ---- validation --------------------------------------------------------------------------------------------------
@@ -182,14 +218,19 @@ def _raise(found: Sequence[str]) -> None:
 
 def validate(config: Config) -> None:
     """Raise UserError naming every problem of `config`, before anything is read."""
-    _raise(problems(config))
+    _refuse(problems(config))
 
 
 def problems(config: Config) -> list[str]:
     """Everything that is wrong with `config`, one line each; empty when all is well."""
-    found = _type_problems(config)
-    combinations = [] if found else [*model_problems(config.model), *_combination_problems(config)]
-    return [*found, *_range_problems(config), *combinations]
+    wrong_types = _type_problems(config)
+    combinations = [] if wrong_types else [*model_problems(config.model), *_combination_problems(config)]
+    return [*wrong_types, *_range_problems(config), *combinations]
+
+
+def value_problems(config: Config) -> list[str]:
+    """What is wrong with single values of `config`, whatever the others are."""
+    return [*_type_problems(config), *_range_problems(config)]
 
 
 def _type_problems(config: Config) -> list[str]:
@@ -229,8 +270,7 @@ def _range_problems(config: Config) -> list[str]:
     found = []
     for names, holds, expectation in rules:
         for name in names:
-            section, key = name.split(".")
-            value = getattr(getattr(config, section), key)
+            value = _value(config, name)
             if not isinstance(value, int | float):
                 continue
             if not holds(value):
@@ -339,7 +379,7 @@ def _key_problems(content: Mapping[str, Any]) -> list[str]:
             found.append(f"  section {name!r} is {'missing' if name not in content else 'not an object'}")
             continue
         known = [f.name for f in dataclasses.fields(section)]
-        found += [f"  unknown key '{name}.{key}'{_nearest(key, known)}" for key in given if key not in known]
+        found += [f"  unknown key '{name}.{key}'{nearest(key, known)}" for key in given if key not in known]
         found += [f"  key '{name}.{key}' is missing" for key in known if key not in given]
     return found
 
@@ -348,8 +388,7 @@ def differences(old: Config, new: Config) -> list[str]:
     """The keys in which two configurations differ, one line each."""
     found = []
     for name in keys():
-        section, key = name.split(".")
-        before, after = getattr(getattr(old, section), key), getattr(getattr(new, section), key)
+        before, after = _value(old, name), _value(new, name)
         if before != after:
             found.append(f"  {name}: {before!r} then, {after!r} now")
     return found

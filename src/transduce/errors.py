@@ -1,9 +1,26 @@
-"""The one exception that stands for a mistake of the user's, not of the program's."""
+"""The one exception that stands for a mistake of the user's, not of the program's, and a help for its messages."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake the user can mend.
+    """A mistake the user can mend, or several that were found together: one argument each.
 
-    The message says what was given, what was expected, where, and what to do. The command line prints it
+    A message says what was given, what was expected, where, and what to do. The command line prints it
     without a traceback and exits with 2.
     """
+
+    def __init__(self, *messages: str) -> None:
+        super().__init__(*messages)
+
+    def __str__(self) -> str:
+        if len(self.args) == 1:
+            return self.args[0]
+        return "\n".join([f"{len(self.args)} problems:", *(f"  {message}" for message in self.args)])
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What a message about an unknown name ends with: "; did you mean 'small'?", or nothing if no known one is near."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class Log:
         os.fsync(self.file.fileno())
 
     def close(self) -> None:
+        """Nothing more is reported; what was is in the file."""
         self.file.close()
         if self.board is not None:
             self.board.close()
@@ -80,9 +82,14 @@ def _length(path: Path, after_step: int) -> int:
     return max((end for line, end in _lines(path) if line["step"] <= after_step), default=0)
 
 
+def board_problems() -> list[str]:
+    """What keeps TensorBoard events from being written."""
+    if find_spec("tensorboard") is not None:
+        return []
+    return ["--tensorboard needs the package tensorboard: pip install 'transduce[log]'"]
+
+
 def _board(folder: Path, after_step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("--tensorboard needs the package tensorboard: pip install 'transduce[log]'") from None
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(folder), purge_step=after_step + 1)

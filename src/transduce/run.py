@@ -23,40 +23,52 @@ from transduce.errors import UserError
 from transduce.tokens import Tokenizer
 
 
-def refuse_missing(paths: Sequence[Path]) -> None:
-    """Raise UserError naming every path that is not a file."""
-    missing = [f"{path} is no file" for path in paths if not path.is_file()]
-    if missing:
-        raise UserError("\n".join([*missing, "expected text files, line by line translations of each other"]))
+def missing_files(paths: Sequence[Path]) -> list[str]:
+    """A line for every path that is not a file."""
+    missing = dict.fromkeys(path for path in paths if not path.is_file())
+    return [f"{path} is no file; expected a text file, UTF-8, one sentence per line" for path in missing]
 
 
-def find_run(out: Path, resume: bool) -> tuple[Path | None, list[str]]:
-    """The checkpoint to go on from, and what to say about newer ones that are damaged.
-
-    UserError if `out` holds a run and going on was not asked for, or holds what is no run.
-    """
+def beginning_problems(out: Path, *, resume: bool, start_from: Path | None) -> list[str]:
+    """What keeps a run from beginning in `out`, or going on there, one line each."""
+    found = []
     if checkpoints(out) and not resume:
-        raise UserError(f"{out} holds a run already; add --resume to go on with it, or give another --out")
-    _refuse_other(out)
-    newest = newest_checkpoint(out) if resume else None
+        found.append(f"{out} holds a run already; add --resume to go on with it, or give another --out")
+    if start_from is not None and not start_from.is_dir():
+        found.append(f"--from {start_from}: no such folder; expected a model folder, such as RUN/model")
+    return [*found, *_other_problems(out)]
+
+
+def _other_problems(out: Path) -> list[str]:
+    """Protect what is not ours: a run would overwrite its config.json, and remove its data/."""
+    place = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not place.is_dir():
+        return [f"{place} is a file; --out {out} expects a folder"]
+    if (out / "manifest.json").exists():
+        return [f"{out} is a model; give another --out"]
+    if (out / "config.json").exists():
+        return _config_problems(out / "config.json")
+    for name in ("checkpoints", "data", "log.jsonl", "model", "tokenizer.json"):
+        if (out / name).exists():
+            return [f"{out / name} exists, but {out} is no run: it has no config.json; give another --out"]
+    return []
+
+
+def _config_problems(path: Path) -> list[str]:
+    try:
+        from_json(path.read_bytes(), path)
+    except UserError as mistake:
+        return [*mistake.args]
+    return []
+
+
+def find_run(out: Path) -> tuple[Path | None, list[str]]:
+    """The checkpoint to go on from, and what to say about newer ones that are damaged. UserError if all are."""
+    newest = newest_checkpoint(out)
     if newest is None:
         return None, []
     path, refused = newest
     return path, [*refused, f"the run goes on from {path.name} instead"] if refused else []
-
-
-def _refuse_other(out: Path) -> None:
-    """Protect what is not ours: a run would overwrite its config.json, and remove its data/."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; --out expects a folder")
-    if (out / "manifest.json").exists():
-        raise UserError(f"{out} is a model; give another --out")
-    if (out / "config.json").exists():
-        from_json((out / "config.json").read_bytes(), out / "config.json")
-        return
-    for name in ("checkpoints", "data", "log.jsonl", "model", "tokenizer.json"):
-        if (out / name).exists():
-            raise UserError(f"{out / name} exists, but {out} is no run: it has no config.json; give another --out")
 
 
 def claim(out: Path, config: Config, tokenizer: Tokenizer) -> None:

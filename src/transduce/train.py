@@ -34,16 +34,16 @@ from transduce.checkpoint import (
     set_weights,
     weights,
 )
-from transduce.config import Config, override, validate
+from transduce.config import Config, inherit, validate, without_effect
 from transduce.errors import UserError
 from transduce.evaluate import check_validation, validation_scores
-from transduce.log import Log
+from transduce.log import Log, board_problems
 from transduce.loss import projected_cross_entropy
 from transduce.model import Transformer, parameter_count
 from transduce.optimizer import adam, learning_rate
 from transduce.progress import Progress
-from transduce.recipes import find_recipe
-from transduce.run import claim, final_weights, find_run, holds, refuse_missing
+from transduce.recipes import configure
+from transduce.run import beginning_problems, claim, final_weights, find_run, holds, missing_files
 from transduce.stopping import StopSignal
 from transduce.tokens import Tokenizer
 from transduce.translate import MAX_LINE_TOKENS, Translator, load
@@ -78,32 +78,38 @@ def fit(
     recipe: a name, FILE.py:FUNCTION, or a Config. settings: overrides such as "train.max_steps=2000".
     Raises UserError for whatever the user can mend.
     """
-    config = override(recipe if isinstance(recipe, Config) else find_recipe(recipe)(), settings)
     texts = (Path(src), Path(tgt)), (Path(valid[0]), Path(valid[1]))
-    return load(train(config, train=texts[0], valid=texts[1], out=Path(out), resume=True))
+    return load(train(recipe, settings=settings, train=texts[0], valid=texts[1], out=Path(out), resume=True))
 
 
 def train(
-    config: Config,
+    recipe: str | Config,
     *,
     train: Pair,
     valid: Pair,
     out: Path,
+    settings: Sequence[str] = (),
     resume: bool = False,
     start_from: Path | None = None,
     tensorboard: bool = False,
 ) -> Path:
     """Train a model on the line-aligned texts `train` = (source, target), judge it on `valid`, and return RUN/model.
 
-    out: the folder of the run, RUN. resume: go on from its newest checkpoint, or begin if it has none.
+    recipe, settings: as in `fit`. out: the folder of the run, RUN. resume: go on from its newest checkpoint, or begin
+    if it has none.
     start_from: a model folder whose weights, tokenizer and architecture the run begins with (the optimizer is new).
     SIGINT and SIGTERM finish the step, save, and return; a second one ends the program at once.
-    Raises UserError for whatever the user can mend, all problems of the configuration at once, before reading text.
+    Raises UserError for whatever the user can mend: before anything is read, all that is wrong with the arguments.
     """
     # ---- what is asked, and what is there ------------------------------------------------------------------------
-    validate(config)
-    refuse_missing([*train, *valid])
-    found, passed_over = find_run(out, resume)
+    config, problems = configure(recipe, settings)
+    problems += without_effect(settings, start_from) if start_from else []
+    problems += missing_files([*train, *valid])
+    problems += beginning_problems(out, resume=resume, start_from=start_from)
+    problems += board_problems() if tensorboard else []
+    if problems:
+        raise UserError(*problems)
+    found, passed_over = find_run(out) if resume else (None, [])
     parent = load_model(start_from) if start_from else None
     valid_pairs = list(text.read_pairs(*valid))
     tokenizer = Tokenizer.load(out / "tokenizer.json") if found else _tokenizer(config, train, parent)
@@ -231,9 +237,7 @@ def _tokenizer(config: Config, train: Pair, parent: LoadedModel | None) -> Token
 def _fill_in(config: Config, tokenizer: Tokenizer, parent: Config | None) -> Config:
     """`config` with the vocabulary size of the tokenizer and, if there is a parent, with its architecture."""
     if parent is not None:
-        dropouts = {key: getattr(config.model, key) for key in ("dropout", "attention_dropout", "ffn_dropout")}
-        data = dataclasses.replace(config.data, tokenizer=parent.data.tokenizer, vocab_size=parent.data.vocab_size)
-        config = dataclasses.replace(config, model=dataclasses.replace(parent.model, **dropouts), data=data)
+        config = inherit(config, parent)
     if config.model.vocab_size not in (None, tokenizer.vocab_size):
         raise UserError(
             f"model.vocab_size={config.model.vocab_size}, but the tokenizer has {tokenizer.vocab_size} pieces; "

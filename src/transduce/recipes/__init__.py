@@ -3,13 +3,12 @@
 `--recipe NAME` takes a name of `RECIPES`; `--recipe FILE.py:FUNCTION` takes a function of your own.
 """
 
-import difflib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from transduce.config import Config
-from transduce.errors import UserError
+from transduce.config import Config, overridden, problems, value_problems
+from transduce.errors import UserError, nearest
 from transduce.recipes import demo, multi30k, small, t2t2018, table3, vaswani2017
 
 Recipe = Callable[[], Config]
@@ -28,6 +27,17 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+def configure(recipe: str | Config, settings: Sequence[str]) -> tuple[Config, list[str]]:
+    """The configuration of a recipe with `settings` applied, and all that is wrong with it, one line each."""
+    try:
+        config = recipe if isinstance(recipe, Config) else find_recipe(recipe)()
+    except UserError as mistake:  # the settings can be judged one by one all the same
+        config, found = overridden(Config(), settings)
+        return config, [*mistake.args, *found, *value_problems(config)]
+    config, found = overridden(config, settings)
+    return config, [*found, *problems(config)]
+
+
 def find_recipe(name: str) -> Recipe:
     """The recipe called `name`, or the function that FILE.py:FUNCTION names. The file is run, as Python files are.
 
@@ -38,9 +48,8 @@ def find_recipe(name: str) -> Recipe:
         return _from_file(Path(path), function)
     if name in RECIPES:
         return RECIPES[name]
-    close = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.4)
-    nearest = f"; did you mean {close[0]!r}?" if close else ""
-    raise UserError(f"no recipe is called {name!r}{nearest}\nThere are: {', '.join(RECIPES)}; or give FILE.py:FUNCTION")
+    hint = nearest(name, RECIPES) or "."
+    raise UserError(f"no recipe is called {name!r}{hint} There are {', '.join(RECIPES)}; or give FILE.py:FUNCTION")
 
 
 def _from_file(path: Path, function: str) -> Recipe:
