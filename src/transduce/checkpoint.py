@@ -79,6 +79,14 @@ def _put_in_place(building: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write `path`, whole or not at all, and as durably as a folder. An older one is replaced."""
+    building = path.with_name(f".tmp-{path.name}")
+    _write_synced(building, content)
+    building.replace(path)
+    _sync(path.parent)
+
+
 def _write_synced(path: Path, content: bytes) -> None:
     try:
         with path.open("wb") as file:
@@ -309,7 +317,7 @@ def prune_checkpoints(run: Path, keep: int, also: int | None, *, every: int = 1)
             shutil.rmtree(path)
     for folder in (run, run / "checkpoints"):
         for path in folder.glob(".tmp-*"):
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def drop_checkpoints_after(run: Path, step: int) -> None:

@@ -1,6 +1,5 @@
 """The folder of a run, RUN: whether one may begin there or go on, and the model that its checkpoints make."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from transduce.checkpoint import (
     regular_checkpoints,
     save_model,
     weights,
+    write_file,
 )
 from transduce.config import Config, TrainConfig, differences, from_json, to_json
 from transduce.errors import UserError
@@ -80,10 +80,8 @@ def claim(out: Path, config: Config, tokenizer: Tokenizer) -> None:
             raise UserError("\n".join([f"{out} was begun with another configuration:", *changed]))
         return
     out.mkdir(parents=True, exist_ok=True)
-    building = out / ".tmp-config.json"
-    building.write_text(to_json(config), encoding="utf-8")
-    os.replace(building, path)  # first of all, and whole: by it a run is known
-    tokenizer.save(out / "tokenizer.json")
+    write_file(path, to_json(config).encode())  # first of all: by it a run is known
+    write_file(out / "tokenizer.json", tokenizer.to_json().encode())
 
 
 def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple[dict[str, Tensor], str]:

@@ -43,6 +43,7 @@ from transduce.model import Transformer, parameter_count
 from transduce.optimizer import adam, learning_rate
 from transduce.progress import Progress
 from transduce.recipes import configure
+from transduce.report import refresh_report
 from transduce.run import beginning_problems, claim, final_weights, find_run, holds, missing_files
 from transduce.stopping import StopSignal
 from transduce.tokens import Tokenizer
@@ -139,11 +140,15 @@ def train(
         ema = {name: values.to(device) for name, values in checkpoint.ema.items()} if checkpoint.ema else None
         drop_checkpoints_after(out, tally.step)
 
-    def save() -> None:
-        state = {**dataclasses.asdict(tally), "data": dataclasses.asdict(data_state), "texts": texts}
-        save_checkpoint(out, _checkpoint(model, optimizer, ema, {**state, "since_report": meter.state()}))
+    def prune() -> None:
         every = config.train.checkpoint_every_steps
         prune_checkpoints(out, config.train.keep_checkpoints, tally.best_step, every=every)
+
+    def save() -> None:
+        log.sync()
+        state = {**dataclasses.asdict(tally), "data": dataclasses.asdict(data_state), "texts": texts}
+        save_checkpoint(out, _checkpoint(model, optimizer, ema, {**state, "since_report": meter.state()}))
+        prune()
 
     with (
         closing(Log(out, tally.step, tensorboard=tensorboard)) as log,
@@ -151,6 +156,8 @@ def train(
         StopSignal() as stop,
     ):
         progress.say([*passed_over, *_opening(config, batches, model, device, tally.step)])
+        if found:
+            prune()  # what a kill left half done
 
         # ---- the loop --------------------------------------------------------------------------------------------
         model.train()
@@ -190,6 +197,7 @@ def train(
                 log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
                 is_best = _note(tally, scores, config)
                 progress.evaluated(tally.step, scores, is_best)
+                progress.say(refresh_report(out))
                 if is_best:
                     save()
             due = tally.step % config.train.checkpoint_every_steps == 0
@@ -210,7 +218,7 @@ def train(
             in_words = _in_words(_judge(model, tokenizer, config, valid_pairs))
             facts["validation"] = f"{in_words}, on {valid[0].name} and {valid[1].name}"
         save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
-        progress.say(_summary(out, tally, origin, config, facts.get("validation")))
+        progress.say([*_summary(out, tally, origin, config, facts.get("validation")), *refresh_report(out)])
     return out / "model"
 
 
