@@ -191,8 +191,8 @@ def log_axis(values: Iterable[float]) -> Axis:
         ticks = [tick for tick in round_numbers(low, high) if low <= tick <= high]
         return Axis(low, high, ticks, _labels(ticks), logarithmic=True)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    digits = (1, 2, 3, 5) if high < 100 * low else (1, 2, 5) if high < 1_000 * low else (1,)
-    stride = math.ceil((last - first) / 6) if digits == (1,) else 1
+    digits = (1, 2, 3, 5, 7) if high < 30 * low else (1, 2, 5) if high < 1_000 * low else (1,)
+    stride = math.ceil((last - first) / 7) if digits == (1,) else 1
     ticks = [digit * 10.0**power for power in range(first, last + 1, stride) for digit in digits]
     ticks = [tick for tick in ticks if low <= tick <= high]
     return Axis(low, high, ticks, [_label(tick) for tick in ticks], logarithmic=True)
@@ -207,9 +207,9 @@ def round_numbers(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def _labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks of an axis in one unit and with the same digits."""
+    """The ticks of an axis in one unit and with the same digits: 0, 2.5k, 5.0k."""
     top = max(abs(tick) for tick in ticks)
-    unit, letter = (1e6, "M") if top >= 1e6 else (1e3, "k") if top >= 1e4 else (1, "")
+    unit, letter = (1e6, "M") if 1e6 <= top < 1e9 else (1e3, "k") if 1e4 <= top < 1e6 else (1, "")
     texts = [_label(tick / unit) for tick in ticks]
     if not any("e" in text for text in texts):
         digits = max(len(text.partition(".")[2]) for text in texts)

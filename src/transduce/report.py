@@ -27,7 +27,7 @@ from transduce.errors import UserError
 from transduce.log import reports
 
 _MOST_ROWS = 50  # of a table
-_LARGEST = 1e99  # what is larger counts as not finite: no axis could show it
+_LARGEST = 1e99  # what is larger counts as not finite, what is smaller than its inverse as 0: no axis could show it
 _MONTHS = "January February March April May June July August September October November December".split()
 
 # Key in the log: name on the page, and digits after the point (None: with an exponent).
@@ -109,7 +109,7 @@ def report(run: Path, now: float) -> str:
         state=state,
         progress=progress,
         percent=f"{100 * min(1, history.last_step / config.train.max_steps):.2f}",
-        headline=_headline(history, best),
+        headline=_headline(config, history, best),
         charts="\n".join(_chart(chart, thinned, history, best) for chart in _CHARTS),
         skips=_skips(history),
         figures=_figures(history, best),
@@ -141,7 +141,9 @@ def read_history(run: Path) -> History:
 
 
 def _finite(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else math.nan
+    if not isinstance(value, int | float) or not abs(value) < _LARGEST:
+        return math.nan
+    return float(value) if abs(value) > 1 / _LARGEST else 0.0
 
 
 def best_step(config: Config, history: History) -> int | None:
@@ -176,7 +178,7 @@ def _silent_seconds(run: Path, now: float) -> float:
     if not log.exists():
         return 0.0
     reported_at = log.stat().st_mtime
-    return math.inf if model.exists() and model.stat().st_mtime > reported_at else now - reported_at
+    return math.inf if model.exists() and model.stat().st_mtime >= reported_at else now - reported_at
 
 
 def _seconds_a_step(seconds: Curve, recent: int = 20) -> float:
@@ -210,12 +212,12 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
     return layers + positions + vocab_size * d * (3 - model.tie_src_tgt - model.tie_output)
 
 
-def _headline(history: History, best: int | None) -> str:
+def _headline(config: Config, history: History, best: int | None) -> str:
     """The scores of the best evaluation, and how far the training is."""
     shown, curves = [], history.curves
     if best is not None:
         names = {"valid_bleu": "BLEU", "valid_perplexity": "Perplexity", "valid_loss": "Validation loss"}
-        at_best = f"best model, step {best:,}"
+        at_best = f"best by {config.train.best_by}, step {best:,}"
         shown = [(name, _figure(key, curves[key].at(best)), at_best) for key, name in names.items()]
     if curves["loss"].steps:
         shown.append(("Training loss", _figure("loss", curves["loss"].last()), f"step {curves['loss'].steps[-1]:,}"))
