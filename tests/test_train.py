@@ -637,6 +637,7 @@ def test_the_log_and_the_run_folder_hold_what_is_promised(uninterrupted: dict[st
         "data",
         "log.jsonl",
         "model",
+        "report.html",
         "tokenizer.json",
     }
 
