@@ -209,8 +209,8 @@ def ending(run: Path) -> dict[str, Any]:
             found[name] = "folder"
         elif path.name == "manifest.json":  # lists a hash of times
             found[name] = sorted(read_folder(path.parent))
-        elif path.name == "README.md":
-            found[name] = "model card"
+        elif path.name in ("README.md", "report.html"):
+            found[name] = "page"
         elif path.name == "state.json":
             found[name] = _without_times(json.loads(path.read_bytes()))
         elif path.name == "log.jsonl":

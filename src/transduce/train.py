@@ -210,7 +210,8 @@ def train(
         finished = _is_finished(tally, config)
         final, origin = final_weights(config.train, out, tally.best_step)
         if holds(out / "model", final):
-            progress.say([f"at step {tally.step:,} of {config.train.max_steps:,}; {out / 'model'} is up to date"])
+            where = f"at step {tally.step:,} of {config.train.max_steps:,}"
+            progress.say([f"{where}; {out / 'model'} is up to date", *refresh_report(out)])
             return out / "model"
         facts = {"training": f"{tally.step:,} steps, {tally.seconds:,.0f} s, on {train[0].name} and {train[1].name}"}
         if finished:
