@@ -358,6 +358,42 @@ def test_accumulation_cuts_a_step_and_changes_none(store: TokenStore, tokenizer:
         assert max(len(part.src) for part in cut) - min(len(part.src) for part in cut) <= 1
 
 
+@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 2), (2, 1), (2, 3), (4, 1), (4, 2), (7, 5)])
+def test_all_ranks_together_see_what_one_alone_sees(
+    store: TokenStore, tokenizer: Tokenizer, ranks: int, accumulate: int
+) -> None:
+    """Each step's pairs are dealt to ranks and micro-batches; with more hands than pairs some get none."""
+    alone = Batches(store, tokenizer, CONFIG, seed=3)
+    count = len(alone.plan(0)) + 3
+    streams = [
+        steps(Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate, rank=rank, ranks=ranks), State(), count)
+        for rank in range(ranks)
+    ]
+    without = 0
+    for (whole,), state in steps(alone, State(), count):
+        found = [next(stream) for stream in streams]
+        assert all(after == state for _, after in found)
+        hands = [micro_batches for micro_batches, _ in found]
+        for part in range(ranks * accumulate):  # part p is pairs p, p + parts, ... and goes to rank p % ranks
+            expected = whole.pairs[part :: ranks * accumulate].tolist()
+            if expected:
+                assert hands[part % ranks][part // ranks].pairs.tolist() == expected
+        assert sum(map(len, hands)) == min(ranks * accumulate, len(whole.pairs))
+        assert sorted(p for hand in hands for part in hand for p in as_pairs(part)) == sorted(as_pairs(whole))
+        without += any(not hand for hand in hands)
+    assert without or ranks < 4
+
+
+def test_a_batch_knows_its_pairs_and_where_they_are(store: TokenStore, tokenizer: Tokenizer) -> None:
+    batches = Batches(store, tokenizer, CONFIG, seed=3, accumulate=2)
+    for micro_batches, _ in steps(batches, State(), 20):
+        for batch in micro_batches:
+            assert batch.pairs.dtype == np.int64
+            assert as_pairs(batch) == [contents(store)[pair] for pair in batch.pairs]
+    assert batches.where(np.array([2, 16])) == f"{store.paths[0]} and {store.paths[1]}, lines 3, 17"
+    assert batches.where(np.arange(30)).endswith("lines " + ", ".join(map(str, range(1, 21))) + " and 10 more")
+
+
 def test_tokens_of_a_step_stay_within_the_budget(store: TokenStore, tokenizer: Tokenizer) -> None:
     for batch_tokens in (60, 61, 120, 1000):
         batches = Batches(store, tokenizer, DataConfig(batch_tokens=batch_tokens, max_tokens=60), seed=3)

@@ -188,7 +188,7 @@ class State:
 class Batch:
     """Padded ids of pairs. src (B,S) ends in EOS; tgt_in (B,T) is BOS and the target; tgt_out (B,T) target and EOS.
 
-    src_mask (B,S) and tgt_mask (B,T) are True where a token is real.
+    src_mask (B,S) and tgt_mask (B,T) are True where a token is real. pairs: their numbers in the store, int64 (B,).
     """
 
     src: Tensor
@@ -196,11 +196,12 @@ class Batch:
     tgt_in: Tensor
     tgt_out: Tensor
     tgt_mask: Tensor
+    pairs: np.ndarray
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
         parts = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask)
-        return Batch(*(part.to(device, non_blocking=True) for part in parts))
+        return Batch(*(part.to(device, non_blocking=True) for part in parts), self.pairs)
 
 
 def pad(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -212,27 +213,42 @@ def pad(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
-def collate(src: list[np.ndarray], tgt: list[np.ndarray]) -> Batch:
-    """A batch of pairs given as ids without BOS and EOS."""
+def collate(src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | None = None) -> Batch:
+    """A batch of pairs given as ids without BOS and EOS. pairs: their numbers in a store; None: they count from 0."""
     src_ids, src_mask = pad([np.append(ids, EOS) for ids in src])
     tgt_in, tgt_mask = pad([np.concatenate(([BOS], ids)) for ids in tgt])
     tgt_out, _ = pad([np.append(ids, EOS) for ids in tgt])
-    return Batch(src_ids, src_mask, tgt_in, tgt_out, tgt_mask)
+    numbers = np.arange(len(src)) if pairs is None else pairs.astype(np.int64)
+    return Batch(src_ids, src_mask, tgt_in, tgt_out, tgt_mask, numbers)
 
 
 GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log.md); batches leave room for it
 
 
+SHOWN = 20  # line numbers in a message
+
+
 class Batches:
     """The endless stream of training batches of a store.
 
-    Each item is the micro-batches of one optimizer step, and the state after it. Raises UserError if `config` leaves
-    no pair to train on.
+    Each item is this rank's micro-batches of one optimizer step, and the state after it. The pairs of a step are dealt
+    like cards, first to the ranks, then to the micro-batches of each: all ranks together see what one alone would. The
+    last ranks may get none. Raises UserError if `config` leaves no pair to train on.
     """
 
-    def __init__(self, store: TokenStore, tokenizer: Tokenizer, config: DataConfig, *, seed: int, accumulate: int = 1):
+    def __init__(
+        self,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        config: DataConfig,
+        *,
+        seed: int,
+        accumulate: int = 1,
+        rank: int = 0,
+        ranks: int = 1,
+    ):
         self.store, self.tokenizer, self.config = store, tokenizer, config
-        self.seed, self.accumulate = seed, accumulate
+        self.seed, self.accumulate, self.rank, self.ranks = seed, accumulate, rank, ranks
         self.pairs = usable(store, config.max_tokens)
         if not len(self.pairs):
             raise UserError(
@@ -256,11 +272,18 @@ class Batches:
         budget = int(self.config.batch_tokens / (1 + GROWTH * self.config.bpe_dropout))
         return plan(self.src_lengths, self.tgt_lengths, batch_tokens=budget, seed=self.seed, epoch=epoch)
 
+    def where(self, pairs: np.ndarray) -> str:
+        """Where the text of `pairs` is, for a message: "train.en and train.de, lines 3, 17"."""
+        shown = ", ".join(f"{pair + 1}" for pair in pairs[:SHOWN])
+        more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
+        return f"{self.store.paths[0]} and {self.store.paths[1]}, lines {shown}{more}"
+
     def _step(self, members: np.ndarray, epoch: int) -> list[Batch]:
-        """The micro-batches of one step: every `accumulate`-th pair, so that they are of like size."""
+        """This rank's micro-batches of one step: part p of all is every pair p, p + parts, ..., so of like size."""
         src, tgt = self._side(0, members, epoch), self._side(1, members, epoch)
-        parts = min(self.accumulate, len(members))
-        return [collate(src[part::parts], tgt[part::parts]) for part in range(parts)]
+        parts = self.ranks * self.accumulate
+        mine = range(self.rank, min(parts, len(members)), self.ranks)
+        return [collate(src[part::parts], tgt[part::parts], members[part::parts]) for part in mine]
 
     def _side(self, side: int, members: np.ndarray, epoch: int) -> list[np.ndarray]:
         """The ids of one side of `members`; if BPE-dropout makes them too many, the last ones go without it."""
