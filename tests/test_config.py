@@ -453,4 +453,8 @@ def test_any_value_in_any_place_is_read_or_refused(value: Any) -> None:
 def test_differences_name_what_changed() -> None:
     assert differences(Config(), Config()) == []
     other = override(Config(), ["train.max_steps=5", "model.d_k=32"])
-    assert differences(Config(), other) == ["  model.d_k: None then, 32 now", "  train.max_steps: 100000 then, 5 now"]
+    assert differences(Config(), other) == [
+        "  model.d_k: None then, 32 now",
+        "  train.max_steps: 100000 then, 5 now (--allow-change train.max_steps lets it)",
+    ]
+    assert differences(Config(), other, ["train.max_steps"]) == ["  model.d_k: None then, 32 now"]

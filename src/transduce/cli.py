@@ -103,6 +103,9 @@ def demo(*, out: Path = Path("transduce-demo")) -> None:
       --valid valid.en valid.de --out run
   transduce train --recipe small --train train.en train.de \\
       --valid valid.en valid.de --out run --resume
+  transduce train --recipe small --train train.en train.de \\
+      --valid valid.en valid.de --out run --resume \\
+      --set train.max_steps=20000 --allow-change train.max_steps
   transduce train --recipe vaswani2017-base --set train.accumulate=8 \\
       --train train.en train.de --valid valid.en valid.de --out run""",
 )
@@ -115,6 +118,7 @@ def train(
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
     start_from: Annotated[Path | None, Parameter(name="--from")] = None,
     resume: bool = False,
+    allow_change: list[str] | None = None,
     tensorboard: bool = False,
 ) -> None:
     """Train a model on two line-aligned text files. The model to use is then in OUT/model.
@@ -135,6 +139,9 @@ def train(
         A model folder to go on from, on other data: its weights, tokenizer and architecture are kept.
     resume
         Go on with the run in OUT from its newest checkpoint.
+    allow_change
+        With --resume, a setting in which the run may differ from what it was begun with: train.max_steps,
+        train.accumulate, train.log_every_steps, train.keep_checkpoints or train.patience. May be repeated.
     tensorboard
         Write TensorBoard events to OUT/tensorboard as well.
     """
@@ -147,6 +154,7 @@ def train(
         valid=valid,
         out=out,
         resume=resume,
+        allow_change=allow_change or [],
         start_from=start_from,
         tensorboard=tensorboard,
     )

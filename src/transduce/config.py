@@ -76,7 +76,7 @@ class TrainConfig:
     average_checkpoints: int = 5  # newest checkpoints whose mean is the final model when use="average" (§6.1)
     ema_decay: float | None = None  # exponential moving average of the weights; None: not computed
     use: Literal["average", "best", "ema", "last"] = "average"  # which weights become RUN/model
-    best_by: Literal["loss", "bleu"] = "loss"  # what "best" and patience look at on the validation text
+    best_by: Literal["loss", "bleu"] = "loss"  # what "best" and patience look at, every evaluate_every_steps
     patience: int | None = None  # evaluations without a new best before training stops; None: never stop early
 
 
@@ -211,6 +211,38 @@ def without_effect(settings: Sequence[str], start_from: Path) -> list[str]:
         for setting in settings
         if setting.partition("=")[0] in INHERITED
     ]
+
+
+# ---- going on with a run -----------------------------------------------------------------------------------------
+
+# What a step does hangs on none of these, only how many there are, how they are cut, and what is kept and told of them.
+CHANGEABLE = (
+    "train.max_steps",
+    "train.accumulate",
+    "train.log_every_steps",
+    "train.keep_checkpoints",
+    "train.patience",
+)
+
+
+def permission_problems(allowed: Sequence[str]) -> list[str]:
+    """Which of the keys `allowed` may not change within a run, one line each."""
+    return [
+        f"--allow-change {name}: another value would make another run; expected {', '.join(CHANGEABLE)}"
+        for name in allowed
+        if name not in CHANGEABLE
+    ]
+
+
+def differences(old: Config, new: Config, allowed: Sequence[str] = ()) -> list[str]:
+    """The keys, but for those `allowed`, in which a run's configuration differs from what is asked now, a line each."""
+    found = []
+    for name in keys():
+        before, after = _value(old, name), _value(new, name)
+        if before != after and name not in allowed:
+            remedy = f" (--allow-change {name} lets it)" if name in CHANGEABLE else ""
+            found.append(f"  {name}: {before!r} then, {after!r} now{remedy}")
+    return found
 
 
 # ---- validation --------------------------------------------------------------------------------------------------
@@ -381,14 +413,4 @@ def _key_problems(content: Mapping[str, Any]) -> list[str]:
         known = [f.name for f in dataclasses.fields(section)]
         found += [f"  unknown key '{name}.{key}'{nearest(key, known)}" for key in given if key not in known]
         found += [f"  key '{name}.{key}' is missing" for key in known if key not in given]
-    return found
-
-
-def differences(old: Config, new: Config) -> list[str]:
-    """The keys in which two configurations differ, one line each."""
-    found = []
-    for name in keys():
-        before, after = _value(old, name), _value(new, name)
-        if before != after:
-            found.append(f"  {name}: {before!r} then, {after!r} now")
     return found

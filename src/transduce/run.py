@@ -15,10 +15,11 @@ from transduce.checkpoint import (
     newest_checkpoint,
     regular_checkpoints,
     save_model,
+    step_of,
     weights,
     write_file,
 )
-from transduce.config import Config, TrainConfig, differences, from_json, to_json
+from transduce.config import Config, TrainConfig, differences, from_json, permission_problems, to_json
 from transduce.errors import UserError
 from transduce.tokens import Tokenizer
 
@@ -29,9 +30,13 @@ def missing_files(paths: Sequence[Path]) -> list[str]:
     return [f"{path} is no file; expected a text file, UTF-8, one sentence per line" for path in missing]
 
 
-def beginning_problems(out: Path, *, resume: bool, start_from: Path | None) -> list[str]:
+def beginning_problems(
+    out: Path, *, resume: bool, start_from: Path | None, allow_change: Sequence[str] = ()
+) -> list[str]:
     """What keeps a run from beginning in `out`, or going on there, one line each."""
-    found = []
+    found = permission_problems(allow_change)
+    if allow_change and not resume:
+        found.append(f"--allow-change {' '.join(allow_change)} has no effect without --resume")
     if checkpoints(out) and not resume:
         found.append(f"{out} holds a run already; add --resume to go on with it, or give another --out")
     if start_from is not None and not start_from.is_dir():
@@ -71,17 +76,32 @@ def find_run(out: Path) -> tuple[Path | None, list[str]]:
     return path, [*refused, f"the run goes on from {path.name} instead"] if refused else []
 
 
-def claim(out: Path, config: Config, tokenizer: Tokenizer) -> None:
-    """Write config.json and tokenizer.json, or refuse to go on with another configuration than the run's."""
+def claim(out: Path, config: Config, tokenizer: Tokenizer, allow_change: Sequence[str]) -> None:
+    """Write config.json and tokenizer.json, or refuse to go on with another configuration than the run's.
+
+    allow_change: the keys in which it may differ; config.json then holds the new values.
+    """
     path = out / "config.json"
     if checkpoints(out):
-        changed = differences(from_json(path.read_bytes(), path), config)
-        if changed:
-            raise UserError("\n".join([f"{out} was begun with another configuration:", *changed]))
+        begun_with = from_json(path.read_bytes(), path)
+        _refuse_change(out, begun_with, config, allow_change)
+        if config != begun_with:
+            write_file(path, to_json(config).encode())
         return
     out.mkdir(parents=True, exist_ok=True)
     write_file(path, to_json(config).encode())  # first of all: by it a run is known
     write_file(out / "tokenizer.json", tokenizer.to_json().encode())
+
+
+def _refuse_change(out: Path, old: Config, new: Config, allow_change: Sequence[str]) -> None:
+    changed = differences(old, new, allow_change)
+    if changed:
+        raise UserError("\n".join([f"{out} was begun with another configuration:", *changed]))
+    done = step_of(checkpoints(out)[-1])
+    if new.train.max_steps < done:
+        raise UserError(
+            f"train.max_steps={new.train.max_steps}, but {out} has done {done} steps; expected at least that"
+        )
 
 
 def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple[dict[str, Tensor], str]:

@@ -61,7 +61,6 @@ class Tally:
     best_step: int | None = None
     best_score: float | None = None  # validation loss or BLEU at best_step
     evaluations_since_best: int = 0
-    stopped_early: bool = False
 
 
 def fit(
@@ -72,15 +71,28 @@ def fit(
     out: str | Path,
     recipe: str | Config = "small",
     settings: Sequence[str] = (),
+    allow_change: Sequence[str] = (),
 ) -> Translator:
     """Train on the line-aligned texts `src` and `tgt` and return the model, ready to translate.
 
     valid: two more such texts to judge by. out: the folder of the run; if it holds a run, that one goes on.
     recipe: a name, FILE.py:FUNCTION, or a Config. settings: overrides such as "train.max_steps=2000".
+    allow_change: keys, such as "train.max_steps", in which the recipe and settings may differ from those of a run that
+    goes on (see `config.CHANGEABLE`).
     Raises UserError for whatever the user can mend.
     """
     texts = (Path(src), Path(tgt)), (Path(valid[0]), Path(valid[1]))
-    return load(train(recipe, settings=settings, train=texts[0], valid=texts[1], out=Path(out), resume=True))
+    return load(
+        train(
+            recipe,
+            settings=settings,
+            train=texts[0],
+            valid=texts[1],
+            out=Path(out),
+            resume=True,
+            allow_change=allow_change,
+        )
+    )
 
 
 def train(
@@ -91,13 +103,14 @@ def train(
     out: Path,
     settings: Sequence[str] = (),
     resume: bool = False,
+    allow_change: Sequence[str] = (),
     start_from: Path | None = None,
     tensorboard: bool = False,
 ) -> Path:
     """Train a model on the line-aligned texts `train` = (source, target), judge it on `valid`, and return RUN/model.
 
-    recipe, settings: as in `fit`. out: the folder of the run, RUN. resume: go on from its newest checkpoint, or begin
-    if it has none.
+    recipe, settings, allow_change: as in `fit`. out: the folder of the run, RUN. resume: go on from its newest
+    checkpoint, or begin if it has none.
     start_from: a model folder whose weights, tokenizer and architecture the run begins with (the optimizer is new).
     SIGINT and SIGTERM finish the step, save, and return; a second one ends the program at once.
     Raises UserError for whatever the user can mend: before anything is read, all that is wrong with the arguments.
@@ -106,7 +119,7 @@ def train(
     config, problems = configure(recipe, settings)
     problems += without_effect(settings, start_from) if start_from else []
     problems += missing_files([*train, *valid])
-    problems += beginning_problems(out, resume=resume, start_from=start_from)
+    problems += beginning_problems(out, resume=resume, start_from=start_from, allow_change=allow_change)
     problems += board_problems() if tensorboard else []
     if problems:
         raise UserError(*problems)
@@ -117,7 +130,7 @@ def train(
     config = _fill_in(config, tokenizer, parent.config if parent else None)
     longest = min(MAX_LINE_TOKENS, (config.model.max_positions or sys.maxsize) - 1)  # with BOS or EOS one more
     check_validation(valid_pairs, tokenizer, longest, valid[0].name)
-    claim(out, config, tokenizer)
+    claim(out, config, tokenizer, allow_change)
 
     # ---- data ----------------------------------------------------------------------------------------------------
     store = open_store(out / "data" / "train", *train, tokenizer)
@@ -131,7 +144,7 @@ def train(
     if parent:
         set_weights(model, weights(parent.model), str(start_from))
     optimizer = adam(model.parameters(), config.train.adam_beta2)
-    ema = _copy(model) if config.train.ema_decay else None
+    ema = _copy(model) if config.train.ema_decay is not None else None
     tally, data_state, meter = Tally(), State(), _Meter(device)
     if found:
         checkpoint = load_checkpoint(found)
@@ -360,7 +373,11 @@ def _diverged(what: str, tally: Tally) -> UserError:
 
 
 def _is_finished(tally: Tally, config: Config) -> bool:
-    return tally.step >= config.train.max_steps or tally.stopped_early
+    return tally.step >= config.train.max_steps or _out_of_patience(tally, config)
+
+
+def _out_of_patience(tally: Tally, config: Config) -> bool:
+    return config.train.patience is not None and tally.evaluations_since_best >= config.train.patience
 
 
 def _judge(
@@ -389,13 +406,17 @@ def _in_words(scores: dict[str, float]) -> str:
 
 
 def _note(tally: Tally, scores: dict[str, float], config: Config) -> bool:
-    """Keep count of the best evaluation; whether this one is."""
+    """Keep count of the best evaluation; whether this one is.
+
+    Out of turn, after the last step, it does not count: in a run that was asked for more steps it would not have been.
+    """
+    if tally.step % config.train.evaluate_every_steps:
+        return False
     score = scores["loss"] if config.train.best_by == "loss" else -scores["bleu"]
     if tally.best_score is None or score < tally.best_score:
         tally.best_step, tally.best_score, tally.evaluations_since_best = tally.step, score, 0
         return True
     tally.evaluations_since_best += 1
-    tally.stopped_early = tally.evaluations_since_best == config.train.patience
     return False
 
 
@@ -439,7 +460,8 @@ def _restore(
 
 
 def _summary(out: Path, tally: Tally, origin: str, config: Config, validation: str | None) -> list[str]:
-    done = "stopped early" if tally.stopped_early else "finished" if _is_finished(tally, config) else "interrupted"
+    finished = "stopped early" if _out_of_patience(tally, config) else "finished"
+    done = finished if _is_finished(tally, config) else "interrupted"
     return [
         f"{done} at step {tally.step:,} of {config.train.max_steps:,} after {tally.seconds:,.0f} s of training",
         f"{out / 'model'} is {origin}",
