@@ -1,0 +1,1 @@
+"""Studies: the tables of the paper as commands."""
