@@ -144,7 +144,7 @@ class Disk:
     def _note_renaming(self, old: Path, new: Path) -> None:
         before = None
         if new.is_file():
-            before = self.folder.with_name(f"{self.folder.name}.before-{len(self.operations)}")
+            before = self.folder.with_name(f"{self.folder.name}.before-{len(self.operations)}-of-{os.getpid()}")
             os.link(new, before)
         self.renamed.append((old, new, before))
 
