@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transduce.config import (
+    FIXED_PIECES,
     SECTIONS,
     Config,
     DataConfig,
@@ -26,6 +27,8 @@ from transduce.config import (
     validate,
 )
 from transduce.errors import UserError
+from transduce.search import Request
+from transduce.tokens import Tokenizer
 
 
 def value_of(config: Config, name: str) -> Any:
@@ -245,13 +248,16 @@ def test_every_problem_is_named_at_once() -> None:
 
 
 def test_several_problems_are_counted_and_one_stands_alone() -> None:
-    with pytest.raises(UserError, match="^train.seed=-1: expected 0 or more$"):
+    with pytest.raises(UserError, match=r"^train.seed=-1: expected 0 or more, below 2\^63$"):
         override(Config(), ["train.seed=-1"])
     with pytest.raises(UserError, match="^2 problems:\n  train.max_steps=0: .*\n  train.seed=-1: "):
         override(Config(), ["train.seed=-1", "train.max_steps=0"])
 
 
 # ---- validation --------------------------------------------------------------------------------------------------
+
+
+HUGE = str((1 << 63) - 1)
 
 
 @pytest.mark.parametrize(
@@ -264,12 +270,18 @@ def test_several_problems_are_counted_and_one_stands_alone() -> None:
         ("train.lr_factor", ("1e-9",), ("0", "-1", "nan", "inf")),
         ("train.adam_beta2", ("0",), ("1", "1.5", "nan")),
         ("train.label_smoothing", ("0",), ("1", "-0.1")),
-        ("train.seed", ("0", str((1 << 63) - 1)), ("-1", str(1 << 63))),
-        ("train.max_steps", ("1",), ("0", "-5", "1" + 30 * "0")),
+        ("train.seed", ("0", HUGE), ("-1", str(1 << 63))),
+        ("train.max_steps", ("1", HUGE), ("0", "-5", "1" + 30 * "0")),
         ("train.patience", ("1", "null"), ("0",)),
-        ("search.alpha", ("0", "3"), ("-0.1", "nan", "inf")),
-        ("search.beam_size", ("1",), ("0",)),
-        ("search.min_tokens", ("0",), ("-1",)),
+        ("train.accumulate", ("10000",), ("0", "10001")),
+        ("search.alpha", ("0", "3", "10"), ("-0.1", "10.001", "nan", "inf", "1e300")),
+        ("search.beam_size", ("1", "10000"), ("0", "10001", HUGE)),
+        ("search.max_extra_tokens", ("1", "1000000"), ("0", "1000001", HUGE)),
+        ("search.min_tokens", ("0", "50"), ("-1", "51", HUGE)),
+        ("model.n_layers", ("10000",), ("10001", HUGE)),
+        ("model.d_ff", ("1000000",), ("1000001", HUGE)),
+        ("data.vocab_size", ("261", "1000000"), ("-1", "0", "1", "260", "1000001", HUGE)),
+        ("data.max_tokens", ("2",), ("1", "0")),
     ],
 )
 def test_ranges(name: str, good: tuple[str, ...], bad: tuple[str, ...]) -> None:
@@ -284,7 +296,8 @@ def test_every_number_has_a_range() -> None:
     for name in keys():
         numeric = any(part in (int, float) for part in get_args(HINTS[name]) or (HINTS[name],))
         if numeric:
-            assert any(f"{name}=-7" in line for line in refusal(Config(), f"{name}=-7")), name
+            (line,) = refusal(Config(), f"{name}=-7")
+            assert line.startswith(f"{name}=-7")
 
 
 @pytest.mark.parametrize(
@@ -299,6 +312,8 @@ def test_every_number_has_a_range() -> None:
         (["train.ema_decay=0.999"], "train.ema_decay=0.999 has no effect with train.use='average'"),
         (["train.average_checkpoints=6"], "is more than train.keep_checkpoints=5"),
         (["train.use=last", "train.average_checkpoints=3"], "train.average_checkpoints has no effect"),
+        (["search.max_extra_tokens=9", "search.min_tokens=10"], "expected at most search.max_extra_tokens=9"),
+        (["data.tokenizer=wordpiece", "data.vocab_size=516"], "expected more than 516"),
         (["data.batch_tokens=255"], "data.max_tokens=256 is more than data.batch_tokens=255"),
         (["model.n_heads=7"], "model.d_model=512 is not a multiple of model.n_heads=7"),
         (["model.n_heads=7", "model.d_k=64"], "is not a multiple"),
@@ -321,12 +336,30 @@ def test_what_would_be_ignored_or_cannot_be_is_refused(settings: list[str], word
         ["train.average_checkpoints=6", "train.keep_checkpoints=6"],
         ["train.use=last", "train.keep_checkpoints=1"],
         ["data.batch_tokens=256"],
+        ["search.max_extra_tokens=9", "search.min_tokens=9"],
+        ["data.tokenizer=wordpiece", "data.vocab_size=517"],
         ["model.n_heads=7", "model.d_k=64", "model.d_v=32"],
         ["model.d_model=7", "model.n_heads=7", "model.positions=learned", "model.max_positions=256"],
     ],
 )
 def test_what_is_near_a_refusal_and_right(settings: list[str]) -> None:
     override(Config(), settings)
+
+
+@pytest.mark.parametrize("kind", FIXED_PIECES)
+def test_a_tokenizer_has_room_for_more_than_its_fixed_pieces(kind: str) -> None:
+    assert Tokenizer.learn(["a"], kind=kind, vocab_size=1_000).vocab_size >= FIXED_PIECES[kind]
+    with pytest.raises(UserError, match=f"{FIXED_PIECES[kind]}"):
+        Tokenizer.learn(["a"], kind=kind, vocab_size=FIXED_PIECES[kind])
+    with pytest.raises(UserError, match=f"expected more than {FIXED_PIECES[kind]}"):
+        override(Config(), [f"data.tokenizer={kind}", f"data.vocab_size={FIXED_PIECES[kind]}"])
+
+
+@pytest.mark.parametrize("alpha", ["0", "10"])
+def test_the_search_takes_every_alpha_that_a_configuration_may_have(alpha: str) -> None:
+    search = override(Config(), [f"search.alpha={alpha}", "search.length_penalty=power"]).search
+    request = Request(max_lengths=[9], bos=1, eos=2, length_penalty=search.length_penalty, alpha=search.alpha)
+    assert 1 <= request.penalty(1_000_000) < float("inf")
 
 
 def test_types_of_a_configuration_made_in_python_are_checked_too() -> None:
@@ -416,13 +449,13 @@ def without(name: str, key: str | None = None) -> str:
         (changed(model={"d_modle": 1}), "unknown key 'model.d_modle'; did you mean 'd_model'?"),
         (without("model", "norm"), "key 'model.norm' is missing"),
         (changed(model={"d_model": "512"}), "model.d_model='512': expected an integer"),
-        (changed(model={"n_heads": 0}), "model.n_heads=0: expected at least 1"),
+        (changed(model={"n_heads": 0}), "model.n_heads=0: expected 1 to 10,000"),
         (changed(model={"n_heads": None}), "model.n_heads=None: expected an integer"),
         (changed(model={"norm": ["post"]}), "model.norm=['post']: expected one of"),
         (changed(model={"d_model": {"a": 1}}), "expected an integer"),
         (changed(model={"dropout": float("nan")}), "model.dropout=nan"),
         (changed(train={"lr_factor": float("inf")}), "train.lr_factor=inf"),
-        (changed(train={"seed": 1 << 80}), "expected at most"),
+        (changed(train={"seed": 1 << 80}), "below 2^63"),
         (changed(train={"max_steps": True}), "train.max_steps=True: expected an integer"),
     ],
 )

@@ -465,6 +465,13 @@ def test_last_ema_and_best(uninterrupted: dict[str, Path], texts: Texts, tmp_pat
         assert sum(run.holds(folder / "model", other) for other in expected.values()) == 1 or best_step == 60
 
 
+def test_a_moving_average_that_does_not_look_back_is_the_last_checkpoint(texts: Texts, tmp_path: Path) -> None:
+    config = with_train(CONFIG, use="ema", ema_decay=0.0, max_steps=2)
+    model = load_model(training.train(config, out=tmp_path / "run", **texts)).model
+    last = load_checkpoint(checkpoints(tmp_path / "run")[-1])
+    assert all(weights(model)[name].equal(value) for name, value in last.weights.items())
+
+
 def test_ema_is_what_it_says() -> None:
     model = Transformer(ModelConfig(vocab_size=9, d_model=4, n_layers=1, n_heads=1, d_ff=4))
     ema = weights(model)

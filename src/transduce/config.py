@@ -7,7 +7,7 @@ only override; what is written to disk is JSON. Every default is here and nowher
 import dataclasses
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -255,9 +255,12 @@ def validate(config: Config) -> None:
 
 def problems(config: Config) -> list[str]:
     """Everything that is wrong with `config`, one line each; empty when all is well."""
-    wrong_types = _type_problems(config)
-    combinations = [] if wrong_types else [*model_problems(config.model), *_combination_problems(config)]
-    return [*wrong_types, *_range_problems(config), *combinations]
+    found = value_problems(config)
+    if _type_problems(config):
+        return found
+    blamed = [line[: line.index("=") + 1] for line in found]  # a combination with a wrong value is no further problem
+    combinations = [*model_problems(config.model), *_combination_problems(config)]
+    return [*found, *(line for line in combinations if not any(name in line for name in blamed))]
 
 
 def value_problems(config: Config) -> list[str]:
@@ -277,38 +280,43 @@ def _type_problems(config: Config) -> list[str]:
     return found
 
 
-AT_LEAST_ONE = (
-    "model.vocab_size model.d_model model.n_layers model.n_heads model.d_k model.d_v model.d_ff model.max_positions "
-    "data.vocab_size data.batch_tokens data.max_tokens train.max_steps train.warmup_steps train.accumulate "
-    "train.log_every_steps train.evaluate_every_steps train.checkpoint_every_steps train.keep_checkpoints "
-    "train.average_checkpoints train.patience search.beam_size search.max_extra_tokens"
-).split()
-AT_LEAST_ZERO = "train.seed search.alpha search.min_tokens".split()
-LARGEST = (1 << 63) - 1  # of any number: what torch and numpy hold; infinity is above it
-ABOVE_ZERO = "model.norm_eps train.lr_factor".split()
-BELOW_ONE = (
-    "model.dropout model.attention_dropout model.ffn_dropout data.bpe_dropout train.label_smoothing "
-    "train.adam_beta2 train.ema_decay"
-).split()
+# What is expected, whether a value is that, and of which keys. The bounds of sizes are far above what memory holds;
+# above them torch and tokenizers end with an overflow instead of a message.
+RANGES: list[tuple[str, Callable[[float], bool], str]] = [
+    (
+        "1 to 1,000,000",
+        lambda x: 1 <= x <= 1_000_000,
+        "model.vocab_size model.d_model model.d_k model.d_v model.d_ff model.max_positions data.vocab_size "
+        "search.max_extra_tokens",
+    ),
+    ("1 to 10,000", lambda x: 1 <= x <= 10_000, "model.n_layers model.n_heads train.accumulate search.beam_size"),
+    ("at least 2, for the end of sentence counts, below 2^63", lambda x: 2 <= x < 1 << 63, "data.max_tokens"),
+    (
+        "at least 1, below 2^63",
+        lambda x: 1 <= x < 1 << 63,
+        "data.batch_tokens train.max_steps train.warmup_steps train.log_every_steps train.evaluate_every_steps "
+        "train.checkpoint_every_steps train.keep_checkpoints train.average_checkpoints train.patience",
+    ),
+    ("0 or more, below 2^63", lambda x: 0 <= x < 1 << 63, "train.seed"),
+    ("0 or more", lambda x: x >= 0, "search.min_tokens"),
+    ("a number above 0, below 2^63", lambda x: 0 < x < 1 << 63, "model.norm_eps train.lr_factor"),
+    ("a number from 0 to 10", lambda x: 0 <= x <= 10, "search.alpha"),
+    (
+        "a number from 0 to below 1",
+        lambda x: 0 <= x < 1,
+        "model.dropout model.attention_dropout model.ffn_dropout data.bpe_dropout train.label_smoothing "
+        "train.adam_beta2 train.ema_decay",
+    ),
+]
 
 
 def _range_problems(config: Config) -> list[str]:
-    rules = [
-        (AT_LEAST_ONE, lambda x: x >= 1, "expected at least 1"),
-        (AT_LEAST_ZERO, lambda x: x >= 0, "expected 0 or more"),
-        (ABOVE_ZERO, lambda x: x > 0, "expected a number above 0"),
-        (BELOW_ONE, lambda x: 0 <= x < 1, "expected a number from 0 to below 1"),
-    ]
     found = []
-    for names, holds, expectation in rules:
-        for name in names:
+    for expectation, holds, names in RANGES:
+        for name in names.split():
             value = _value(config, name)
-            if not isinstance(value, int | float):
-                continue
-            if not holds(value):
-                found.append(f"{name}={value}: {expectation}")
-            elif value > LARGEST:
-                found.append(f"{name}={value}: expected at most {LARGEST}")
+            if isinstance(value, int | float) and not holds(value):
+                found.append(f"{name}={value}: expected {expectation}")
     return found
 
 
@@ -331,11 +339,19 @@ def model_problems(model: ModelConfig) -> list[str]:
     return found
 
 
+FIXED_PIECES = {"bpe": 260, "wordpiece": 516}  # of every tokenizer of a kind
+
+
 def _combination_problems(config: Config) -> list[str]:
     model, data, train, search = config.model, config.data, config.train, config.search
     found = []
     if data.bpe_dropout and data.tokenizer != "bpe":
         found.append(f"data.bpe_dropout={data.bpe_dropout} needs data.tokenizer='bpe', not {data.tokenizer!r}")
+    if 1 <= data.vocab_size <= FIXED_PIECES[data.tokenizer]:
+        found.append(
+            f"data.vocab_size={data.vocab_size}: expected more than {FIXED_PIECES[data.tokenizer]}, the control and "
+            f"byte pieces that a tokenizer of kind {data.tokenizer!r} begins with"
+        )
     if data.max_tokens > data.batch_tokens:
         found.append(
             f"data.max_tokens={data.max_tokens} is more than data.batch_tokens={data.batch_tokens}: "
@@ -351,6 +367,11 @@ def _combination_problems(config: Config) -> list[str]:
         found.append(
             f"train.average_checkpoints={train.average_checkpoints} is more than "
             f"train.keep_checkpoints={train.keep_checkpoints}: the older ones would be gone"
+        )
+    if search.min_tokens > search.max_extra_tokens:
+        found.append(
+            f"search.min_tokens={search.min_tokens}: expected at most search.max_extra_tokens="
+            f"{search.max_extra_tokens}, or the output of a source of one token would be cut before it may end"
         )
     if search.length_penalty == "none" and search.alpha:
         found.append(f"search.alpha={search.alpha} has no effect with search.length_penalty='none'; set search.alpha=0")
