@@ -71,12 +71,10 @@ class Recurrent(nn.Module):
 
     def steps(self, x: Tensor) -> Tensor:
         """The same by a loop over positions, whose graph shows every step."""
+        w, u, w_bias, u_bias = self.rnn.all_weights[0]
         hidden, outputs = x.new_zeros(x.size(0), x.size(2)), []
         for t in range(x.size(1)):
-            hidden = torch.tanh(
-                F.linear(x[:, t], self.rnn.weight_ih_l0, self.rnn.bias_ih_l0)
-                + F.linear(hidden, self.rnn.weight_hh_l0, self.rnn.bias_hh_l0)
-            )
+            hidden = torch.tanh(F.linear(x[:, t], w, w_bias) + F.linear(hidden, u, u_bias))
             outputs.append(hidden)
         return torch.stack(outputs, dim=1)
 

@@ -119,7 +119,9 @@ def path_length(name: str, n: int, d: int = 4) -> int:
     """
     if name == "recurrent":
         layer = Recurrent(d).double()
-        nn.init.orthogonal_(layer.rnn.weight_hh_l0)  # or the gradient of a few hundred steps would vanish in rounding
+        nn.init.orthogonal_(
+            layer.rnn.all_weights[0][1]
+        )  # or the gradient of a few hundred steps would vanish in rounding
         for steps in range(1, n + 1):
             if _arrives(lambda x, steps=steps: layer.steps(x[:, -steps:]), n, d):
                 return steps
