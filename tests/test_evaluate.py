@@ -105,6 +105,31 @@ def test_a_model_is_judged(model: Translator, test_set: tuple[Path, Path]) -> No
     assert f"{judged.perplexity:.3f}" in shown and "per subword of the reference" in shown
 
 
+@pytest.mark.parametrize(
+    ("language", "tokenize", "lines", "message"),
+    [
+        ("de_DE", "13a", 5, "language 'de_DE'"),
+        ("de", "13b", 5, "tokenize '13b'"),
+        ("de", "13a", 4, "must match line by line"),
+    ],
+)
+def test_what_cannot_be_scored_is_not_translated(
+    language: str,
+    tokenize: str,
+    lines: int,
+    message: str,
+    model: Translator,
+    test_set: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    src, ref = test_set
+    write_lines(ref, ref.read_text("utf-8").splitlines()[:lines])
+    for verb in ("translate", "score"):
+        monkeypatch.setattr(Translator, verb, lambda *given, **more: pytest.fail("too late"))
+    with pytest.raises(UserError, match=message):
+        judge_model(model, src, ref, language=language, tokenize=tokenize, ask=model.settings())
+
+
 def test_given_translations_are_judged_without_a_model(test_set: tuple[Path, Path], tmp_path: Path) -> None:
     _, ref = test_set
     lines = ref.read_text("utf-8").splitlines()
@@ -149,7 +174,7 @@ def test_mistakes(toy: Toy, test_set: tuple[Path, Path], tmp_path: Path, cli: Ca
         (["--hyp", ref, "--hyp", short, "--ref", ref], "short has 1 lines but"),
         (["--hyp", empty, "--ref", empty], "are empty"),
         (["--hyp", tmp_path / "none", "--ref", ref], "none does not exist"),
-        (["--hyp", ref, "--ref", ref, "--tokenize", "13b"], "did you mean 13a?"),
+        (["--hyp", ref, "--ref", ref, "--tokenize", "13b"], "did you mean '13a'?"),
         (["--hyp", ref, "--ref", ref, "--language", "English"], "language 'English'"),
         (["--hyp", ref, "--ref", ref, "--beam-size", 3], "have no effect with --hyp"),
         (["--hyp", ref, "--ref", ref, "--src", src], "have no effect with --hyp"),
@@ -157,6 +182,7 @@ def test_mistakes(toy: Toy, test_set: tuple[Path, Path], tmp_path: Path, cli: Ca
         ([toy.model, "--hyp", ref, "--ref", ref], "give either a model and --src"),
         (["--ref", ref], "give either a model and --src"),
         ([toy.model, "--src", src, "--ref", ref, "--beam-size", 0], "search.beam_size=0"),
+        ([toy.model, "--src", src, "--ref", ref, "--alpha", 11], "search.alpha=11"),
     ):
         done = cli("evaluate", *arguments)
         assert (done.code, done.out) == (2, b""), (arguments, done)

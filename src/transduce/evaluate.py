@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from transduce.config import SearchConfig
 from transduce.errors import UserError
-from transduce.scores import Bootstrap, Score, bleu, corpus_scores, left_out, paired_bootstrap
+from transduce.scores import Bootstrap, Score, bleu, check_settings, corpus_scores, left_out, paired_bootstrap
 from transduce.text import is_blank, read_lines, read_pairs
 
 if TYPE_CHECKING:  # for which given translations need not wait: it loads torch
@@ -36,7 +36,11 @@ class Judged:
 def judge_model(
     translator: "Translator", src: Path, ref: Path, *, language: str, tokenize: str, ask: SearchConfig
 ) -> Judged:
-    """Translate the lines of `src` and judge them against `ref`. UserError if the texts do not match line by line."""
+    """Translate the lines of `src` and judge them against `ref`.
+
+    Raises UserError, before anything is translated, if the texts do not match line by line or the settings are wrong.
+    """
+    check_settings(language=language, tokenize=tokenize)
     pairs = list(read_pairs(src, ref))
     sources, references = [s for s, _ in pairs], [r for _, r in pairs]
     found = perplexity(mean_loss(translator, sources, references))
@@ -48,8 +52,9 @@ def judge_model(
 def judge_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, tokenize: str) -> Judged:
     """Judge one or two files of translations against `ref`; two are compared by paired bootstrap.
 
-    Raises UserError if there are more, or one does not match `ref` line by line.
+    Raises UserError if there are more, one does not match `ref` line by line, or the settings are wrong.
     """
+    check_settings(language=language, tokenize=tokenize)
     if len(hyps) > 2:
         raise UserError(f"{len(hyps)} --hyp files; expected one, or two to compare")
     for hyp in hyps:

@@ -14,18 +14,17 @@ One output has several BLEU scores, and they differ by more than most papers imp
 `bleu_compound_split` follows the script published with the paper's code for English-German.
 """
 
-import difflib
 import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from transduce.errors import UserError
+from transduce.errors import UserError, nearest
 
 if TYPE_CHECKING:
     import numpy as np
-    from sacrebleu.metrics.base import Signature
+    from sacrebleu.metrics.base import Metric, Signature
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """What `tokenize` may be: the tokenisers of sacreBLEU that download nothing."""
@@ -73,9 +72,8 @@ def corpus_scores(
     `TOKENIZERS` and concerns `bleu` alone. Without sacremoses the two scores that need it are absent: see
     `left_out`. Raises UserError for unequal counts, no lines, or a language or tokeniser that does not exist.
     """
+    check_settings(language=language, tokenize=tokenize)
     _check_lines(hyps, refs, named="the hypotheses")
-    _check_language(language)
-    _check_tokenizer(tokenize)
     return [
         _bleu(hyps, refs, tokenize),
         _chrf(hyps, refs),
@@ -83,6 +81,12 @@ def corpus_scores(
         _bleu_as_given(hyps, refs),
         _exact_match(hyps, refs),
     ]
+
+
+def check_settings(*, language: str, tokenize: str) -> None:
+    """Raise UserError, before anything is translated, for settings with which `corpus_scores` could not score it."""
+    _check_language(language)
+    _check_tokenizer(tokenize)
 
 
 def bleu(hyps: Sequence[str], refs: Sequence[str]) -> float:
@@ -155,11 +159,16 @@ def paired_bootstrap(
 # ---- the scores, one by one -------------------------------------------------------------------------------
 
 
+def _corpus_score(metric: "Metric", hyps: Sequence[str], refs: Sequence[str]) -> float:
+    """What `metric` finds, 0 to 100. (It goes by logarithms, and a perfect output comes out as 100.00000000000004.)"""
+    return min(metric.corpus_score(hyps, [refs]).score, 100.0)
+
+
 def _bleu(hyps: Sequence[str], refs: Sequence[str], tokenize: str) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenize, force=True)
-    value = metric.corpus_score(hyps, [refs]).score
+    value = _corpus_score(metric, hyps, refs)
     label = f"cased, tokenised by {tokenize}: compares with figures of the same signature"
     if tokenize == "13a":
         label = f"cased, detokenised, 13a: the number to compare between papers since 2018{_caveat(refs)}"
@@ -170,7 +179,7 @@ def _chrf(hyps: Sequence[str], refs: Sequence[str]) -> Score:
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF()
-    value = metric.corpus_score(hyps, [refs]).score
+    value = _corpus_score(metric, hyps, refs)
     label = "chrF2, character n-grams: needs no tokeniser, so it suits every script"
     return Score("chrf", value, str(metric.get_signature()), label)
 
@@ -222,14 +231,14 @@ def _multi_bleu(hyps: Sequence[str], refs: Sequence[str]) -> "tuple[float, Signa
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    return metric.corpus_score(hyps, [refs]).score, metric.get_signature()
+    return _corpus_score(metric, hyps, refs), metric.get_signature()
 
 
 def _bleu_as_given(hyps: Sequence[str], refs: Sequence[str]) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="none", force=True)
-    value = metric.corpus_score(hyps, [refs]).score
+    value = _corpus_score(metric, hyps, refs)
     label = "split at spaces only: the number to compare on text tokenised beforehand, such as Multi30k's"
     return Score("bleu_as_given", value, str(metric.get_signature()), label)
 
@@ -285,7 +294,7 @@ def _bleu_from_stats(stats: "np.ndarray") -> "np.ndarray":
     mean_log_precision = np.log(smoothed / np.maximum(made, 1)).mean(axis=-1)
     log_brevity_penalty = np.minimum(0, 1 - ref_len / np.maximum(hyp_len, 1))
     defined = (matched > 0).any(axis=-1) & (made > 0).all(axis=-1)
-    return np.where(defined, 100 * np.exp(log_brevity_penalty + mean_log_precision), 0.0)
+    return np.where(defined, np.minimum(100 * np.exp(log_brevity_penalty + mean_log_precision), 100), 0.0)
 
 
 def _two_sided_p(deltas: "np.ndarray", delta: float) -> float:
@@ -337,8 +346,7 @@ def _check_tokenizer(tokenize: str) -> None:
     from sacrebleu.metrics.bleu import BLEU
 
     if tokenize not in TOKENIZERS:
-        nearest = difflib.get_close_matches(tokenize, TOKENIZERS, n=1, cutoff=0.4)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        hint = nearest(tokenize, TOKENIZERS)
         raise UserError(f"tokenize {tokenize!r} is none of {', '.join(TOKENIZERS)}{hint}")
     try:
         BLEU(tokenize=tokenize)
