@@ -268,11 +268,14 @@ def test_a_second_signal_ends_the_program_at_once() -> None:
 
 
 def test_resuming_a_finished_run_changes_nothing(uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
-    shutil.copytree(uninterrupted["average"], tmp_path / "run")
-    (tmp_path / "run" / "model" / "README.md").write_text("my own card", encoding="utf-8")
-    before = everything(tmp_path / "run")
-    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
-    assert everything(tmp_path / "run") == before
+    """But the report, which says when it was written."""
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted["average"], run)
+    (run / "model" / "README.md").write_text("my own card", encoding="utf-8")
+    before = everything(run)
+    training.train(CONFIG, out=run, resume=True, **texts)
+    after = everything(run)
+    assert before.pop(run / "report.html") and after.pop(run / "report.html") and after == before
 
 
 def test_a_finished_run_without_its_model_gets_it_again(
@@ -588,6 +591,18 @@ def test_from_a_model_that_does_not_suit_is_refused(
     with pytest.raises(UserError, match="expected at most 23"):
         long = write_pairs(tmp_path, "long", ["a b c " * 9])
         training.train(CONFIG, out=tmp_path / "run", start_from=tmp_path / "parent", train=texts["train"], valid=long)
+
+
+def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
+    texts: Texts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_train(replace(CONFIG, data=replace(CONFIG.data, vocab_size=5_000)), max_steps=1)
+    notice = "pieces, not 5,000: the text has no more to learn from"
+    model = training.train(config, out=tmp_path / "run", **texts)
+    assert notice in capsys.readouterr().err
+    training.train(config, out=tmp_path / "run", resume=True, **texts)
+    training.train(config, out=tmp_path / "other", start_from=model, **texts)
+    assert "pieces, not" not in capsys.readouterr().err
 
 
 def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
