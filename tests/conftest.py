@@ -13,6 +13,7 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start; torch in this one follows below
 
 ROOT = Path(__file__).parents[1]
+needs_dev_full = pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs the device /dev/full")
 RECIPE = '''
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 

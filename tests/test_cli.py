@@ -1,6 +1,8 @@
 """The command line: help, exit codes, messages instead of tracebacks; and the names that the package offers."""
 
+import errno
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Finished, Toy, run_transduce, write_lines, write_pairs
+from conftest import ROOT, Finished, Toy, needs_dev_full, run_transduce, write_lines, write_pairs
 
 import transduce
 
@@ -71,6 +73,17 @@ def test_python_m_transduce_and_wrong_commands() -> None:
     assert run_transduce("--version").out.decode().strip() == transduce.__version__
     wrong = run_transduce("trian")
     assert wrong.code == 2 and "train" in wrong.err and "Traceback" not in wrong.err and wrong.out == b""
+
+
+def test_the_commands_that_the_demo_ends_with_can_be_pasted() -> None:
+    from transduce.demo import _summary
+
+    figures = ("bleu", "exact_match", "bleu_longer", "exact_match_longer", "train_seconds", "seconds")
+    commands = _summary(dict.fromkeys(figures, 1.0), Path("my demo's")).split("Go on with\n")[1].splitlines()
+    assert shlex.split(commands[0])[-1] == "my demo's/model"
+    asked = shlex.split(commands[1])
+    assert asked[:3] == ["transduce", "evaluate", "my demo's/model"]
+    assert asked[3:7] == ["--src", "my demo's/corpus/test.en", "--ref", "my demo's/corpus/test.de"]
 
 
 # ---- mistakes ----------------------------------------------------------------------------------------------------
@@ -239,12 +252,13 @@ def test_average(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None
 # ---- exit codes --------------------------------------------------------------------------------------------------
 
 
+@needs_dev_full
 def test_a_full_disk_and_a_closed_pipe(toy: Toy, tmp_path: Path) -> None:
     """3 and one line for the machine's fault, 0 and silence when the reader has had enough; never a traceback."""
     text = write_lines(tmp_path / "text", ["a b c"] * 4_000)
     ask = f"{sys.executable} -m transduce evaluate --hyp {text} --ref {text}"
     for command, code, message in (
-        (f"{ask} > /dev/full", 3, "transduce: [Errno 28] No space left on device\n"),
+        (f"{ask} > /dev/full", 3, "transduce: No space left on device; make room there, or give another place\n"),
         (f"{ask} | true; exit ${{PIPESTATUS[0]}}", 0, ""),
     ):
         environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}
@@ -257,7 +271,10 @@ def test_a_full_disk_and_a_closed_pipe(toy: Toy, tmp_path: Path) -> None:
     [
         (MemoryError(), 3, "out of memory"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."), 3, "out of memory"),
-        (OSError(28, "No space left on device", "run/x"), 3, "No space left on device: 'run/x'"),
+        (OSError(errno.ENOSPC, "No space left", "run/x"), 3, "transduce: run/x: No space left; make room there, or"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), 3, "x: Permission denied; change its permissions"),
+        (OSError(errno.EIO, "Input/output error", b"x"), 3, "transduce: x: Input/output error\n"),
+        (OSError("without a number"), 3, "transduce: without a number\n"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

@@ -207,6 +207,7 @@ def test_a_function_of_the_users_own(own: Path) -> None:
     ("function", "words"),
     [
         ("absent", "defines no 'absent'"),
+        ("mini", "defines no 'mini'; did you mean 'mine'?"),
         ("", "defines no ''"),
         ("lookup", "failed: KeyError: 'a key of my own'"),
         ("needs", "failed: TypeError"),
@@ -227,7 +228,7 @@ def test_a_function_that_is_no_recipe(own: Path, function: str, words: str) -> N
         ("recipe.py", "def broken(:", "failed: SyntaxError"),
         ("recipe.py", "import no_such_module_here", "failed: ModuleNotFoundError"),
         ("recipe.py", b"\xff\xfe\x00", "failed: SyntaxError"),
-        ("recipe.txt", "x = 1", "is not a Python file"),
+        ("recipe.txt", "x = 1", "is not a Python file; its name must end in .py"),
         ("folder.py/x", "", "does not exist"),
     ],
 )

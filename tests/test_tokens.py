@@ -237,13 +237,13 @@ def test_the_vocabulary_is_filled_exactly(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("vocab_size", [-1, 0, 4, 260])
 def test_a_vocabulary_without_room_is_refused(kind: str, vocab_size: int) -> None:
-    with pytest.raises(UserError, match=rf"vocab_size is {vocab_size}; .* more than {FIXED[kind]}"):
+    with pytest.raises(UserError, match=rf"data.vocab_size={vocab_size}: .* more than {FIXED[kind]}"):
         Tokenizer.learn(["a"], kind=kind, vocab_size=vocab_size)
 
 
 def test_more_characters_than_pieces_are_refused_with_the_number_needed() -> None:
     lines = ["".join(map(chr, range(0x4E00, 0x4E00 + 200)))]
-    with pytest.raises(UserError, match=r"vocab_size is 300; the 201 different characters .* need 461"):
+    with pytest.raises(UserError, match=r"data.vocab_size=300: the 201 different characters .* need 461"):
         Tokenizer.learn(lines, vocab_size=300)
     assert Tokenizer.learn(lines, vocab_size=461).vocab_size == 461
 
@@ -256,7 +256,7 @@ def test_no_text_is_refused(kind: str, lines: list[str]) -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(UserError, match="'unigram'; expected one of bpe, wordpiece"):
+    with pytest.raises(UserError, match="data.tokenizer='unigram': expected one of bpe, wordpiece"):
         Tokenizer.learn(["a"], kind="unigram", vocab_size=1000)
 
 

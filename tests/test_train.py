@@ -605,6 +605,18 @@ def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
     assert "pieces, not" not in capsys.readouterr().err
 
 
+def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
+    texts: Texts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_train(replace(CONFIG, data=replace(CONFIG.data, vocab_size=5_000)), max_steps=1)
+    notice = "pieces, not 5,000: the text has no more to learn from"
+    model = training.train(config, out=tmp_path / "run", **texts)
+    assert notice in capsys.readouterr().err
+    training.train(config, out=tmp_path / "run", resume=True, **texts)
+    training.train(config, out=tmp_path / "other", start_from=model, **texts)
+    assert "pieces, not" not in capsys.readouterr().err
+
+
 def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
     texts = ["--train", *toy.train, "--valid", *toy.valid, "--out", tmp_path / "run"]
     settings = ["--set", "model.d_model=32", "--set", "data.vocab_size=9", "--set", "model.dropout=0.3"]

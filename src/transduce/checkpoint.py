@@ -112,7 +112,7 @@ def read_folder(path: Path) -> dict[str, bytes]:
         raise UserError(f"{path}: no such folder")
     manifest = path / "manifest.json"
     if not manifest.is_file():
-        raise UserError(f"{path} is not a folder written by transduce: it has no manifest.json")
+        raise UserError(f"{path} is not a folder written by transduce: it has no manifest.json; give another one")
     try:
         content = msgspec.json.decode(manifest.read_bytes())
         version, listed = content["format_version"], content["files"]
@@ -127,7 +127,9 @@ def read_folder(path: Path) -> dict[str, bytes]:
 def _read_verified(path: Path, name: str, size: int, sha256: str) -> bytes:
     file = path / name
     if not re.fullmatch(r"[a-z]+\.(json|safetensors)", name) or file.is_symlink():
-        raise UserError(f"{path}/manifest.json lists {name!r}, which is not a file of a transduce folder")
+        raise UserError(
+            f"{path}/manifest.json lists {name!r}, which is not a file of a transduce folder; use another copy"
+        )
     if not file.is_file() or file.stat().st_size != size:
         found = f"has {file.stat().st_size} bytes" if file.is_file() else "is missing"
         raise UserError(f"{file} {found}, expected {size} bytes; the folder is incomplete, use another copy")
@@ -142,7 +144,7 @@ def _read_parts(path: Path, kind: str, names: Sequence[str]) -> dict[str, bytes]
     files = read_folder(path)
     for name in names:
         if name not in files:
-            raise UserError(f"{path} is not a {kind}: it has no {name}")
+            raise UserError(f"{path} is not a {kind}: it has no {name}; use another copy, or another folder")
     return files
 
 
@@ -174,13 +176,15 @@ def _refuse_misfit(model: nn.Module, given: Tensors, where: Path | str) -> None:
     expected = dict(model.named_parameters())
     names = sorted(expected.keys() ^ given.keys())
     if names:
-        raise UserError(f"{where} does not fit its configuration: {names[0]} is in only one of them")
+        raise UserError(f"{where} does not fit its configuration: {names[0]} is in only one of them; use another copy")
     for name, parameter in expected.items():
         if given[name].shape != parameter.shape:
             shapes = f"{tuple(given[name].shape)}, expected {tuple(parameter.shape)}"
-            raise UserError(f"{where} does not fit its configuration: {name} has the shape {shapes}")
+            raise UserError(f"{where} does not fit its configuration: {name} has the shape {shapes}; use another copy")
         if not given[name].is_floating_point():
-            raise UserError(f"{where}: {name} holds {given[name].dtype}, expected floating-point numbers")
+            raise UserError(
+                f"{where}: {name} holds {given[name].dtype}, expected floating-point numbers; use another copy"
+            )
 
 
 def _refuse_nonfinite(given: Tensors, where: Path | str, remedy: str) -> None:
@@ -286,7 +290,8 @@ def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:
         else:
             return path, refused
     if refused:
-        raise UserError("every checkpoint of the run is damaged:\n" + "\n".join(f"  {line}" for line in refused))
+        lines = [f"every checkpoint of {run} is damaged; begin anew with another --out:", *refused]
+        raise UserError("\n  ".join(lines))
     return None
 
 
@@ -359,7 +364,7 @@ def load_model(path: Path) -> LoadedModel:
     if config.model.vocab_size != tokenizer.vocab_size:
         raise UserError(
             f"{path}: the model has {config.model.vocab_size} embedding rows but its tokenizer {tokenizer.vocab_size} "
-            "pieces; the two are not from the same run"
+            "pieces; the two are not from the same run, use another copy"
         )
     where = path / "model.safetensors"
     tensors = _tensors(files["model.safetensors"], where)
@@ -398,4 +403,4 @@ def _refuse_hostile_sizes(model: ModelConfig, tensors: Tensors, where: Path) -> 
     layers = sum(bool(re.fullmatch(r"encoder\.\d+\.self_attention\.w_q\.weight", name)) for name in tensors)
     largest = max((values.numel() for values in tensors.values()), default=0)
     if model.n_layers != layers or max(sides) > largest:
-        raise UserError(f"{where} does not fit its configuration: they are of different sizes")
+        raise UserError(f"{where} does not fit its configuration: they are of different sizes; use another copy")

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 our fault, 2 the user's mistake, 3 the machine (disk, memo
 needs when it runs, so that help and completion never wait for torch.
 """
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def main() -> None:
         sys.exit(130)
     except OSError as problem:
         _drop_output()
-        _stop(f"{problem}", 3)
+        _stop(_in_words(problem), 3)
     except (MemoryError, RuntimeError) as problem:
         if not _is_out_of_memory(problem):
             raise
@@ -53,6 +54,22 @@ def main() -> None:
 def _stop(message: str, code: int) -> NoReturn:
     print(f"transduce: {message}", file=sys.stderr)
     sys.exit(code)
+
+
+REMEDIES = {
+    errno.ENOSPC: "make room there, or give another place",
+    errno.EDQUOT: "make room there, or give another place",
+    errno.EACCES: "change its permissions, or give another place",
+    errno.EPERM: "change its permissions, or give another place",
+    errno.EROFS: "give a place that can be written to",
+}
+
+
+def _in_words(problem: OSError) -> str:
+    """Where, what and, if we know one, the remedy."""
+    where = f"{os.fsdecode(problem.filename)}: " if problem.filename is not None else ""
+    remedy = f"; {REMEDIES[problem.errno]}" if problem.errno in REMEDIES else ""
+    return f"{where}{problem.strerror or problem}{remedy}"
 
 
 def _drop_output() -> None:

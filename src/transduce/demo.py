@@ -3,6 +3,7 @@
 It goes the way of any user's corpus, through the same functions; `transduce.demo_corpus` writes the sentences.
 """
 
+import shlex
 import shutil
 import sys
 import time
@@ -100,15 +101,16 @@ def _picture(model: Translator, sentence: str, path: Path) -> str:
 
 
 def _summary(report: dict[str, float], out: Path) -> str:
-    texts, rule, figures = out / "corpus", "-" * min(shutil.get_terminal_size().columns, 80), out / "report.json"
+    rule, figures = "-" * min(shutil.get_terminal_size().columns, 80), out / "report.json"
+    model, src, ref = (shlex.quote(f"{out / path}") for path in ("model", "corpus/test.en", "corpus/test.de"))
     return f"""{rule}
 unseen sentences   BLEU {report["bleu"]:6.2f}   exact {report["exact_match"]:6.2f} %
 longer sentences   BLEU {report["bleu_longer"]:6.2f}   exact {report["exact_match_longer"]:6.2f} %
 training           {report["train_seconds"]:.0f} s; everything {report["seconds"]:.0f} s; figures in {figures}
 
 Go on with
-  echo "The old woman buys the red suitcase." | transduce translate {out / "model"}
-  transduce evaluate {out / "model"} --src {texts / "test.en"} --ref {texts / "test.de"} --language de
+  echo "The old woman buys the red suitcase." | transduce translate {model}
+  transduce evaluate {model} --src {src} --ref {ref} --language de
   transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run   (your own text)"""
 
 

@@ -96,7 +96,8 @@ def claim(out: Path, config: Config, tokenizer: Tokenizer, allow_change: Sequenc
 def _refuse_change(out: Path, old: Config, new: Config, allow_change: Sequence[str]) -> None:
     changed = differences(old, new, allow_change)
     if changed:
-        raise UserError("\n".join([f"{out} was begun with another configuration:", *changed]))
+        remedy = "give the recipe and the settings that it was begun with, or begin another run with another --out"
+        raise UserError("\n".join([f"{out} was begun with another configuration:", *changed, remedy]))
     done = step_of(checkpoints(out)[-1])
     if new.train.max_steps < done:
         raise UserError(

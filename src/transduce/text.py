@@ -179,11 +179,11 @@ def _trim(raw: bytes, first: bool) -> bytes:
 
 def _not_utf8(raw: bytes, where: str, number: int, error: UnicodeDecodeError) -> str:
     if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return f"{where} is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 {where} > NEW"
+        return f"{where} is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW"
     byte = error.object[error.start]
     return (
         f"{where}:{number} is not valid UTF-8: byte {error.start + 1} of the line is 0x{byte:02x}. "
-        f"Correct the line, or convert the file if it has another encoding: iconv -f ISO-8859-1 -t UTF-8 {where} > NEW"
+        f"Correct the line, or convert the file if it has another encoding: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
     )
 
 

@@ -67,11 +67,11 @@ class Tokenizer:
         text, or if `vocab_size` has no room for the pieces without which text would be lost.
         """
         if kind not in KINDS:
-            raise UserError(f"the tokenizer is {kind!r}; expected one of {', '.join(KINDS)}.")
+            raise UserError(f"data.tokenizer={kind!r}: expected one of {', '.join(KINDS)}.")
         fixed = _fixed_pieces(kind)
         if vocab_size <= len(fixed):
             raise UserError(
-                f"vocab_size is {vocab_size:,}; a {kind} tokenizer needs more than {len(fixed)}, "
+                f"data.vocab_size={vocab_size}: a {kind} tokenizer needs more than {len(fixed)}, "
                 f"for so many control and byte pieces come first."
             )
         engine = _engine(_document(kind, {piece: i for i, piece in enumerate(fixed)}, []))
@@ -79,8 +79,8 @@ class Tokenizer:
         model = json.loads(engine.to_str())["model"]
         if (needed := len(model["vocab"])) > vocab_size:
             raise UserError(
-                f"vocab_size is {vocab_size:,}; the {needed - len(fixed):,} different characters of the text "
-                f"need {needed:,} and more. Ask for that, or for the wordpiece tokenizer, which starts from bytes."
+                f"data.vocab_size={vocab_size}: the {needed - len(fixed):,} different characters of the text need "
+                f"{needed:,} and more. Ask for that, or set data.tokenizer=wordpiece, which starts from bytes."
             )
         document = _document(kind, model["vocab"], model.get("merges", []))
         return cls(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
@@ -100,7 +100,7 @@ class Tokenizer:
         A function of (line, p, key) alone, in any process; p = 0 gives `encode(line)`, p = 1 single characters.
         """
         if self.kind != "bpe":
-            raise UserError(f"BPE-dropout needs a bpe tokenizer, and this one is {self.kind}; leave dropout out.")
+            raise UserError(f"BPE-dropout needs a bpe tokenizer, and this one is {self.kind}; set data.bpe_dropout=0.")
         if not 0 <= p <= 1:
             raise UserError(f"the probability of BPE-dropout is {p}; expected 0 to 1.")
         return self._dropout.encode(_checked(line), _Draws(p, key)) if p > 0 else self.encode(line)

@@ -168,7 +168,8 @@ def train(
         Progress(config.train.max_steps, tally.step) as progress,
         StopSignal() as stop,
     ):
-        progress.say([*passed_over, *_opening(config, batches, model, device, tally.step)])
+        fewer = [] if found or parent else _fewer_pieces(config.data.vocab_size, tokenizer)
+        progress.say([*passed_over, *fewer, *_opening(config, batches, model, device, tally.step)])
         if found:
             prune()  # what a kill left half done
 
@@ -278,15 +279,17 @@ def _check_texts(checkpoint: Checkpoint, texts: dict[str, str], files: dict[str,
             raise UserError(f"{out} was begun with other text than {src} and {tgt} hold now; restore it, or begin anew")
 
 
+def _fewer_pieces(asked: int, tokenizer: Tokenizer) -> list[str]:
+    """What to say about a tokenizer, just learned, that has fewer pieces than were asked for."""
+    if tokenizer.vocab_size >= asked:
+        return []
+    return [f"the tokenizer has {tokenizer.vocab_size:,} pieces, not {asked:,}: the text has no more to learn from"]
+
+
 def _opening(config: Config, batches: Batches, model: Transformer, device: torch.device, step: int) -> list[str]:
     """What a person should know before the wait."""
     left_out = len(batches.store) - len(batches.pairs)
     lines = [f"resuming at step {step:,}"] if step else []
-    if batches.tokenizer.vocab_size < config.data.vocab_size:
-        lines.append(
-            f"the tokenizer has {batches.tokenizer.vocab_size:,} pieces, not {config.data.vocab_size:,}: "
-            "the text has no more to learn from"
-        )
     if left_out:
         lines.append(f"{left_out:,} of {len(batches.store):,} pairs left out: an empty side, or over data.max_tokens")
     steps = len(batches.plan(0))

@@ -57,12 +57,13 @@ def _from_file(path: Path, function: str) -> Recipe:
         raise UserError(f"--recipe {path}:{function}: {path} does not exist; give a Python file and a function in it")
     spec = importlib.util.spec_from_file_location("user_recipe", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"--recipe {path}:{function}: {path} is not a Python file")
+        raise UserError(f"--recipe {path}:{function}: {path} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         if function not in vars(module):
-            raise UserError(f"--recipe {path}:{function}: {path} defines no {function!r}")
+            hint = nearest(function, [name for name, value in vars(module).items() if callable(value)])
+            raise UserError(f"--recipe {path}:{function}: {path} defines no {function!r}{hint}")
         config = vars(module)[function]()
     except UserError:
         raise
