@@ -3,8 +3,9 @@
     python tests/killing.py --kills 500
 
 trains a tiny model again and again with everything on that a resumed run could get wrong, kills the trainer, resumes,
-and compares every file of the run with those of a run that was left alone. A server that has imported torch once forks
-the trainers, so that a life takes a fraction of a second.
+and compares every file of the run with those of a run that was left alone: at every file operation of a run, and at so
+many random moments. A server that has imported torch once forks the trainers, so that a life takes a fraction of a
+second.
 """
 
 import argparse
@@ -40,7 +41,7 @@ Texts = dict[str, tuple[Path, Path]]
 
 # ---- what is trained ---------------------------------------------------------------------------------------------
 
-# Reports, evaluations and checkpoints fall on different steps, and an epoch has five steps.
+# Reports, evaluations and checkpoints fall on different steps, and epochs end between them.
 AVERAGE = Config(
     model=ModelConfig(vocab_size=None, d_model=16, n_layers=1, n_heads=2, d_ff=32, dropout=0.2, attention_dropout=0.1),
     data=DataConfig(vocab_size=290, batch_tokens=150, max_tokens=24, bpe_dropout=0.2),
@@ -60,7 +61,7 @@ AVERAGE = Config(
 CONFIGS = {
     "average": AVERAGE,
     "ema": replace(AVERAGE, train=replace(AVERAGE.train, use="ema", ema_decay=0.9, keep_checkpoints=1)),
-    # BLEU is 0 from first to last: the first evaluation is the best, and the run stops early, at step 27.
+    # The first evaluation has the best BLEU, so the run stops early, after the third.
     "best": replace(AVERAGE, train=replace(AVERAGE.train, use="best", best_by="bleu", patience=2)),
 }
 
@@ -96,8 +97,8 @@ class Trap:
 class Disk:
     """The file operations within a folder, as a trainer does them: counted, named, and a trap set among them.
 
-    Operations are opening to write, flushing to disk, making, renaming and removing. Flushing is only noted: it is
-    what a power cut asks after, and a process that dies takes nothing with it.
+    Operations are opening to write, flushing to disk, making, renaming and removing. Flushing is noted and not done: it
+    is what a power cut asks after, and a process that dies takes nothing with it.
     """
 
     def __init__(self, folder: Path, trap: Trap | None) -> None:
@@ -117,14 +118,14 @@ class Disk:
             return
         if event == "open" and not given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return
-        within = not isinstance(given[0], int) and str(given[0]).startswith(str(self.folder))
-        if not within and not (event in ("os.remove", "os.rmdir") and given[1] != -1):  # removing a tree names no parent
+        in_a_tree = event in ("os.remove", "os.rmdir") and given[-1] != -1  # which is removed: there is no whole path
+        if not in_a_tree and not str(given[0]).startswith(str(self.folder)):
             return
         self._operation(f"{event} {given[0]}")
         if event == "open" and given[2] & os.O_TRUNC and os.path.exists(given[0]):
             self.flushed.pop(os.stat(given[0]).st_ino, None)
         if event == "os.remove":
-            self.flushed.pop(os.stat(given[0], dir_fd=given[1] if given[1] != -1 else None).st_ino, None)
+            self.flushed.pop(os.stat(given[0], dir_fd=given[-1] if in_a_tree else None).st_ino, None)
         if event == "os.rename":
             self._note_renaming(Path(given[0]), Path(given[1]))
 
@@ -173,21 +174,24 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
+FAILED = 99  # exit code; a trainer that is interrupted before it listens exits with 1
+
+
 def live(config: Config, texts: Texts, out: Path, trap: Trap | None, report: Path) -> None:
     """Begin the run in `out` or go on with it, in a process of its own.
 
-    What it did, or why it failed, is told in the file `report`, unless it is killed.
+    What it did, or why it FAILED, is told in the file `report`, unless it is killed.
     """
     torch.set_num_threads(1)
     sys.stderr = io.StringIO()  # a pipe would fill, and a file be cut off by a torn write
     disk = Disk(out, trap)
     disk.watch()
     try:
-        train(config, **texts, out=out, resume=True)
-    except BaseException:
+        train(config, train=texts["train"], valid=texts["valid"], out=out, resume=True)
+    except Exception:
         disk.watching = False
         report.write_text(traceback.format_exc(), encoding="utf-8")
-        sys.exit(1)
+        sys.exit(FAILED)
     disk.watching = False
     report.write_text(json.dumps(disk.operations), encoding="utf-8")
 
@@ -244,17 +248,14 @@ class Killer:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.folder = config, folder
         folder.mkdir(parents=True)
-        self.texts = write_texts(folder)
+        self.texts, self.report = write_texts(folder), folder / "report"
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["killing"])
         self.numbers = itertools.count()
         self.kills = self.runs = 0
-        self.report = folder / "report"
-        whole = self.new_run()
-        self.life(whole)  # the first one waits for the server
-        shutil.rmtree(whole)
-        began_at = time.monotonic()
-        assert self.life(whole) == 0, self.report.read_text("utf-8")
+        self.life(self.new_run())  # waits for the server
+        whole, began_at = self.new_run(), time.monotonic()
+        assert self.life(whole) == 0
         self.seconds = time.monotonic() - began_at
         self.operations: list[str] = json.loads(self.report.read_text("utf-8"))
         self.expected = ending(whole)
@@ -263,19 +264,26 @@ class Killer:
         """The folder of a run that is yet to begin."""
         return self.folder / f"run-{next(self.numbers)}"
 
+    def first(self, name: str) -> int:
+        """The number of the first file operation of a whole run that has to do with `name`."""
+        return next(number for number, operation in enumerate(self.operations) if name in operation)
+
     def life(self, out: Path, trap: Trap | None = None, *, seconds: float = 600, by: int = signal.SIGKILL) -> int:
-        """Let a trainer live until it is done, its trap closes, or `seconds` have passed: its exit code, or -signal."""
+        """Let a trainer live until it is done or its trap closes; after `seconds` it gets the signal `by`.
+
+        Returns the exit code, or the number of the signal it died of, negative.
+        """
         trainer = self.context.Process(target=live, args=(self.config, self.texts, out, trap, self.report))
         trainer.start()
         trainer.join(seconds)
         if trainer.exitcode is None:
             assert trainer.pid is not None
             os.kill(trainer.pid, by)
-            trainer.join(60)
+            trainer.join(600)
         code = trainer.exitcode
         assert code is not None, "the trainer hangs"
-        assert code != 1, self.report.read_text("utf-8")
-        self.kills += code < 0
+        assert code != FAILED, self.report.read_text("utf-8")
+        self.kills += code in (-signal.SIGKILL, -signal.SIGXFSZ)
         return code
 
     def finish(self, out: Path, story: str) -> None:
@@ -286,46 +294,52 @@ class Killer:
         found = differences(ending(out), self.expected)
         assert not found, "\n".join([f"{story}: the run ended otherwise than one that nothing disturbed", *found])
         shutil.rmtree(out)
+        for file in self.folder.glob(f"{out.name}.*"):
+            file.unlink()
 
     def killed_at(self, *traps: Trap) -> None:
         """A run whose first lives end in `traps`, one after the other."""
         out = self.new_run()
         for trap in traps:
             self.life(out, trap)
-        self.finish(out, f"{traps}")
+        self.finish(out, f"{traps}, {self.operations[traps[0].at]}")
 
-    def killed_at_random(self, rng: random.Random) -> None:
-        """A run that is killed at random moments, of which every fourth time is long enough to end."""
+    def killed_at_random(self, rng: random.Random, *signals: int) -> None:
+        """A run that gets one of `signals` at random moments, until it has ended."""
         out, lives = self.new_run(), []
-        while not lives or lives[-1] != 0:
-            lives.append(self.life(out, seconds=rng.uniform(0, rng.choice((0.3, 0.6, 1, 2)) * self.seconds)))
+        while len(lives) < 20 and (not lives or lives[-1] != 0):
+            seconds = rng.uniform(0, rng.choice((0.3, 0.6, 1.2)) * self.seconds)
+            lives.append(self.life(out, seconds=seconds, by=rng.choice(signals)))
         self.finish(out, f"lives that ended with {lives}")
 
 
 def kill_everywhere(folder: Path, kills: int, seed: int) -> Iterator[str]:
-    """The long form: a kill at every operation of a run, every way, then random ones until there are `kills`.
+    """The long form: a line on what came of it for each configuration, and one in all.
 
-    Yields a line for each configuration.
+    A run dies at every file operation, and again at a random one when it is resumed. Beside these there are `kills`
+    times SIGKILL at random moments.
     """
-    rng = random.Random(seed)
-    for number, (name, config) in enumerate(CONFIGS.items(), start=1):
+    rng, killers, began_at = random.Random(seed), [], time.monotonic()
+    for number, (name, config) in enumerate(CONFIGS.items()):
         killer = Killer(config, folder / name)
-        began_at, count = time.monotonic(), len(killer.operations)
+        killers.append(killer)
+        count = len(killer.operations)
         for at in range(count):
-            killer.killed_at(Trap(at, rng.choice(("kill", "power"))), Trap(rng.randrange(count)))
-            if at % 3 == 0:
-                killer.killed_at(Trap(at, "torn", rng.choice((1, 100, 1_000))))
-        while killer.kills < kills * number / len(CONFIGS):
-            killer.killed_at_random(rng)
-        seconds = time.monotonic() - began_at
-        yield f"{name}: {count} file operations; {killer.kills} kills, {killer.runs} runs, all equal, {seconds:.0f} s"
+            how = ("kill", "power", "torn")[(number + at) % 3]
+            killer.killed_at(Trap(at, how, rng.choice((1, 100, 1_000))), Trap(rng.randrange(count)))
+        everywhere = killer.kills
+        while (killer.kills - everywhere) * len(CONFIGS) < kills:
+            killer.killed_at_random(rng, signal.SIGKILL)
+        yield f"{name}: {count} operations, {everywhere} kills at them, {killer.kills - everywhere} at random"
+    all_kills, runs = sum(killer.kills for killer in killers), sum(killer.runs for killer in killers)
+    yield f"{all_kills} kills, {runs} runs, {runs} equal, {time.monotonic() - began_at:.0f} s"
 
 
 def main() -> None:
-    """Kill as often as the command line asks, and print what came of it."""
-    parser = argparse.ArgumentParser(description=kill_everywhere.__doc__)
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
+    """Kill as often as the command line asks, and print what came of it. A run that ends otherwise is an error."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--kills", type=int, default=500, help="SIGKILLs at random moments")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for line in kill_everywhere(Path(folder), asked.kills, asked.seed):

@@ -203,7 +203,8 @@ def train(
                 report = meter.report(lr, gradient_norm, data_state.epoch, tally)
                 log.report(tally.step, report)
                 progress.report(tally.step, report)
-                meter = _Meter(device)
+                in_turn = tally.step % config.train.log_every_steps == 0
+                meter = _Meter(device) if in_turn else meter  # should there be more steps one day, it counts on
             if last or tally.step % config.train.evaluate_every_steps == 0:
                 _refuse_nonfinite(model, tally)
                 with _with_weights(model, ema):
