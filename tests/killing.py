@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch._dynamo  # by Adam, when it is made: here, for all trainers at once
 
 from transduce.checkpoint import read_folder
 from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
@@ -242,6 +241,9 @@ def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
 # ---- killing -----------------------------------------------------------------------------------------------------
 
 
+IMPORTED_LATE = ("torch._dynamo", "sacrebleu")  # in the course of training: here once, for all trainers
+
+
 class Killer:
     """Runs of one configuration, killed in many ways. Each is compared with one that nothing disturbed."""
 
@@ -250,7 +252,7 @@ class Killer:
         folder.mkdir(parents=True)
         self.texts, self.report = write_texts(folder), folder / "report"
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["killing"])
+        self.context.set_forkserver_preload(["transduce.train", *IMPORTED_LATE])
         self.numbers = itertools.count()
         self.kills = self.runs = 0
         self.life(self.new_run())  # waits for the server

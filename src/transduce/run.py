@@ -119,13 +119,15 @@ def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple
     return load_checkpoint(last).weights, f"the last checkpoint, {last.name}"
 
 
-def holds(folder: Path, tensors: dict[str, Tensor]) -> bool:
-    """Whether `folder` is a whole model with just these weights."""
+def holds(folder: Path, tensors: dict[str, Tensor], config: Config | None = None) -> bool:
+    """Whether `folder` is a whole model with just these weights and, if it is given, this configuration."""
     try:
-        found = weights(load_model(folder).model)
+        model = load_model(folder)
     except UserError:
         return False
-    return found.keys() == tensors.keys() and all(found[name].equal(tensors[name]) for name in found)
+    found = weights(model.model)
+    same_config = config is None or model.config == config
+    return same_config and found.keys() == tensors.keys() and all(found[name].equal(tensors[name]) for name in found)
 
 
 def average_run(run: Path, *, last: int, out: Path) -> None:

@@ -224,7 +224,7 @@ def train(
             save()
         finished = _is_finished(tally, config)
         final, origin = final_weights(config.train, out, tally.best_step)
-        if holds(out / "model", final):
+        if holds(out / "model", final, config):
             where = f"at step {tally.step:,} of {config.train.max_steps:,}"
             progress.say([f"{where}; {out / 'model'} is up to date", *refresh_report(out)])
             return out / "model"
