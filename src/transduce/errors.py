@@ -1,4 +1,4 @@
-"""The one exception that stands for a mistake of the user's, not of the program's, and a help for its messages."""
+"""The one exception that stands for a mistake of the user's, not of the program's; lack of memory, however it shows."""
 
 import difflib
 from collections.abc import Iterable
@@ -24,3 +24,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """What a message about an unknown name ends with: "; did you mean 'small'?", or nothing if no known one is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
+
+
+def is_out_of_memory(problem: Exception) -> bool:
+    """Whether an exception says that memory ran out. torch does so by a RuntimeError, on a CPU known by its text only.
+
+    The texts are those of torch's CPU allocator, of CUDA, of C++, and of the CUDA libraries.
+    """
+    if isinstance(problem, MemoryError):
+        return True
+    return isinstance(problem, RuntimeError) and any(words in str(problem) for words in NO_MEMORY)

@@ -8,8 +8,9 @@ The model takes tensors and returns tensors: it knows no text, no loss and no se
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -414,3 +415,8 @@ def _glorot(parts: list[nn.Linear]) -> None:
 def parameter_count(model: nn.Module) -> int:
     """The number of trained values; a tied matrix counts once."""
     return sum(p.numel() for p in model.parameters())
+
+
+def mixed_precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Where a model computes in `precision`: "fp32" as it is; "bf16" its matrix products in bf16, weights kept."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

@@ -17,5 +17,14 @@ def learning_rate(step: int, *, d_model: int, warmup_steps: int, lr_factor: floa
 
 
 def adam(parameters: Iterable[nn.Parameter], beta2: float = 0.98) -> torch.optim.Adam:
-    """Adam with beta1 = 0.9 and epsilon = 1e-9. The learning rate is set anew before each step."""
-    return torch.optim.Adam(parameters, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)
+    """Adam with beta1 = 0.9 and epsilon = 1e-9. The learning rate is set anew before each step.
+
+    Its moments are there from the beginning, where torch would make them in the first step: should there be no memory
+    for them, it shows before the training.
+    """
+    given = list(parameters)
+    optimizer = torch.optim.Adam(given, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)
+    for parameter in given:
+        moments = {name: torch.zeros_like(parameter, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
+    return optimizer

@@ -8,7 +8,6 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from transduce.checkpoint import LoadedModel, load_model
 from transduce.config import SearchConfig, problems
 from transduce.errors import UserError
 from transduce.loss import token_log_probs
-from transduce.model import Cache, Transformer, attention_weights
+from transduce.model import Cache, Transformer, attention_weights, mixed_precision
 from transduce.search import Decoder, Hypothesis, Request, Sampling
 from transduce.text import is_blank
 from transduce.tokens import BOS, EOS, PAD, UNK, Tokenizer
@@ -136,7 +135,7 @@ class Translator:
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         forced = self._prefix_ids(parts, prefixes) if prefixes is not None else None
         seeds = [searching.sentence_seed(seed, first_number + part.line) for part in parts] if sampling else None
-        with _precision(self.precision, self._device):
+        with mixed_precision(self.precision, self._device):
             found = search(self.models, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
         by_line: list[list[tuple[_Part, list[Hypothesis]]]] = [[] for _ in lines]
         for part, hypotheses in zip(parts, found, strict=True):
@@ -257,7 +256,7 @@ class Translator:
         """log P(token | source, tokens before it) for every real target position; an ensemble's mean probability."""
         batch = batch.to(self._device)
         each = []
-        with _precision(self.precision, self._device):
+        with mixed_precision(self.precision, self._device):
             for model in self.models:
                 decoded = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)
                 hidden, targets = decoded[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]
@@ -284,10 +283,6 @@ class _Part:
     line: int
     text: str
     gap: str
-
-
-def _precision(precision: str, device: torch.device) -> Any:
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 # ---- long lines --------------------------------------------------------------------------------------------------
