@@ -647,12 +647,12 @@ def test_the_tokenizer_of_another_model(saved: Path) -> None:
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"d_model": 10**9},
-        {"d_ff": 10**12},
-        {"n_layers": 10**9},
-        {"n_heads": 1, "d_k": 10**9},
-        {"n_heads": 10**9, "d_k": 4, "d_v": 4},
-        {"positions": "learned", "max_positions": 10**9},
+        {"d_model": 10**6},
+        {"d_ff": 10**6},
+        {"n_layers": 10**4},
+        {"n_heads": 1, "d_k": 10**6},
+        {"n_heads": 10**4, "d_k": 4, "d_v": 4},
+        {"positions": "learned", "max_positions": 10**6},
         {"d_model": 16},
         {"n_layers": 3},
         {"n_heads": 4},
