@@ -1,6 +1,5 @@
-"""Batches: the store gives back what was encoded, and the order is a function of (seed, epoch) that loses no pair."""
+"""Batches: the order is a function of (seed, epoch), for any number of ranks, and loses no pair."""
 
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -10,42 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_texts import contents, open_one, sentences, write_corpus
 
-from transduce.batches import (
-    Batch,
-    Batches,
-    State,
-    TokenStore,
-    collate,
-    open_store,
-    pad,
-    plan,
-    usable,
-)
+import transduce.batches
+from transduce.batches import Batch, Batches, Plan, SortKeys, State, collate, pad, plan
 from transduce.config import DataConfig
+from transduce.corpora import Corpus
 from transduce.errors import UserError
-from transduce.text import read_pairs
+from transduce.store import TokenStore, open_store
 from transduce.tokens import BOS, EOS, PAD, Tokenizer
-
-WORDS = "der die das ein Hund Katze läuft springt über unter Straße Häuser schnell langsam und".split()
-
-
-def write_corpus(folder: Path, pairs: list[tuple[str, str]], end: str = "\n") -> tuple[Path, Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = folder / "train.en", folder / "train.de"
-    for side, path in enumerate(paths):
-        path.write_bytes("".join(pair[side] + end for pair in pairs).encode())
-    return paths
-
-
-def sentences(count: int, seed: int = 1) -> list[tuple[str, str]]:
-    chance = np.random.default_rng(seed)
-
-    def sentence() -> str:
-        return " ".join(chance.choice(WORDS, chance.integers(1, 15)))
-
-    return [(sentence(), sentence()) for _ in range(count)]
-
 
 PAIRS = [*sentences(300), ("", "leer"), ("leer", ""), ("", ""), ("Hund " * 100, "Hund"), ("Hund", "Katze " * 100)]
 
@@ -62,171 +34,65 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def store(corpus: tuple[Path, Path], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    return open_store(tmp_path_factory.mktemp("data") / "train", *corpus, tokenizer)
-
-
-# ---- the store ---------------------------------------------------------------------------------------------------
-
-
-def contents(store: TokenStore) -> list[tuple[list[int], list[int]]]:
-    return [(store.ids(0, i).tolist(), store.ids(1, i).tolist()) for i in range(len(store))]
-
-
-def test_the_store_holds_what_the_tokenizer_gives(store: TokenStore, tokenizer: Tokenizer) -> None:
-    assert contents(store) == [(tokenizer.encode(src), tokenizer.encode(tgt)) for src, tgt in PAIRS]
-    for side in (0, 1):
-        assert store.lengths(side).tolist() == [len(tokenizer.encode(pair[side])) + 1 for pair in PAIRS]
-        assert store.lengths(side).dtype == np.int64
-
-
-def test_a_corpus_of_more_than_one_piece(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    pairs = [(f"Hund {i}", f"{i} Katze" if i % 7 else "") for i in range(20_003)]
-    store = open_store(tmp_path / "data", *write_corpus(tmp_path, pairs), tokenizer)
-    assert len(store) == len(pairs)
-    for i in (0, 1, 9_998, 9_999, 10_000, 10_001, 19_999, 20_000, 20_002):
-        assert tuple(tokenizer.decode(store.ids(side, i).tolist()) for side in (0, 1)) == pairs[i]
-
-
-def test_a_corpus_without_a_token(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    store = open_store(tmp_path / "data", *write_corpus(tmp_path, [("", ""), ("", "")]), tokenizer)
-    assert contents(store) == [([], []), ([], [])]
-    assert len(usable(store, 100)) == 0
-
-
-def files_of(folder: Path) -> dict[Path, tuple[int, int]]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in found}
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> tuple[Path, Path]:
-    return write_corpus(tmp_path / "text", PAIRS[:40])
-
-
-def test_a_second_opening_maps_and_does_not_build(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    first = open_store(tmp_path / "data", *own, tokenizer)
-    before = files_of(tmp_path / "data")
-    second = open_store(tmp_path / "data", *own, tokenizer)
-    assert files_of(tmp_path / "data") == before
-    assert contents(first) == contents(second) and first.key == second.key
-    assert not second.tokens[0].flags.writeable and not second.tokens[0].flags.owndata
-
-
-def test_the_key_is_text_and_tokenizer_not_names(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    first = open_store(tmp_path / "a", *own, tokenizer)
-    src, tgt = (path.rename(path.with_name("moved-" + path.name)) for path in own)
-    os.utime(src, (0, 0))
-    assert open_store(tmp_path / "a", src, tgt, tokenizer).key == first.key
-    assert open_store(tmp_path / "b", tgt, src, tokenizer).key != first.key
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_each_side_counts(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, side: int) -> None:
-    open_store(tmp_path / "data", *own, tokenizer)
-    own[side].write_bytes(b"Katze" + own[side].read_bytes())
-    store = open_store(tmp_path / "data", *own, tokenizer)
-    assert contents(store) == [(tokenizer.encode(src), tokenizer.encode(tgt)) for src, tgt in read_pairs(*own)]
-
-
-def test_other_text_or_another_tokenizer_is_another_store(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer
-) -> None:
-    first = open_store(tmp_path / "data", *own, tokenizer)
-    own[0].write_bytes(own[0].read_bytes().replace(b"Hund", b"hund", 1))
-    second = open_store(tmp_path / "data", *own, tokenizer)
-    assert second.key != first.key and len(list((tmp_path / "data").iterdir())) == 1
-    other = Tokenizer.learn(["Hund und Katze"] * 3, vocab_size=300)
-    third = open_store(tmp_path / "data", *own, other)
-    assert third.key != second.key and len(list((tmp_path / "data").iterdir())) == 1
-    assert third.ids(0, 1).tolist() == other.encode(list(read_pairs(*own))[1][0])
-
-
-def test_an_interrupted_building_leaves_nothing_that_is_used(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fail)
-        with pytest.raises(OSError, match="No space left"):
-            open_store(tmp_path / "data", *own, tokenizer)
-    (leftover,) = (tmp_path / "data").iterdir()
-    assert ".tmp-" in leftover.name
-    store = open_store(tmp_path / "data", *own, tokenizer)
-    assert contents(store) == [(tokenizer.encode(src), tokenizer.encode(tgt)) for src, tgt in PAIRS[:40]]
-    assert not leftover.exists()
-
-
-def test_text_that_is_wrong_leaves_no_store(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    own[1].write_bytes(own[1].read_bytes() + b"one line more\n")
-    for _ in range(2):
-        with pytest.raises(UserError, match="has 40 lines but .* has 41"):
-            open_store(tmp_path / "data", *own, tokenizer)
-
-
-@pytest.mark.parametrize(
-    "damage", ["flip", "truncate", "empty", "remove", "garble the hashes", "cut the hashes", "no hashes"]
-)
-def test_a_damaged_store_is_built_again(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, damage: str
-) -> None:
-    good = contents(open_store(tmp_path / "data", *own, tokenizer))
-    (folder,) = (tmp_path / "data").iterdir()
-    hashes = folder / "sha256.json"
-    names = [hashes] if "hashes" in damage else sorted(set(folder.iterdir()) - {hashes})
-    assert len(names) in (1, 6)
-    for path in names:
-        content = path.read_bytes()
-        if damage == "remove":
-            path.unlink()
-        elif damage == "flip":
-            path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
-        elif damage == "garble the hashes":
-            path.write_bytes(content.replace(b'":"', b'":"0', 1))
-        elif damage == "no hashes":
-            path.write_bytes(b"{}")
-        else:
-            path.write_bytes(b"" if damage == "empty" else content[:-2])
-        assert contents(open_store(tmp_path / "data", *own, tokenizer)) == good
-        assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
-def test_the_width_of_a_token_holds_the_vocabulary(
-    tmp_path: Path, own: tuple[Path, Path], vocab_size: int, dtype: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = Tokenizer.learn(["Hund"], vocab_size=300)
-    tokenizer.vocab_size = vocab_size
-    highest = vocab_size - 1
-    monkeypatch.setattr(tokenizer, "encode_batch", lambda lines: [[7, highest] for _ in lines])
-    for _ in range(2):  # built, and mapped
-        store = open_store(tmp_path / "data", *own, tokenizer)
-        assert store.tokens[0].dtype == dtype
-        assert store.ids(0, 3).tolist() == store.ids(1, 3).tolist() == [7, highest]
+    return open_one(tmp_path_factory.mktemp("data") / "train", corpus, tokenizer)
 
 
 # ---- which pairs -------------------------------------------------------------------------------------------------
+
+
+def used(store: TokenStore, tokenizer: Tokenizer, max_tokens: int, epoch: int = 0) -> list[int]:
+    """The numbers of the pairs of an epoch, rising."""
+    batches = Batches(store, tokenizer, DataConfig(batch_tokens=1_000, max_tokens=max_tokens), seed=1)
+    members = [pair for batch in batches.plan(epoch) for pair in batch.tolist()]
+    return sorted(members)
 
 
 def test_empty_sides_and_long_pairs_are_left_out(store: TokenStore, tokenizer: Tokenizer) -> None:
     def is_good(pair: tuple[str, str]) -> bool:
         return all(1 <= len(tokenizer.encode(side)) < 60 for side in pair)
 
-    assert usable(store, 60).tolist() == [i for i, pair in enumerate(PAIRS) if is_good(pair)]
-    assert usable(store, 60).tolist() == list(range(300))
+    assert used(store, tokenizer, 60) == [i for i, pair in enumerate(PAIRS) if is_good(pair)]
+    assert used(store, tokenizer, 60) == list(range(300))
 
 
-def test_the_limit_counts_eos(store: TokenStore) -> None:
-    longest = int(max(store.lengths(0)[:300].max(), store.lengths(1)[:300].max()))
-    assert len(usable(store, longest)) == 300
-    assert len(usable(store, longest - 1)) < 300
+def test_the_limit_counts_eos(store: TokenStore, tokenizer: Tokenizer) -> None:
+    longest = max(len(ids) + 1 for pair in contents(store)[:300] for ids in pair)
+    assert len(used(store, tokenizer, longest)) == 300
+    assert len(used(store, tokenizer, longest - 1)) < 300
 
 
 def test_no_pair_at_all_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    store = open_store(tmp_path / "data", *write_corpus(tmp_path, PAIRS[300:]), tokenizer)
+    store = open_one(tmp_path / "data", write_corpus(tmp_path, PAIRS[300:]), tokenizer)
     with pytest.raises(UserError, match=r"train\.en and .*train\.de .* all 5 have .* data\.max_tokens=60"):
         Batches(store, tokenizer, DataConfig(max_tokens=60), seed=1)
+
+
+@pytest.mark.parametrize("weight", [1, 2, 3.0, 0.5, 0.3, 1.25, 2.7])
+def test_after_each_epoch_a_pair_has_come_as_often_as_its_weight_says(
+    tmp_path: Path, tokenizer: Tokenizer, weight: float
+) -> None:
+    known = write_corpus(tmp_path / "known", PAIRS[:50])
+    weighed = write_corpus(tmp_path / "weighed", [*PAIRS[100:300], PAIRS[300]])
+    store = open_store(tmp_path / "data", [Corpus(*known), Corpus(*weighed, weight=weight)], tokenizer)
+    counts = np.zeros(len(store), int)
+    for epoch in range(12):
+        np.add.at(counts, used(store, tokenizer, 60, epoch), 1)
+        assert (counts[:50] == epoch + 1).all() and counts[250] == 0
+        share = weight * (epoch + 1)
+        assert counts[50:250].min() >= np.floor(share) and counts[50:250].max() <= np.ceil(share)
+        assert abs(counts[50:250].mean() - share) < 0.13  # over three standard deviations of a binomial mean
+
+
+def test_which_pairs_a_fraction_takes_is_drawn_by_the_seed(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    halved = Corpus(*write_corpus(tmp_path, PAIRS[:300]), weight=0.5)
+    store = open_store(tmp_path / "data", [halved], tokenizer)
+    config = DataConfig(batch_tokens=1_000, max_tokens=60)
+    first = {
+        seed: sorted(pair for batch in Batches(store, tokenizer, config, seed=seed).plan(0) for pair in batch.tolist())
+        for seed in (1, 2)
+    }
+    assert first[1] != first[2] and first[1] == used(store, tokenizer, 60)
+    assert 100 < len(first[1]) < 200 and first[1] != list(range(first[1][0], first[1][-1] + 1))
 
 
 # ---- the plan ----------------------------------------------------------------------------------------------------
@@ -234,54 +100,110 @@ def test_no_pair_at_all_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) ->
 LENGTHS = st.lists(st.tuples(st.integers(2, 40), st.integers(2, 40)), min_size=1, max_size=200)
 
 
+def planned(lengths: np.ndarray, batch_tokens: int, seed: int = 1, epoch: int = 0) -> Plan:
+    """The plan for pairs of these lengths (n,2)."""
+    generator = np.random.default_rng([seed, epoch])
+    sort_keys = SortKeys(int(lengths.max()), len(lengths))
+    keys = sort_keys.pack(np.arange(len(lengths)), lengths, generator)
+    return plan(keys, sort_keys, batch_tokens=batch_tokens, generator=generator)
+
+
+def as_lists(batches: Plan) -> list[list[int]]:
+    return [members.tolist() for members in batches]
+
+
 @given(LENGTHS, st.integers(40, 300), st.integers(0, 2**63 - 1), st.integers(0, 10**6))
 def test_an_epoch_has_every_pair_once_within_the_budget(
-    lengths: list[tuple[int, int]], batch_tokens: int, seed: int, epoch: int
+    pairs: list[tuple[int, int]], batch_tokens: int, seed: int, epoch: int
 ) -> None:
-    src, tgt = np.array(lengths, np.int64).T
-    batches = plan(src, tgt, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
-    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    lengths = np.array(pairs)
+    batches = planned(lengths, batch_tokens, seed, epoch)
+    assert sorted(pair for members in as_lists(batches) for pair in members) == list(range(len(lengths)))
     for members in batches:
-        assert 0 < src[members].sum() <= batch_tokens and 0 < tgt[members].sum() <= batch_tokens
-    again = plan(src, tgt, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
-    assert [members.tolist() for members in again] == [members.tolist() for members in batches]
+        assert members.dtype == np.int64
+        assert (lengths[members].sum(0) > 0).all() and (lengths[members].sum(0) <= batch_tokens).all()
+    assert as_lists(planned(lengths, batch_tokens, seed, epoch)) == as_lists(batches)
+
+
+def plain_plan(lengths: np.ndarray, batch_tokens: int) -> list[list[tuple[int, int]]]:
+    """The lengths in each batch, by the plain rule, in the order before turns are drawn."""
+
+    def place(pair: tuple[int, int]) -> tuple[int, int, int]:
+        band = pair[1] // 2
+        return band, pair[0] if band % 2 == 0 else -pair[0], pair[1]
+
+    batches: list[list[tuple[int, int]]] = [[]]
+    for pair in sorted(map(tuple, lengths.tolist()), key=place):
+        fits = all(sum(one[side] for one in batches[-1]) + pair[side] <= batch_tokens for side in (0, 1))
+        if batches[-1] and not fits:
+            batches.append([])
+        batches[-1].append(pair)
+    return batches
+
+
+@given(st.lists(st.tuples(st.integers(2, 300), st.integers(2, 300)), min_size=1, max_size=100), st.integers(2, 500))
+def test_against_the_plain_rule(pairs: list[tuple[int, int]], batch_tokens: int) -> None:
+    lengths, original = np.array(pairs), transduce.batches.CUT_PAIRS
+    try:
+        for transduce.batches.CUT_PAIRS in (1, 7, original):
+            batches = planned(lengths, batch_tokens)
+            inverse = np.argsort(batches.turns)
+            found = [[tuple(pair) for pair in lengths[batches[i]].tolist()] for i in inverse]
+            assert found == plain_plan(lengths, batch_tokens)
+    finally:
+        transduce.batches.CUT_PAIRS = original
+
+
+@given(st.integers(2, 65_534), st.integers(1, 1 << 32), st.data())
+def test_sort_keys_keep_lengths_and_numbers(longest: int, pairs: int, data: st.DataObject) -> None:
+    length, number = st.integers(2, longest), st.integers(0, pairs - 1)
+    rows = np.array(data.draw(st.lists(st.tuples(number, length, length), min_size=1, max_size=20)))
+    sort_keys = SortKeys(longest, pairs)
+    keys = sort_keys.pack(rows[:, 0], rows[:, 1:].astype(np.uint16), np.random.default_rng(1))
+    assert (keys & np.uint64((1 << sort_keys.pair_bits) - 1)).tolist() == rows[:, 0].tolist()
+    src, tgt = sort_keys.lengths(keys)
+    assert src.tolist() == rows[:, 1].tolist() and tgt.tolist() == rows[:, 2].tolist()
 
 
 def test_a_pair_over_the_budget_is_alone() -> None:
-    batches = plan(np.array([5, 90, 5]), np.array([5, 5, 5]), batch_tokens=10, seed=1, epoch=0)
-    assert sorted(sorted(members.tolist()) for members in batches) == [[0, 2], [1]]
+    batches = planned(np.array([[5, 5], [90, 5], [5, 5]]), 10)
+    assert sorted(sorted(members) for members in as_lists(batches)) == [[0, 2], [1]]
 
 
-def random_lengths(count: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
+def random_lengths(count: int = 20_000) -> np.ndarray:
     """Like sentences and their translations: correlated, and mostly short."""
     chance = np.random.default_rng(1)
     src = np.clip(chance.gamma(4, 4, count).astype(np.int64), 2, 100)
-    return src, np.clip((src * chance.normal(1.1, 0.2, count)).astype(np.int64), 2, 100)
+    return np.stack([src, np.clip((src * chance.normal(1.1, 0.2, count)).astype(np.int64), 2, 100)], axis=1)
 
 
 def test_seed_and_epoch_change_batches_and_their_order() -> None:
-    src, tgt = random_lengths()
-    plans = {
-        (seed, epoch): [members.tolist() for members in plan(src, tgt, batch_tokens=2_000, seed=seed, epoch=epoch)]
-        for seed, epoch in [(1, 0), (1, 1), (2, 0)]
-    }
+    lengths = random_lengths()
+    plans = {(seed, epoch): as_lists(planned(lengths, 2_000, seed, epoch)) for seed, epoch in [(1, 0), (1, 1), (2, 0)]}
     for key, other in [((1, 0), (1, 1)), ((1, 0), (2, 0)), ((1, 1), (2, 0))]:
         shared = {frozenset(members) for members in plans[key]} & {frozenset(members) for members in plans[other]}
         assert len(shared) < len(plans[key]) / 10
 
 
+def test_pairs_of_equal_length_meet_by_chance() -> None:
+    """Neighbours in the text do not stay neighbours."""
+    batches = planned(np.full((20_000, 2), 10), 1_000)
+    steps_between = np.concatenate([np.diff(members) for members in batches])
+    assert np.mean(np.abs(steps_between)) == pytest.approx(20_000 / 3, rel=0.05)
+
+
 def test_the_order_of_batches_does_not_follow_their_lengths() -> None:
-    src, tgt = random_lengths()
-    means = [tgt[members].mean() for members in plan(src, tgt, batch_tokens=2_000, seed=1, epoch=0)]
+    lengths = random_lengths()
+    means = [lengths[members, 1].mean() for members in planned(lengths, 2_000)]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2
 
 
 def test_batches_are_full_and_hold_pairs_of_like_length() -> None:
-    src, tgt = random_lengths()
-    batches = plan(src, tgt, batch_tokens=2_000, seed=1, epoch=0)
-    padded = sum(len(members) * (src[members].max() + tgt[members].max()) for members in batches)
-    assert padded < 1.075 * (src.sum() + tgt.sum())
-    fill = [max(src[members].sum(), tgt[members].sum()) / 2_000 for members in batches]
+    lengths = random_lengths()
+    batches = planned(lengths, 2_000)
+    padded = sum(len(members) * lengths[members].max(0).sum() for members in batches)
+    assert padded < 1.075 * lengths.sum()
+    fill = [lengths[members].sum(0).max() / 2_000 for members in batches]
     assert sorted(fill)[1] > 0.9  # of all but the last
 
 
@@ -390,7 +312,7 @@ def test_a_batch_knows_its_pairs_and_where_they_are(store: TokenStore, tokenizer
         for batch in micro_batches:
             assert batch.pairs.dtype == np.int64
             assert as_pairs(batch) == [contents(store)[pair] for pair in batch.pairs]
-    assert batches.where(np.array([2, 16])) == f"{store.paths[0]} and {store.paths[1]}, lines 3, 17"
+    assert batches.where(np.array([2, 16])) == f"{store.corpora[0].name}, lines 3, 17"
     assert batches.where(np.arange(30)).endswith("lines " + ", ".join(map(str, range(1, 21))) + " and 10 more")
 
 
@@ -420,7 +342,7 @@ def test_dropout_stays_within_both_limits_and_keeps_the_text(
         for mask in (batch.src_mask, batch.tgt_mask):
             assert mask.sum() <= batch_tokens and mask.sum(1).max() <= max_tokens
     found = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
-    assert sorted(found) == sorted(PAIRS[i] for i in batches.pairs)
+    assert sorted(found) == sorted(PAIRS[pair] for pair in np.concatenate(list(batches.plan(0))))
 
 
 def test_dropout_draws_anew_for_each_epoch_and_seed_and_only_then(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -438,7 +360,7 @@ def test_dropout_draws_anew_for_each_epoch_and_seed_and_only_then(store: TokenSt
 
 def test_dropout_draws_for_each_side_by_itself(tmp_path: Path, tokenizer: Tokenizer) -> None:
     same = [(src, src) for src, _ in PAIRS[:100]]
-    store = open_store(tmp_path / "data", *write_corpus(tmp_path, same), tokenizer)
+    store = open_one(tmp_path / "data", write_corpus(tmp_path, same), tokenizer)
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
     assert sum(src == tgt for src, tgt in epoch_pairs(batches, 0)) < 50
 
@@ -475,7 +397,7 @@ def test_files_from_windows_are_read_through_spans_as_they_are_read_through(
     src, tgt = write_corpus(tmp_path, PAIRS[:60], end="\r\n")
     for path in (src, tgt):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().removesuffix(b"\r\n"))
-    store = open_store(tmp_path / "data", src, tgt, tokenizer)
+    store = open_one(tmp_path / "data", (src, tgt), tokenizer)
     assert contents(store) == [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in PAIRS[:60]]
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
     found = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
@@ -484,7 +406,7 @@ def test_files_from_windows_are_read_through_spans_as_they_are_read_through(
 
 def test_text_that_changes_during_training_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
     src, tgt = write_corpus(tmp_path, PAIRS[:60])
-    store = open_store(tmp_path / "data", src, tgt, tokenizer)
+    store = open_one(tmp_path / "data", (src, tgt), tokenizer)
     src.write_bytes(b"cut")
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
     with pytest.raises(UserError, match=r"train\.en .* was changed while in use"):

@@ -53,8 +53,9 @@ def write(tmp_path: Path) -> Callable[[str, bytes], Path]:
 
 
 def by_spans(path: Path) -> list[str]:
-    spans = text.line_spans(path)
-    return [text.read_span(path, *spans[i : i + 2]) for i in range(0, len(spans), 2)]
+    spans = list(text.spanned_lines(path, 0, path.stat().st_size, first=1))
+    assert [line for _, _, line in spans] == [text.read_span(path, begin, end) for begin, end, _ in spans]
+    return [line for _, _, line in spans]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -164,7 +165,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     missing, below = tmp_path / "missing", tmp_path / "file" / "x"
     (tmp_path / "file").write_bytes(b"x")
     for path, reason in ((missing, "does not exist"), (tmp_path, "not a file"), (below, "not a file")):
-        for read in (text.count_lines, text.line_spans, text.file_sha256, lambda path: list(text.read_lines(path))):
+        for read in (text.count_lines, text.packing, text.file_sha256, lambda path: list(text.read_lines(path))):
             with pytest.raises(UserError, match=reason) as caught:
                 read(path)
             assert str(path) in str(caught.value)
@@ -181,11 +182,19 @@ def test_a_file_that_may_not_be_read(write: Callable[[str, bytes], Path]) -> Non
 @pytest.mark.parametrize("now", [b"a\nb", b"a\n\xff\xff\xff\xff", b"aa\nbb\nb"])
 def test_a_file_that_changes_under_its_spans(write: Callable[[str, bytes], Path], now: bytes) -> None:
     path = write("text", b"a\nbbbb")
-    begin, end = text.line_spans(path)[2:4]
+    _, (begin, end, _) = text.spanned_lines(path, 0, 6, first=1)
     assert text.read_span(path, begin, end) == "bbbb"
     path.write_bytes(now)
     with pytest.raises(UserError, match="was changed"):
         text.read_span(path, begin, end)
+
+
+def test_spans_from_the_middle_on(write: Callable[[str, bytes], Path]) -> None:
+    path = write("text", BOM + b"a\r\n" + BOM + b"b\nc\n\xff\n")
+    assert list(text.spanned_lines(path, 6, 12, first=2)) == [(6, 10, "\ufeffb"), (11, 12, "c")]
+    assert list(text.spanned_lines(path, 0, 6, first=1)) == [(3, 4, "a")]
+    with pytest.raises(UserError, match="text:4 is not valid UTF-8"):
+        list(text.spanned_lines(path, 11, 15, first=3))
 
 
 def test_blank_is_white_space_only() -> None:

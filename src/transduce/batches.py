@@ -1,176 +1,112 @@
-"""From token ids to batches (§5.1): a memory-mapped token store, and an order that is a function of (seed, epoch).
+"""From token ids to batches (§5.1), in an order that is a function of (seed, epoch).
 
-    text -> TokenStore (once, on disk) -> plan(seed, epoch) -> Batch, state
+    TokenStore -> plan(seed, epoch) -> Batch, state
 
 Everything a restart needs is `State(epoch, index)`: which epoch, and how many of its batches are done.
 """
 
-import hashlib
-import os
-import shutil
+import math
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
-from transduce import text
 from transduce.config import DataConfig
 from transduce.errors import UserError
+from transduce.part import TOO_LONG
+from transduce.store import SIDES, Pair, TokenStore
 from transduce.tokens import BOS, EOS, PAD, Tokenizer
-
-# ---- the token store ---------------------------------------------------------------------------------------------
-
-SIDES = ("src", "tgt")
-STORE_FILES = tuple(f"{side}.{part}" for side in SIDES for part in ("tokens", "offsets", "spans"))
-STORE_VERSION = 1
-
-
-@dataclass(frozen=True)
-class TokenStore:
-    """The tokens of a corpus, memory-mapped: pair i is tokens[offsets[i]:offsets[i+1]] on either side.
-
-    tokens: uint16 or uint32, without BOS and EOS; offsets: uint64, one more than there are pairs.
-    spans: where line i begins and ends in the text file, uint64 (n, 2), for BPE-dropout, which needs the text again.
-    key: hash of both texts and the tokenizer.
-    """
-
-    key: str
-    tokens: tuple[np.ndarray, np.ndarray]
-    offsets: tuple[np.ndarray, np.ndarray]
-    spans: tuple[np.ndarray, np.ndarray]
-    paths: tuple[Path, Path]
-
-    def __len__(self) -> int:
-        return len(self.offsets[0]) - 1
-
-    def ids(self, side: int, pair: int) -> np.ndarray:
-        """The token ids of one side (0 source, 1 target) of pair number `pair`."""
-        return self.tokens[side][int(self.offsets[side][pair]) : int(self.offsets[side][pair + 1])]
-
-    def lengths(self, side: int) -> np.ndarray:
-        """The number of tokens of every line of one side, EOS included, int64 (n,)."""
-        return np.diff(self.offsets[side].astype(np.int64)) + 1
-
-
-def open_store(folder: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> TokenStore:
-    """The store of this text and this tokenizer under `folder`, built if it is not there yet, or damaged.
-
-    Whatever else lies in `folder` is a store of other text or another tokenizer, and is removed.
-    """
-    digest = hashlib.sha256()
-    for part in (f"store {STORE_VERSION}", text.file_sha256(src), text.file_sha256(tgt), tokenizer.sha256):
-        digest.update(part.encode() + b"\n")
-    key = digest.hexdigest()
-    path = folder / key[:16]
-    if not _is_whole(path):
-        shutil.rmtree(folder, ignore_errors=True)
-        _build(path, src, tgt, tokenizer)
-    dtype = _token_dtype(tokenizer)
-    return TokenStore(
-        key,
-        tokens=(_map(path / "src.tokens", dtype), _map(path / "tgt.tokens", dtype)),
-        offsets=(_map(path / "src.offsets", "uint64"), _map(path / "tgt.offsets", "uint64")),
-        spans=(_map(path / "src.spans", "uint64").reshape(-1, 2), _map(path / "tgt.spans", "uint64").reshape(-1, 2)),
-        paths=(src, tgt),
-    )
-
-
-def _token_dtype(tokenizer: Tokenizer) -> str:
-    return "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-
-
-def _map(path: Path, dtype: str) -> np.ndarray:
-    """The array in `path`, mapped. A plain ndarray view: indexing a np.memmap is several times slower."""
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether every file of a store is there and is what `_build` wrote."""
-    try:
-        written = msgspec.json.decode((path / "sha256.json").read_bytes())
-        return written == _hashes(path)
-    except (OSError, msgspec.DecodeError, UserError):
-        return False
-
-
-def _hashes(path: Path) -> dict[str, str]:
-    return {name: text.file_sha256(path / name) for name in STORE_FILES}
-
-
-def _build(path: Path, src: Path, tgt: Path, tokenizer: Tokenizer) -> None:
-    """Tokenise the corpus in pieces of constant size into a folder beside `path`, then rename it to `path`."""
-    building = path.with_name(path.name + f".tmp-{os.getpid()}")
-    building.mkdir(parents=True)
-    dtype = _token_dtype(tokenizer)
-    ends = [np.uint64(0), np.uint64(0)]
-    with ExitStack() as stack:
-        tokens, offsets = (
-            [stack.enter_context((building / f"{side}.{part}").open("wb")) for side in SIDES]
-            for part in ("tokens", "offsets")
-        )
-        for file in offsets:
-            np.zeros(1, np.uint64).tofile(file)
-        pairs = text.read_pairs(src, tgt)
-        while chunk := list(islice(pairs, 10_000)):
-            for side in (0, 1):
-                lines = ["" if text.is_blank(pair[side]) else pair[side] for pair in chunk]  # blank is empty: left out
-                encoded = tokenizer.encode_batch(lines)
-                lengths = np.cumsum([len(ids) for ids in encoded], dtype=np.uint64)
-                np.concatenate([np.asarray(ids, dtype) for ids in encoded]).tofile(tokens[side])
-                (ends[side] + lengths).tofile(offsets[side])
-                ends[side] += lengths[-1]
-    for side, corpus in zip(SIDES, (src, tgt), strict=True):
-        np.asarray(text.line_spans(corpus)).tofile(building / f"{side}.spans")
-    (building / "sha256.json").write_bytes(msgspec.json.encode(_hashes(building)))
-    building.rename(path)
-
 
 # ---- the plan of an epoch ----------------------------------------------------------------------------------------
 
-
-def usable(store: TokenStore, max_tokens: int) -> np.ndarray:
-    """The numbers of the pairs that training uses: neither side empty, neither longer than `max_tokens`, int64 (m,)."""
-    src, tgt = store.lengths(0), store.lengths(1)
-    keep = (src > 1) & (tgt > 1) & (src <= max_tokens) & (tgt <= max_tokens)
-    return np.flatnonzero(keep)
-
-
 BAND = 2  # target lengths that are sorted together by source length
+CUT_PAIRS = 1 << 20  # looked at together when batches are cut, for the memory
 
 
-def plan(
-    src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, batch_tokens: int, seed: int, epoch: int
-) -> list[np.ndarray]:
-    """One epoch as a list of batches, each an array of indices into the lengths: a pure function of its arguments.
+@dataclass(frozen=True)
+class SortKeys:
+    """How a pair becomes one uint64, in whose order pairs of like length are neighbours, for 36 million are many.
+
+    From the highest bits: band of target lengths; source length, rising in one band and falling in the next (no jump
+    from band to band); target length within its band; as many random bits as there is room for; number of the pair.
+    longest: the greatest length. pairs: how many numbers there are.
+    """
+
+    longest: int
+    pairs: int
+
+    @property
+    def length_bits(self) -> int:
+        return self.longest.bit_length()
+
+    @property
+    def pair_bits(self) -> int:
+        return (self.pairs - 1).bit_length()
+
+    def pack(self, pairs: np.ndarray, lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """The keys of pairs with these lengths (n,2), in no order."""
+        src, tgt = lengths.astype(np.uint64).T
+        falling = (tgt // BAND) % 2 == 1
+        keys = (tgt // BAND) << self.length_bits | np.where(falling, (1 << self.length_bits) - 1 - src, src)
+        keys = keys << 1 | tgt % BAND
+        random_bits = 64 - 2 * self.length_bits - self.pair_bits
+        chance = generator.integers(1 << random_bits, size=len(keys), dtype=np.uint64)
+        return (keys << random_bits | chance) << self.pair_bits | pairs.astype(np.uint64)
+
+    def lengths(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The source and the target lengths of keys, int64."""
+        high = (keys >> (64 - 2 * self.length_bits)).astype(np.int64)
+        tgt = (high >> (self.length_bits + 1)) * BAND + high % 2
+        src = (high >> 1) & ((1 << self.length_bits) - 1)
+        return np.where((tgt // BAND) % 2 == 1, (1 << self.length_bits) - 1 - src, src), tgt
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An epoch: batch i is the pairs order[bounds[turn]:bounds[turn + 1]], where turn is turns[i]."""
+
+    order: np.ndarray  # numbers of pairs, uint32
+    bounds: np.ndarray  # where each batch begins in the order, and the end
+    turns: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        turn = self.turns[i]
+        return self.order[self.bounds[turn] : self.bounds[turn + 1]].astype(np.int64)
+
+
+def plan(keys: np.ndarray, sort_keys: SortKeys, *, batch_tokens: int, generator: np.random.Generator) -> Plan:
+    """Batches of the pairs in `keys`, which are overwritten.
 
     Pairs of like length share a batch, with at most `batch_tokens` tokens on either side (one that has more is alone);
-    which pairs of equal length meet, and the order of the batches, are drawn anew for each (seed, epoch).
+    which pairs of equal length meet, and the order of the batches, come from `generator`.
     """
-    generator = np.random.default_rng([seed, epoch])
-    order = generator.permutation(len(src_lengths))
-    bands = tgt_lengths[order] // BAND
-    there_and_back = np.where(bands % 2 == 0, src_lengths[order], -src_lengths[order])  # no jump from band to band
-    order = order[np.lexsort((tgt_lengths[order], there_and_back, bands))]
-    batches, begin = [], 0
-    src_ends, tgt_ends = np.cumsum(src_lengths[order]), np.cumsum(tgt_lengths[order])
-    while begin < len(order):
-        before = (src_ends[begin - 1], tgt_ends[begin - 1]) if begin else (0, 0)
-        end = min(
-            np.searchsorted(src_ends, before[0] + batch_tokens, side="right"),
-            np.searchsorted(tgt_ends, before[1] + batch_tokens, side="right"),
-        )
-        end = max(int(end), begin + 1)
-        batches.append(order[begin:end])
-        begin = end
-    return [batches[i] for i in generator.permutation(len(batches))]
+    keys.sort()
+    bounds = _cut(keys, sort_keys, batch_tokens)
+    keys &= np.uint64((1 << sort_keys.pair_bits) - 1)
+    assert sort_keys.pair_bits <= 32
+    return Plan(keys.astype(np.uint32), bounds, generator.permutation(len(bounds) - 1))
+
+
+def _cut(keys: np.ndarray, sort_keys: SortKeys, batch_tokens: int) -> np.ndarray:
+    """Where batches of sorted pairs begin, and the end: each takes as many pairs as fit."""
+    bounds, begin, at_once = [0], 0, max(CUT_PAIRS, batch_tokens)  # any batch has fewer pairs than tokens
+    while begin < len(keys):
+        ends = [np.cumsum(lengths) for lengths in sort_keys.lengths(keys[begin : begin + at_once])]
+        count, place = len(ends[0]), 0
+        while place < count:
+            fits = [side.searchsorted((side[place - 1] if place else 0) + batch_tokens, side="right") for side in ends]
+            end = max(int(min(fits)), place + 1)
+            if end == count and begin + count < len(keys):
+                break  # more may fit, of what comes next
+            bounds.append(begin + end)
+            place = end
+        begin += place
+    return np.array(bounds)
 
 
 # ---- batches -----------------------------------------------------------------------------------------------------
@@ -201,7 +137,8 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`."""
         parts = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask)
-        return Batch(*(part.to(device, non_blocking=True) for part in parts), self.pairs)
+        src, src_mask, tgt_in, tgt_out, tgt_mask = (part.to(device, non_blocking=True) for part in parts)
+        return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, self.pairs)
 
 
 def pad(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -225,9 +162,6 @@ def collate(src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | No
 GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log.md); batches leave room for it
 
 
-SHOWN = 20  # line numbers in a message
-
-
 class Batches:
     """The endless stream of training batches of a store.
 
@@ -249,61 +183,94 @@ class Batches:
     ):
         self.store, self.tokenizer, self.config = store, tokenizer, config
         self.seed, self.accumulate, self.rank, self.ranks = seed, accumulate, rank, ranks
-        self.pairs = usable(store, config.max_tokens)
-        if not len(self.pairs):
+        self.usable, self._most, longest = 0, 0, 1  # pairs, sort keys of an epoch, tokens on a side
+        for _, lengths, weight in store.lengths():
+            kept = lengths[self._is_usable(lengths)]
+            self.usable += len(kept)
+            self._most += len(kept) * math.ceil(weight)
+            longest = max(longest, int(kept.max(initial=1)))
+        if not self.usable:
             raise UserError(
-                f"no pair of {store.paths[0]} and {store.paths[1]} can be used for training: all {len(store)} have an "
-                f"empty side or more than data.max_tokens={config.max_tokens} tokens on one side"
+                f"no pair of {', '.join(corpus.name for corpus in store.corpora)} can be used for training: all "
+                f"{len(store)} have an empty side or more than data.max_tokens={config.max_tokens} tokens on one side"
             )
-        self.src_lengths, self.tgt_lengths = (store.lengths(side)[self.pairs] for side in (0, 1))
+        self._sort_keys = SortKeys(longest, len(store))
+        self._planned: tuple[int, Plan] | None = None
 
     def stream(self, state: State) -> Iterator[tuple[list[Batch], State]]:
         """All batches from `state` on."""
         epoch, index = state.epoch, state.index
         while True:
-            epoch_plan = self.plan(epoch)
-            for i in range(index, len(epoch_plan)):
-                after = State(epoch, i + 1) if i + 1 < len(epoch_plan) else State(epoch + 1, 0)
-                yield self._step(self.pairs[epoch_plan[i]], epoch), after
+            size = len(self.plan(epoch))
+            for i in range(index, size):
+                after = State(epoch, i + 1) if i + 1 < size else State(epoch + 1, 0)
+                yield self._step(self.plan(epoch)[i], epoch), after
             epoch, index = epoch + 1, 0
 
-    def plan(self, epoch: int) -> list[np.ndarray]:
-        """The batches of an epoch, as indices into `self.pairs`, by the lengths without BPE-dropout."""
-        budget = int(self.config.batch_tokens / (1 + GROWTH * self.config.bpe_dropout))
-        return plan(self.src_lengths, self.tgt_lengths, batch_tokens=budget, seed=self.seed, epoch=epoch)
+    def plan(self, epoch: int) -> Plan:
+        """The batches of an epoch, by the lengths without BPE-dropout: a function of (seed, epoch).
+
+        The newest one is remembered. With 36 million pairs it takes about 450 MB to make, and 150 MB to keep.
+        """
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = None  # its memory is needed for the new one
+            budget = int(self.config.batch_tokens / (1 + GROWTH * self.config.bpe_dropout))
+            generator = np.random.default_rng([self.seed, epoch])
+            keys = self._keys(epoch, generator)
+            self._planned = epoch, plan(keys, self._sort_keys, batch_tokens=budget, generator=generator)
+        return self._planned[1]
 
     def where(self, pairs: np.ndarray) -> str:
         """Where the text of `pairs` is, for a message: "train.en and train.de, lines 3, 17"."""
-        shown = ", ".join(f"{pair + 1}" for pair in pairs[:SHOWN])
-        more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
-        return f"{self.store.paths[0]} and {self.store.paths[1]}, lines {shown}{more}"
+        return self.store.where(pairs)
+
+    def _is_usable(self, lengths: np.ndarray) -> np.ndarray:
+        """Which pairs have no empty side, and none that is too long."""
+        longest = min(self.config.max_tokens, TOO_LONG - 1)
+        return np.all((lengths > 1) & (lengths <= longest), axis=1)
+
+    def _keys(self, epoch: int, generator: np.random.Generator) -> np.ndarray:
+        """The sort keys of all pairs of an epoch, each as often as its weight says."""
+        keys, size = np.empty(self._most, np.uint64), 0  # memory that is never written to is never taken
+        for first, lengths, weight in self.store.lengths():
+            chosen = np.flatnonzero(self._is_usable(lengths))
+            chosen = np.repeat(chosen, _times(weight, self.seed, epoch, first, chosen))
+            keys[size : size + len(chosen)] = self._sort_keys.pack(first + chosen, lengths[chosen], generator)
+            size += len(chosen)
+        return keys[:size]
 
     def _step(self, members: np.ndarray, epoch: int) -> list[Batch]:
         """This rank's micro-batches of one step: part p of all is every pair p, p + parts, ..., so of like size."""
-        src, tgt = self._side(0, members, epoch), self._side(1, members, epoch)
+        pairs = [self.store[pair] for pair in members]
+        src, tgt = self._side(0, members, pairs, epoch), self._side(1, members, pairs, epoch)
         parts = self.ranks * self.accumulate
         mine = range(self.rank, min(parts, len(members)), self.ranks)
         return [collate(src[part::parts], tgt[part::parts], members[part::parts]) for part in mine]
 
-    def _side(self, side: int, members: np.ndarray, epoch: int) -> list[np.ndarray]:
-        """The ids of one side of `members`; if BPE-dropout makes them too many, the last ones go without it."""
-        rows = [self._ids(side, pair, epoch) for pair in members]
+    def _side(self, side: int, members: np.ndarray, pairs: list[Pair], epoch: int) -> list[np.ndarray]:
+        """The ids of one side of `pairs`; if BPE-dropout makes them too many, the last ones go without it."""
+        plain = [pair.ids[side] for pair in pairs]
+        if not self.config.bpe_dropout:
+            return plain
+        rows = [self._dropped_out(side, number, pair, epoch) for number, pair in zip(members, pairs, strict=True)]
         excess = sum(len(row) + 1 for row in rows) - self.config.batch_tokens
         for place in reversed(range(len(rows))):
             if excess <= 0:
                 break
-            plain = self.store.ids(side, members[place])
-            excess -= len(rows[place]) - len(plain)
-            rows[place] = plain
+            excess -= len(rows[place]) - len(plain[place])
+            rows[place] = plain[place]
         return rows
 
-    def _ids(self, side: int, pair: int, epoch: int) -> np.ndarray:
-        """The ids of one side of a pair; with BPE-dropout encoded anew, unless that makes it longer than the cap."""
-        plain = self.store.ids(side, pair)
-        if not self.config.bpe_dropout:
-            return plain
-        begin, end = self.store.spans[side][pair]
-        line = text.read_span(self.store.paths[side], int(begin), int(end))
-        key = f"{self.seed}:{epoch}:{pair}:{SIDES[side]}"
-        ids = self.tokenizer.encode_dropout(line, p=self.config.bpe_dropout, key=key)
-        return np.asarray(ids) if len(ids) < self.config.max_tokens else plain
+    def _dropped_out(self, side: int, number: int, pair: Pair, epoch: int) -> np.ndarray:
+        """One side of a pair encoded anew, with BPE-dropout, unless that makes it longer than the cap."""
+        key = f"{self.seed}:{epoch}:{number}:{SIDES[side]}"
+        ids = self.tokenizer.encode_dropout(pair.line(side), p=self.config.bpe_dropout, key=key)
+        return np.asarray(ids) if len(ids) < self.config.max_tokens else pair.ids[side]
+
+
+def _times(weight: float, seed: int, epoch: int, first: int, chosen: np.ndarray) -> np.ndarray:
+    """How often each of the pairs `first` + `chosen` comes in an epoch (see `Corpus.weight`)."""
+    if weight == int(weight):
+        return np.full(len(chosen), int(weight))
+    start = np.random.default_rng([seed, first]).random(int(chosen[-1]) + 1 if len(chosen) else 0)[chosen]
+    return (np.floor(weight * (epoch + 1) + start) - np.floor(weight * epoch + start)).astype(np.int64)

@@ -7,14 +7,16 @@ needs when it runs, so that help and completion never wait for torch.
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, Token
 from rich.console import Console
 
 from transduce import __version__
-from transduce.errors import UserError
+from transduce.corpora import Corpus, parse
+from transduce.errors import UserError, is_out_of_memory
 
 app = App(
     name="transduce",
@@ -46,7 +48,7 @@ def main() -> None:
         _drop_output()
         _stop(_in_words(problem), 3)
     except (MemoryError, RuntimeError) as problem:
-        if not _is_out_of_memory(problem):
+        if not is_out_of_memory(problem):
             raise
         _stop("out of memory; use smaller batches (--set train.accumulate=8 when training) or a smaller model", 3)
 
@@ -75,12 +77,6 @@ def _in_words(problem: OSError) -> str:
 def _drop_output() -> None:
     """Let what could not be written go, or Python would try again at exit, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_out_of_memory(problem: Exception) -> bool:
-    """torch says so by a RuntimeError: of its own kind on a GPU, known by its text on a CPU."""
-    named = type(problem).__name__ in ("MemoryError", "OutOfMemoryError")
-    return named or "can't allocate memory" in str(problem)
 
 
 def _print_json(value: Any) -> None:
@@ -114,6 +110,16 @@ def demo(*, out: Path = Path("transduce-demo")) -> None:
 # ---- train -------------------------------------------------------------------------------------------------------
 
 
+def _corpora(kind: Any, tokens: Sequence[Token]) -> list[Corpus]:
+    """What each --train is followed by: SRC TGT [WEIGHT], or FILE [WEIGHT]."""
+    given: list[list[str]] = []
+    for token in tokens:
+        if token.index == 0:  # the first one after another --train
+            given.append([])
+        given[-1].append(token.value)
+    return [parse(words) for words in given]
+
+
 @app.command(
     help_epilogue="""Examples:
   transduce train --recipe small --train train.en train.de \\
@@ -123,13 +129,15 @@ def demo(*, out: Path = Path("transduce-demo")) -> None:
   transduce train --recipe small --train train.en train.de \\
       --valid valid.en valid.de --out run --resume \\
       --set train.max_steps=20000 --allow-change train.max_steps
+  transduce train --recipe small --train clean.en clean.de 2 --train web.tsv.gz 0.5 \\
+      --valid valid.en valid.de --out run
   transduce train --recipe vaswani2017-base --set train.accumulate=8 \\
       --train train.en train.de --valid valid.en valid.de --out run""",
 )
 def train(
     *,
     recipe: str,
-    train: tuple[Path, Path],
+    train: Annotated[list[Corpus], Parameter(converter=_corpora, consume_multiple=True, accepts_keys=False)],
     valid: tuple[Path, Path],
     out: Path,
     settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
@@ -145,7 +153,9 @@ def train(
     recipe
         A name, such as small or vaswani2017-base (a wrong one lists them all), or FILE.py:FUNCTION.
     train
-        Source and target text to learn from: UTF-8, one sentence per line, line by line translations of each other.
+        SRC TGT [WEIGHT]: source and target text to learn from, UTF-8, one sentence per line, line by line translations
+        of each other. Or FILE [WEIGHT], with both sides in tab-separated columns or parquet. May be repeated; a weight
+        of 2 takes each pair twice an epoch, 0.5 each in every other. gz, xz and zst files are read as they are.
     valid
         Source and target text to judge by while training.
     out

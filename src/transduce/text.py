@@ -1,4 +1,4 @@
-"""Text as line-aligned files: bytes in, lines out. The only module that opens corpora.
+"""Text as line-aligned files: bytes in, lines out.
 
 A line is what stands between two LF bytes, decoded as strict UTF-8, whatever the locale says:
 
@@ -13,19 +13,23 @@ A line is what stands between two LF bytes, decoded as strict UTF-8, whatever th
     bytes that are not UTF-8                  UserError with file, line and byte
     two sides of unequal length               UserError with both counts, when the shorter side ends
     no line at all                            UserError from `read_pairs`; `read_lines` yields nothing
+    gz, xz or zst                             is unpacked as it is read, known by its first bytes, not by its name
 """
 
 import codecs
 import hashlib
+import importlib
+import io
+import lzma
 import os
 import queue
 import threading
-from array import array
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import BufferedReader
 from itertools import zip_longest
-from typing import IO
+from typing import IO, Any
 
 from transduce.errors import UserError
 
@@ -35,7 +39,7 @@ StrPath = str | os.PathLike[str]
 def read_lines(path: StrPath) -> Iterator[str]:
     """The lines of a file, one at a time."""
     where = os.fspath(path)
-    with _open(path) as file:
+    with open_text(path) as file:
         for number, raw in enumerate(file, start=1):
             yield decode_line(raw, where, number)
 
@@ -47,15 +51,15 @@ def read_pairs(src_path: StrPath, tgt_path: StrPath) -> Iterator[tuple[str, str]
     """
     src_name, tgt_name = os.fspath(src_path), os.fspath(tgt_path)
     number = 0
-    with _open(src_path) as src_file, _open(tgt_path) as tgt_file:
+    with open_text(src_path) as src_file, open_text(tgt_path) as tgt_file:
         for number, (src, tgt) in enumerate(zip_longest(src_file, tgt_file), start=1):
             if src is None or tgt is None:
                 rest = number + sum(1 for _ in (src_file if tgt is None else tgt_file))
                 counts = (rest, number - 1) if tgt is None else (number - 1, rest)
-                raise _unequal((src_name, tgt_name), counts)
+                raise unequal((src_name, tgt_name), counts)
             yield decode_line(src, src_name, number), decode_line(tgt, tgt_name, number)
     if number == 0:
-        raise UserError(f"{src_name} and {tgt_name} are empty; give two files with one sentence per line.")
+        raise empty(src_name, tgt_name)
 
 
 def decode_line(raw: bytes, where: str, number: int) -> str:
@@ -120,35 +124,43 @@ def is_blank(line: str) -> bool:
 def count_lines(path: StrPath) -> int:
     """How many lines a file has, as `read_lines` would count them; its text is not checked."""
     lines, last = 0, b"\n"
-    with _open(path) as file:
+    with open_text(path) as file:
         while block := file.read(1 << 20):
             lines += block.count(b"\n")
             last = block[-1:]
     return lines + (last != b"\n")
 
 
-def line_spans(path: StrPath) -> "array[int]":
-    """Where the text of each line lies, without BOM and line end: begin and end in bytes, line after line."""
-    spans, position = array("Q"), 0
+def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterator[tuple[int, int, str]]:
+    """The lines between two bytes of a file that is not packed: where the text of each begins and ends, and the text.
+
+    `begin` is the first byte of line number `first`, which counts from 1; `end` is that of another line, or the end.
+    """
+    where, position = os.fspath(path), begin
     with _open(path) as file:
-        for raw in file:
-            begin = position + (len(codecs.BOM_UTF8) if position == 0 and raw.startswith(codecs.BOM_UTF8) else 0)
-            spans.extend((begin, begin + len(_trim(raw, position == 0))))
+        file.seek(begin)
+        for number, raw in enumerate(file, start=first):
+            if position >= end:
+                break
+            start = position + (len(codecs.BOM_UTF8) if number == 1 and raw.startswith(codecs.BOM_UTF8) else 0)
+            yield start, start + len(_trim(raw, number == 1)), decode_line(raw, where, number)
             position += len(raw)
-    return spans
 
 
 def read_span(path: StrPath, begin: int, end: int) -> str:
-    """The line whose text is the bytes `begin` to `end` of a file, by `line_spans`."""
+    """The line whose text is the bytes `begin` to `end` of a file, by `spanned_lines`."""
     with _open(path) as file:
         file.seek(begin)
         raw = file.read(end - begin)
     if len(raw) == end - begin and b"\n" not in raw:
         with suppress(UnicodeDecodeError):
             return raw.decode()
-    raise UserError(
-        f"{os.fspath(path)} has no line from byte {begin} to {end} any more: it was changed while in use. Start again."
-    )
+    raise changed(path, f"has no line from byte {begin} to {end} any more")
+
+
+def changed(path: StrPath, what: str) -> UserError:
+    """The error about a text that is not what it was."""
+    return UserError(f"{os.fspath(path)} {what}: it was changed while in use. Start again.")
 
 
 def file_sha256(path: StrPath) -> str:
@@ -187,8 +199,94 @@ def _not_utf8(raw: bytes, where: str, number: int, error: UnicodeDecodeError) ->
     )
 
 
-def _unequal(names: tuple[str, str], counts: tuple[int, int]) -> UserError:
+def empty(src_name: str, tgt_name: str) -> UserError:
+    """The error about two files without a line."""
+    return UserError(f"{src_name} and {tgt_name} are empty; give two files with one sentence per line.")
+
+
+def unequal(names: tuple[str, str], counts: tuple[int, int]) -> UserError:
+    """The error about two files that have not the same number of lines."""
     return UserError(
         f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,}; they must match line by line. "
         f"Look for the first pair that does not correspond, or for a file that was cut short."
     )
+
+
+# ---- packed files ------------------------------------------------------------------------------------------------
+
+PACKED = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}  # none of which begins UTF-8 text
+PIECE_BYTES = 1 << 14  # unpacked at once; what it becomes may be a thousand times as long
+
+
+def open_text(path: StrPath) -> BufferedReader:
+    """A file as bytes, unpacked if it is a gz, xz or zst file."""
+    kind = packing(path)
+    file = _open(path)
+    return BufferedReader(_Unpacked(file, os.fspath(path), kind), 1 << 20) if kind else file
+
+
+def packing(path: StrPath) -> str | None:
+    """Whether a file is packed: "gz", "xz", "zst" or None."""
+    with _open(path) as file:
+        first = file.read(max(map(len, PACKED)))
+    return next((kind for magic, kind in PACKED.items() if first.startswith(magic)), None)
+
+
+class _Unpacked(io.RawIOBase):
+    """The unpacked bytes of `file`. UserError, naming the file, if it is damaged or cut short."""
+
+    def __init__(self, file: BufferedReader, where: str, kind: str) -> None:
+        self._file, self._where, self._kind = file, where, kind
+        self._new, self._errors = _unpacker(kind, where)
+        self._engine = self._new()
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            raw = self._file.read(PIECE_BYTES) if not self._engine.eof else self._next_stream()
+            if not raw:
+                if self._engine.eof:
+                    return 0
+                raise self._damaged("it ends in the middle")
+            try:
+                self._ready = memoryview(self._engine.decompress(raw))
+            except self._errors as error:
+                raise self._damaged(f"{error}") from error
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def _next_stream(self) -> bytes:
+        """What stands after the end of a stream: another one, often (`cat a.gz b.gz`), or zeros that mean nothing."""
+        raw = self._engine.unused_data.lstrip(b"\0")
+        while not raw and (more := self._file.read(PIECE_BYTES)):
+            raw = more.lstrip(b"\0")
+        if raw:
+            self._engine = self._new()
+        return raw
+
+    def _damaged(self, why: str) -> UserError:
+        return UserError(f"{self._where} cannot be unpacked as {self._kind}: {why}; get the file again.")
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _unpacker(kind: str, where: str) -> tuple[Callable[[], Any], type[Exception]]:
+    """What makes an unpacking engine, and the error it raises."""
+    if kind == "gz":
+        return lambda: zlib.decompressobj(wbits=31), zlib.error
+    if kind == "xz":
+        return lzma.LZMADecompressor, lzma.LZMAError
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        raise UserError(
+            f"{where} is packed with zstd, which needs one more package: pip install 'transduce[data]'. "
+            f"Or unpack it: zstd -d {where}"
+        ) from None
+    return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError

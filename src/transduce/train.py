@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduce import text
-from transduce.batches import Batch, Batches, State, open_store
+from transduce import corpora, text
+from transduce.batches import Batch, Batches, State
 from transduce.card import model_card
 from transduce.checkpoint import (
     Checkpoint,
@@ -35,8 +35,10 @@ from transduce.checkpoint import (
     weights,
 )
 from transduce.config import Config, inherit, validate, without_effect
+from transduce.corpora import Corpus
 from transduce.errors import UserError
 from transduce.evaluate import check_validation, validation_scores
+from transduce.leaks import leaks_into
 from transduce.log import Log, board_problems
 from transduce.loss import projected_cross_entropy
 from transduce.model import Transformer, parameter_count
@@ -46,6 +48,7 @@ from transduce.recipes import configure
 from transduce.report import refresh_report
 from transduce.run import beginning_problems, claim, final_weights, find_run, holds, missing_files
 from transduce.stopping import StopSignal
+from transduce.store import TokenStore, open_store
 from transduce.tokens import Tokenizer
 from transduce.translate import MAX_LINE_TOKENS, Translator, load
 
@@ -64,8 +67,8 @@ class Tally:
 
 
 def fit(
-    src: str | Path,
-    tgt: str | Path,
+    src: str | Path | Sequence[Corpus],
+    tgt: str | Path | None = None,
     *,
     valid: tuple[str | Path, str | Path],
     out: str | Path,
@@ -75,19 +78,20 @@ def fit(
 ) -> Translator:
     """Train on the line-aligned texts `src` and `tgt` and return the model, ready to translate.
 
+    src: alone, one file of both sides (see `transduce.corpora`), or several corpora, with weights.
     valid: two more such texts to judge by. out: the folder of the run; if it holds a run, that one goes on.
     recipe: a name, FILE.py:FUNCTION, or a Config. settings: overrides such as "train.max_steps=2000".
     allow_change: keys, such as "train.max_steps", in which the recipe and settings may differ from those of a run that
     goes on (see `config.CHANGEABLE`).
     Raises UserError for whatever the user can mend.
     """
-    texts = (Path(src), Path(tgt)), (Path(valid[0]), Path(valid[1]))
+    one = [Corpus(Path(src), Path(tgt) if tgt is not None else None)] if isinstance(src, str | Path) else src
     return load(
         train(
             recipe,
             settings=settings,
-            train=texts[0],
-            valid=texts[1],
+            train=one,
+            valid=(Path(valid[0]), Path(valid[1])),
             out=Path(out),
             resume=True,
             allow_change=allow_change,
@@ -98,7 +102,7 @@ def fit(
 def train(
     recipe: str | Config,
     *,
-    train: Pair,
+    train: Pair | Sequence[Corpus],
     valid: Pair,
     out: Path,
     settings: Sequence[str] = (),
@@ -109,6 +113,7 @@ def train(
 ) -> Path:
     """Train a model on the line-aligned texts `train` = (source, target), judge it on `valid`, and return RUN/model.
 
+    train: or several corpora, each with its weight.
     recipe, settings, allow_change: as in `fit`. out: the folder of the run, RUN. resume: go on from its newest
     checkpoint, or begin if it has none.
     start_from: a model folder whose weights, tokenizer and architecture the run begins with (the optimizer is new).
@@ -118,7 +123,8 @@ def train(
     # ---- what is asked, and what is there ------------------------------------------------------------------------
     config, problems = configure(recipe, settings)
     problems += without_effect(settings, start_from) if start_from else []
-    problems += missing_files([*train, *valid])
+    sources = corpora.as_corpora(train)
+    problems += corpora.problems(sources) + missing_files(valid)
     problems += beginning_problems(out, resume=resume, start_from=start_from, allow_change=allow_change)
     problems += board_problems() if tensorboard else []
     if problems:
@@ -126,14 +132,14 @@ def train(
     found, passed_over = find_run(out) if resume else (None, [])
     parent = load_model(start_from) if start_from else None
     valid_pairs = list(text.read_pairs(*valid))
-    tokenizer = Tokenizer.load(out / "tokenizer.json") if found else _tokenizer(config, train, parent)
+    tokenizer = Tokenizer.load(out / "tokenizer.json") if found else _tokenizer(config, sources, parent)
     config = _fill_in(config, tokenizer, parent.config if parent else None)
     longest = min(MAX_LINE_TOKENS, (config.model.max_positions or sys.maxsize) - 1)  # with BOS or EOS one more
     check_validation(valid_pairs, tokenizer, longest, valid[0].name)
     claim(out, config, tokenizer, allow_change)
 
     # ---- data ----------------------------------------------------------------------------------------------------
-    store = open_store(out / "data" / "train", *train, tokenizer)
+    store = open_store(out / "data" / "train", sources, tokenizer)
     batches = Batches(store, tokenizer, config.data, seed=config.train.seed, accumulate=config.train.accumulate)
     texts = {"train": store.key, "valid": " ".join(text.file_sha256(path) for path in valid)}
 
@@ -148,7 +154,7 @@ def train(
     tally, data_state, meter = Tally(), State(), _Meter(device)
     if found:
         checkpoint = load_checkpoint(found)
-        _check_texts(checkpoint, texts, {"train": train, "valid": valid}, out)
+        _check_texts(checkpoint, texts, {"train": sources, "valid": [Corpus(*valid)]}, out)
         tally, data_state = _restore(checkpoint, model, optimizer, meter, found)
         ema = {name: values.to(device) for name, values in checkpoint.ema.items()} if checkpoint.ema else None
         drop_checkpoints_after(out, tally.step)
@@ -170,6 +176,7 @@ def train(
     ):
         fewer = [] if found or parent else _fewer_pieces(config.data.vocab_size, tokenizer)
         progress.say([*passed_over, *fewer, *_opening(config, batches, model, device, tally.step)])
+        progress.say([_leaks(out, store, valid, valid_pairs)])
         if found:
             prune()  # what a kill left half done
 
@@ -228,7 +235,7 @@ def train(
             where = f"at step {tally.step:,} of {config.train.max_steps:,}"
             progress.say([f"{where}; {out / 'model'} is up to date", *refresh_report(out)])
             return out / "model"
-        facts = {"training": f"{tally.step:,} steps, {tally.seconds:,.0f} s, on {train[0].name} and {train[1].name}"}
+        facts = {"training": f"{tally.step:,} steps, {tally.seconds:,.0f} s, on {_names(sources)}"}
         if finished:
             set_weights(model, final, out)
             in_words = _in_words(_judge(model, tokenizer, config, valid_pairs))
@@ -251,10 +258,15 @@ def batch_loss(model: Transformer, batch: Batch, label_smoothing: float, precisi
 # ---- beginning ---------------------------------------------------------------------------------------------------
 
 
-def _tokenizer(config: Config, train: Pair, parent: LoadedModel | None) -> Tokenizer:
+def _names(sources: Sequence[Corpus]) -> str:
+    return "; ".join(" and ".join(path.name for path in (one.src, one.tgt) if path is not None) for one in sources)
+
+
+def _tokenizer(config: Config, sources: Sequence[Corpus], parent: LoadedModel | None) -> Tokenizer:
+    """The parent's, or one that is learned from each pair once, whatever its weight."""
     if parent is not None:
         return parent.tokenizer
-    lines = (side for pair in text.read_pairs(*train) for side in pair)
+    lines = (side for corpus in sources for pair in corpora.read_pairs(corpus) for side in pair)
     return Tokenizer.learn(lines, kind=config.data.tokenizer, vocab_size=config.data.vocab_size)
 
 
@@ -272,12 +284,12 @@ def _fill_in(config: Config, tokenizer: Tokenizer, parent: Config | None) -> Con
     return config
 
 
-def _check_texts(checkpoint: Checkpoint, texts: dict[str, str], files: dict[str, Pair], out: Path) -> None:
+def _check_texts(checkpoint: Checkpoint, texts: dict[str, str], files: dict[str, Sequence[Corpus]], out: Path) -> None:
     """Refuse to go on with other text than the run's."""
     for name, key in texts.items():
         if checkpoint.state["texts"][name] != key:
-            src, tgt = files[name]
-            raise UserError(f"{out} was begun with other text than {src} and {tgt} hold now; restore it, or begin anew")
+            given = "; ".join(corpus.name for corpus in files[name])
+            raise UserError(f"{out} was begun with other text than {given} hold now; restore it, or begin anew")
 
 
 def _fewer_pieces(asked: int, tokenizer: Tokenizer) -> list[str]:
@@ -289,16 +301,23 @@ def _fewer_pieces(asked: int, tokenizer: Tokenizer) -> list[str]:
 
 def _opening(config: Config, batches: Batches, model: Transformer, device: torch.device, step: int) -> list[str]:
     """What a person should know before the wait."""
-    left_out = len(batches.store) - len(batches.pairs)
+    left_out = len(batches.store) - batches.usable
     lines = [f"resuming at step {step:,}"] if step else []
     if left_out:
         lines.append(f"{left_out:,} of {len(batches.store):,} pairs left out: an empty side, or over data.max_tokens")
     steps = len(batches.plan(0))
     lines.append(
-        f"{len(batches.pairs):,} pairs, {steps:,} steps an epoch; {parameter_count(model) / 1e6:.1f} M parameters; "
+        f"{batches.usable:,} pairs, {steps:,} steps an epoch; {parameter_count(model) / 1e6:.1f} M parameters; "
         f"{config.train.precision} on {device}, {torch.get_num_threads()} threads"
     )
     return lines
+
+
+def _leaks(out: Path, store: TokenStore, valid: Pair, pairs: Sequence[tuple[str, str]]) -> str:
+    """How much of the validation text is in the training text, which makes its scores flatter."""
+    found = leaks_into(pairs, store, out / "data" / "leaks.json")
+    counts = f"{len(found.pairs):,} pairs and {len(found.sources):,} sources"
+    return f"of the {len(pairs):,} of {valid[0].name}, {counts} are in the training text, too"
 
 
 # ---- within the loop ---------------------------------------------------------------------------------------------
