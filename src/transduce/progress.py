@@ -49,7 +49,9 @@ class Progress:
     def evaluated(self, step: int, scores: dict[str, float], is_best: bool) -> None:
         """Print the scores on the validation text."""
         best = "  (best so far)" if is_best else ""
-        perplexity, bleu = scores["perplexity"], scores["bleu"]
-        self.say(
-            [f"step {step:,}: validation loss {scores['loss']:.3f}, perplexity {perplexity:.2f}, BLEU {bleu:.1f}{best}"]
-        )
+        self.say([f"step {step:,}: validation {in_words(scores)}{best}"])
+
+
+def in_words(scores: dict[str, float]) -> str:
+    """Loss, perplexity and BLEU on the validation text."""
+    return f"loss {scores['loss']:.3f}, perplexity {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f}"

@@ -43,7 +43,7 @@ from transduce.log import Log, board_problems
 from transduce.loss import projected_cross_entropy
 from transduce.model import Transformer, parameter_count
 from transduce.optimizer import adam, learning_rate
-from transduce.progress import Progress
+from transduce.progress import Progress, in_words
 from transduce.recipes import configure
 from transduce.report import refresh_report
 from transduce.run import beginning_problems, claim, final_weights, find_run, holds, missing_files
@@ -60,7 +60,7 @@ class Tally:
     """What a run remembers beside weights and data: it is saved in every checkpoint."""
 
     step: int = 0
-    seconds: float = 0.0  # of training so far, over all sessions of the run
+    seconds: float = 0.0  # of training so far, resumptions included
     best_step: int | None = None
     best_score: float | None = None  # validation loss or BLEU at best_step
     evaluations_since_best: int = 0
@@ -117,7 +117,8 @@ def train(
     recipe, settings, allow_change: as in `fit`. out: the folder of the run, RUN. resume: go on from its newest
     checkpoint, or begin if it has none.
     start_from: a model folder whose weights, tokenizer and architecture the run begins with (the optimizer is new).
-    SIGINT and SIGTERM finish the step, save, and return; a second one ends the program at once.
+    SIGINT and SIGTERM finish the step, save, and return; a second one ends the program at once, as does one that comes
+    while the text is read, before anything could be saved.
     Raises UserError for whatever the user can mend: before anything is read, all that is wrong with the arguments.
     """
     # ---- what is asked, and what is there ------------------------------------------------------------------------
@@ -238,8 +239,8 @@ def train(
         facts = {"training": f"{tally.step:,} steps, {tally.seconds:,.0f} s, on {_names(sources)}"}
         if finished:
             set_weights(model, final, out)
-            in_words = _in_words(_judge(model, tokenizer, config, valid_pairs))
-            facts["validation"] = f"{in_words}, on {valid[0].name} and {valid[1].name}"
+            scores = _judge(model, tokenizer, config, valid_pairs)
+            facts["validation"] = f"{in_words(scores)} (sacreBLEU 13a, greedy search), on {valid[0].name} and {valid[1].name}"
         save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
         progress.say([*_summary(out, tally, origin, config, facts.get("validation")), *refresh_report(out)])
     return out / "model"
@@ -421,11 +422,6 @@ def _with_weights(model: Transformer, other: dict[str, Tensor] | None) -> Iterat
     set_weights(model, other, "the moving average")
     yield
     set_weights(model, own, "the model")
-
-
-def _in_words(scores: dict[str, float]) -> str:
-    loss, perplexity, bleu = scores["loss"], scores["perplexity"], scores["bleu"]
-    return f"loss {loss:.3f}, perplexity {perplexity:.2f}, BLEU {bleu:.1f} (sacreBLEU 13a, greedy search)"
 
 
 def _note(tally: Tally, scores: dict[str, float], config: Config) -> bool:
