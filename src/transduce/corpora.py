@@ -21,6 +21,8 @@ import msgspec
 from transduce import text
 from transduce.errors import UserError, nearest
 
+MOST = 1_000  # a weight is less
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -45,9 +47,9 @@ def parse(words: Sequence[str]) -> Corpus:
     files, weight = list(words), 1.0
     if len(words) > 1 and (number := _number(words[-1])) is not None and not Path(words[-1]).exists():
         files, weight = files[:-1], number
-    if not 1 <= len(files) <= 2 or not 0 < weight < 1_000:
+    if not 1 <= len(files) <= 2 or not 0 < weight < MOST:
         given = " ".join(words)
-        expected = "expected SRC TGT or FILE, and perhaps a weight over 0 and under 1,000"
+        expected = f"expected SRC TGT or FILE, and perhaps a weight over 0 and under {MOST:,}"
         raise UserError(f"--train {given}: {expected}, as in --train web.en web.de 0.5")
     return Corpus(*map(Path, files), weight=weight)
 
@@ -70,6 +72,10 @@ def problems(corpora: Sequence[Corpus]) -> list[str]:
     """A line for every corpus that cannot be read at all."""
     found = [] if corpora else ["no text to learn from: expected at least one corpus"]
     for corpus in corpora:
+        if not 0 < corpus.weight < MOST:
+            found.append(
+                f"the weight of {corpus.name} is {corpus.weight:g}; expected more than 0 and less than {MOST:,}"
+            )
         for path in (corpus.src, corpus.tgt):
             if path is not None and not path.is_file() and (corpus.tgt is not None or not _place(path)[0].exists()):
                 found.append(f"{path} is no file; expected a text file, UTF-8, one sentence per line")
