@@ -145,4 +145,6 @@ def average_run(run: Path, *, last: int, out: Path) -> None:
         raise UserError(f"--last {last}, but {run} has {len(paths)} checkpoints; expected 1 to {len(paths)}")
     tokenizer = Tokenizer.load(run / "tokenizer.json")
     origin = "the mean of the checkpoints " + ", ".join(path.name for path in paths[-last:])
-    save_model(out, average(paths[-last:]), config, tokenizer, model_card(config, origin))
+    state = load_checkpoint(paths[-1]).state
+    facts = {**state.get("made_of", {}), "training": f"{state['step']:,} steps"}
+    save_model(out, average(paths[-last:]), config, tokenizer, model_card(config, origin, facts))

@@ -95,6 +95,13 @@ def bleu(hyps: Sequence[str], refs: Sequence[str]) -> float:
     return _bleu(hyps, refs, "13a").value
 
 
+def bleu_signature() -> str:
+    """How `bleu` counts, as sacreBLEU writes it."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    return str(BLEU(references=[[""]], force=True).get_signature())
+
+
 def left_out() -> str | None:
     """One sentence on the scores that cannot be computed on this machine, and the remedy; None if all can."""
     if _has_sacremoses():

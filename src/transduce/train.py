@@ -20,7 +20,7 @@ from torch import Tensor
 
 from transduce import corpora, text
 from transduce.batches import Batch, Batches, State
-from transduce.card import model_card
+from transduce.card import model_card, recipe_in_words
 from transduce.checkpoint import (
     Checkpoint,
     LoadedModel,
@@ -47,6 +47,7 @@ from transduce.progress import Progress, in_words
 from transduce.recipes import configure
 from transduce.report import refresh_report
 from transduce.run import beginning_problems, claim, final_weights, find_run, holds, missing_files
+from transduce.scores import bleu_signature
 from transduce.stopping import StopSignal
 from transduce.store import TokenStore, open_store
 from transduce.tokens import Tokenizer
@@ -143,6 +144,7 @@ def train(
     store = open_store(out / "data" / "train", sources, tokenizer)
     batches = Batches(store, tokenizer, config.data, seed=config.train.seed, accumulate=config.train.accumulate)
     texts = {"train": store.key, "valid": " ".join(text.file_sha256(path) for path in valid)}
+    made_of = {"recipe": recipe_in_words(recipe, settings, start_from), "training text": _names(sources)}
 
     # ---- model and optimizer -------------------------------------------------------------------------------------
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -166,8 +168,9 @@ def train(
 
     def save() -> None:
         log.sync()
-        state = {**dataclasses.asdict(tally), "data": dataclasses.asdict(data_state), "texts": texts}
-        save_checkpoint(out, _checkpoint(model, optimizer, ema, {**state, "since_report": meter.state()}))
+        state = {**dataclasses.asdict(tally), "texts": texts, "made_of": made_of, "since_report": meter.state()}
+        state["data"] = dataclasses.asdict(data_state)
+        save_checkpoint(out, _checkpoint(model, optimizer, ema, state))
         prune()
 
     with (
@@ -236,11 +239,12 @@ def train(
             where = f"at step {tally.step:,} of {config.train.max_steps:,}"
             progress.say([f"{where}; {out / 'model'} is up to date", *refresh_report(out)])
             return out / "model"
-        facts = {"training": f"{tally.step:,} steps, {tally.seconds:,.0f} s, on {_names(sources)}"}
+        facts = {**made_of, "training": f"{tally.step:,} steps, {tally.seconds:,.0f} s"}
         if finished:
             set_weights(model, final, out)
             scores = _judge(model, tokenizer, config, valid_pairs)
-            facts["validation"] = f"{in_words(scores)} (sacreBLEU 13a, greedy search), on {valid[0].name} and {valid[1].name}"
+            names = f"{valid[0].name} and {valid[1].name}"
+            facts["validation"] = f"{in_words(scores)} by greedy search ({bleu_signature()}), on {names}"
         save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
         progress.say([*_summary(out, tally, origin, config, facts.get("validation")), *refresh_report(out)])
     return out / "model"
