@@ -123,6 +123,7 @@ class Residual(nn.Module):
         self.post = config.norm == "post"
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """(B,T,D) -> (B,T,D), by way of `sublayer`, which keeps the shape."""
         if self.post:
             return self.norm(x + self.dropout(sublayer(x)))
         return x + self.dropout(sublayer(self.norm(x)))

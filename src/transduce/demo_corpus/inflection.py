@@ -71,9 +71,11 @@ class Noun:
     n_declension: bool = False  # der Junge, den Jungen: every form but the nominative singular is the plural
 
     def english_form(self, plural: bool) -> str:
+        """Singular or plural; a mass noun has one form."""
         return self.plurals[0] if plural and self.plurals else self.english
 
     def german_form(self, case: Case, plural: bool) -> str:
+        """The noun with the ending of its case: den Autos, des Mannes."""
         if plural and self.plurals:
             form = self.plurals[1]
             return form if case != "dative" or form.endswith(("n", "s")) else form + "n"
@@ -86,6 +88,8 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
+    """An adjective, with what it can be said of."""
+
     english: str
     german: str  # as it stands after "is"
     stem: str  # what the endings are added to: dunkel, but der dunkle Wald
@@ -104,6 +108,7 @@ class Determiner:
     definite: bool
 
     def german_form(self, case: Case, column: Column) -> str:
+        """With the ending that shows case and gender, or bare: der, diesem, ein."""
         if self.shape == "the":
             return THE[case][column]
         return self.german if self.is_bare(case, column) else self.german + STRONG[case][column]
@@ -122,6 +127,8 @@ class Determiner:
 
 @dataclass(frozen=True)
 class Pronoun:
+    """A personal pronoun, or a relative one: the forms that it has."""
+
     english: tuple[str, str]  # as subject, as object
     german: dict[Case, str]
     person: Person
@@ -137,12 +144,16 @@ class Name:
 
 @dataclass(frozen=True)
 class City:
+    """A city, which needs no article."""
+
     english: str
     german: str
 
 
 @dataclass(frozen=True)
 class Verb:
+    """A verb with its forms, and what it says of whom."""
+
     english: str  # the base form
     past: str | None  # None: spelt like the present (read), so the grammar never puts it in the past
     particle: str  # get UP, look FOR; "" for most
@@ -158,12 +169,15 @@ class Verb:
     cases: tuple[Case, ...]  # of the objects, in order
 
     def english_present(self, person: Person) -> str:
+        """am, has, watches, goes; "go" with I and they."""
         return ENGLISH_BE[person] if self.english == "be" else _third_person(self.english, person)
 
     def english_past(self, person: Person) -> str:
+        """was, were, went; what has none is spelt like the present."""
         return ENGLISH_WAS[person] if self.english == "be" else self.past or self.english
 
     def german_present(self, person: Person) -> str:
+        """The finite form without a separable prefix: ich mache, sie macht, wir machen."""
         if self.german in GERMAN_AUXILIARIES:
             return GERMAN_AUXILIARIES[self.german][person]
         if person == "I":
@@ -172,10 +186,12 @@ class Verb:
 
     @property
     def infinitive(self) -> str:
+        """With its prefix: aufmachen."""
         return self.prefix + self.german
 
     @property
     def zu_infinitive(self) -> str:
+        """zu kaufen, aufzumachen."""
         return f"{self.prefix}zu{self.german}" if self.prefix else f"zu {self.german}"
 
 
@@ -200,6 +216,8 @@ class Adverb:
 
 @dataclass(frozen=True)
 class Preposition:
+    """A preposition, with the case that it governs in German."""
+
     english: str
     german: str
     case: Case

@@ -29,6 +29,7 @@ def pick(rng: random.Random, weights: Mapping[T, int]) -> T:
 
 
 def chance(rng: random.Random, percent: int) -> bool:
+    """True in so many of a hundred draws."""
     return rng.random() * 100 < percent
 
 
@@ -51,6 +52,7 @@ def noun_phrase(
 
 
 def phrase(rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = False) -> Phrase:
+    """A noun of one of the kinds with what belongs to it; definite: never with "a", "many" and the like."""
     noun = rng.choice(lexicon.NOUNS[rng.choice(kinds)])
     plural = noun.plurals is not None and chance(rng, 35)
     qualities = _qualities(rng, noun, 50)
@@ -136,11 +138,13 @@ def _speaks(other: NounPhrase | None) -> bool:
 
 
 def place(rng: random.Random) -> Place:
+    """Where something happens: in a building, in an area, on a surface."""
     kind: Kind = rng.choice(("building", "building", "area", "area", "surface"))
     return Place(rng.choice(lexicon.AT[kind]), _location(rng, (kind,)))
 
 
 def city(rng: random.Random, preposition: Preposition) -> Place:
+    """In a city, or to one, as the preposition says."""
     return Place(preposition, rng.choice(lexicon.CITIES))
 
 
@@ -169,11 +173,13 @@ def _location(rng: random.Random, kinds: tuple[Kind, ...]) -> Phrase:
 
 @cache
 def adjectives(kind: Kind) -> tuple[Adjective, ...]:
+    """Those that can be said of such a thing."""
     return tuple(adjective for adjective in lexicon.ADJECTIVES if kind in adjective.kinds)
 
 
 @cache
 def verbs(*complements: Complement) -> tuple[Verb, ...]:
+    """Those that ask for one of these complements."""
     return tuple(verb for verb in lexicon.VERBS if verb.complement in complements)
 
 
@@ -191,4 +197,5 @@ def kind_of(some: NounPhrase) -> Kind:
 
 
 def is_alive(some: NounPhrase) -> bool:
+    """Whether it can want, sleep or see."""
     return kind_of(some) in lexicon.ALIVE

@@ -39,6 +39,8 @@ Order = Literal["statement", "question", "subordinate", "infinitive"]
 
 @dataclass(frozen=True)
 class Quality:
+    """An adjective, perhaps with "very"."""
+
     adjective: Adjective
     very: bool = False
 
@@ -56,11 +58,14 @@ class Phrase:
 
     @property
     def column(self) -> Column:
+        """Where the tables of endings have it: its gender, or the plural."""
         return "plural" if self.plural else self.noun.gender
 
 
 @dataclass(frozen=True)
 class Both:
+    """Two joined by "and"."""
+
     first: "Name | Phrase"
     second: "Name | Phrase"
 
@@ -86,6 +91,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Clause:
+    """A subject and what is said of it."""
+
     subject: NounPhrase
     verb: Verb
     tense: Tense
@@ -102,6 +109,8 @@ class Clause:
 
 @dataclass(frozen=True)
 class Sentence:
+    """One clause or two, perhaps with a subordinate one before or after."""
+
     clauses: tuple[Clause, ...]  # one, or two joined by `joint`
     joint: Adverb | None = None
     before: tuple[Adverb, Clause] | None = None  # a subordinate clause in front
@@ -110,6 +119,7 @@ class Sentence:
 
 
 def english_sentence(sentence: Sentence) -> str:
+    """The sentence in English, ready to print."""
     words: list[str] = []
     if sentence.before:
         words += [sentence.before[0].english, *english_clause(sentence.before[1]), ","]
@@ -123,6 +133,7 @@ def english_sentence(sentence: Sentence) -> str:
 
 
 def german_sentence(sentence: Sentence) -> str:
+    """The sentence in German, ready to print."""
     front: list[str] = []
     if sentence.before:
         front = [sentence.before[0].german, *german_clause(sentence.before[1], "subordinate"), ","]
@@ -151,6 +162,7 @@ def spell(words: list[str], end: str) -> str:
 
 
 def person_of(phrase: NounPhrase) -> Person:
+    """Which form of the verb it takes as a subject."""
     match phrase:
         case Fronted(pronoun=pronoun) | (Pronoun() as pronoun):
             return pronoun.person
@@ -163,6 +175,7 @@ def person_of(phrase: NounPhrase) -> Person:
 
 
 def is_definite(phrase: NounPhrase) -> bool:
+    """Whether it names something known: the old man, Anna, her."""
     match phrase:
         case Both(first, second):
             return is_definite(first) and is_definite(second)
@@ -173,6 +186,7 @@ def is_definite(phrase: NounPhrase) -> bool:
 
 
 def english_noun_phrase(phrase: NounPhrase, *, subject: bool) -> list[str]:
+    """The phrase with its relative clause; subject: I and who, not me and whom."""
     match phrase:
         case Pronoun():
             return [phrase.english[0 if subject else 1]]
@@ -219,6 +233,7 @@ def german_noun_phrase(phrase: NounPhrase, case: Case) -> list[str]:
 
 
 def german_relative(phrase: NounPhrase) -> list[str]:
+    """The relative clause of a phrase between commas, if it has one."""
     if not isinstance(phrase, Phrase) or not phrase.relative:
         return []
     return [",", *german_clause(phrase.relative, "subordinate"), ","]
@@ -231,16 +246,19 @@ def relative_pronoun(phrase: Phrase) -> Pronoun:
 
 
 def english_quality(quality: Quality) -> list[str]:
+    """old, very old."""
     return [*(["very"] if quality.very else []), quality.adjective.english]
 
 
 def english_place(place: Place) -> list[str]:
+    """The preposition and what it goes with."""
     if isinstance(place.inside, City):
         return [place.preposition.english, place.inside.english]
     return [place.preposition.english, *english_noun_phrase(place.inside, subject=False)]
 
 
 def german_place(place: Place) -> list[str]:
+    """The same in the case of the preposition, contracted where German does: im Garten."""
     if isinstance(place.inside, City):
         return [place.preposition.german, place.inside.german]
     words = german_noun_phrase(place.inside, place.preposition.case)
