@@ -7,8 +7,8 @@ import torch
 
 from transduce.batches import Batch, collate
 from transduce.config import ModelConfig
+from transduce.gradients import batch_loss
 from transduce.model import Transformer
-from transduce.train import batch_loss
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -204,7 +204,7 @@ def pairs(*which: int) -> Batch:
 
 def gradients(model: Transformer, batches: list[Batch]) -> tuple[float, dict[str, Tensor]]:
     """The loss per token and its gradients, one micro-batch after the other, as training does it."""
-    from transduce.train import batch_loss
+    from transduce.gradients import batch_loss
 
     model.zero_grad()
     tokens = sum(int(batch.tgt_mask.sum()) for batch in batches)
@@ -240,7 +240,7 @@ def test_micro_batches_give_the_gradients_of_the_whole(cut: list[list[int]], nor
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_the_loss_of_a_batch_by_loops(label_smoothing: float) -> None:
     """The sum over the pairs of what each costs alone, by the plain-loop loss: padding and BOS cost nothing."""
-    from transduce.train import batch_loss
+    from transduce.gradients import batch_loss
 
     torch.manual_seed(1)
     model = Transformer(CONFIG).double()

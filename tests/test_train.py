@@ -10,23 +10,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from conftest import ROOT, Finished, Toy, toy_lines, turned, write_lines, write_pairs
 
 import transduce
-from transduce import checkpoint, run, stopping
+from transduce import checkpoint, gradients, run, stopping
 from transduce import train as training
-from transduce.batches import Batch, collate
+from transduce.batches import Batch
 from transduce.checkpoint import checkpoints, load_checkpoint, load_model, weights
 from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 from transduce.errors import UserError
+from transduce.gradients import Gradient, Gradients, dropout_seed
 from transduce.log import read_log
 from transduce.model import Transformer
 
@@ -407,37 +407,6 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(
     assert "3 of 53 pairs left out" in capfd.readouterr().err
 
 
-# ---- gradients ---------------------------------------------------------------------------------------------------
-
-
-def gradients(model: Transformer, parts: list[Batch], tokens: int) -> dict[str, torch.Tensor]:
-    model.zero_grad()
-    for part in parts:
-        (training.batch_loss(model, part, 0.1) / tokens).backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("count", [2, 4, 8])
-def test_accumulated_gradients_are_those_of_the_whole_batch(count: int, dtype: torch.dtype, tolerance: float) -> None:
-    """Though the micro-batches differ in their numbers of tokens and in their padding."""
-    torch.manual_seed(1)
-    model = Transformer(ModelConfig(vocab_size=40, d_model=16, n_layers=2, n_heads=2, d_ff=32, dropout=0.0)).to(dtype)
-    rng = np.random.default_rng(1)
-    src, tgt = ([rng.integers(4, 40, rng.integers(1, 12)) for _ in range(13)] for _ in range(2))
-    whole = collate(src, tgt)
-    parts = [collate(src[part::count], tgt[part::count]) for part in range(count)]
-    tokens = int(whole.tgt_mask.sum())
-    at_once, in_parts = gradients(model, [whole], tokens), gradients(model, parts, tokens)
-    assert at_once.keys() == dict(model.named_parameters()).keys()
-    largest = max(float(expected.norm()) for expected in at_once.values())
-    for name, expected in at_once.items():
-        # What is added to every key shifts all scores of a query alike: its exact gradient is 0, its norm only noise.
-        norm = largest if name.endswith("w_k.bias") else float(expected.norm())
-        assert expected.dtype == dtype
-        assert (in_parts[name] - expected).norm() <= tolerance * norm, name
-
-
 # ---- which weights -----------------------------------------------------------------------------------------------
 
 
@@ -558,13 +527,13 @@ def test_from_a_model_its_weights_tokenizer_and_architecture_are_kept(
         "valid": write_pairs(tmp_path, "valid", ["x"]),
     }
     begun_with: list[dict[str, torch.Tensor]] = []
-    real = training.batch_loss
+    real = gradients.batch_loss
 
     def recording(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
         begun_with.append(weights(model))
         return real(model, batch, label_smoothing, precision)
 
-    monkeypatch.setattr(training, "batch_loss", recording)
+    monkeypatch.setattr(gradients, "batch_loss", recording)
     config = replace(CONFIG, model=replace(CONFIG.model, d_model=32, n_layers=3, dropout=0.5))
     config = with_train(config, max_steps=2, warmup_steps=1, accumulate=1)
     model = load_model(training.train(config, out=tmp_path / "run", start_from=parent_folder, **other))
@@ -605,18 +574,6 @@ def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
     assert "pieces, not" not in capsys.readouterr().err
 
 
-def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
-    texts: Texts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = with_train(replace(CONFIG, data=replace(CONFIG.data, vocab_size=5_000)), max_steps=1)
-    notice = "pieces, not 5,000: the text has no more to learn from"
-    model = training.train(config, out=tmp_path / "run", **texts)
-    assert notice in capsys.readouterr().err
-    training.train(config, out=tmp_path / "run", resume=True, **texts)
-    training.train(config, out=tmp_path / "other", start_from=model, **texts)
-    assert "pieces, not" not in capsys.readouterr().err
-
-
 def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
     texts = ["--train", *toy.train, "--valid", *toy.valid, "--out", tmp_path / "run"]
     settings = ["--set", "model.d_model=32", "--set", "data.vocab_size=9", "--set", "model.dropout=0.3"]
@@ -627,29 +584,112 @@ def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, c
     assert "dropout" not in done.err
 
 
-# ---- divergence --------------------------------------------------------------------------------------------------
+# ---- bad numbers -------------------------------------------------------------------------------------------------
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, bad_steps: Iterable[int]) -> None:
+    """Let the loss of a micro-batch of these steps be NaN."""
+    bad, real, seen = {*bad_steps}, gradients.Gradients.of, [0]
+    real_loss = gradients.batch_loss
+
+    def of(self: Gradients, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
+        (step,) = (now for now in range(1, 100) if dropout_seed(CONFIG.train.seed, now) == seed)
+        seen[0] = step
+        return real(self, micro_batches, seed=seed)
+
+    def loss(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
+        return real_loss(model, batch, label_smoothing, precision) * (float("nan") if seen[0] in bad else 1.0)
+
+    monkeypatch.setattr(Gradients, "of", of)
+    monkeypatch.setattr(gradients, "batch_loss", loss)
 
 
 @pytest.mark.parametrize("every", [{"log_every_steps": 1}, {"log_every_steps": 100, "evaluate_every_steps": 100}])
-def test_nan_is_reported_and_never_saved(
+def test_five_bad_steps_in_a_row_end_a_run_and_nothing_bad_is_saved(
     every: dict[str, int], texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a report or a checkpoint comes first."""
-    real = training.batch_loss
-    calls: list[int] = []
+    """One is saved in the midst of them, as good as the one before; and after resuming they are counted on."""
+    out = tmp_path / "run"
+    config = with_train(USES["ema"], **every)
+    with monkeypatch.context() as patch:
+        spoil(patch, [4, 13, 14, 15, 16, 17])
+        with pytest.raises(UserError) as problem:
+            training.train(config, out=out, **texts)
+    assert "5 steps in a row were skipped, the last for loss nan, gradient norm nan, on " in str(problem.value)
+    assert f"at step 17: the training diverged after its last good checkpoint, {out}/checkpoints/step-00000016" in str(
+        problem.value
+    )
+    assert steps(out)[-2:] == [8, 16] if every["log_every_steps"] > 1 else steps(out)[-1] == 16
+    for path in checkpoints(out):
+        saved = load_checkpoint(path)
+        for tensors in (saved.weights, saved.optimizer, saved.ema or {}):
+            assert all(bool(values.isfinite().all()) for values in tensors.values())
+    skips = [line["step"] for line in read_log(out) if "skipped" in line]
+    assert skips == [4, 13, 14, 15, 16, 17]
+    with monkeypatch.context() as patch:
+        spoil(patch, [17])
+        with pytest.raises(UserError, match="5 steps in a row"):
+            training.train(config, out=out, resume=True, **texts)
+    training.train(config, out=out, resume=True, **texts)  # the machine was at fault
+    assert steps(out)[-1] == CONFIG.train.max_steps
 
-    def failing(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
-        calls.append(1)
-        loss = real(model, batch, label_smoothing, precision)
-        return loss * float("nan") if len(calls) > 30 else loss
 
-    monkeypatch.setattr(training, "batch_loss", failing)
-    with pytest.raises(UserError, match="[Ll]ower train.lr_factor"):
-        training.train(with_train(CONFIG, **every), out=tmp_path / "run", **texts)
+def test_a_skipped_step_moves_nothing_and_is_logged_with_its_lines(
+    texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_train(USES["ema"], checkpoint_every_steps=1, keep_checkpoints=60, max_steps=12, log_every_steps=1)
+    with monkeypatch.context() as patch:
+        spoil(patch, [1, 2, 9])
+        training.train(config, out=tmp_path / "run", **texts)
+    saved = {step: load_checkpoint(checkpoint.checkpoint_path(tmp_path / "run", step)) for step in range(1, 13)}
+    for name in saved[8].weights:
+        assert saved[9].weights[name].equal(saved[8].weights[name])
+        assert not saved[10].weights[name].equal(saved[9].weights[name])
+    for name, moments in saved[8].optimizer.items():
+        assert saved[9].optimizer[name].equal(moments)
+    for name, average in (saved[8].ema or {}).items():
+        assert (saved[9].ema or {})[name].equal(average)
+    assert saved[9].state["data"]["index"] == saved[8].state["data"]["index"] + 1
+    assert saved[9].state["skipped"] == 3 and saved[12].state["skipped"] == 3
+    lines = {line["step"]: line for line in read_log(tmp_path / "run") if "skipped" in line}
+    assert lines.keys() == {1, 2, 9}
+    assert lines[9]["skipped"] == "loss nan, gradient norm nan"
+    assert "train.src" in lines[9]["lines"] and "lines " in lines[9]["lines"]
+    reported = [line["step"] for line in read_log(tmp_path / "run") if "loss" in line]
+    assert reported == [3, 4, 5, 6, 7, 8, 10, 11, 12]
+
+
+def test_a_run_with_skipped_steps_resumes_bit_for_bit(
+    texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adam counts updates, not steps."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    spoil(monkeypatch, [2, 3, 5, 21])
+    config = with_train(USES["ema"], max_steps=24)
+    training.train(config, out=whole, **texts)
+    for step in (4, 21):
+        with monkeypatch.context() as patch:
+            at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+            training.train(config, out=resumed, resume=True, **texts)
+    training.train(config, out=resumed, resume=True, **texts)
+    assert_same(resumed, whole)
+
+
+def test_weights_gone_bad_are_not_saved(texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a fault of the memory, after an update: the next loss shows it, and nothing is saved from then on."""
+    real = training.update
+
+    def failing(optimizer: torch.optim.Adam, count: int) -> None:
+        real(optimizer, count)
+        if count == 11:
+            optimizer.param_groups[0]["params"][3].data.view(-1)[0] = float("inf")
+
+    monkeypatch.setattr(training, "update", failing)
+    with pytest.raises(UserError, match="the training diverged after its last good checkpoint, .*step-00000008"):
+        training.train(CONFIG, out=tmp_path / "run", **texts)
     assert steps(tmp_path / "run") == [8]
-    saved = load_checkpoint(checkpoints(tmp_path / "run")[-1])
-    for tensors in (saved.weights, saved.optimizer):
-        assert all(bool(values.isfinite().all()) for values in tensors.values())
+    monkeypatch.undo()
+    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
 
 
 # ---- the record --------------------------------------------------------------------------------------------------

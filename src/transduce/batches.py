@@ -16,7 +16,7 @@ from torch import Tensor
 from transduce.config import DataConfig
 from transduce.errors import UserError
 from transduce.part import TOO_LONG
-from transduce.store import SIDES, Pair, TokenStore
+from transduce.store import SHOWN, SIDES, Pair, TokenStore
 from transduce.tokens import BOS, EOS, PAD, Tokenizer
 
 # ---- the plan of an epoch ----------------------------------------------------------------------------------------
@@ -220,9 +220,9 @@ class Batches:
             self._planned = epoch, plan(keys, self._sort_keys, batch_tokens=budget, generator=generator)
         return self._planned[1]
 
-    def where(self, pairs: np.ndarray) -> str:
-        """Where the text of `pairs` is, for a message: "train.en and train.de, lines 3, 17"."""
-        return self.store.where(pairs)
+    def where(self, pairs: np.ndarray, shown: int = SHOWN) -> str:
+        """Where the text of `pairs` is (see `TokenStore.where`)."""
+        return self.store.where(pairs, shown)
 
     def _is_usable(self, lengths: np.ndarray) -> np.ndarray:
         """Which pairs have no empty side, and none that is too long."""

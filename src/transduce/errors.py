@@ -34,6 +34,6 @@ def is_out_of_memory(problem: Exception) -> bool:
 
     The texts are those of torch's CPU allocator, of CUDA, of C++, and of the CUDA libraries.
     """
-    if isinstance(problem, MemoryError):
+    if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
         return True
     return isinstance(problem, RuntimeError) and any(words in str(problem) for words in NO_MEMORY)

@@ -54,14 +54,14 @@ class TokenStore:
         for end, part, owner in zip(self._ends.tolist(), self.parts, self.owners, strict=True):
             yield end - len(part), part.lengths(), self.corpora[owner].weight
 
-    def where(self, pairs: np.ndarray) -> str:
-        """Where the text of `pairs` is, for a message: "train.en and train.de, lines 3, 17"."""
+    def where(self, pairs: np.ndarray, shown: int = SHOWN) -> str:
+        """Where the text of `pairs` is, for a message: "train.en and train.de, lines 3, 17" (at most `shown`)."""
         lines: dict[str, list[int]] = {}
         for pair in pairs:
             place, number = self._place(pair)
             line = self.parts[place].contents.first + number + 1
             lines.setdefault(self.corpora[self.owners[place]].name, []).append(line)
-        return "; ".join(f"{name}, lines {_some(numbers)}" for name, numbers in lines.items())
+        return "; ".join(f"{name}, lines {_some(numbers, shown)}" for name, numbers in lines.items())
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """All pairs as text, from the files."""
@@ -83,9 +83,9 @@ class TokenStore:
         return place, int(pair) - int(self._ends[place]) + len(self.parts[place])
 
 
-def _some(numbers: list[int]) -> str:
-    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
-    return ", ".join(map(str, numbers[:SHOWN])) + more
+def _some(numbers: list[int], shown: int) -> str:
+    more = f" and {len(numbers) - shown} more" if len(numbers) > shown else ""
+    return ", ".join(map(str, numbers[:shown])) + more
 
 
 def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: Tokenizer) -> TokenStore:

@@ -6,11 +6,10 @@ A run lives in a folder, RUN: config.json, tokenizer.json, data/, checkpoints/, 
 """
 
 import dataclasses
-import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ import torch
 from torch import Tensor
 
 from transduce import corpora, text
-from transduce.batches import Batch, Batches, State
+from transduce.batches import Batches, State
 from transduce.card import model_card, recipe_in_words
 from transduce.checkpoint import (
     Checkpoint,
     LoadedModel,
     checkpoint_path,
+    checkpoints,
     drop_checkpoints_after,
     load_checkpoint,
     load_model,
@@ -38,9 +38,9 @@ from transduce.config import Config, inherit, validate, without_effect
 from transduce.corpora import Corpus
 from transduce.errors import UserError
 from transduce.evaluate import check_validation, validation_scores
+from transduce.gradients import Gradient, Gradients, dropout_seed, update
 from transduce.leaks import leaks_into
 from transduce.log import Log, board_problems
-from transduce.loss import projected_cross_entropy
 from transduce.model import Transformer, parameter_count
 from transduce.optimizer import adam, learning_rate
 from transduce.progress import Progress, in_words
@@ -65,6 +65,8 @@ class Tally:
     best_step: int | None = None
     best_score: float | None = None  # validation loss or BLEU at best_step
     evaluations_since_best: int = 0
+    skipped: int = 0  # steps that were not taken, since loss or gradient were not finite
+    skipped_in_a_row: int = 0
 
 
 def fit(
@@ -154,7 +156,7 @@ def train(
         set_weights(model, weights(parent.model), str(start_from))
     optimizer = adam(model.parameters(), config.train.adam_beta2)
     ema = _copy(model) if config.train.ema_decay is not None else None
-    tally, data_state, meter = Tally(), State(), _Meter(device)
+    tally, data_state, meter = Tally(), State(), _Meter()
     if found:
         checkpoint = load_checkpoint(found)
         _check_texts(checkpoint, texts, {"train": sources, "valid": [Corpus(*valid)]}, out)
@@ -179,6 +181,7 @@ def train(
         StopSignal() as stop,
     ):
         fewer = [] if found or parent else _fewer_pieces(config.data.vocab_size, tokenizer)
+        gradients = Gradients(model, config.train, device, progress.say)
         progress.say([*passed_over, *fewer, *_opening(config, batches, model, device, tally.step)])
         progress.say([_leaks(out, store, valid, valid_pairs)])
         if found:
@@ -194,30 +197,29 @@ def train(
             lr = _learning_rate(config, tally.step)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            tokens = sum(int(batch.tgt_mask.sum()) for batch in micro_batches)
-            for batch in micro_batches:
-                loss = batch_loss(model, batch.to(device), config.train.label_smoothing, config.train.precision)
-                (loss / tokens).backward()
-                meter.add(loss.detach(), batch)
-            last = tally.step == config.train.max_steps
-            reporting = last or tally.step % config.train.log_every_steps == 0
-            gradient_norm = _gradient_norm(model) if reporting else 0.0
-            optimizer.step()
+            gradient = gradients.of(micro_batches, seed=dropout_seed(config.train.seed, tally.step))
+            if gradient.is_finite:
+                tally.skipped_in_a_row = 0
+                update(optimizer, tally.step - tally.skipped)
+                if ema is not None:
+                    _move_average(ema, model, config.train.ema_decay or 0.0)
+                meter.add(gradient)
+            else:
+                _skip(gradient, batches, data_state, tally, log, out)
             optimizer.zero_grad()
-            if ema is not None:
-                _move_average(ema, model, config.train.ema_decay or 0.0)
             data_state = next_state
             tally.seconds = seconds_before + time.monotonic() - started_at
             progress.advance(tally.step)
 
-            if reporting:
-                report = meter.report(lr, gradient_norm, data_state.epoch, tally)
+            last = tally.step == config.train.max_steps
+            if meter.tgt_tokens and (last or tally.step % config.train.log_every_steps == 0):
+                report = meter.report(lr, data_state.epoch, tally)
                 log.report(tally.step, report)
                 progress.report(tally.step, report)
                 in_turn = tally.step % config.train.log_every_steps == 0
-                meter = _Meter(device) if in_turn else meter  # should there be more steps one day, it counts on
+                meter = _Meter() if in_turn else meter  # should there be more steps one day, it counts on
             if last or tally.step % config.train.evaluate_every_steps == 0:
-                _refuse_nonfinite(model, tally)
+                _refuse_nonfinite(model, tally, out)
                 with _with_weights(model, ema):
                     scores = _judge(model, tokenizer, config, valid_pairs)
                 log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
@@ -248,16 +250,6 @@ def train(
         save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
         progress.say([*_summary(out, tally, origin, config, facts.get("validation")), *refresh_report(out)])
     return out / "model"
-
-
-def batch_loss(model: Transformer, batch: Batch, label_smoothing: float, precision: str = "fp32") -> Tensor:
-    """The summed loss of a batch (a scalar); positions that are padding never reach the softmax."""
-    mixed = torch.autocast(batch.src.device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
-    with mixed:
-        memory = model.encode(batch.src, batch.src_mask)
-        decoded = model.decode(batch.tgt_in, memory, batch.src_mask)  # (B,T,D)
-        hidden, targets = decoded[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]  # (N,D), (N,)
-        return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing)
 
 
 # ---- beginning ---------------------------------------------------------------------------------------------------
@@ -333,9 +325,22 @@ def _learning_rate(config: Config, step: int) -> float:
     return learning_rate(step, d_model=config.model.d_model, warmup_steps=warmup, lr_factor=factor)
 
 
-def _gradient_norm(model: Transformer) -> float:
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return float(torch.nn.utils.get_total_norm(gradients))
+MOST_SKIPPED = 5  # steps in a row; more would hardly help
+
+
+def _skip(gradient: Gradient, batches: Batches, state: State, tally: Tally, log: Log, out: Path) -> None:
+    """Take note that this step, of the batch at `state`, is not taken: weights, moments and average stay as they are.
+
+    The step and its pairs count as used, and the learning rate goes on. UserError if that is too many in a row.
+    """
+    tally.skipped += 1
+    tally.skipped_in_a_row += 1
+    what = f"loss {gradient.loss / gradient.tgt_tokens}, gradient norm {gradient.norm}"
+    pairs = batches.plan(state.epoch)[state.index]
+    log.report(tally.step, {"skipped": what, "lines": batches.where(pairs, shown=len(pairs))})
+    if tally.skipped_in_a_row == MOST_SKIPPED:
+        where = batches.where(pairs)
+        raise _diverged(f"{MOST_SKIPPED} steps in a row were skipped, the last for {what}, on {where};", tally, out)
 
 
 def _copy(model: Transformer) -> dict[str, Tensor]:
@@ -352,51 +357,53 @@ def _move_average(ema: dict[str, Tensor], model: Transformer, decay: float) -> N
 class _Meter:
     """Sums since the last report, and the speed since then."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        self.tgt_tokens = 0
-        self.tokens_here = 0  # on both sides, seen by this process
+    def __init__(self) -> None:
+        self.loss, self.tgt_tokens = 0.0, 0
+        self.tokens_here = 0  # on both sides, in this session of the run
+        self.gradient_norm = 0.0  # of the newest step
         self.started_at = time.monotonic()
 
-    def add(self, loss: Tensor, batch: Batch) -> None:
-        tgt_tokens = int(batch.tgt_mask.sum())
-        self.loss += loss
-        self.tgt_tokens += tgt_tokens
-        self.tokens_here += tgt_tokens + int(batch.src_mask.sum())
+    def add(self, gradient: Gradient) -> None:
+        self.loss += gradient.loss
+        self.tgt_tokens += gradient.tgt_tokens
+        self.tokens_here += gradient.src_tokens + gradient.tgt_tokens
+        self.gradient_norm = gradient.norm
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, so that a resumed run reports the same losses."""
-        return {"loss": float(self.loss), "tgt_tokens": self.tgt_tokens}
+        return {"loss": self.loss, "tgt_tokens": self.tgt_tokens, "gradient_norm": self.gradient_norm}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.loss += state["loss"]
-        self.tgt_tokens = state["tgt_tokens"]
+        self.loss, self.tgt_tokens, self.gradient_norm = state["loss"], state["tgt_tokens"], state["gradient_norm"]
 
-    def report(self, lr: float, gradient_norm: float, epoch: int, tally: Tally) -> dict[str, Any]:
+    def report(self, lr: float, epoch: int, tally: Tally) -> dict[str, Any]:
         """The mean loss of a target token, and the speed in source and target tokens a second."""
-        loss = float(self.loss) / self.tgt_tokens
-        if not math.isfinite(loss):
-            raise _diverged(f"the training loss is {loss}", tally)
         return {
             "epoch": epoch,
-            "loss": round(loss, 5),
+            "loss": round(self.loss / self.tgt_tokens, 5),
             "lr": lr,
-            "gradient_norm": round(gradient_norm, 5),
+            "gradient_norm": round(self.gradient_norm, 5),
             "tokens_per_second": round(self.tokens_here / (time.monotonic() - self.started_at)),
             "seconds": round(tally.seconds, 1),
         }
 
 
-def _refuse_nonfinite(model: Transformer, tally: Tally) -> None:
+def _refuse_nonfinite(model: Transformer, tally: Tally, out: Path) -> None:
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
-            raise _diverged(f"{name} holds values that are not finite numbers", tally)
+            raise _diverged(f"{name} holds values that are not finite numbers", tally, out)
 
 
-def _diverged(what: str, tally: Tally) -> UserError:
+def _diverged(what: str, tally: Tally, out: Path) -> UserError:
+    """What ends a run that bad numbers have ruined, and the ways out."""
+    anew = "begin anew with a lower train.lr_factor or more train.warmup_steps"
+    saved = checkpoints(out)
+    if not saved:
+        return UserError(f"{what} at step {tally.step:,}: the training diverged before its first checkpoint; {anew}")
     return UserError(
-        f"{what} at step {tally.step}: the training diverged. Lower train.lr_factor or raise train.warmup_steps and "
-        "begin anew; what has been saved is good"
+        f"{what} at step {tally.step:,}: the training diverged after its last good checkpoint, {saved[-1]}. To go on "
+        f"from there with other settings, make a model of it, transduce average {out} --last 1 --out GOOD, and begin "
+        f"another run with train --from GOOD; or {anew}. If the machine was at fault, go on with --resume"
     )
 
 
@@ -469,7 +476,7 @@ def _restore(
     try:
         for name, parameter in model.named_parameters():
             optimizer.state[parameter] = {
-                "step": torch.tensor(float(state["step"]), device=parameter.device),
+                "step": torch.tensor(float(state["step"] - state["skipped"]), device=parameter.device),
                 **{m: checkpoint.optimizer[f"{m}/{name}"].to(parameter.device) for m in ("exp_avg", "exp_avg_sq")},
             }
         torch.set_rng_state(checkpoint.rng["cpu"])
