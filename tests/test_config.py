@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transduce import config as config_module
 from transduce.config import (
     FIXED_PIECES,
     SECTIONS,
@@ -403,6 +404,25 @@ def test_json_round_trip(config: Config) -> None:
     if not problems(config):
         assert from_json(to_json(config), "config.json") == config
         assert from_json(to_json(config).encode(), "config.json") == config
+
+
+def test_a_key_that_was_added_later_means_in_older_files_what_was_done_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_module, "ADDED_LATER", {"model.norm": "pre", "train.patience": 7})
+    older = json.loads(to_json(Config()))
+    del older["model"]["norm"], older["train"]["patience"]
+    read = from_json(json.dumps(older), "config.json")
+    assert (read.model.norm, read.train.patience) == ("pre", 7)
+    assert from_json(to_json(Config()), "config.json") == Config()  # a file that has the keys keeps its own
+    del older["model"]["d_ff"]
+    with pytest.raises(UserError, match="key 'model.d_ff' is missing") as caught:
+        from_json(json.dumps(older), "config.json")
+    assert "norm" not in str(caught.value)
+    with pytest.raises(UserError, match="section 'model' is missing"):
+        from_json('{"format_version": 1}', "config.json")
+
+
+def test_what_was_added_later_is_a_key_and_possible() -> None:
+    assert {*config_module.ADDED_LATER} <= {*keys()} - full(PROMISED)
 
 
 def changed(**sections: Any) -> str:

@@ -387,10 +387,16 @@ def to_json(config: Config) -> str:
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
+# What a key means in the files of versions that did not have it: what the program did at the time, which need not be
+# today's default. A change that cannot be told in this way is a new FORMAT_VERSION.
+ADDED_LATER: dict[str, Any] = {}
+
+
 def from_json(text: str | bytes, where: Path | str) -> Config:
     """Read what `to_json` wrote. `where` names the file in messages.
 
     Raises UserError on anything unknown: another version, a missing or unknown key, a value of a wrong type.
+    Only the keys of `ADDED_LATER` may be missing.
     """
     try:
         content = json.loads(text, object_pairs_hook=_object)
@@ -406,6 +412,10 @@ def from_json(text: str | bytes, where: Path | str) -> Config:
             f"{where} has format version {version}, this program reads version {FORMAT_VERSION}; "
             "use the version of transduce that wrote it, or a newer one"
         )
+    for name, value in ADDED_LATER.items():
+        section, key = name.split(".")
+        if isinstance(content.get(section), dict):
+            content[section].setdefault(key, value)
     found = _key_problems(content)
     if found:
         raise UserError("\n".join([f"{where} is not a configuration this program knows:", *found]))
