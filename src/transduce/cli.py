@@ -50,7 +50,8 @@ def main() -> None:
     except (MemoryError, RuntimeError) as problem:
         if not is_out_of_memory(problem):
             raise
-        _stop("out of memory; use smaller batches (--set train.accumulate=8 when training) or a smaller model", 3)
+        said = str(problem) if isinstance(problem, MemoryError) else ""
+        _stop(f"out of memory: {said or 'use a smaller model, or a machine with more memory'}", 3)
 
 
 def _stop(message: str, code: int) -> NoReturn:
