@@ -80,6 +80,10 @@ def write_texts(folder: Path) -> Texts:
 # ---- how a trainer dies ------------------------------------------------------------------------------------------
 
 
+How = Literal["kill", "torn", "power"]
+HOWS: tuple[How, ...] = ("kill", "power", "torn")
+
+
 @dataclass(frozen=True)
 class Trap:
     """Death at file operation number `at` of a life, counted from 0, just before it is done.
@@ -89,7 +93,7 @@ class Trap:
     """
 
     at: int
-    how: Literal["kill", "torn", "power"] = "kill"
+    how: How = "kill"
     size: int = 0
 
 
@@ -327,7 +331,7 @@ def kill_everywhere(folder: Path, kills: int, seed: int) -> Iterator[str]:
         killers.append(killer)
         count = len(killer.operations)
         for at in range(count):
-            how = ("kill", "power", "torn")[(number + at) % 3]
+            how = HOWS[(number + at) % 3]
             killer.killed_at(Trap(at, how, rng.choice((1, 100, 1_000))), Trap(rng.randrange(count)))
         everywhere = killer.kills
         while (killer.kills - everywhere) * len(CONFIGS) < kills:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from conftest import Finished
-from killing import AVERAGE, CONFIGS, Killer, Texts, Trap, differences, ending, kill_everywhere, write_texts
+from killing import AVERAGE, CONFIGS, How, Killer, Texts, Trap, differences, ending, kill_everywhere, write_texts
 
 from transduce.checkpoint import checkpoints, step_of
 from transduce.config import CHANGEABLE, Config, from_json, keys
 from transduce.errors import UserError
 from transduce.train import train
 
-HOW = {"average": "kill", "ema": "power", "best": "torn"}  # each configuration has its own way to die
+HOW: dict[str, How] = {"average": "kill", "ema": "power", "best": "torn"}  # each configuration has its own way to die
 
 
 def with_train(config: Config, **changes: Any) -> Config:

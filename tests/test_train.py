@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import multiprocessing
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -210,34 +208,6 @@ def test_broken_off_by_an_exception(
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     training.train(USES["ema"], out=tmp_path / "run", resume=True, **texts)
     assert_same(tmp_path / "run", uninterrupted["ema"])
-
-
-def train_in_child(folder: str, texts: Texts) -> None:
-    torch.set_num_threads(1)
-    training.train(CONFIG, out=Path(folder), resume=True, **texts)
-
-
-def test_killed_at_random_moments(uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
-    """SIGKILL leaves no time for anything. A server that has imported torch once starts each trainer."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["transduce.train", "test_train"])
-    rng, kills, child = random.Random(4), 0, context.Process()
-    while kills < 20:
-        child = context.Process(target=train_in_child, args=(str(tmp_path / "run"), texts))
-        before = steps(tmp_path / "run")
-        child.start()
-        while child.is_alive() and steps(tmp_path / "run") == before and kills < 5:
-            child.join(0.01)
-        child.join(rng.uniform(0, 0.1) if kills < 5 else 60)
-        if child.exitcode is not None:
-            break
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        kills += 1
-    assert child.exitcode == 0
-    assert kills >= 2
-    assert_same(tmp_path / "run", uninterrupted["average"])
 
 
 def test_the_command_stops_at_sigterm_and_exits_0(toy: Toy, tmp_path: Path) -> None:
