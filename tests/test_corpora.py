@@ -66,7 +66,9 @@ def test_what_does_not_follow_train(words: list[str]) -> None:
         with pytest.raises(UserError, match="expected SRC TGT or FILE, and perhaps a weight"):
             parse(words)
     else:
-        assert corpora.problems([parse(words)]) == ["2 is no file; expected a text file, UTF-8, one sentence per line"]
+        assert corpora.problems([parse(words)]) == [
+            "2 is no file; expected two text files, or one with both sides in columns"
+        ]
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1_000, float("nan"), float("inf")])
@@ -175,6 +177,8 @@ def test_tab_separated_columns(tmp_path: Path) -> None:
     table.write_bytes(gzip.compress("".join(f"7\t{tgt}\t{src}\t\n" for src, tgt in PAIRS).encode()))
     assert both_ways(Corpus(Path(f"{table}:3,2")), tmp_path / "made2") == PAIRS
     assert corpora.problems([Corpus(Path(f"{table}:3,2")), Corpus(table)]) == []
+    (tmp_path / "u.tsv").write_text("7\tb\ta\n")
+    assert both_ways(Corpus(tmp_path / "?.tsv:3,2"), tmp_path / "made3") == [*PAIRS, ("a", "b")]
 
 
 @pytest.mark.parametrize(
@@ -229,6 +233,11 @@ def test_a_folder_of_translations_as_hugging_face_has_them(tmp_path: Path, pa: A
     assert both_ways(Corpus(Path(f"{tmp_path}:en,de")), tmp_path / "made") == PAIRS
     with pytest.raises(UserError, match="has the text columns de, en, id; say which are source and target: .*:de,en"):
         list(read_pairs(Corpus(tmp_path)))
+    assert both_ways(Corpus(tmp_path / "train-*.parquet:en,de"), tmp_path / "made2") == PAIRS
+    (tmp_path / "test-00000.parquet").write_bytes((tmp_path / "train-00000.parquet").read_bytes())
+    with pytest.raises(UserError, match=r"test-00000\.parquet is not for training, it seems; give what is"):
+        corpora.problems([Corpus(Path(f"{tmp_path}:en,de"))])
+    assert both_ways(Corpus(tmp_path / "train-*.parquet:en,de"), tmp_path / "made2") == PAIRS
 
 
 def test_a_folder_that_save_to_disk_wrote(tmp_path: Path, pa: Any) -> None:

@@ -2,14 +2,17 @@
 
     two files, one sentence per line          plain, or packed as gz, xz or zst
     one file of tab-separated columns         source and target in the first two, or FILE:2,4; no quoting; packed, too
-    one parquet file, or a folder of them     the first two columns, or FILE:de,en; needs transduce[data]
-    a folder that Hugging Face's save_to_disk wrote (arrow files)
+    one parquet file                          its two columns of text, or FILE:de,en; needs transduce[data]
+    several, as 'FOLDER/train-*.parquet'      one after the other, in the order of their names; tab-separated ones, too
+    a folder of parquet or arrow files        as Hugging Face's save_to_disk writes it, or a download of a set has it
 
 A column called `translation` that holds both languages, as in Hugging Face's sets for translation, counts as one column
 for each of them. A line feed within a cell becomes a space; a cell without a value is a blank side.
 """
 
+import glob
 import importlib
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -76,11 +79,7 @@ def problems(corpora: Sequence[Corpus]) -> list[str]:
             found.append(
                 f"the weight of {corpus.name} is {corpus.weight:g}; expected more than 0 and less than {MOST:,}"
             )
-        for path in (corpus.src, corpus.tgt):
-            if path is not None and not path.is_file() and (corpus.tgt is not None or not _place(path)[0].exists()):
-                found.append(f"{path} is no file; expected a text file, UTF-8, one sentence per line")
-        if corpus.tgt is None and corpus.src.is_file() and _form(corpus.src) is None:
-            found.append(f"{corpus.src} alone; expected two text files, or one of tab-separated columns or parquet")
+        found += _missing(corpus)
     return list(dict.fromkeys(found))
 
 
@@ -88,10 +87,56 @@ def read_pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
     """The pairs (source, target) of a corpus, one after the other. UserError for what is wrong, with file and line."""
     if corpus.tgt is not None:
         return text.read_pairs(corpus.src, corpus.tgt)
-    place, columns = _place(corpus.src)
-    if not place.exists():
-        raise UserError(f"{corpus.src} does not exist; give two text files, or one of columns.")
-    return _read_table(place, columns) if _form(place) == "table" else _read_tsv(place, columns)
+    files, columns = _files(corpus.src)
+    if not files:
+        raise UserError(*_missing(corpus))
+    if any(_is_table(file) for file in files):
+        return _read_tables(corpus.src, files, columns)
+    return itertools.chain.from_iterable(_read_tsv(file, columns) for file in files)
+
+
+def _missing(corpus: Corpus) -> list[str]:
+    """A line for every file of a corpus that is not there, or cannot be one."""
+    if corpus.tgt is not None:
+        missing = [path for path in (corpus.src, corpus.tgt) if not path.is_file()]
+        return [f"{path} is no file; expected a text file, UTF-8, one sentence per line" for path in missing]
+    files, columns = _files(corpus.src)
+    if corpus.src.is_dir() and not files:
+        return [f"{corpus.src} holds no .parquet or .arrow files; expected a folder of them, or two text files"]
+    if not files:
+        return [f"{corpus.src} is no file; expected two text files, or one with both sides in columns"]
+    if not columns and len(files) == 1 and not _is_table(files[0]) and not _has_columns(files[0]):
+        return [f"{corpus.src} alone; expected two text files, or one of tab-separated columns or parquet"]
+    return []
+
+
+def _files(path: Path) -> tuple[list[Path], list[str]]:
+    """The files that hold both sides, and which of their columns are asked for: FILE:2,4."""
+    name, colon, asked = str(path).rpartition(":")
+    columns = asked.split(",") if colon and not path.exists() else []
+    place = Path(name) if columns else path
+    if place.is_file():
+        return [place], columns
+    if not place.is_dir():
+        return [Path(file) for file in sorted(glob.glob(str(place)))], columns
+    files = sorted(file for file in place.rglob("*") if file.suffix in (".parquet", ".arrow"))
+    for file in files:
+        if any(part.startswith(("test", "valid", "dev")) for part in file.relative_to(place).parts):
+            raise UserError(f"{file} is not for training, it seems; give what is: '{place}/train-*.parquet', or so")
+    return files, columns
+
+
+def _is_table(file: Path) -> bool:
+    """Whether a file is a table, not text."""
+    if file.suffix == ".arrow":
+        return True
+    with file.open("rb") as opened:
+        return opened.read(4) == b"PAR1"
+
+
+def _has_columns(file: Path) -> bool:
+    with text.open_text(file) as opened:
+        return b"\t" in opened.readline(1 << 20)
 
 
 # ---- plain files -------------------------------------------------------------------------------------------------
@@ -122,29 +167,11 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
 
 def _stamps(corpus: Corpus) -> list[tuple[str, int, int]]:
     """Name, size and time of every file of a corpus."""
-    places = [corpus.src, corpus.tgt] if corpus.tgt is not None else [_place(corpus.src)[0]]
-    files = [file for place in places for file in ([place] if place.is_file() else sorted(place.rglob("*")))]
+    files = [corpus.src, corpus.tgt] if corpus.tgt is not None else _files(corpus.src)[0]
     return [(str(file), (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
 
 
 # ---- tab-separated columns ---------------------------------------------------------------------------------------
-
-
-def _place(path: Path) -> tuple[Path, list[str]]:
-    """A path, and the columns that are asked for after it: FILE:2,4."""
-    name, colon, asked = str(path).rpartition(":")
-    return (Path(name), asked.split(",")) if colon and not path.exists() else (path, [])
-
-
-def _form(path: Path) -> str | None:
-    """What one file or folder is: "table" (parquet or arrow) or "tsv"; None for a text file without a tab."""
-    if path.is_dir():
-        return "table"
-    with text.open_text(path) as file:
-        first = file.readline(1 << 20)
-    if first.startswith(b"PAR1"):
-        return "table"
-    return "tsv" if b"\t" in first else None
 
 
 def _read_tsv(path: Path, columns: list[str]) -> Iterator[tuple[str, str]]:
@@ -174,9 +201,9 @@ def _numbers(path: Path, columns: list[str], count: int) -> tuple[int, int]:
 # ---- parquet and arrow -------------------------------------------------------------------------------------------
 
 
-def _read_table(path: Path, columns: list[str]) -> Iterator[tuple[str, str]]:
+def _read_tables(path: Path, files: Sequence[Path], columns: list[str]) -> Iterator[tuple[str, str]]:
     empty = True
-    for batch in _record_batches(path):
+    for batch in itertools.chain.from_iterable(map(_record_batches, files)):
         sides = _sides(path, columns, batch)
         for src, tgt in zip(*sides, strict=True):
             empty = False
@@ -189,28 +216,22 @@ def _one_line(cell: str | None) -> str:
     return "" if cell is None else cell.replace("\r\n", " ").replace("\n", " ")
 
 
-def _record_batches(path: Path) -> Iterator[Any]:
-    """The rows of parquet and arrow files in pieces; those of a folder in the order of their names."""
+def _record_batches(file: Path) -> Iterator[Any]:
+    """The rows of a parquet or arrow file, in pieces."""
     try:
         pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise UserError(f"{path} needs one more package to be read: pip install 'transduce[data]'") from None
-    files = [path]
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in (".parquet", ".arrow"))
-        if not files:
-            raise UserError(f"{path} holds no .parquet or .arrow files; expected a folder of them, or two text files")
-    for file in files:
-        try:
-            if file.suffix == ".arrow":
-                with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
-                    yield from stream
-            else:
-                with parquet.ParquetFile(file) as table:
-                    yield from table.iter_batches(batch_size=10_000)
-        except (pyarrow.ArrowException, OSError) as error:
-            reason = f"{error}".splitlines()[0]
-            raise UserError(f"{file} cannot be read as a table of sentence pairs: {reason}") from error
+        raise UserError(f"{file} needs one more package to be read: pip install 'transduce[data]'") from None
+    try:
+        if file.suffix == ".arrow":
+            with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
+                yield from stream
+        else:
+            with parquet.ParquetFile(file) as table:
+                yield from table.iter_batches(batch_size=10_000)
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = f"{error}".splitlines()[0]
+        raise UserError(f"{file} cannot be read as a table of sentence pairs: {reason}") from error
 
 
 def _sides(path: Path, columns: list[str], batch: Any) -> list[list[str | None]]:
@@ -223,15 +244,11 @@ def _sides(path: Path, columns: list[str], batch: Any) -> list[list[str | None]]
             found[name] = values
     texts = [name for name, values in found.items() if str(values.type) in ("string", "large_string", "string_view")]
     asked = columns or texts
-    if len(asked) != 2 or unknown(asked, texts):
-        wrong = "".join(f"; {name!r} is none{nearest(name, texts)}" for name in unknown(asked, texts))
+    unknown = [name for name in asked if name not in texts]
+    if len(asked) != 2 or unknown:
+        wrong = "".join(f"; {name!r} is none{nearest(name, texts)}" for name in unknown)
         raise UserError(
             f"{path} has the text columns {', '.join(texts) or '(none)'}{wrong}; "
             f"say which are source and target: {path}:{','.join(texts[:2]) or 'de,en'}"
         )
     return [found[name].to_pylist() for name in asked]
-
-
-def unknown(asked: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Those of `asked` that are not known."""
-    return [name for name in asked if name not in known]
