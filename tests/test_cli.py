@@ -149,17 +149,18 @@ def test_all_that_is_wrong_with_a_training_comes_at_once_and_nothing_is_made(
     """The recipe, its settings, those that --from ignores, missing text, a folder that is no run, a missing package."""
     monkeypatch.setattr("transduce.log.find_spec", lambda name: None)
     (tmp_path / "out" / "data").mkdir(parents=True)
+    valid = write_lines(tmp_path / "valid.en", ["a"]), tmp_path / "valid.de"
     before = everything(tmp_path)
-    nowhere = tmp_path / "no.en", tmp_path / "no.de"
-    ask = ["train", "--train", *nowhere, "--valid", *nowhere, "--out", tmp_path / "out"]
+    ask = ["train", "--train", tmp_path / "no.en", tmp_path / "no.de", "--valid", *valid, "--out", tmp_path / "out"]
     parent = ["--from", tmp_path / "no model"]
     settings = ["--set", "train.warmup=9", "--set", "model.d_ff=64", "--set", "train.seed=-1"]
     common = (
         "did you mean 'train.warmup_steps'?",
         "train.seed=-1: expected 0 or more",
         "--set model.d_ff=64 has no effect with --from",
-        "no.en is no file; expected a text file",
-        "no.de is no file; expected a text file",
+        "no.en",
+        "no.de",
+        "valid.de is no file; expected a text file",
         "no model: no such folder; expected a model folder",
         "data exists, but",
         "pip install 'transduce[log]'",

@@ -173,7 +173,8 @@ class Translator:
                 raise UserError(f"line {number} has {longest:,} tokens; expected at most {MAX_LINE_TOKENS:,}")
         results: list[Scored] = [Scored(0.0, (), ())] * len(pairs)
         for members in _by_length([max(pair, key=len) for pair in pairs], 1):
-            batch = collate(*([np.asarray(pairs[i][side]) for i in members] for side in (0, 1)))
+            src_ids, tgt_ids = ([np.asarray(pairs[i][side]) for i in members] for side in (0, 1))
+            batch = collate(src_ids, tgt_ids)
             for i, log_probs in zip(members, self._token_log_probs(batch), strict=True):
                 pieces = tuple(self.tokenizer.pieces([*pairs[i][1], EOS]))
                 results[i] = Scored(sum(log_probs), pieces, tuple(log_probs))
