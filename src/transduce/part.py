@@ -95,11 +95,10 @@ class Part:
 
     def block(self, number: int) -> bytes:
         """The content of a block, without its checksum, which has been tested."""
-        begin, end = int(self.offsets[number]), int(self.offsets[number + 1])
-        content, crc = self._bytes(begin, end - 4), self._bytes(end - 4, end)
-        if crc != _crc(content, number):
+        content = self._bytes(*self.offsets[number : number + 2].tolist())
+        if content[-4:] != _crc(content[:-4], number):
             raise Damaged(self.path, f"block {number}")
-        return content
+        return content[:-4]
 
     def check(self) -> None:
         """Read everything."""
