@@ -137,7 +137,7 @@ NO_MEMORY = [
 
 @contextmanager
 def watched(model: nn.Module, event: Callable[[str, int], None]) -> Iterator[None]:
-    """Call `event` before each use of a layer, "forward", and when its gradient comes, "backward", with its positions."""
+    """Call `event` with the positions of each use of a layer: "forward" before, "backward" when its gradient comes."""
 
     def before(module: nn.Module, given: tuple[Tensor, ...]) -> None:
         event("forward", given[0].shape[:2].numel())

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -557,21 +559,74 @@ def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, c
 # ---- bad numbers -------------------------------------------------------------------------------------------------
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, bad_steps: Iterable[int]) -> None:
-    """Let the loss of a micro-batch of these steps be NaN."""
-    bad, real, seen = {*bad_steps}, gradients.Gradients.of, [0]
-    real_loss = gradients.batch_loss
+Spoiled = Callable[[Transformer], AbstractContextManager[None]]
+
+
+@contextmanager
+def nan_loss(model: Transformer) -> Iterator[None]:
+    real = gradients.batch_loss
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gradients, "batch_loss", lambda *given: real(*given) * float("nan"))
+        yield
+
+
+def one_bad_number(rng: random.Random) -> Spoiled:
+    """Somewhere: in the loss, in what a layer finds for the first token, or in the gradient of a weight."""
+    bad = rng.choice([float("nan"), float("inf")])  # not -inf, which ReLU makes 0
+
+    def put(values: torch.Tensor) -> torch.Tensor:
+        spoiled = values.clone()
+        spoiled.view(-1)[rng.randrange(values.size(-1))] = bad
+        return spoiled
+
+    @contextmanager
+    def spoiled(model: Transformer) -> Iterator[None]:
+        _, *layers = (module for module in model.modules() if isinstance(module, torch.nn.Linear | torch.nn.LayerNorm))
+        if rng.random() < 0.5:  # all layers but the first, `output`, which training never calls
+            hook = rng.choice(layers).register_forward_hook(lambda module, given, found: put(found))
+        else:
+            hook = rng.choice([*model.parameters()]).register_hook(put)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    return nan_loss if rng.random() < 0.2 else spoiled
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, bad_steps: Iterable[int], spoiled: Spoiled = nan_loss) -> None:
+    """Let something be bad in these steps."""
+    real = Gradients.of
+    bad_seeds = {dropout_seed(CONFIG.train.seed, step) for step in bad_steps}
 
     def of(self: Gradients, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
-        (step,) = (now for now in range(1, 100) if dropout_seed(CONFIG.train.seed, now) == seed)
-        seen[0] = step
-        return real(self, micro_batches, seed=seed)
-
-    def loss(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
-        return real_loss(model, batch, label_smoothing, precision) * (float("nan") if seen[0] in bad else 1.0)
+        with spoiled(self.model) if seed in bad_seeds else nullcontext():
+            return real(self, micro_batches, seed=seed)
 
     monkeypatch.setattr(Gradients, "of", of)
-    monkeypatch.setattr(gradients, "batch_loss", loss)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bad_step_moves_nothing_whatever_is_bad(
+    seed: int, texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times 36 bad steps of 60, each with one number that is not finite: weights, moments and average stay."""
+    rng = random.Random(seed)
+    good = {1, 6, 11, 16, 21, 26, 31, 36, 41, 46, 51, 56}  # never five bad ones in a row
+    bad = set(rng.sample(sorted(set(range(1, 61)) - good), 36))
+    spoil(monkeypatch, bad, lambda model: one_bad_number(rng)(model))
+    config = with_train(USES["ema"], checkpoint_every_steps=1, keep_checkpoints=60, accumulate=rng.choice([1, 3]))
+    training.train(config, out=tmp_path / "run", **texts)
+    before = load_checkpoint(checkpoint.checkpoint_path(tmp_path / "run", 1))
+    for step in range(2, 61):
+        now = load_checkpoint(checkpoint.checkpoint_path(tmp_path / "run", step))
+        for old, new in ((before.weights, now.weights), (before.optimizer, now.optimizer), (before.ema, now.ema)):
+            assert old is not None and new is not None
+            same = [values.equal(new[name]) for name, values in old.items()]
+            assert all(same) if step in bad else not any(same), step
+        before = now
+    assert {line["step"] for line in read_log(tmp_path / "run") if "skipped" in line} == bad
+    assert before.state["skipped"] == 36
 
 
 @pytest.mark.parametrize("every", [{"log_every_steps": 1}, {"log_every_steps": 100, "evaluate_every_steps": 100}])

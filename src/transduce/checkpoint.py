@@ -233,11 +233,14 @@ def checkpoint_path(run: Path, step: int) -> Path:
 
 
 def save_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
-    """Write `checkpoint` under its step and return its folder. UserError if its weights are not finite."""
+    """Write `checkpoint` under its step and return its folder. UserError if any of its numbers is not finite."""
     path = checkpoint_path(run, checkpoint.state["step"])
-    _refuse_nonfinite(
-        checkpoint.weights, f"not saved as {path}", "lower train.lr_factor or raise train.warmup_steps and begin anew"
-    )
+    for tensors in (checkpoint.weights, checkpoint.optimizer, checkpoint.ema or {}):
+        _refuse_nonfinite(
+            tensors,
+            f"not saved as {path}",
+            "begin anew with a lower train.lr_factor or more train.warmup_steps; if the machine was at fault, --resume",
+        )
     files = {
         "model.safetensors": safetensors.torch.save(checkpoint.weights),
         "optimizer.safetensors": safetensors.torch.save(checkpoint.optimizer),
