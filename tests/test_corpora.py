@@ -250,6 +250,35 @@ def test_a_folder_that_save_to_disk_wrote(tmp_path: Path, pa: Any) -> None:
     assert both_ways(Corpus(tmp_path), tmp_path / "made") == PAIRS
 
 
+def test_a_dataset_by_name(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the network: what the library would have fetched lies in a folder."""
+    (tmp_path / "de-en").mkdir()
+    for name, rows in (("train-0", PAIRS[:3]), ("train-1", PAIRS[3:]), ("test-0", PAIRS)):
+        table = pa.table({"translation": [{"de": tgt, "en": src} for src, tgt in rows]})
+        write_parquet(table, tmp_path / "de-en" / f"{name}.parquet")
+
+    class Hub:
+        @staticmethod
+        def snapshot_download(name: str, *, repo_type: str, allow_patterns: list[str]) -> str:
+            if name != "wmt/wmt14":
+                raise FileNotFoundError(f"404: no {name}\nand so on")
+            assert repo_type == "dataset" and allow_patterns == ["de-en/train-*.parquet"]
+            return str(tmp_path)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub)
+    named = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet:en,de"))
+    assert both_ways(named, tmp_path / "made") == PAIRS and corpora.problems([named]) == []
+    swapped = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet"))
+    assert list(read_pairs(swapped)) == [(tgt, src) for src, tgt in PAIRS]
+    with pytest.raises(UserError, match="hf:wmt/none/x cannot be fetched: 404: no wmt/none; or download it"):
+        corpora.problems([Corpus(Path("hf:wmt/none/x"))])
+    with pytest.raises(UserError, match="expected hf:OWNER/SET/FILES"):
+        corpora.problems([Corpus(Path("hf:wmt/wmt14"))])
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"to be fetched: pip install 'transduce\[data\]'"):
+        corpora.problems([named])
+
+
 def test_cells_that_are_no_line(tmp_path: Path, pa: Any) -> None:
     write_parquet(pa.table({"a": ["x\ny", None, "\r\nz"], "b": ["1", "2", "3"]}), tmp_path / "p.parquet")
     found = both_ways(Corpus(tmp_path / "p.parquet"), tmp_path / "made")

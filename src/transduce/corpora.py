@@ -5,6 +5,7 @@
     one parquet file                          its two columns of text, or FILE:de,en; needs transduce[data]
     several, as 'FOLDER/train-*.parquet'      one after the other, in the order of their names; tab-separated ones, too
     a folder of parquet or arrow files        as Hugging Face's save_to_disk writes it, or a download of a set has it
+    hf:OWNER/SET/de-en/train-*.parquet        files of a dataset at Hugging Face, downloaded and kept in its own cache
 
 A column called `translation` that holds both languages, as in Hugging Face's sets for translation, counts as one column
 for each of them. A line feed within a cell becomes a space; a cell without a value is a blank side.
@@ -25,6 +26,7 @@ from transduce import text
 from transduce.errors import UserError, nearest
 
 MOST = 1_000  # a weight is less
+HUGGING_FACE = "hf:"
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,12 @@ def _missing(corpus: Corpus) -> list[str]:
 
 def _files(path: Path) -> tuple[list[Path], list[str]]:
     """The files that hold both sides, and which of their columns are asked for: FILE:2,4."""
-    name, colon, asked = str(path).rpartition(":")
-    columns = asked.split(",") if colon and not path.exists() else []
-    place = Path(name) if columns else path
+    given = str(path)
+    asked = given.count(":") > given.startswith(HUGGING_FACE) and not path.exists()
+    columns = given.rpartition(":")[2].split(",") if asked else []
+    place = Path(given.rpartition(":")[0]) if asked else path
+    if given.startswith(HUGGING_FACE):
+        place = _downloaded(str(place))
     if place.is_file():
         return [place], columns
     if not place.is_dir():
@@ -124,6 +129,23 @@ def _files(path: Path) -> tuple[list[Path], list[str]]:
         if any(part.startswith(("test", "valid", "dev")) for part in file.relative_to(place).parts):
             raise UserError(f"{file} is not for training, it seems; give what is: '{place}/train-*.parquet', or so")
     return files, columns
+
+
+def _downloaded(name: str) -> Path:
+    """Where the files of a dataset, hf:OWNER/SET/FILES, are on disk, once they have been fetched."""
+    owner, _, rest = name.removeprefix(HUGGING_FACE).partition("/")
+    dataset, _, files = rest.partition("/")
+    if not files:
+        raise UserError(f"{name}: expected hf:OWNER/SET/FILES, such as hf:wmt/wmt14/de-en/train-*.parquet")
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        folder = hub.snapshot_download(f"{owner}/{dataset}", repo_type="dataset", allow_patterns=[files])
+    except ImportError:
+        raise UserError(f"{name} needs one more package to be fetched: pip install 'transduce[data]'") from None
+    except (OSError, ValueError) as error:
+        reason = f"{error}".splitlines()[0]
+        raise UserError(f"{name} cannot be fetched: {reason}; or download it and give its files") from error
+    return Path(folder) / files
 
 
 def _is_table(file: Path) -> bool:
