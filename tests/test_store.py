@@ -280,6 +280,25 @@ def test_what_the_disk_says_to_a_process_is_said_by_all(
         prepare.prepare(prepare.jobs(scanned[0], tmp_path / "file" / "below", "00" * 32, 2), tokenizer)
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_a_process_that_is_killed_is_told_of(
+    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the kernel, for want of memory. The next opening goes on."""
+    monkeypatch.setattr(prepare, "cores", lambda: 2)
+
+    def die(worker: prepare._Worker, job: prepare.Job) -> None:
+        if job.contents.first == 21:
+            worker.process.kill()
+        worker._ask(job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare._Worker, "prepare", die)
+        with pytest.raises(OSError, match="a process that prepares the text ended, with code -9"):
+            open_one(tmp_path / "data", own, tokenizer)
+    assert contents(open_one(tmp_path / "data", own, tokenizer)) == encoded(tokenizer, PAIRS[:40])
+
+
 def test_text_that_changes_while_it_is_prepared(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
     (scan,) = prepare.scans(tmp_path / "scans.json", [own])
     (job,) = prepare.jobs(scan, tmp_path / "parts", "00" * 32, 2)
