@@ -1,0 +1,201 @@
+"""Many processes that train one model, on one machine or on many, as torchrun starts them.
+
+    torchrun -> joined() -> rank() of ranks(): sums over all of them; what the first does alone; a model in shards
+
+One process alone is rank 0 of 1, and for it everything here is done at once. A function that sums or waits is called by
+every rank, in the same order. If one of them is gone, or does not come within the timeout, it raises ConnectionError on
+the others; nothing is saved then, and torchrun starts all of them again.
+
+The gradients of ranks are summed here and not by DistributedDataParallel. That sums during the backward pass, in which
+every rank must then do the same: none could be left without pairs, or cut a micro-batch that does not fit into memory.
+Also its buckets are not the same after a restart, so that with three ranks or more the sums, and hence the weights,
+would differ in their last bits from those of a run that nothing disturbed.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import ParamSpec, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from transduce.errors import UserError
+
+TIMEOUT_SECONDS = 120
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# ---- who we are --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def joined(timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[None]:
+    """Within it this process is one of those that torchrun has started; alone, if it was not started by torchrun.
+
+    timeout_seconds: how long a rank waits for another. UserError if there are more ranks on this machine than GPUs.
+    """
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        yield
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        _take_gpu()
+        backend = "cpu:gloo,cuda:nccl"  # what is on the CPU is small, and summed without a wait for the GPU
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    yield
+    dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
+
+
+def _take_gpu() -> None:
+    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= count:
+        raise UserError(f"local rank {number}, but this machine has {count} GPUs; expected --nproc-per-node {count}")
+    torch.cuda.set_device(number)
+
+
+def rank() -> int:
+    """The number of this process among all, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def ranks() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def is_first() -> bool:
+    """Whether this is rank 0, which alone writes and talks."""
+    return rank() == 0
+
+
+def device() -> torch.device:
+    """Where this rank computes: its GPU, or the CPU if there is none."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+# ---- sums --------------------------------------------------------------------------------------------------------
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """`values`, now the sum of those of all ranks, the same to the last bit on each."""
+    if ranks() > 1:
+        try:
+            dist.all_reduce(values)
+        except RuntimeError as problem:
+            reason = str(problem).strip().splitlines()[0]
+            raise ConnectionError(f"rank {rank()} of {ranks()} has lost the others ({reason})") from None
+    return values
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether `flag` is set on any rank."""
+    return bool(sum_over_ranks(torch.tensor(int(flag))))
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    any_rank(False)
+
+
+BUCKET_BYTES = 64 << 20
+
+
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Replace .grad of every parameter by its sum over the ranks. One that has none counts as 0."""
+    if ranks() == 1:
+        return
+    bucket: list[Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        bucket.append(parameter.grad)
+        if sum(gradient.nbytes for gradient in bucket) >= BUCKET_BYTES:
+            _sum_bucket(bucket)
+            bucket = []
+    if bucket:
+        _sum_bucket(bucket)
+
+
+def _sum_bucket(gradients: list[Tensor]) -> None:
+    """Sum tensors of one type as one."""
+    total = sum_over_ranks(torch.cat([gradient.flatten() for gradient in gradients]))
+    parts = total.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+# ---- what the first does alone -----------------------------------------------------------------------------------
+
+BEAT_SECONDS = 5.0
+
+
+@contextmanager
+def first_before_others() -> Iterator[None]:
+    """Rank 0 goes through the block, however long it takes, and then the others do, all at once."""
+    if ranks() == 1:
+        yield
+    elif is_first():
+        with _Heart() as heart:
+            yield
+        heart.tell(b"done")
+    else:
+        _listen()
+        yield
+
+
+def first_alone(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `work` returns, a JSON value. Rank 0 does it, when all have come; the others wait, however long it takes."""
+    if ranks() == 1:
+        return work(*args, **kwargs)
+    barrier()
+    if not is_first():
+        return json.loads(_listen())
+    with _Heart() as heart:
+        result = work(*args, **kwargs)
+    heart.tell(json.dumps(result).encode())
+    return result
+
+
+class _Heart:
+    """Rank 0 is at work: a thread of it tells the others now and then. Should it stop, they do not wait for ever.
+
+    A beat is a sum over ranks, of 0 while there is nothing to tell, then of the length of what is told.
+    """
+
+    def __enter__(self) -> "_Heart":
+        self.done = threading.Event()
+        self.problem: ConnectionError | None = None
+        self.thread = threading.Thread(target=self._beat, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done.set()
+        self.thread.join()
+
+    def _beat(self) -> None:
+        try:
+            while not self.done.wait(BEAT_SECONDS):
+                sum_over_ranks(torch.tensor(0))
+        except ConnectionError as problem:
+            self.problem = problem
+
+    def tell(self, content: bytes) -> None:
+        """What all others get from `_listen`. ConnectionError if one of them has been lost in the meantime."""
+        if self.problem is not None:
+            raise self.problem
+        sum_over_ranks(torch.tensor(len(content)))
+        sum_over_ranks(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+
+
+def _listen() -> bytes:
+    """Wait until rank 0 is done, and get what it tells."""
+    length = 0
+    while not length:
+        length = int(sum_over_ranks(torch.tensor(0)))
+    return bytes(sum_over_ranks(torch.zeros(length, dtype=torch.uint8)).tolist())
