@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from transduce import distributed
 from transduce.batches import Batch
 from transduce.config import TrainConfig
 from transduce.errors import is_out_of_memory
@@ -57,13 +58,16 @@ class Gradients:
         seed: of dropout. When memory runs out, what was computed is dropped, the micro-batch is cut in two, and all of
         them are done again: without dropout the gradient is the same. Raises MemoryError if one pair alone is too much.
         """
-        src_tokens = sum(int(batch.src_mask.sum()) for batch in micro_batches)
-        tgt_tokens = sum(int(batch.tgt_mask.sum()) for batch in micro_batches)
+        masks = [(int(batch.src_mask.sum()), int(batch.tgt_mask.sum())) for batch in micro_batches]
+        here = torch.tensor([(0, 0), *masks]).sum(dim=0)
+        src_tokens, tgt_tokens = distributed.sum_over_ranks(here).tolist()
         loss = None
         while loss is None:
             torch.manual_seed(seed)
             self.model.zero_grad()
             loss = self._accumulate([*self._fitting(micro_batches)], tgt_tokens)
+        distributed.sum_gradients(self.model.parameters())
+        distributed.sum_over_ranks(loss)
         norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         loss, norm = torch.stack([loss, norm.double()]).tolist()  # the one wait for a GPU in a step
         return Gradient(loss, norm, src_tokens, tgt_tokens)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 
 from transduce.errors import UserError
+from transduce.folder import located
 
 Value = int | float | str | None
 
@@ -17,20 +19,27 @@ class Log:
     """Appends reports to RUN/log.jsonl, each flushed at once.
 
     after_step: lines of later steps are cut off first, so that a resumed run neither repeats nor skips one.
+    run: None where another process writes it.
     """
 
-    def __init__(self, run: Path, after_step: int, *, tensorboard: bool = False) -> None:
+    def __init__(self, run: Path | None, after_step: int, *, tensorboard: bool = False) -> None:
+        self.board, self.pending = None, b""
+        if run is None:
+            self.file = open(os.devnull, "ab", buffering=0)
+            return
         path = run / "log.jsonl"
         path.touch()
         length = _length(path, after_step)
-        self.board = _board(run / "tensorboard", after_step) if tensorboard else None
-        self.file = path.open("ab")
+        if tensorboard:
+            self.board = _board(run / "tensorboard", after_step)
+        self.file = path.open("ab", buffering=0)
         self.file.truncate(length)
 
     def report(self, step: int, values: dict[str, Value]) -> None:
-        """Add one line for `step`."""
-        self.file.write(msgspec.json.encode({"step": step, **values}) + b"\n")
-        self.file.flush()
+        """Add one line for `step`. If the disk does not take it, the next report and `sync` try again."""
+        self.pending += msgspec.json.encode({"step": step, **values}) + b"\n"
+        with suppress(OSError):
+            self._write()
         if self.board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
@@ -39,7 +48,17 @@ class Log:
 
     def sync(self) -> None:
         """Make durable what has been reported: a checkpoint must not outlive the lines before it."""
-        os.fsync(self.file.fileno())
+        size = len(self.pending)
+        try:
+            self._write()
+            os.fsync(self.file.fileno())
+        except OSError as problem:
+            raise located(problem, f"writing {size:,} bytes", Path(self.file.name)) from problem
+
+    def _write(self) -> None:
+        """Append what is pending; what a full disk does not take stays so."""
+        while self.pending:
+            self.pending = self.pending[self.file.write(self.pending) :]
 
     def close(self) -> None:
         """Nothing more is reported; what was is in the file."""

@@ -11,13 +11,16 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """The progress of a run of `total` steps, of which `done` are done. As a context: the bar is shown."""
+    """The progress of a run of `total` steps, of which `done` are done. As a context: the bar is shown.
 
-    def __init__(self, total: int, done: int) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+    quiet: show nothing, since another process does.
+    """
+
+    def __init__(self, total: int, done: int, *, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
         self.total, self.first, self.started_at = total, done, time.monotonic()
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self.bar = Bar(*columns, console=self.console, disable=not sys.stderr.isatty())
+        self.bar = Bar(*columns, console=self.console, disable=quiet or not sys.stderr.isatty())
         self.task = self.bar.add_task("", total=total, completed=done)
 
     def __enter__(self) -> "Progress":

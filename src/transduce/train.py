@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduce import corpora, text
+from transduce import corpora, distributed, text
 from transduce.batches import Batches, State
 from transduce.card import model_card, recipe_in_words
 from transduce.checkpoint import (
@@ -39,17 +39,27 @@ from transduce.corpora import Corpus
 from transduce.errors import UserError
 from transduce.evaluate import check_validation, validation_scores
 from transduce.gradients import Gradient, Gradients, dropout_seed, update
-from transduce.leaks import leaks_into
+from transduce.leaks import Leaks, leaks_into
 from transduce.log import Log, board_problems
 from transduce.model import Transformer, parameter_count
 from transduce.optimizer import adam, learning_rate
 from transduce.progress import Progress, in_words
 from transduce.recipes import configure
 from transduce.report import refresh_report
-from transduce.run import beginning_problems, claim, final_weights, find_run, holds, missing_files
+from transduce.run import (
+    beginning_problems,
+    claim,
+    final_weights,
+    find_run,
+    holds,
+    made_with,
+    missing_files,
+    rounding_differs,
+    run_tokenizer,
+)
 from transduce.scores import bleu_signature
 from transduce.stopping import StopSignal
-from transduce.store import TokenStore, open_store
+from transduce.store import open_store
 from transduce.tokens import Tokenizer
 from transduce.translate import MAX_LINE_TOKENS, Translator, load
 
@@ -102,6 +112,7 @@ def fit(
     )
 
 
+@distributed.joined()
 def train(
     recipe: str | Config,
     *,
@@ -133,23 +144,27 @@ def train(
     problems += board_problems() if tensorboard else []
     if problems:
         raise UserError(*problems)
-    found, passed_over = find_run(out) if resume else (None, [])
-    parent = load_model(start_from) if start_from else None
-    valid_pairs = list(text.read_pairs(*valid))
-    tokenizer = Tokenizer.load(out / "tokenizer.json") if found else _tokenizer(config, sources, parent)
-    config = _fill_in(config, tokenizer, parent.config if parent else None)
-    longest = min(MAX_LINE_TOKENS, (config.model.max_positions or sys.maxsize) - 1)  # with BOS or EOS one more
-    check_validation(valid_pairs, tokenizer, longest, valid[0].name)
-    claim(out, config, tokenizer, allow_change)
-
-    # ---- data ----------------------------------------------------------------------------------------------------
-    store = open_store(out / "data" / "train", sources, tokenizer)
-    batches = Batches(store, tokenizer, config.data, seed=config.train.seed, accumulate=config.train.accumulate)
+    first = distributed.is_first()
+    with distributed.first_before_others():
+        found, passed_over = find_run(out) if resume else (None, [])
+        parent = load_model(start_from) if start_from else None
+        valid_pairs = list(text.read_pairs(*valid))
+        is_there = found or not first
+        tokenizer = run_tokenizer(out, found) if is_there else _tokenizer(config, sources, parent)
+        config = _fill_in(config, tokenizer, parent.config if parent else None)
+        longest = min(MAX_LINE_TOKENS, (config.model.max_positions or sys.maxsize) - 1)  # with BOS or EOS one more
+        check_validation(valid_pairs, tokenizer, longest, valid[0].name)
+        if first:
+            claim(out, config, tokenizer, allow_change)
+        store = open_store(out / "data" / "train", sources, tokenizer)
+        leaked = leaks_into(valid_pairs, store, out / "data" / "leaks.json")
+    dealt = {"accumulate": config.train.accumulate, "rank": distributed.rank(), "ranks": distributed.ranks()}
+    batches = Batches(store, tokenizer, config.data, seed=config.train.seed, **dealt)
     texts = {"train": store.key, "valid": " ".join(text.file_sha256(path) for path in valid)}
     made_of = {"recipe": recipe_in_words(recipe, settings, start_from), "training text": _names(sources)}
 
     # ---- model and optimizer -------------------------------------------------------------------------------------
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = distributed.device()
     torch.manual_seed(config.train.seed)
     model = Transformer(config.model).to(device)
     if parent:
@@ -161,43 +176,56 @@ def train(
         checkpoint = load_checkpoint(found)
         _check_texts(checkpoint, texts, {"train": sources, "valid": [Corpus(*valid)]}, out)
         tally, data_state = _restore(checkpoint, model, optimizer, meter, found)
+        passed_over += rounding_differs(checkpoint.state, config, tokenizer)
         ema = {name: values.to(device) for name, values in checkpoint.ema.items()} if checkpoint.ema else None
-        drop_checkpoints_after(out, tally.step)
+        if first:
+            drop_checkpoints_after(out, tally.step)
 
     def prune() -> None:
         every = config.train.checkpoint_every_steps
         prune_checkpoints(out, config.train.keep_checkpoints, tally.best_step, every=every)
 
+    failed: dict[int, OSError] = {}  # saves in a row, by their step
+
     def save() -> None:
-        log.sync()
+        if not first:
+            return
         state = {**dataclasses.asdict(tally), "texts": texts, "made_of": made_of, "since_report": meter.state()}
-        state["data"] = dataclasses.asdict(data_state)
-        save_checkpoint(out, _checkpoint(model, optimizer, ema, state))
-        prune()
+        state |= {"data": dataclasses.asdict(data_state), "made_with": made_with(config, tokenizer)}
+        try:
+            log.sync()
+            save_checkpoint(out, _checkpoint(model, optimizer, ema, state))
+            prune()
+            failed.clear()
+        except OSError as problem:
+            failed[tally.step] = problem
+            if len(failed) == MOST_FAILED:
+                raise
+            progress.say([f"not saved at step {tally.step:,}: {problem}; training goes on, the next checkpoint may do"])
 
     with (
-        closing(Log(out, tally.step, tensorboard=tensorboard)) as log,
-        Progress(config.train.max_steps, tally.step) as progress,
+        closing(Log(out if first else None, tally.step, tensorboard=tensorboard)) as log,
+        Progress(config.train.max_steps, tally.step, quiet=not first) as progress,
         StopSignal() as stop,
     ):
         fewer = [] if found or parent else _fewer_pieces(config.data.vocab_size, tokenizer)
         gradients = Gradients(model, config.train, device, progress.say)
         progress.say([*passed_over, *fewer, *_opening(config, batches, model, device, tally.step)])
-        progress.say([_leaks(out, store, valid, valid_pairs)])
-        if found:
+        progress.say([_leaks(leaked, valid[0].name, len(valid_pairs))])
+        if found and first:
             prune()  # what a kill left half done
 
         # ---- the loop --------------------------------------------------------------------------------------------
         model.train()
         started_at, seconds_before = time.monotonic(), tally.seconds
         for micro_batches, next_state in batches.stream(data_state):
-            if _is_finished(tally, config) or (stop.wanted and tally.step):
+            if _is_finished(tally, config) or distributed.any_rank(stop.wanted and tally.step > 0):
                 break
             tally.step += 1
             lr = _learning_rate(config, tally.step)
             for group in optimizer.param_groups:
                 group["lr"] = lr
-            gradient = gradients.of(micro_batches, seed=dropout_seed(config.train.seed, tally.step))
+            gradient = gradients.of(micro_batches, seed=dropout_seed(config.train.seed, tally.step, distributed.rank()))
             if gradient.is_finite:
                 tally.skipped_in_a_row = 0
                 update(optimizer, tally.step - tally.skipped)
@@ -221,11 +249,11 @@ def train(
             if last or tally.step % config.train.evaluate_every_steps == 0:
                 _refuse_nonfinite(model, tally, out)
                 with _with_weights(model, ema):
-                    scores = _judge(model, tokenizer, config, valid_pairs)
+                    scores = distributed.first_alone(_judge, model, tokenizer, config, valid_pairs)
                 log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
                 is_best = _note(tally, scores, config)
                 progress.evaluated(tally.step, scores, is_best)
-                progress.say(refresh_report(out))
+                progress.say(refresh_report(out) if first else [])
                 if is_best:
                     save()
             due = tally.step % config.train.checkpoint_every_steps == 0
@@ -233,22 +261,27 @@ def train(
                 save()
 
         # ---- the model to use ------------------------------------------------------------------------------------
-        if not checkpoint_path(out, tally.step).exists():
-            save()
-        finished = _is_finished(tally, config)
-        final, origin = final_weights(config.train, out, tally.best_step)
-        if holds(out / "model", final, config):
-            where = f"at step {tally.step:,} of {config.train.max_steps:,}"
-            progress.say([f"{where}; {out / 'model'} is up to date", *refresh_report(out)])
-            return out / "model"
-        facts = {**made_of, "training": f"{tally.step:,} steps, {tally.seconds:,.0f} s"}
-        if finished:
-            set_weights(model, final, out)
-            scores = _judge(model, tokenizer, config, valid_pairs)
-            names = f"{valid[0].name} and {valid[1].name}"
-            facts["validation"] = f"{in_words(scores)} by greedy search ({bleu_signature()}), on {names}"
-        save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
-        progress.say([*_summary(out, tally, origin, config, facts.get("validation")), *refresh_report(out)])
+        with distributed.first_before_others():
+            if not first:
+                return out / "model"
+            if not checkpoint_path(out, tally.step).exists():
+                save()
+            if tally.step in failed:
+                raise failed[tally.step]
+            finished = _is_finished(tally, config)
+            final, origin = final_weights(config.train, out, tally.best_step)
+            if holds(out / "model", final, config):
+                where = f"at step {tally.step:,} of {config.train.max_steps:,}"
+                progress.say([f"{where}; {out / 'model'} is up to date", *refresh_report(out)])
+                return out / "model"
+            facts = {**made_of, "training": f"{tally.step:,} steps, {tally.seconds:,.0f} s"}
+            if finished:
+                set_weights(model, final, out)
+                scores = _judge(model, tokenizer, config, valid_pairs)
+                names = f"{valid[0].name} and {valid[1].name}"
+                facts["validation"] = f"{in_words(scores)} by greedy search ({bleu_signature()}), on {names}"
+            save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
+            progress.say([*_summary(out, tally, origin, config, facts.get("validation")), *refresh_report(out)])
     return out / "model"
 
 
@@ -305,16 +338,19 @@ def _opening(config: Config, batches: Batches, model: Transformer, device: torch
     steps = len(batches.plan(0))
     lines.append(
         f"{batches.usable:,} pairs, {steps:,} steps an epoch; {parameter_count(model) / 1e6:.1f} M parameters; "
-        f"{config.train.precision} on {device}, {torch.get_num_threads()} threads"
+        f"{config.train.precision} on {device}, {torch.get_num_threads()} threads{_together()}"
     )
     return lines
 
 
-def _leaks(out: Path, store: TokenStore, valid: Pair, pairs: Sequence[tuple[str, str]]) -> str:
+def _together() -> str:
+    return f", {distributed.ranks()} ranks" if distributed.ranks() > 1 else ""
+
+
+def _leaks(found: Leaks, name: str, size: int) -> str:
     """How much of the validation text is in the training text, which makes its scores flatter."""
-    found = leaks_into(pairs, store, out / "data" / "leaks.json")
     counts = f"{len(found.pairs):,} pairs and {len(found.sources):,} sources"
-    return f"of the {len(pairs):,} of {valid[0].name}, {counts} are in the training text, too"
+    return f"of the {size:,} of {name}, {counts} are in the training text, too"
 
 
 # ---- within the loop ---------------------------------------------------------------------------------------------
@@ -325,6 +361,7 @@ def _learning_rate(config: Config, step: int) -> float:
     return learning_rate(step, d_model=config.model.d_model, warmup_steps=warmup, lr_factor=factor)
 
 
+MOST_FAILED = 3  # saves in a row, by a disk that is full or broken
 MOST_SKIPPED = 5  # steps in a row; more would hardly help
 
 
@@ -460,11 +497,8 @@ def _checkpoint(
     for name, parameter in model.named_parameters():
         for moment in ("exp_avg", "exp_avg_sq"):
             moments[f"{moment}/{name}"] = optimizer.state[parameter][moment].detach().cpu()
-    rng = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        rng["cuda"] = torch.cuda.get_rng_state()
     average = {name: values.cpu() for name, values in ema.items()} if ema is not None else None
-    return Checkpoint(weights(model), moments, rng, average, state)
+    return Checkpoint(weights(model), moments, average, state)
 
 
 def _restore(
@@ -479,9 +513,6 @@ def _restore(
                 "step": torch.tensor(float(state["step"] - state["skipped"]), device=parameter.device),
                 **{m: checkpoint.optimizer[f"{m}/{name}"].to(parameter.device) for m in ("exp_avg", "exp_avg_sq")},
             }
-        torch.set_rng_state(checkpoint.rng["cpu"])
-        if "cuda" in checkpoint.rng and torch.cuda.is_available():
-            torch.cuda.set_rng_state(checkpoint.rng["cuda"])
         meter.restore(state["since_report"])
         remembered = {field.name: state[field.name] for field in dataclasses.fields(Tally)}
         return Tally(**remembered), State(**state["data"])
