@@ -15,16 +15,18 @@ would differ in their last bits from those of a run that nothing disturbed.
 import json
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from transduce.errors import UserError
+from transduce.model import DecoderLayer, Transformer
 
 TIMEOUT_SECONDS = 120
 P = ParamSpec("P")
@@ -199,3 +201,48 @@ def _listen() -> bytes:
     while not length:
         length = int(sum_over_ranks(torch.tensor(0)))
     return bytes(sum_over_ranks(torch.zeros(length, dtype=torch.uint8)).tolist())
+
+
+# ---- a model in shards -------------------------------------------------------------------------------------------
+
+
+def shard(model: Transformer) -> None:
+    """Let each rank keep a part of every parameter of `model`, and of all that is made like it (FSDP2).
+
+    A layer is put together from its parts while it computes. Keys and values of the encoder's output are computed
+    outside of the layers of the decoder, hence a group of their own. Gradients are then summed in the backward pass, so
+    each rank has to go forward and backward as often as any other.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # of views that are written to; ours are not
+    mesh = init_device_mesh(device().type, (ranks(),))
+    decoder = cast(Iterable[DecoderLayer], model.decoder)
+    for part in [*model.encoder, *(layer.cross_attention for layer in decoder), *model.decoder]:
+        fully_shard(part, mesh=mesh)
+    for layer in decoder:
+        register_fsdp_forward_method(layer.cross_attention, "keys_values")
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the loss needs its output matrix after it
+    for name in ("encode", "decode"):
+        register_fsdp_forward_method(model, name)
+    for part in model.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)  # the sum, not the mean
+            part.set_force_sum_reduction_for_comms(True)
+
+
+def whole(values: Tensor) -> Tensor:
+    """All of a tensor of which each rank may have a part: itself if not. Every rank gets it."""
+    full = getattr(values, "full_tensor", None)  # of a DTensor, whose import takes two seconds
+    return values if full is None else full()
+
+
+def part_of(values: Tensor, like: Tensor) -> Tensor:
+    """Of `values`, which are whole on every rank, the part that this one has of `like`: all if that is whole, too."""
+    if not hasattr(like, "full_tensor"):
+        return values
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(values.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
