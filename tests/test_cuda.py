@@ -1,13 +1,15 @@
 """What only a GPU can show: the same answers as on the CPU, in fp32 and bf16, and a training run that resumes there."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from transduce.batches import Batch, collate
-from transduce.config import ModelConfig
-from transduce.gradients import batch_loss
+from transduce.config import ModelConfig, TrainConfig
+from transduce.gradients import Gradients, batch_loss
 from transduce.model import Transformer
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -46,6 +48,37 @@ def test_bf16_is_near_fp32() -> None:
     batch = batch_of([(5, 7), (3, 2), (9, 9)]).to(torch.device("cuda"))
     fp32, bf16 = (batch_loss(gpu, batch, 0.1, precision).item() for precision in ("fp32", "bf16"))
     assert abs(fp32 - bf16) / fp32 < 0.02
+
+
+def test_a_batch_that_does_not_fit_is_cut() -> None:
+    """With room for half of what the batch takes beside the model, the gradient is the same."""
+    torch.manual_seed(1)
+    device, said = torch.device("cuda"), []
+    model = Transformer(replace(CONFIG, vocab_size=1_000, d_model=256, d_ff=2_048)).to(device)
+    rng = np.random.default_rng(1)
+    src, tgt = ([rng.integers(4, 1_000, rng.integers(20, 100)) for _ in range(512)] for _ in range(2))
+
+    def gradient() -> list[torch.Tensor]:
+        Gradients(model, TrainConfig(), device, said.extend).of([collate(src, tgt)], seed=1)
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    expected = gradient()
+    assert not said
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    gradient()
+    taken = torch.cuda.max_memory_allocated() - before
+    model.zero_grad()
+    torch.cuda.empty_cache()
+    try:
+        room = torch.cuda.memory_reserved() + taken / 2
+        torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(device).total_memory)
+        found = gradient()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert said
+    for (name, _), a, b in zip(model.named_parameters(), found, expected, strict=True):
+        assert name.endswith("w_k.bias") or (a - b).norm() <= 1e-5 * b.norm(), name
 
 
 def test_cached_decoding_equals_full_decoding() -> None:

@@ -687,11 +687,20 @@ def test_a_skipped_step_moves_nothing_and_is_logged_with_its_lines(
 def test_a_run_with_skipped_steps_resumes_bit_for_bit(
     texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Adam counts updates, not steps."""
+    """Adam counts updates, not steps; also when memory runs out in every other one."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     spoil(monkeypatch, [2, 3, 5, 21])
     config = with_train(USES["ema"], max_steps=24)
     training.train(config, out=whole, **texts)
+    real, calls = torch._fused_adam_, [0]
+
+    def fused_adam(*given: Any, **more: Any) -> None:
+        calls[0] += 1
+        if calls[0] % 3 == 2:
+            raise torch.OutOfMemoryError
+        real(*given, **more)
+
+    monkeypatch.setattr(torch, "_fused_adam_", fused_adam)
     for step in (4, 21):
         with monkeypatch.context() as patch:
             at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
