@@ -314,6 +314,7 @@ def test_text_of_the_same_size_and_time_is_not_hashed_again(
     key = open_one(tmp_path / "data", own, tokenizer).key
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "_scan", lambda path: pytest.fail(f"{path} was read"))
+        patch.setattr(Path, "write_bytes", lambda path, _: pytest.fail(f"{path} was written"))
         assert open_one(tmp_path / "data", own, tokenizer).key == key
     scans = tmp_path / "data" / "scans.json"
     for damaged in (b"", b"{}", scans.read_bytes().replace(b'"lines":40', b'"lines":41'), scans.read_bytes()[:-9]):

@@ -51,7 +51,8 @@ Scan = tuple[Side, Side]  # with as many lines
 
 def scans(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[Scan]:
     """A scan of every corpus. What `path` remembers is used for files whose size and time are what they were."""
-    known = {(side.path, side.size, side.mtime_ns): side for side in _remembered(path)}
+    remembered = _remembered(path)
+    known = {(side.path, side.size, side.mtime_ns): side for side in remembered}
 
     def look(file: Path) -> Side:
         return known.get(_identity(file)) or _scan(file)
@@ -65,9 +66,11 @@ def scans(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[Scan]:
             if not src.lines:
                 raise text.empty(src.path, tgt.path)
             found.append((src, tgt))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = msgspec.json.encode([side for pair in found for side in pair])
-    path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+    sides = [side for pair in found for side in pair]
+    if sides != remembered:  # so that of several processes only the first one writes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = msgspec.json.encode(sides)
+        path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
     return found
 
 
