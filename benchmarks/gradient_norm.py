@@ -1,6 +1,8 @@
-"""What it costs to look at the gradient of every step: the share of its norm in a step of multi30k-tiny on one core.
+"""What does it cost to look at the gradient of every step before it is taken?
 
     python benchmarks/gradient_norm.py
+
+The share of its norm in a step of multi30k-tiny on one core, medians of 20 steps.
 """
 
 import statistics
