@@ -31,8 +31,8 @@ from typing import Any, Literal
 
 import torch
 
-from transduce.checkpoint import read_folder
 from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+from transduce.folder import read_folder
 from transduce.log import read_log
 from transduce.train import train
 

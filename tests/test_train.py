@@ -100,7 +100,6 @@ def assert_same(resumed: Path, whole: Path) -> None:
     newest = [load_checkpoint(checkpoints(folder)[-1]) for folder in (resumed, whole)]
     for name, moments in newest[0].optimizer.items():
         assert moments.equal(newest[1].optimizer[name]), name
-    assert newest[0].rng["cpu"].equal(newest[1].rng["cpu"])
 
 
 def everything(folder: Path) -> dict[Path, tuple[int, bytes]]:

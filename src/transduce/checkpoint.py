@@ -1,14 +1,12 @@
-"""Folders on disk: checkpoints of a run, and the model to use. Tensors, JSON and a manifest; never a pickle.
+"""What is on disk: checkpoints of a run, and the model to use. Tensors and JSON; never a pickle.
 
-    RUN/checkpoints/step-00012345/   {model,optimizer,rng}.safetensors, state.json, and ema.safetensors if there is one
+    RUN/checkpoints/step-00012345/   {model,optimizer}.safetensors, state.json, and ema.safetensors if there is one
     MODEL/                           model.safetensors, config.json, tokenizer.json, README.md
 
-Each folder holds a manifest.json with the size and SHA-256 of every other file (but README.md, which may be edited).
-A folder is written beside its place under another name, flushed to disk, and renamed: it is there whole or not at all.
+Each is a folder with a manifest (`transduce.folder`): there whole or not at all, and verified when it is read.
 """
 
-import hashlib
-import os
+import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -24,135 +22,77 @@ from torch import Tensor, nn
 
 from transduce.config import Config, ModelConfig, from_json, to_json
 from transduce.errors import UserError
+from transduce.folder import (
+    Content,
+    check_folder,
+    decode_json,
+    encode_json,
+    listed_file,
+    listed_files,
+    read_verified,
+    remove_unfinished,
+    write_folder,
+)
 from transduce.model import Transformer
 from transduce.tokens import Tokenizer
 
-FORMAT_VERSION = 1
 Tensors = dict[str, Tensor]
 
-# ---- folders: atomic, and verified -------------------------------------------------------------------------------
+# ---- tensors -----------------------------------------------------------------------------------------------------
+
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+MAX_HEADER_BYTES = 4 << 20  # some 30,000 tensors
 
 
-def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write `files` and their manifest as the folder `path`, whole or not at all. An older `path` is replaced.
+def _tensor_file(tensors: Tensors) -> Content:
+    """A safetensors file: the length of its header, the header, then the values, which are not copied on a CPU.
 
-    After an OSError everything is as before. Whoever dies while a folder is replaced leaves the old one beside its
-    place, as .tmp-old-NAME-PID.
+    The same tensors, in whatever order they are given, make the same bytes.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    building = path.parent / f".tmp-{path.name}-{os.getpid()}"
-    shutil.rmtree(building, ignore_errors=True)
+    header, end = {}, 0
+    for name, values in sorted(tensors.items()):
+        place = [end, end := end + values.nbytes]
+        header[name] = {"dtype": DTYPES[values.dtype], "shape": [*values.shape], "data_offsets": place}
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)  # so that values are aligned
+    pieces = (tensors[name].detach().cpu().reshape(-1).view(torch.uint8) for name in header)
+    return [len(text).to_bytes(8, "little") + text, *(piece.numpy().data for piece in pieces)]
+
+
+class _Header(msgspec.Struct):
+    """What a safetensors file says of one of its tensors."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def _shapes(path: Path, name: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors in one of the files of a folder, by name. Reads no more than the header."""
+    where = listed_file(path, name)
+    with where.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > MAX_HEADER_BYTES:
+            raise _unreadable(where, f"a header of {size:,} bytes, expected at most {MAX_HEADER_BYTES:,}")
+        text = file.read(size)
     try:
-        _fill(building, files)
-        _put_in_place(building, path)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    _sync(path.parent)
+        content = msgspec.json.decode(text, type=dict[str, Any])
+        content.pop("__metadata__", None)
+        return {name: tensor.shape for name, tensor in msgspec.convert(content, dict[str, _Header]).items()}
+    except (ValueError, RecursionError) as problem:
+        raise _unreadable(where, problem) from None
 
 
-def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Make `folder` with `files` and, last, their manifest, all of it on the disk and not only on its way there."""
-    folder.mkdir()
-    listed = {
-        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in files.items()
-        if name != "README.md"
-    }
-    manifest = msgspec.json.encode({"format_version": FORMAT_VERSION, "files": listed})
-    for name, content in {**files, "manifest.json": msgspec.json.format(manifest)}.items():
-        _write_synced(folder / name, content)
-    _sync(folder)
-
-
-def _put_in_place(building: Path, path: Path) -> None:
-    if not path.exists():
-        building.rename(path)
-        return
-    old = path.parent / f".tmp-old-{path.name}-{os.getpid()}"
-    path.rename(old)
+def _read_tensors(path: Path, name: str) -> Tensors:
+    _shapes(path, name)  # refuses what would be costly to refuse later
     try:
-        building.rename(path)
-    except BaseException:
-        old.rename(path)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write `path`, whole or not at all, and as durably as a folder. An older one is replaced."""
-    building = path.with_name(f".tmp-{path.name}")
-    _write_synced(building, content)
-    building.replace(path)
-    _sync(path.parent)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    try:
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as problem:  # which does not say where
-        raise OSError(problem.errno, f"{problem.strerror}, writing {len(content):,} bytes", str(path)) from problem
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in `folder` durable, where the system can."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_folder(path: Path) -> dict[str, bytes]:
-    """Every file that the manifest of `path` lists, checked against it. UserError if anything is missing or differs."""
-    if not path.is_dir():
-        raise UserError(f"{path}: no such folder")
-    manifest = path / "manifest.json"
-    if not manifest.is_file():
-        raise UserError(f"{path} is not a folder written by transduce: it has no manifest.json; give another one")
-    try:
-        content = msgspec.json.decode(manifest.read_bytes())
-        version, listed = content["format_version"], content["files"]
-        expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in listed.items()}
-    except (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UserError(f"{manifest} is damaged; use another copy of {path}") from None
-    if version != FORMAT_VERSION:
-        raise UserError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}; update transduce")
-    return {name: _read_verified(path, name, size, sha256) for name, (size, sha256) in expected.items()}
-
-
-def _read_verified(path: Path, name: str, size: int, sha256: str) -> bytes:
-    file = path / name
-    if not re.fullmatch(r"[a-z]+\.(json|safetensors)", name) or file.is_symlink():
-        raise UserError(
-            f"{path}/manifest.json lists {name!r}, which is not a file of a transduce folder; use another copy"
-        )
-    if not file.is_file() or file.stat().st_size != size:
-        found = f"has {file.stat().st_size} bytes" if file.is_file() else "is missing"
-        raise UserError(f"{file} {found}, expected {size} bytes; the folder is incomplete, use another copy")
-    content = file.read_bytes()
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise UserError(f"{file} differs from its manifest; it is damaged or was changed, use another copy")
-    return content
-
-
-def _read_parts(path: Path, kind: str, names: Sequence[str]) -> dict[str, bytes]:
-    """`read_folder` of a folder that must hold `names`, for it is to be a `kind`."""
-    files = read_folder(path)
-    for name in names:
-        if name not in files:
-            raise UserError(f"{path} is not a {kind}: it has no {name}; use another copy, or another folder")
-    return files
-
-
-def _tensors(content: bytes, where: Path) -> Tensors:
-    try:
-        return safetensors.torch.load(content)
+        return safetensors.torch.load(read_verified(path, name))
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as problem:
-        raise UserError(f"{where} holds no readable tensors ({problem}); use another copy") from None
+        raise _unreadable(path / name, problem) from None
+
+
+def _unreadable(where: Path, problem: object) -> UserError:
+    return UserError(f"{where} holds no readable tensors ({problem}); use another copy")
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------
@@ -165,25 +105,25 @@ def weights(model: nn.Module) -> Tensors:
 
 def set_weights(model: nn.Module, given: Tensors, where: Path | str) -> None:
     """Copy `given` into the parameters of `model`. UserError if a name or a shape differs, or a value is not finite."""
-    _refuse_misfit(model, given, where)
+    _refuse_misfit(model, {name: (*values.shape,) for name, values in given.items()}, where)
+    for name, values in given.items():
+        if not values.is_floating_point():
+            raise UserError(f"{where}: {name} holds {values.dtype}, expected floating-point numbers")
     _refuse_nonfinite(given, where, "use another copy")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(given[name])
 
 
-def _refuse_misfit(model: nn.Module, given: Tensors, where: Path | str) -> None:
-    expected = dict(model.named_parameters())
-    names = sorted(expected.keys() ^ given.keys())
+def _refuse_misfit(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where: Path | str) -> None:
+    expected = {name: (*parameter.shape,) for name, parameter in model.named_parameters()}
+    names = sorted(expected.keys() ^ shapes.keys())
     if names:
-        raise UserError(f"{where} does not fit its configuration: {names[0]} is in only one of them; use another copy")
-    for name, parameter in expected.items():
-        if given[name].shape != parameter.shape:
-            shapes = f"{tuple(given[name].shape)}, expected {tuple(parameter.shape)}"
-            raise UserError(f"{where} does not fit its configuration: {name} has the shape {shapes}; use another copy")
-        if not given[name].is_floating_point():
+        raise UserError(f"{where} does not fit its configuration: {names[0]} is in only one of them")
+    for name, shape in expected.items():
+        if shapes[name] != shape:
             raise UserError(
-                f"{where}: {name} holds {given[name].dtype}, expected floating-point numbers; use another copy"
+                f"{where} does not fit its configuration: {name} has the shape {shapes[name]}, expected {shape}"
             )
 
 
@@ -197,8 +137,8 @@ def average(paths: Sequence[Path]) -> Tensors:
     """The mean of the weights of several checkpoints (§6.1), summed in float64, one checkpoint in memory at a time."""
     total: Tensors = {}
     for path in paths:
-        files = _read_parts(path, "checkpoint", ["model.safetensors"])
-        new = _tensors(files["model.safetensors"], path / "model.safetensors")
+        listed_files(path, kind="checkpoint", needed=["model.safetensors"])
+        new = _read_tensors(path, "model.safetensors")
         if total and {n: t.shape for n, t in new.items()} != {n: t.shape for n, t in total.items()}:
             raise UserError(f"{path} holds another model than {paths[0]}; only checkpoints of one run can be averaged")
         total = {name: total[name] + value if total else value.double() for name, value in new.items()}
@@ -209,20 +149,20 @@ def average(paths: Sequence[Path]) -> Tensors:
 
 
 MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
-CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json")
+CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+LEAST_KEPT = 2  # checkpoints, should one of them not be readable one day
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """All that a run needs to go on as if it had never stopped.
 
-    optimizer: Adam's moments by parameter, as "exp_avg/NAME" and "exp_avg_sq/NAME"; rng: generator states;
-    ema: averaged weights, or None; state: step, data position, best-so-far and the like, as JSON values.
+    optimizer: Adam's moments by parameter, as "exp_avg/NAME" and "exp_avg_sq/NAME"; ema: averaged weights, or None;
+    state: step, data position, best-so-far and the like, as JSON values.
     """
 
     weights: Tensors
     optimizer: Tensors
-    rng: Tensors
     ema: Tensors | None
     state: dict[str, Any]
 
@@ -242,34 +182,34 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
             "begin anew with a lower train.lr_factor or more train.warmup_steps; if the machine was at fault, --resume",
         )
     files = {
-        "model.safetensors": safetensors.torch.save(checkpoint.weights),
-        "optimizer.safetensors": safetensors.torch.save(checkpoint.optimizer),
-        "rng.safetensors": safetensors.torch.save(checkpoint.rng),
-        "state.json": msgspec.json.encode(checkpoint.state),
+        "model.safetensors": _tensor_file(checkpoint.weights),
+        "optimizer.safetensors": _tensor_file(checkpoint.optimizer),
+        "state.json": [encode_json(checkpoint.state)],
     }
     if checkpoint.ema is not None:
-        files["ema.safetensors"] = safetensors.torch.save(checkpoint.ema)
+        files["ema.safetensors"] = _tensor_file(checkpoint.ema)
     write_folder(path, files)
     return path
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. UserError if it is incomplete or damaged."""
-    files = _read_parts(path, "checkpoint", CHECKPOINT_FILES)
-    tensors = {name: _tensors(files[name], path / name) for name in files if name.endswith(".safetensors")}
+    names = listed_files(path, kind="checkpoint", needed=CHECKPOINT_FILES)
+    tensors = {name: _read_tensors(path, name) for name in names if name.endswith(".safetensors")}
     return Checkpoint(
         tensors["model.safetensors"],
         tensors["optimizer.safetensors"],
-        tensors["rng.safetensors"],
         tensors.get("ema.safetensors"),
-        _state(files["state.json"], path),
+        load_state(path),
     )
 
 
-def _state(content: bytes, path: Path) -> dict[str, Any]:
+def load_state(path: Path) -> dict[str, Any]:
+    """The state of a checkpoint alone. UserError if it is damaged."""
+    listed_files(path, kind="checkpoint", needed=["state.json"])
     try:
-        return msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
+        return msgspec.convert(decode_json(read_verified(path, "state.json")), dict[str, Any])
+    except ValueError:
         raise UserError(f"{path / 'state.json'} is not what a run writes; use another copy") from None
 
 
@@ -287,7 +227,7 @@ def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:
     refused: list[str] = []
     for path in reversed(checkpoints(run)):
         try:
-            read_folder(path)
+            check_folder(path)
         except UserError as problem:
             refused.append(str(problem))
         else:
@@ -315,17 +255,17 @@ def regular_checkpoints(run: Path, every: int) -> list[Path]:
 def prune_checkpoints(run: Path, keep: int, also: int | None, *, every: int = 1) -> None:
     """Remove what a run need not keep, and what interrupted saves left behind.
 
-    Kept are the newest `keep` of the checkpoints at multiples of `every` steps, the newest of all, and step `also`.
+    Kept are the newest `keep` of the checkpoints at multiples of `every` steps, the newest of all, but at least
+    `LEAST_KEPT`, and step `also`.
     """
     paths = checkpoints(run)
     regular = [path for path in paths if step_of(path) % every == 0]
-    spared = {*regular[-keep:], *paths[-1:]}
+    spared = {*regular[-max(keep, LEAST_KEPT) :], *paths[-1:]}
     for path in paths:
         if path not in spared and step_of(path) != also:
             shutil.rmtree(path)
     for folder in (run, run / "checkpoints"):
-        for path in folder.glob(".tmp-*"):
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+        remove_unfinished(folder)
 
 
 def drop_checkpoints_after(run: Path, step: int) -> None:
@@ -341,10 +281,10 @@ def drop_checkpoints_after(run: Path, step: int) -> None:
 def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: Tokenizer, card: str) -> None:
     """Write a model folder: weights, configuration, tokenizer, and `card` as its README.md."""
     files = {
-        "model.safetensors": safetensors.torch.save(tensors),
-        "config.json": to_json(config).encode(),
-        "tokenizer.json": tokenizer.to_json().encode(),
-        "README.md": card.encode(),
+        "model.safetensors": _tensor_file(tensors),
+        "config.json": [to_json(config).encode()],
+        "tokenizer.json": [tokenizer.to_json().encode()],
+        "README.md": [card.encode()],
     }
     write_folder(path, files)
 
@@ -361,19 +301,20 @@ class LoadedModel:
 def load_model(path: Path) -> LoadedModel:
     """Read a model folder. UserError if it is not one, is damaged, or its parts do not fit each other."""
     _refuse_other(path)
-    files = _read_parts(path, "model folder", MODEL_FILES)
-    config = from_json(files["config.json"], path / "config.json")
-    tokenizer = _tokenizer(files["tokenizer.json"], path / "tokenizer.json")
+    listed_files(path, kind="model folder", needed=MODEL_FILES)
+    config = from_json(read_verified(path, "config.json"), path / "config.json")
+    tokenizer = _tokenizer(read_verified(path, "tokenizer.json"), path / "tokenizer.json")
     if config.model.vocab_size != tokenizer.vocab_size:
         raise UserError(
             f"{path}: the model has {config.model.vocab_size} embedding rows but its tokenizer {tokenizer.vocab_size} "
-            "pieces; the two are not from the same run, use another copy"
+            "pieces; the two are not from the same run"
         )
     where = path / "model.safetensors"
-    tensors = _tensors(files["model.safetensors"], where)
-    _refuse_hostile_sizes(config.model, tensors, where)
+    shapes = _shapes(path, "model.safetensors")
+    _refuse_hostile_sizes(config.model, shapes, where)
     with torch.device("meta"):  # which takes no memory
-        _refuse_misfit(Transformer(config.model), tensors, where)
+        _refuse_misfit(Transformer(config.model), shapes, where)
+    tensors = _read_tensors(path, "model.safetensors")
     model = Transformer(config.model)
     set_weights(model, tensors, where)
     return LoadedModel(model.eval(), config, tokenizer)
@@ -399,11 +340,11 @@ def _tokenizer(content: bytes, where: Path) -> Tokenizer:
         raise UserError(f"{where} is not valid UTF-8 ({problem}); use another copy") from None
 
 
-def _refuse_hostile_sizes(model: ModelConfig, tensors: Tensors, where: Path) -> None:
+def _refuse_hostile_sizes(model: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
     """UserError for a configuration whose model is too large even to be compared with the weights."""
     d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
     sides = (model.vocab_size or 0, model.d_model, model.d_ff, model.n_heads * max(d_k, d_v), model.max_positions or 0)
-    layers = sum(bool(re.fullmatch(r"encoder\.\d+\.self_attention\.w_q\.weight", name)) for name in tensors)
-    largest = max((values.numel() for values in tensors.values()), default=0)
+    layers = sum(bool(re.fullmatch(r"encoder\.\d+\.self_attention\.w_q\.weight", name)) for name in shapes)
+    largest = max(map(math.prod, shapes.values()), default=0)
     if model.n_layers != layers or max(sides) > largest:
-        raise UserError(f"{where} does not fit its configuration: they are of different sizes; use another copy")
+        raise UserError(f"{where} does not fit its configuration: they are of different sizes")

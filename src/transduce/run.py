@@ -1,8 +1,12 @@
 """The folder of a run, RUN: whether one may begin there or go on, and the model that its checkpoints make."""
 
+import dataclasses
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from transduce.card import model_card
@@ -12,15 +16,16 @@ from transduce.checkpoint import (
     checkpoints,
     load_checkpoint,
     load_model,
+    load_state,
     newest_checkpoint,
     regular_checkpoints,
     save_model,
     step_of,
     weights,
-    write_file,
 )
-from transduce.config import Config, TrainConfig, differences, from_json, permission_problems, to_json
+from transduce.config import CHANGEABLE, Config, TrainConfig, differences, from_json, permission_problems, to_json
 from transduce.errors import UserError
+from transduce.folder import check_folder, write_file
 from transduce.tokens import Tokenizer
 
 
@@ -76,6 +81,46 @@ def find_run(out: Path) -> tuple[Path | None, list[str]]:
     return path, [*refused, f"the run goes on from {path.name} instead"] if refused else []
 
 
+def made_with(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a checkpoint remembers of the rest of its run, and of the program that wrote it.
+
+    The hash of the configuration leaves out what may change within a run.
+    """
+    defaults = {key: getattr(TrainConfig(), key) for key in (name.removeprefix("train.") for name in CHANGEABLE)}
+    text = to_json(dataclasses.replace(config, train=dataclasses.replace(config.train, **defaults)))
+    return {
+        "config": hashlib.sha256(text.encode()).hexdigest(),
+        "tokenizer": tokenizer.sha256,
+        "torch": str(torch.__version__),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def run_tokenizer(out: Path, checkpoint: Path | None) -> Tokenizer:
+    """RUN/tokenizer.json. UserError if it is not the one that `checkpoint` was made with."""
+    tokenizer = Tokenizer.load(out / "tokenizer.json")
+    if checkpoint is not None and load_state(checkpoint)["made_with"]["tokenizer"] != tokenizer.sha256:
+        raise _other(out / "tokenizer.json", checkpoint)
+    return tokenizer
+
+
+def _other(file: Path, checkpoint: Path) -> UserError:
+    return UserError(
+        f"{file} is not the one that {checkpoint} was made with; it is damaged or was changed, use another copy"
+    )
+
+
+def rounding_differs(state: dict[str, Any], config: Config, tokenizer: Tokenizer) -> list[str]:
+    """A line if what goes on with a checkpoint rounds otherwise than what wrote it."""
+    then, now = state["made_with"], made_with(config, tokenizer)
+    if (then["torch"], then["threads"]) == (now["torch"], now["threads"]):
+        return []
+    return [
+        f"saved by torch {then['torch']} on {then['threads']} threads, and now it is {now['torch']} on "
+        f"{now['threads']}: sums may be rounded otherwise, and weights come out a little different"
+    ]
+
+
 def claim(out: Path, config: Config, tokenizer: Tokenizer, allow_change: Sequence[str]) -> None:
     """Write config.json and tokenizer.json, or refuse to go on with another configuration than the run's.
 
@@ -109,14 +154,26 @@ def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple
     """The weights that `train.use` asks for, and in words what they are."""
     last = checkpoints(out)[-1]
     if train.use == "average":
-        newest = regular_checkpoints(out, train.checkpoint_every_steps)[-train.average_checkpoints :]
+        whole = [path for path in regular_checkpoints(out, train.checkpoint_every_steps) if _is_whole(path)]
+        newest = whole[-train.average_checkpoints :]
         return average(newest), "the mean of the checkpoints " + ", ".join(path.name for path in newest)
     if train.use == "best" and best_step is not None:
         best = checkpoint_path(out, best_step)
+        if not _is_whole(best):
+            lost = f"for the best one, {best.name}, is damaged or could not be saved"
+            return load_checkpoint(last).weights, f"the last checkpoint, {last.name}, {lost}"
         return load_checkpoint(best).weights, f"the best checkpoint by validation {train.best_by}, {best.name}"
     if train.use == "ema":
         return load_checkpoint(last).ema or {}, f"the exponential moving average at {last.name}"
     return load_checkpoint(last).weights, f"the last checkpoint, {last.name}"
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        check_folder(checkpoint)
+    except UserError:
+        return False
+    return True
 
 
 def holds(folder: Path, tensors: dict[str, Tensor], config: Config | None = None) -> bool:
@@ -143,8 +200,10 @@ def average_run(run: Path, *, last: int, out: Path) -> None:
     paths = regular_checkpoints(run, config.train.checkpoint_every_steps)
     if not 1 <= last <= len(paths):
         raise UserError(f"--last {last}, but {run} has {len(paths)} checkpoints; expected 1 to {len(paths)}")
-    tokenizer = Tokenizer.load(run / "tokenizer.json")
+    tokenizer = run_tokenizer(run, paths[-1])
+    state = load_state(paths[-1])
+    if state["made_with"]["config"] != made_with(config, tokenizer)["config"]:
+        raise _other(run / "config.json", paths[-1])
     origin = "the mean of the checkpoints " + ", ".join(path.name for path in paths[-last:])
-    state = load_checkpoint(paths[-1]).state
-    facts = {**state.get("made_of", {}), "training": f"{state['step']:,} steps"}
+    facts = {**state["made_of"], "training": f"{state['step']:,} steps"}
     save_model(out, average(paths[-last:]), config, tokenizer, model_card(config, origin, facts))
