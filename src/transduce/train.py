@@ -188,7 +188,7 @@ def train(
     failed: dict[int, OSError] = {}  # saves in a row, by their step
 
     def save() -> None:
-        if not first:
+        if not first or tally.step in failed:
             return
         state = {**dataclasses.asdict(tally), "texts": texts, "made_of": made_of, "since_report": meter.state()}
         state |= {"data": dataclasses.asdict(data_state), "made_with": made_with(config, tokenizer)}
