@@ -148,7 +148,7 @@ def test_characters_without_a_piece(tmp_path: Path) -> None:
     [
         "AT&T, R&D; if a < b then c > d",
         "Tシャツを3枚買った。",
-        "5 µm and 3 kΩ",
+        "5 µSv and 3 kΩ",
         "Ein Château in São Paulo, naïve Œuvre",
         "I <3 you",
         "你好，世界",
@@ -165,6 +165,7 @@ def test_no_false_alarm(line: str) -> None:
         ("In 1,000 years", "In 1.000 Jahren"),
         ("10 000 euros", "10000 Euro"),
         ("at 3:00 pm", "um 15:00 Uhr"),
+        ("12 inches", "30 Zentimeter"),
         ("It cost 500 dollars.", "Es war teuer."),
         ("１９８４年", "1984"),
         ("٢٠٢٤", "2024"),
@@ -191,6 +192,15 @@ def test_script_of_a_line() -> None:
 def test_a_text_of_two_scripts_has_no_rare_one(tmp_path: Path) -> None:
     pairs = [(src, "Собака бежит" if n % 3 else tgt) for n, (src, tgt) in enumerate(CLEAN)]
     assert "script" not in {kind for kind, _ in found(check(write(tmp_path, pairs)))}
+
+
+def test_lengths_of_a_side(tmp_path: Path) -> None:
+    lengths = [1, 1, 2, 3, 40, 40, 41, 80]
+    side = check(write(tmp_path, [("a" * n, "b") for n in lengths] + [("", "b")])).sides[0]
+    assert (side.characters, side.words, side.blank, side.distinct_characters) == (sum(lengths), 8, 1, 1)
+    assert side.bar_characters == 2  # 40 bars up to the 99th percentile, which is 41 here
+    assert side.histogram == [3, 1] + [0] * 17 + [2, 1] + [0] * 18 + [1]
+    assert (side.lengths["least"], side.lengths["median"], side.lengths["most"]) == (1, 3, 80)
 
 
 # ---- properties, hostile text ------------------------------------------------------------------------------------

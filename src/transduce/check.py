@@ -1,8 +1,8 @@
 """`transduce check`: what is in a corpus, and what is wrong with it, before hours are spent on training. It only reads.
 
 The text is read once (twice with a validation text), line by line. What stays in memory is 35 bytes for each pair, and
-as much again for a moment when duplicates are looked for: a corpus of 100 million pairs needs about 7 GB. Duplicates
-are found by 64-bit hashes; the chance that one of them is none is below 1 in 1,000 for 100 million pairs.
+130 at the peak, when duplicates are looked for: 13 GB for a corpus of 100 million pairs. Duplicates are found by 64-bit
+hashes; the chance that one of them is none is below 1 in 1,000 for 100 million pairs.
 """
 
 import sys
