@@ -130,7 +130,7 @@ def claim(out: Path, config: Config, tokenizer: Tokenizer, allow_change: Sequenc
     if checkpoints(out):
         begun_with = from_json(path.read_bytes(), path)
         _refuse_change(out, begun_with, config, allow_change)
-        if config != begun_with:
+        if path.read_bytes() != to_json(config).encode():
             write_file(path, to_json(config).encode())
         return
     out.mkdir(parents=True, exist_ok=True)
