@@ -68,7 +68,10 @@ class _Header(msgspec.Struct):
 
 
 def _shapes(path: Path, name: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors in one of the files of a folder, by name. Reads no more than the header."""
+    """The shapes of the tensors in one of the files of a folder, by name. Reads no more than the header.
+
+    UserError for a header that says anything twice, or does not fit the size of its file.
+    """
     where = listed_file(path, name)
     with where.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
@@ -77,10 +80,16 @@ def _shapes(path: Path, name: str) -> dict[str, tuple[int, ...]]:
         text = file.read(size)
     try:
         content = msgspec.json.decode(text, type=dict[str, Any])
+        if msgspec.json.encode(content) != text.rstrip(b" "):
+            raise ValueError("its header is not in the form in which it is written")
         content.pop("__metadata__", None)
-        return {name: tensor.shape for name, tensor in msgspec.convert(content, dict[str, _Header]).items()}
+        tensors = msgspec.convert(content, dict[str, _Header])
     except (ValueError, RecursionError) as problem:
         raise _unreadable(where, problem) from None
+    expected = 8 + size + max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
+    if where.stat().st_size != expected:
+        raise _unreadable(where, f"{where.stat().st_size:,} bytes, expected {expected:,} by its header")
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _read_tensors(path: Path, name: str) -> Tensors:

@@ -161,12 +161,15 @@ def check_folder(path: Path) -> None:
 
 
 def listed_files(path: Path, *, kind: str = "", needed: Sequence[str] = ()) -> list[str]:
-    """The names in the manifest of `path`. UserError if one is not there that is `needed` for it to be a `kind`."""
-    names = [*_manifest(path)]
+    """The names in the manifest of `path`. UserError if one is not there that is `needed` for it to be a `kind`, or a
+    file is not in its place, or has another size; its content is not looked at."""
+    entries = _manifest(path)
     for name in needed:
-        if name not in names:
+        if name not in entries:
             raise UserError(f"{path} is not a {kind}: it has no {name}")
-    return names
+    for name, entry in entries.items():
+        _place(path, name, entry)
+    return [*entries]
 
 
 def read_verified(path: Path, name: str) -> bytes:
