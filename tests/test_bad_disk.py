@@ -139,8 +139,8 @@ def test_a_model_that_cannot_be_replaced_stays(tmp_path: Path, code: int) -> Non
                 write_folder(path, new)
             except OSError as problem:
                 assert problem.errno == code
-        remove_unfinished(tmp_path)
         assert [*read_folder(path)] in ([*old], [*new])
+        remove_unfinished(tmp_path)
         assert [left.name for left in tmp_path.iterdir()] == ["model"]
 
 
