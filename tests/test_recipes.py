@@ -65,7 +65,7 @@ def values(config: Config) -> dict[str, Any]:
 
 
 def test_the_names_are_all_here() -> None:
-    rows = {f"vaswani2017-table3-{row}" for row in TABLE_3}
+    rows = {f"{scale}-table3-{row}" for row in TABLE_3 for scale in ("vaswani2017", "small")}
     assert set(RECIPES) == {*PRESETS, *OTHERS, *rows}
 
 

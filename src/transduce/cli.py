@@ -17,6 +17,7 @@ from rich.console import Console
 from transduce import __version__
 from transduce.corpora import Corpus, parse
 from transduce.errors import UserError, is_out_of_memory
+from transduce.study.commands import app as study
 
 app = App(
     name="transduce",
@@ -463,3 +464,8 @@ def report(run: Path) -> None:
     from transduce.report import write_report
 
     sys.stdout.buffer.write(os.fsencode(write_report(run)) + b"\n")
+
+
+# ---- study -------------------------------------------------------------------------------------------------------
+
+app.command(study)

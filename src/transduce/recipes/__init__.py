@@ -5,6 +5,7 @@
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from transduce.config import Config, overridden, problems, value_problems
@@ -23,7 +24,8 @@ RECIPES: dict[str, Recipe] = {
     "vaswani2017-big-enfr": vaswani2017.big_enfr,
     "vaswani2017-parse": vaswani2017.parse,
     "t2t2018-base": t2t2018.base,
-    **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.ROWS.items()},
+    **{f"vaswani2017-table3-{row}": partial(table3.paper, row) for row in table3.ROWS},
+    **{f"small-table3-{row}": partial(table3.small, row) for row in table3.ROWS},
 }
 
 

@@ -1,72 +1,80 @@
-"""Every row of Table 3: variations on the base model, judged on newstest2013 without averaging checkpoints.
+"""Every row of Table 3: variations on the base model, judged on the development text without averaging checkpoints.
 
 The paper fixes: what the row changes, everything else as base, and no averaging. The 2017 code does: the same settings,
 as in vaswani2017. We chose: d_v = 64 in rows (B), 1,024 learned positions in row (E), the last checkpoint.
 
-Named by what differs from base. The paper's development figures (perplexity per token, BLEU) stand beside each.
+A row is named by what differs from base in the paper, whatever the scale:
+
+    vaswani2017-table3-ROW   at the paper's scale, as `vaswani2017-base` and `vaswani2017-big` are trained
+    small-table3-ROW         a quarter of the widths, half of the layers, a hundredth of the steps: minutes on one core
+
+The small rows keep the paper's ratios: `n2` has a third of the layers of base, `h32` four times its heads, `big` takes
+three times the steps. Trained so briefly they are far from what such models can reach; their differences are the point.
+`transduce study table3` trains and judges them all. Time and figures: README and docs/results/table3.
 """
 
-from collections.abc import Callable
+import dataclasses
 from dataclasses import replace
+from typing import Any
 
-from transduce.config import Config, Positions
+from transduce.config import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.recipes import vaswani2017
 
-
-def variation(
-    *,
-    n_layers: int = 6,
-    d_model: int = 512,
-    d_ff: int = 2048,
-    n_heads: int = 8,
-    d_k: int | None = None,
-    d_v: int | None = None,
-    dropout: float = 0.1,
-    label_smoothing: float = 0.1,
-    positions: Positions = "interleaved",
-) -> Config:
-    """The base model with the columns of Table 3 that a row changes; the last checkpoint, not a mean."""
-    start = vaswani2017.base()
-    model = replace(
-        start.model,
-        n_layers=n_layers,
-        d_model=d_model,
-        d_ff=d_ff,
-        n_heads=n_heads,
-        d_k=d_k,
-        d_v=d_v,
-        dropout=dropout,
-        positions=positions,
-        max_positions=1024 if positions == "learned" else None,
-    )
-    return replace(start, model=model, train=replace(start.train, label_smoothing=label_smoothing, use="last"))
-
-
-def _big() -> Config:
-    """The last row: big, judged by its last checkpoint."""
-    start = vaswani2017.big()
-    return replace(start, train=replace(start.train, use="last"))
-
-
-ROWS: dict[str, Callable[[], Config]] = {
-    "base": variation,  # 4.92, 25.8; 65 M parameters
-    "h1": lambda: variation(n_heads=1),  # (A) 5.29, 24.9
-    "h4": lambda: variation(n_heads=4),  # (A) 5.00, 25.5
-    "h16": lambda: variation(n_heads=16),  # (A) 4.91, 25.8
-    "h32": lambda: variation(n_heads=32),  # (A) 5.01, 25.4
-    "dk16": lambda: variation(d_k=16, d_v=64),  # (B) 5.16, 25.1; 58 M
-    "dk32": lambda: variation(d_k=32, d_v=64),  # (B) 5.01, 25.4; 60 M
-    "n2": lambda: variation(n_layers=2),  # (C) 6.11, 23.7; 36 M
-    "n4": lambda: variation(n_layers=4),  # (C) 5.19, 25.3; 50 M
-    "n8": lambda: variation(n_layers=8),  # (C) 4.88, 25.5; 80 M
-    "d256": lambda: variation(d_model=256),  # (C) 5.75, 24.5; 28 M; d_k = d_v = 32
-    "d1024": lambda: variation(d_model=1024),  # (C) 4.66, 26.0; 168 M; d_k = d_v = 128
-    "ff1024": lambda: variation(d_ff=1024),  # (C) 5.12, 25.4; 53 M
-    "ff4096": lambda: variation(d_ff=4096),  # (C) 4.75, 26.2; 90 M
-    "dropout0": lambda: variation(dropout=0.0),  # (D) 5.77, 24.6
-    "dropout0.2": lambda: variation(dropout=0.2),  # (D) 4.95, 25.5
-    "smoothing0": lambda: variation(label_smoothing=0.0),  # (D) 4.67, 25.3
-    "smoothing0.2": lambda: variation(label_smoothing=0.2),  # (D) 5.47, 25.7
-    "learned": lambda: variation(positions="learned"),  # (E) 4.92, 25.7
-    "big": _big,  # 4.33, 26.4; 213 M
+# The columns of the table that a row changes. The paper's development figures (perplexity per token, BLEU, parameters)
+# are in study/table3.py.
+ROWS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "h1": {"n_heads": 1},  # (A)
+    "h4": {"n_heads": 4},
+    "h16": {"n_heads": 16},
+    "h32": {"n_heads": 32},
+    "dk16": {"d_k": 16, "d_v": 64},  # (B)
+    "dk32": {"d_k": 32, "d_v": 64},
+    "n2": {"n_layers": 2},  # (C)
+    "n4": {"n_layers": 4},
+    "n8": {"n_layers": 8},
+    "d256": {"d_model": 256},  # d_k = d_v = 32
+    "d1024": {"d_model": 1024},  # d_k = d_v = 128
+    "ff1024": {"d_ff": 1024},
+    "ff4096": {"d_ff": 4096},
+    "dropout0": {"dropout": 0.0},  # (D)
+    "dropout0.2": {"dropout": 0.2},
+    "smoothing0": {"label_smoothing": 0.0},
+    "smoothing0.2": {"label_smoothing": 0.2},
+    "learned": {"positions": "learned", "max_positions": 1024},  # (E)
+    "big": {"d_model": 1024, "d_ff": 4096, "n_heads": 16, "dropout": 0.3, "max_steps": 300_000},
 }
+BASE = {"d_model": 512, "d_ff": 2048, "n_layers": 6, "max_steps": 100_000}
+
+# What the columns are divided by at small scale; the others are as in the paper.
+SMALL = {"d_model": 4, "d_ff": 4, "d_k": 4, "d_v": 4, "max_positions": 4, "n_layers": 2, "max_steps": 100}
+
+
+def paper(row: str) -> Config:
+    """`row` as the paper trains it."""
+    return _changed(vaswani2017.big() if row == "big" else vaswani2017.base(), ROWS[row])
+
+
+def small(row: str) -> Config:
+    """`row` for a corpus of some 30,000 short pairs and one core: width, depth and steps divided by `SMALL`."""
+    start = Config(
+        data=DataConfig(vocab_size=4_000, batch_tokens=2_048, max_tokens=128),
+        train=TrainConfig(
+            warmup_steps=300,
+            lr_factor=0.4,
+            precision="bf16",
+            evaluate_every_steps=1_000,
+            checkpoint_every_steps=250,
+            keep_checkpoints=1,
+        ),
+    )
+    columns = {**BASE, **ROWS[row]}
+    return _changed(start, {name: value // SMALL[name] if name in SMALL else value for name, value in columns.items()})
+
+
+def _changed(start: Config, columns: dict[str, Any]) -> Config:
+    """`start` with `columns`, judged by its last checkpoint."""
+    of_model = {field.name for field in dataclasses.fields(ModelConfig)}
+    model = {name: value for name, value in columns.items() if name in of_model}
+    train = {name: value for name, value in columns.items() if name not in of_model}
+    return replace(start, model=replace(start.model, **model), train=replace(start.train, **train, use="last"))
