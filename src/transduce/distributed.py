@@ -12,9 +12,12 @@ Also its buckets are not the same after a restart, so that with three ranks or m
 would differ in their last bits from those of a run that nothing disturbed.
 """
 
+import hashlib
 import json
 import os
 import threading
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -39,18 +42,52 @@ T = TypeVar("T")
 def joined(timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[None]:
     """Within it this process is one of those that torchrun has started; alone, if it was not started by torchrun.
 
-    timeout_seconds: how long a rank waits for another. UserError if there are more ranks on this machine than GPUs.
+    timeout_seconds: how long a rank waits for another. Within another `joined`, it changes nothing.
+    Raises UserError if there are more ranks on this machine than GPUs, ConnectionError if the others do not come.
     """
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+    if dist.is_initialized() or not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         yield
         return
     backend = "gloo"
     if torch.cuda.is_available():
         _take_gpu()
         backend = "cpu:gloo,cuda:nccl"  # what is on the CPU is small, and summed without a wait for the GPU
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    timeout = timedelta(seconds=timeout_seconds)
+    try:
+        store, rank, ranks = next(dist.rendezvous("env://", timeout=timeout))
+        store = dist.PrefixStore(_start(store, rank, ranks, time.monotonic() + timeout_seconds), store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
+    except RuntimeError as problem:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise ConnectionError(
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has not found the others through {where} within "
+            f"{timeout_seconds:g} s ({_first_line(problem)}); are all of them started, and is that address reachable?"
+        ) from None
     yield
     dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
+
+
+def _start(store: dist.Store, rank: int, ranks: int, until: float) -> str:
+    """A name for this start of the ranks, the same on all.
+
+    The store is torchrun's and outlives the ranks. What those before a restart have left in it, above all the addresses
+    at which they listened, must not be taken for ours. So each rank leaves a mark of its own, looks at all of them, and
+    tells what it sees, until all see the same: a rank that has not started anew cannot see the new marks.
+    """
+    everybody = range(ranks)
+    store.set(f"mark of {rank}", uuid.uuid4().hex)
+    while time.monotonic() < until:
+        marks = b" ".join(store.multi_get([f"mark of {other}" for other in everybody]))
+        name = hashlib.sha256(marks).hexdigest()
+        store.set(f"seen by {rank}", name)
+        if all(seen == name.encode() for seen in store.multi_get([f"seen by {other}" for other in everybody])):
+            return name
+        time.sleep(0.05)
+    raise RuntimeError("not all have come")
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).strip().partition("\n")[0]
 
 
 def _take_gpu() -> None:
@@ -89,8 +126,7 @@ def sum_over_ranks(values: Tensor) -> Tensor:
         try:
             dist.all_reduce(values)
         except RuntimeError as problem:
-            reason = str(problem).strip().splitlines()[0]
-            raise ConnectionError(f"rank {rank()} of {ranks()} has lost the others ({reason})") from None
+            raise ConnectionError(f"rank {rank()} of {ranks()} has lost the others ({_first_line(problem)})") from None
     return values
 
 
