@@ -27,6 +27,8 @@ from typing import ParamSpec, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.rendezvous import rendezvous
 
 from transduce.errors import UserError
 from transduce.model import DecoderLayer, Transformer
@@ -54,8 +56,8 @@ def joined(timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[None]:
         backend = "cpu:gloo,cuda:nccl"  # what is on the CPU is small, and summed without a wait for the GPU
     timeout = timedelta(seconds=timeout_seconds)
     try:
-        store, rank, ranks = next(dist.rendezvous("env://", timeout=timeout))
-        store = dist.PrefixStore(_start(store, rank, ranks, time.monotonic() + timeout_seconds), store)
+        store, rank, ranks = next(rendezvous("env://", timeout=timeout))
+        store = PrefixStore(_start(store, rank, ranks, time.monotonic() + timeout_seconds), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
     except RuntimeError as problem:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
@@ -67,7 +69,7 @@ def joined(timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[None]:
     dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
 
 
-def _start(store: dist.Store, rank: int, ranks: int, until: float) -> str:
+def _start(store: Store, rank: int, ranks: int, until: float) -> str:
     """A name for this start of the ranks, the same on all.
 
     The store is torchrun's and outlives the ranks. What those before a restart have left in it, above all the addresses
