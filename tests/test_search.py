@@ -18,7 +18,8 @@ from torch import Tensor
 
 from transduce import search
 from transduce.errors import UserError
-from transduce.search import Decoder, Hypothesis, Request, Sampling, beam_search, greedy, sample, sentence_seed
+from transduce.hypotheses import Hypothesis, Sampling, gnmt_penalty, no_penalty, power_penalty
+from transduce.search import Decoder, Request, beam_search, greedy, sample, sentence_seed
 
 BOS, EOS, V = 0, 1, 6
 WORDS = range(2, V)
@@ -182,16 +183,16 @@ def replay(table: Table, sentence: int, found: Hypothesis, penalty: Penalty) -> 
 
 def test_gnmt_penalty_values_worked_by_hand() -> None:
     """((5+1)/6)^a = 1; ((5+7)/6)^0.6 = 2^0.6 = e^(0.6 x 0.693147) = e^0.415888 = 1.515717; ((5+25)/6)^1 = 5."""
-    assert search.gnmt_penalty(1, 0.6) == 1
-    assert search.gnmt_penalty(7, 0.6) == pytest.approx(1.515717, abs=1e-6)
-    assert search.gnmt_penalty(25, 1.0) == 5
-    assert search.gnmt_penalty(13, -1.0) == pytest.approx(1 / 3)
+    assert gnmt_penalty(1, 0.6) == 1
+    assert gnmt_penalty(7, 0.6) == pytest.approx(1.515717, abs=1e-6)
+    assert gnmt_penalty(25, 1.0) == 5
+    assert gnmt_penalty(13, -1.0) == pytest.approx(1 / 3)
 
 
 def test_the_other_penalties() -> None:
-    assert search.power_penalty(16, 0.5) == 4
-    assert search.power_penalty(9, 0.0) == 1
-    assert search.no_penalty(9, 0.6) == 1
+    assert power_penalty(16, 0.5) == 4
+    assert power_penalty(9, 0.0) == 1
+    assert no_penalty(9, 0.6) == 1
 
 
 def test_the_penalty_counts_eos() -> None:

@@ -18,9 +18,10 @@ from transduce import Sampling, Translation, Translator, UserError
 from transduce.batches import collate
 from transduce.checkpoint import LoadedModel, load_model, save_model, weights
 from transduce.config import Config, SearchConfig
+from transduce.lines import MAX_LINE_TOKENS, split_line
 from transduce.model import Transformer
 from transduce.tokens import BOS, EOS, PAD, UNK, Tokenizer
-from transduce.translate import MAX_LINE_TOKENS, search, split_line
+from transduce.translate import search
 
 LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
 

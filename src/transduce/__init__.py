@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
     from transduce.errors import UserError
+    from transduce.hypotheses import Sampling
+    from transduce.lines import Translation
     from transduce.model import Transformer
-    from transduce.search import Sampling
     from transduce.tokens import Tokenizer
     from transduce.train import fit
-    from transduce.translate import Attended, Scored, Translation, Translator, load
+    from transduce.translate import Attended, Scored, Translator, load
 
 __version__ = "0.1.0"
 
@@ -42,11 +43,12 @@ __all__ = [
 _HOMES = {
     "config": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
     "errors": ("UserError",),
+    "hypotheses": ("Sampling",),
+    "lines": ("Translation",),
     "model": ("Transformer",),
-    "search": ("Sampling",),
     "tokens": ("Tokenizer",),
     "train": ("fit",),
-    "translate": ("Attended", "Scored", "Translation", "Translator", "load"),
+    "translate": ("Attended", "Scored", "Translator", "load"),
 }
 
 

@@ -305,8 +305,8 @@ def translate(
     if samples and (beam_size is not None or n_best > 1):
         raise UserError("--beam-size and --n-best have no effect with --temperature, --top-k or --top-p; drop them")
 
+    from transduce.hypotheses import Sampling
     from transduce.pipe import Ask, run_filter
-    from transduce.search import Sampling
 
     sampling = Sampling(1.0 if temperature is None else temperature, top_k, top_p) if samples else None
     seed = 1 if seed is None else seed

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from transduce.errors import UserError
-from transduce.search import Sampling
+from transduce.hypotheses import Sampling
+from transduce.lines import Translation
 from transduce.text import arriving_lines, count_lines
-from transduce.translate import Translation, Translator, load
+from transduce.translate import Translator, load
 
 CHUNK_LINES = 1_024  # read ahead, translated together and then written
 

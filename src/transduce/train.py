@@ -40,6 +40,7 @@ from transduce.errors import UserError
 from transduce.evaluate import check_validation, validation_scores
 from transduce.gradients import Gradient, Gradients, dropout_seed, update
 from transduce.leaks import Leaks, leaks_into
+from transduce.lines import MAX_LINE_TOKENS
 from transduce.log import Log, board_problems
 from transduce.model import Transformer, parameter_count
 from transduce.optimizer import adam, learning_rate
@@ -61,7 +62,7 @@ from transduce.scores import bleu_signature
 from transduce.stopping import StopSignal
 from transduce.store import open_store
 from transduce.tokens import Tokenizer
-from transduce.translate import MAX_LINE_TOKENS, Translator, load
+from transduce.translate import Translator, load
 
 Pair = tuple[Path, Path]
 

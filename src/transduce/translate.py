@@ -4,9 +4,7 @@ model = transduce.load("run/model")
 model.translate(["A dog runs."])[0].text
 """
 
-import dataclasses
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,36 +17,25 @@ from torch import Tensor
 from transduce import search as searching
 from transduce.batches import Batch, collate, pad
 from transduce.checkpoint import LoadedModel, load_model
-from transduce.config import SearchConfig, problems
+from transduce.config import SearchConfig
 from transduce.errors import UserError
+from transduce.hypotheses import Hypothesis, Sampling
+from transduce.lines import (
+    MAX_LINE_TOKENS,
+    Part,
+    Translation,
+    parts_of,
+    refuse_string,
+    search_settings,
+    translations_of,
+)
 from transduce.loss import token_log_probs
 from transduce.model import Cache, Transformer, attention_weights, mixed_precision
-from transduce.search import Decoder, Hypothesis, Request, Sampling
+from transduce.search import Decoder, Request
 from transduce.text import is_blank
-from transduce.tokens import BOS, EOS, PAD, UNK, Tokenizer
-
-MAX_LINE_TOKENS = 8_192  # a longer line is not translated
+from transduce.tokens import BOS, EOS, PAD, UNK
 
 # ---- what comes back ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One output line.
-
-    score: what the search ranked it by (log-probability over length penalty; the sum over parts of a line that was
-    split). pieces, token_log_probs: the tokens and the log-probability of each, EOS included.
-    finished: False if it was cut at its maximum length. problem: why there is no translation, or None.
-    alternatives: the other outputs of an n-best list, best first.
-    """
-
-    text: str
-    score: float = 0.0
-    pieces: tuple[str, ...] = ()
-    token_log_probs: tuple[float, ...] = ()
-    finished: bool = True
-    problem: str | None = None
-    alternatives: tuple["Translation", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,37 +112,23 @@ class Translator:
         sentences, and its parts are translated one by one; one of more than 8,192 tokens comes back empty, with
         `problem` set. Raises UserError for settings that cannot be met.
         """
-        _refuse_string(lines, prefixes or [])
+        refuse_string(lines, prefixes or [])
         if sampling is not None and (beam_size is not None or n_best != 1):
             raise UserError("beam_size and n_best have no effect on sampling, which draws one output; leave them out")
         ask = self.settings(beam_size, alpha, n_best)
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines; give one for each line, '' for none")
-        parts, refused = self._parts(lines, prefixes)
+        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, prefixes)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         forced = self._prefix_ids(parts, prefixes) if prefixes is not None else None
         seeds = [searching.sentence_seed(seed, first_number + part.line) for part in parts] if sampling else None
         with mixed_precision(self.precision, self._device):
             found = search(self.models, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
-        by_line: list[list[tuple[_Part, list[Hypothesis]]]] = [[] for _ in lines]
-        for part, hypotheses in zip(parts, found, strict=True):
-            by_line[part.line].append((part, hypotheses))
-        return [
-            self._assemble(members) if members else _untranslated(line, refused.get(i))
-            for i, (line, members) in enumerate(zip(lines, by_line, strict=True))
-        ]
+        return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)
 
     def settings(self, beam_size: int | None = None, alpha: float | None = None, n_best: int = 1) -> SearchConfig:
         """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
-        ask = self.config.search
-        ask = dataclasses.replace(ask, beam_size=ask.beam_size if beam_size is None else beam_size)
-        ask = dataclasses.replace(ask, alpha=ask.alpha if alpha is None else alpha)
-        wrong = problems(dataclasses.replace(self.config, search=ask))
-        if not 1 <= n_best <= ask.beam_size:
-            wrong.append(f"n_best={n_best}: expected 1 to the beam size, {ask.beam_size}")
-        if wrong:
-            raise UserError("; ".join(wrong))
-        return ask
+        return search_settings(self.config, beam_size, alpha, n_best)
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """The log-probability of each given translation: log P(tgt | src), with each token's share.
@@ -163,7 +136,7 @@ class Translator:
         Raises UserError if the numbers of lines differ, or a side is over 8,192 tokens; its message counts the lines
         before these, `first_number`, in.
         """
-        _refuse_string(src, tgt)
+        refuse_string(src, tgt)
         if len(src) != len(tgt):
             raise UserError(f"{len(src)} source lines but {len(tgt)} target lines; they must match line by line")
         pairs = list(zip(self.tokenizer.encode_batch(src), self.tokenizer.encode_batch(tgt), strict=True))
@@ -204,26 +177,7 @@ class Translator:
     def _device(self) -> torch.device:
         return self.models[0].output.weight.device
 
-    def _parts(self, lines: Sequence[str], prefixes: Sequence[str] | None) -> tuple[list["_Part"], dict[int, str]]:
-        """What is to be translated, and what is wrong with lines that cannot be, by their index.
-
-        A line with a prefix stays whole, however long it is.
-        """
-        parts: list[_Part] = []
-        refused: dict[int, str] = {}
-        limit = self.config.data.max_tokens - 1
-        for i, (line, ids) in enumerate(zip(lines, self.tokenizer.encode_batch(lines), strict=True)):
-            if is_blank(line):
-                continue
-            if len(ids) > MAX_LINE_TOKENS:
-                refused[i] = f"{len(ids):,} tokens, expected at most {MAX_LINE_TOKENS:,}; split the line"
-            elif len(ids) <= limit or (prefixes and prefixes[i]):
-                parts.append(_Part(i, line, ""))
-            else:
-                parts += [_Part(i, text, gap) for text, gap in split_line(line, self.tokenizer, limit)]
-        return parts, refused
-
-    def _prefix_ids(self, parts: Sequence["_Part"], prefixes: Sequence[str]) -> list[list[int]]:
+    def _prefix_ids(self, parts: Sequence[Part], prefixes: Sequence[str]) -> list[list[int]]:
         forced = self.tokenizer.encode_batch([prefixes[part.line] for part in parts])
         extra = self.config.search.max_extra_tokens
         for part, ids in zip(parts, forced, strict=True):
@@ -232,25 +186,6 @@ class Translator:
                 prefix = f"the prefix of line {part.line + 1} has {len(ids)} tokens"
                 raise UserError(f"{prefix}, its output may have {longest} (search.max_extra_tokens); shorten it")
         return forced
-
-    def _assemble(self, members: Sequence[tuple["_Part", list[Hypothesis]]]) -> Translation:
-        """The translation of a line from those of its parts; only a line of one part has alternatives."""
-        best = self._translation([(part, found[0]) for part, found in members])
-        if len(members) > 1:
-            return best
-        part, found = members[0]
-        return dataclasses.replace(best, alternatives=tuple(self._translation([(part, other)]) for other in found[1:]))
-
-    def _translation(self, members: Sequence[tuple["_Part", Hypothesis]]) -> Translation:
-        texts = [self.tokenizer.decode(hypothesis.ids) + part.gap for part, hypothesis in members]
-        ids = [i for _, h in members for i in [*h.ids, *([EOS] if h.finished else [])]]
-        return Translation(
-            text=re.sub(r"[\r\n]", " ", "".join(texts)),
-            score=sum(h.score for _, h in members),
-            pieces=tuple(self.tokenizer.pieces(ids)),
-            token_log_probs=tuple(p for _, h in members for p in h.token_log_probs),
-            finished=all(h.finished for _, h in members),
-        )
 
     @torch.inference_mode()
     def _token_log_probs(self, batch: Batch) -> list[list[float]]:
@@ -264,63 +199,6 @@ class Translator:
                 each.append(token_log_probs(hidden, model.output.weight, targets))
         mean = torch.stack(each).logsumexp(0) - math.log(len(each))  # (real target tokens,)
         return [row.tolist() for row in mean.cpu().split(batch.tgt_mask.sum(1).tolist())]
-
-
-def _refuse_string(*given: Sequence[str]) -> None:
-    """A string is a sequence of strings too, but of characters."""
-    if any(isinstance(lines, str) for lines in given):
-        raise UserError("expected a list of lines, not one string; write [line]")
-
-
-def _untranslated(line: str, problem: str | None) -> Translation:
-    """A blank line as it is, but that it stays one line; nothing where there is a problem."""
-    return Translation("" if problem else line.replace("\n", " "), problem=problem)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A piece of line number `line`, and the space that followed it there."""
-
-    line: int
-    text: str
-    gap: str
-
-
-# ---- long lines --------------------------------------------------------------------------------------------------
-
-_BREAKS = (
-    re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])\s*"),  # between sentences
-    re.compile(r"(?<=[,;:])\s+|(?<=[、，；])\s*"),  # between clauses
-    re.compile(r"\s+"),  # between words
-    re.compile(r"(?<=.)(?=.)", re.DOTALL),  # anywhere
-)
-
-
-def split_line(line: str, tokenizer: Tokenizer, limit: int) -> list[tuple[str, str]]:
-    """`line` in parts of at most `limit` tokens, each with the gap to put after its translation ("" or " ").
-
-    A part that is too long is halved at the best break near its middle: between sentences, else between clauses, else
-    between words, else anywhere. Nothing but white space is lost, and no part is blank unless the line is.
-    """
-    if len(line) < 2 or len(tokenizer.encode(line)) <= limit:
-        return [(line, "")]
-    middle = _break(line)
-    left, right = line[: middle.start()], line[middle.end() :]
-    if is_blank(left) or is_blank(right):
-        return split_line(left.strip() or right.strip(), tokenizer, limit)
-    parts = split_line(left, tokenizer, limit)
-    parts[-1] = (parts[-1][0], " " if middle.group() else "")
-    return parts + split_line(right, tokenizer, limit)
-
-
-def _break(line: str) -> re.Match[str]:
-    """The best place to break a line of at least two characters, in its middle three fifths."""
-    first, last = len(line) // 5, len(line) * 4 // 5
-    for pattern in _BREAKS:
-        found = [match for match in pattern.finditer(line) if first <= match.start() and match.end() <= last]
-        if found:
-            return min(found, key=lambda match: abs(match.start() - len(line) // 2))
-    raise AssertionError("a line of two characters can be broken between them")
 
 
 # ---- the model as the search sees it -----------------------------------------------------------------------------
