@@ -47,8 +47,8 @@ def refusal(config: Config, *settings: str) -> list[str]:
 # ---- the surface -------------------------------------------------------------------------------------------------
 
 KEYS = {
-    "model": "vocab_size d_model n_layers n_heads d_k d_v d_ff dropout attention_dropout ffn_dropout norm norm_eps "
-    "attention_bias positions max_positions tie_src_tgt tie_output",
+    "model": "vocab_size d_model n_layers n_heads d_k d_v d_ff activation dropout attention_dropout ffn_dropout norm "
+    "norm_eps attention_bias positions max_positions tie_src_tgt tie_output output_bias",
     "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout",
     "train": "max_steps warmup_steps lr_factor adam_beta2 label_smoothing seed precision accumulate log_every_steps "
     "evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints ema_decay use best_by patience",
@@ -89,6 +89,7 @@ def test_model_defaults_are_the_papers_base_model() -> None:
         "d_k": None,
         "d_v": None,
         "d_ff": 2048,
+        "activation": "relu",
         "dropout": 0.1,
         "attention_dropout": 0.0,
         "ffn_dropout": 0.0,
@@ -99,6 +100,7 @@ def test_model_defaults_are_the_papers_base_model() -> None:
         "max_positions": None,
         "tie_src_tgt": True,
         "tie_output": True,
+        "output_bias": False,
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 import reference
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transduce import loss
@@ -88,14 +89,16 @@ def test_both_losses_by_loops(label_smoothing: float) -> None:
 @all_smoothings
 @pytest.mark.parametrize("rows", [0, 1, 3, 7, 100])
 @pytest.mark.parametrize("upstream", [1.0, 1 / 3, -2.0])
+@pytest.mark.parametrize("biased", [False, True])
 def test_projected_equals_plain(
-    upstream: float, rows: int, label_smoothing: float, monkeypatch: pytest.MonkeyPatch
+    biased: bool, upstream: float, rows: int, label_smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunked(monkeypatch, rows)  # with room for no row at all, one is taken at a time
-    given, targets = [random(N, D), random(V, D, seed=3)], targets_of()
+    given, targets = [random(N, D), random(V, D, seed=3), *([random(V, seed=5)] if biased else [])], targets_of()
+    bias = given[2] if biased else None
     before = [x.detach().clone() for x in given]
-    found = projected_cross_entropy(*given, targets, label_smoothing)
-    wanted = label_smoothed_cross_entropy(given[0] @ given[1].T, targets, label_smoothing)
+    found = projected_cross_entropy(given[0], given[1], targets, label_smoothing, bias)
+    wanted = label_smoothed_cross_entropy(F.linear(given[0], given[1], bias), targets, label_smoothing)
     assert found.shape == ()
     assert_close(found, wanted, rtol=1e-6, atol=0)
     gradients = [torch.autograd.grad(upstream * total, given) for total in (found, wanted)]
@@ -177,12 +180,12 @@ def test_bf16_is_within_half_a_percent() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 3, 100])
 def test_log_probabilities_of_the_targets(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chunked(monkeypatch, rows)
-    hidden, projection, targets = random(N, D), random(V, D), targets_of()
-    found = token_log_probs(hidden, projection, targets)
-    wanted = (hidden @ projection.T).log_softmax(1)[torch.arange(N), targets]
+    hidden, projection, bias, targets = random(N, D), random(V, D), random(V, seed=5), targets_of()
+    found = token_log_probs(hidden, projection, targets, bias)
+    wanted = (hidden @ projection.T + bias).log_softmax(1)[torch.arange(N), targets]
     assert_close(found, wanted.detach(), rtol=1e-6, atol=1e-6)
     assert not found.requires_grad
-    total = projected_cross_entropy(hidden, projection, targets)
+    total = projected_cross_entropy(hidden, projection, targets, 0.0, bias)
     assert -found.sum().item() == pytest.approx(total.item(), rel=1e-6)
 
 
@@ -238,12 +241,15 @@ def test_micro_batches_give_the_gradients_of_the_whole(cut: list[list[int]], nor
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
-def test_the_loss_of_a_batch_by_loops(label_smoothing: float) -> None:
+@pytest.mark.parametrize("output_bias", [False, True])
+def test_the_loss_of_a_batch_by_loops(output_bias: bool, label_smoothing: float) -> None:
     """The sum over the pairs of what each costs alone, by the plain-loop loss: padding and BOS cost nothing."""
     from transduce.gradients import batch_loss
 
     torch.manual_seed(1)
-    model = Transformer(CONFIG).double()
+    model = Transformer(replace(CONFIG, output_bias=output_bias)).double()
+    if output_bias:
+        torch.nn.init.normal_(model.output.bias)
     wanted = 0.0
     for i in range(len(SIZES)):
         batch = pairs(i)

@@ -180,6 +180,25 @@ def test_each_tie_is_optional(tie_src_tgt: bool, tie_output: bool, matrices: int
     assert model.output.bias is None
 
 
+def test_an_output_bias_is_added_to_the_logits_and_trained() -> None:
+    model, biased = model_of(CONFIG), model_of(replace(CONFIG, output_bias=True))
+    for name, weight in model.named_parameters():
+        biased.get_parameter(name).data.copy_(weight)
+    batch = ids(2, 6), mask_of(6, 4), ids(2, 5)
+    assert_close(biased(*batch), model(*batch) + biased.output.bias, rtol=1e-12, atol=1e-12)
+    assert biased.output.bias.any() and "output.bias" in dict(biased.named_parameters())
+    assert not Transformer(replace(CONFIG, output_bias=True)).output.bias.any()  # begins at 0
+
+
+@both_norms
+def test_swish_in_the_place_of_relu(norm: Any) -> None:
+    layer = model_of(replace(CONFIG, norm=norm, activation="swish")).encoder[0].feed_forward
+    x = noise(2, 5, 8)
+    inner = x @ layer.w_1.weight.T + layer.w_1.bias
+    wanted = (inner / (1 + (-inner).exp())) @ layer.w_2.weight.T + layer.w_2.bias
+    assert_close(layer(x), wanted, rtol=1e-12, atol=1e-12)
+
+
 def test_every_parameter_has_one_name_and_a_gradient() -> None:
     model = Transformer(replace(NARROW, norm="pre", tie_src_tgt=False, tie_output=False))
     parameters = list(model.named_parameters(remove_duplicate=False))

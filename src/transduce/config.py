@@ -20,6 +20,7 @@ FORMAT_VERSION = 1
 
 Norm = Literal["post", "pre"]
 Positions = Literal["interleaved", "halves", "tensor2tensor", "learned"]
+Activation = Literal["relu", "swish"]
 LengthPenalty = Literal["gnmt", "power", "none"]
 
 
@@ -34,6 +35,7 @@ class ModelConfig:
     d_k: int | None = None  # width of a head's queries and keys; None: d_model // n_heads
     d_v: int | None = None  # width of a head's values; None: d_model // n_heads
     d_ff: int = 2048  # inner width of the feed-forward layer (§3.3)
+    activation: Activation = "relu"  # between the two projections of the feed-forward layer (§3.3); "swish": Marian's
     dropout: float = 0.1  # P_drop: on each sub-layer's output and on the embedding sums (§5.4)
     attention_dropout: float = 0.0  # on the attention weights; not in the paper's translation models
     ffn_dropout: float = 0.0  # on the feed-forward layer's inner activations; not in the paper
@@ -44,6 +46,7 @@ class ModelConfig:
     max_positions: int | None = None  # rows of the learned table; None with sinusoids, which have no limit
     tie_src_tgt: bool = True  # one embedding matrix for both languages (§3.4)
     tie_output: bool = True  # the target embedding is also the pre-softmax projection (§3.4)
+    output_bias: bool = False  # a bias in the pre-softmax projection; not in the paper
 
 
 @dataclass(frozen=True)
@@ -389,7 +392,7 @@ def to_json(config: Config) -> str:
 
 # What a key means in the files of versions that did not have it: what the program did at the time, which need not be
 # today's default. A change that cannot be told in this way is a new FORMAT_VERSION.
-ADDED_LATER: dict[str, Any] = {}
+ADDED_LATER: dict[str, Any] = {"model.activation": "relu", "model.output_bias": False}
 
 
 def from_json(text: str | bytes, where: Path | str) -> Config:

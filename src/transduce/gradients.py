@@ -122,7 +122,7 @@ def batch_loss(model: Transformer, batch: Batch, label_smoothing: float, precisi
         memory = model.encode(batch.src, batch.src_mask)
         decoded = model.decode(batch.tgt_in, memory, batch.src_mask)  # (B,T,D)
         hidden, targets = decoded[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]  # (N,D), (N,)
-        return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing)
+        return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing, model.output.bias)
 
 
 def dropout_seed(seed: int, step: int, rank: int = 0) -> int:

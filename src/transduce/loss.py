@@ -27,9 +27,10 @@ def _softmax_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def projected_cross_entropy(
-    hidden: Tensor, projection: Tensor, targets: Tensor, label_smoothing: float = 0.0
+    hidden: Tensor, projection: Tensor, targets: Tensor, label_smoothing: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """The same loss of the logits `hidden @ projection.T`, for hidden (N,D), projection (V,D) and targets (N,).
+    """The same loss of the logits `hidden @ projection.T + bias`, for hidden (N,D), projection (V,D), targets (N,) and
+    bias (V,), if there is one.
 
     The logits of a whole batch are the largest tensor of a training step by far, and are never kept: the loss and its
     gradients are computed together, a few hundred rows at a time. bf16 under autocast: the products are in bf16, the
@@ -37,7 +38,7 @@ def projected_cross_entropy(
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    loss: Any = _ProjectedCrossEntropy.apply(hidden, projection, targets, label_smoothing, dtype)
+    loss: Any = _ProjectedCrossEntropy.apply(hidden, projection, bias, targets, label_smoothing, dtype)
     return loss
 
 
@@ -47,7 +48,13 @@ CHUNK_BYTES = 16 << 20  # of fp32 logits held at a time; fits a large cache
 class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, projection: Tensor, targets: Tensor, label_smoothing: float, dtype: torch.dtype
+        ctx: Any,
+        hidden: Tensor,
+        projection: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        label_smoothing: float,
+        dtype: torch.dtype,
     ) -> Tensor:
         vocab_size = projection.size(0)
         share = label_smoothing / (vocab_size - 1)  # of each token but the truth
@@ -57,10 +64,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             total = hidden.new_zeros((), dtype=_softmax_dtype(dtype))
             grad_hidden = torch.empty_like(hidden)
             grad_projection = torch.zeros_like(projection)
+            grad_bias = None if bias is None else torch.zeros_like(bias)
             rows = max(1, CHUNK_BYTES // (4 * vocab_size))
             for begin in range(0, len(targets), rows):
                 chunk, expected = hidden[begin : begin + rows].to(dtype), targets[begin : begin + rows, None]
                 logits = (chunk @ weight.T).to(total.dtype)  # (rows, V)
+                if bias is not None:
+                    logits += bias
                 highest = logits.amax(1, keepdim=True)
                 at_truth = logits.gather(1, expected)
                 total += truth * (highest - at_truth).sum()
@@ -71,29 +81,31 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 total += mass.log().sum()
                 grad = scores.div_(mass).sub_(share)  # the gradient of the loss by the logits: softmax - target
                 grad.scatter_add_(1, expected, torch.full_like(at_truth, -truth))
+                if grad_bias is not None:
+                    grad_bias += grad.sum(0)
                 grad = grad.to(dtype)
                 grad_hidden[begin : begin + rows] = grad @ weight
                 grad_projection += grad.T @ chunk
-        ctx.save_for_backward(grad_hidden, grad_projection)
+        ctx.save_for_backward(grad_hidden, grad_projection, grad_bias)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor, Tensor, None, None, None]:
+    ) -> tuple[Tensor | None, ...]:
         (grad_output,) = grad_outputs
-        grad_hidden, grad_projection = ctx.saved_tensors
-        return grad_hidden * grad_output, grad_projection * grad_output, None, None, None
+        gradients = [None if grad is None else grad * grad_output for grad in ctx.saved_tensors]
+        return *gradients, None, None, None
 
 
 @torch.no_grad()
-def token_log_probs(hidden: Tensor, projection: Tensor, targets: Tensor) -> Tensor:
-    """log P(targets) (N,) under the softmax of `hidden @ projection.T`, a few hundred rows at a time. No gradient."""
+def token_log_probs(hidden: Tensor, projection: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
+    """log P(targets) (N,) under the softmax of the same logits, a few hundred rows at a time. No gradient."""
     rows = max(1, CHUNK_BYTES // (4 * projection.size(0)))
     found = []
     for begin in range(0, len(targets), rows):
-        logits = hidden[begin : begin + rows] @ projection.T
+        logits = F.linear(hidden[begin : begin + rows], projection, bias)
         logits = logits.to(_softmax_dtype(logits.dtype))
         found.append(logits.log_softmax(1).gather(1, targets[begin : begin + rows, None])[:, 0])
     return torch.cat(found) if found else hidden.new_zeros(0)

@@ -94,17 +94,18 @@ class MultiHeadAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W_1 + b_1) W_2 + b_2 (eq. 2)."""
+    """max(0, x W_1 + b_1) W_2 + b_2 (eq. 2), or with y sigmoid(y), "swish", in the place of max(0, y)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.w_1 = nn.Linear(config.d_model, config.d_ff)
         self.w_2 = nn.Linear(config.d_ff, config.d_model)
+        self.activation = F.relu if config.activation == "relu" else F.silu
         self.dropout = nn.Dropout(config.ffn_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B,T,D) -> (B,T,D)."""
-        return self.w_2(self.dropout(F.relu(self.w_1(x))))
+        return self.w_2(self.dropout(self.activation(self.w_1(x))))
 
 
 # ---- 3.1 Encoder and decoder stacks ------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ class Transformer(nn.Module):
         self.tgt_embedding = (
             self.src_embedding if config.tie_src_tgt else nn.Embedding(config.vocab_size, config.d_model)
         )
-        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)  # pre-softmax (§3.4)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)  # pre-softmax (§3.4)
         if config.tie_output:
             self.output.weight = self.tgt_embedding.weight
         learned = config.positions == "learned"

@@ -196,7 +196,7 @@ class Translator:
             for model in self.models:
                 decoded = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)
                 hidden, targets = decoded[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]
-                each.append(token_log_probs(hidden, model.output.weight, targets))
+                each.append(token_log_probs(hidden, model.output.weight, targets, model.output.bias))
         mean = torch.stack(each).logsumexp(0) - math.log(len(each))  # (real target tokens,)
         return [row.tolist() for row in mean.cpu().split(batch.tgt_mask.sum(1).tolist())]
 
