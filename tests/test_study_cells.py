@@ -40,7 +40,7 @@ def cells_of(texts: Texts, *rows: str, settings: tuple[str, ...] = ()) -> list[C
 
 
 def results_in(out: Path) -> Results:
-    return open_results(out, "test", {"scale": "tiny"})
+    return open_results(out, "table3", {"scale": "tiny"})
 
 
 COSTS = ("seconds", "cpu_seconds", "ended_at", "session", "command")
@@ -91,7 +91,7 @@ def pair(name): return folder / f"{name}.src", folder / f"{name}.tgt"
 recipe = f"{folder / 'recipe.py'}:tiny"
 settings = ("train.max_steps=150",)
 cells = [Cell("x", 1, recipe), Cell("y", 1, recipe, settings), Cell("z", 1, recipe)]
-results = open_results(folder / "out", "test", {"scale": "tiny"})
+results = open_results(folder / "out", "table3", {"scale": "tiny"})
 run_cells(cells, Texts(pair("train"), pair("valid")), results)
 """
 

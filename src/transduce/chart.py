@@ -87,14 +87,15 @@ def chart_svg(
     is_empty = not any(curve.steps for curve in curves.values())
     parts = [
         '<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>',
-        *(['<text x="50%" y="50%" text-anchor="middle">nothing yet</text>'] if is_empty else _axes(across, up)),
+        *(['<text x="50%" y="50%" text-anchor="middle">nothing yet</text>'] if is_empty else axes(across, up)),
         *(part for key, curve in curves.items() for part in _drawn(key, curve, across, up, best_step)),
         *_skip_marks(skipped, across),
     ]
     return "\n".join(parts)
 
 
-def _axes(across: "Axis", up: "Axis") -> Iterator[str]:
+def axes(across: "Axis", up: "Axis") -> Iterator[str]:
+    """Lines and labels of two axes, which begin at the lower left."""
     for tick, label in zip(up.ticks, up.labels, strict=True):
         y = f"{100 - 100 * up.place(tick):.2f}%"
         yield f'<line x1="0" x2="100%" y1="{y}" y2="{y}"/>'
@@ -112,7 +113,7 @@ def _drawn(key: str, curve: Curve, across: "Axis", up: "Axis", best_step: int | 
         for step, value in zip(curve.steps, curve.values, strict=True)
     ]
     dense = " dense" if len(places) >= _DENSE else ""
-    yield _stretched(f'<path class="{kind(key)}{dense}" data-curve="{key}" d="{_strokes(places)}"/>')
+    yield stretched(f'<path class="{kind(key)}{dense}" data-curve="{key}" d="{strokes(places)}"/>')
     if kind(key) == "training":
         return
     if len(places) <= _MOST_DOTS:
@@ -121,7 +122,7 @@ def _drawn(key: str, curve: Curve, across: "Axis", up: "Axis", best_step: int | 
         yield _dot((across.place(best_step), 1 - up.place(curve.at(best_step))), "validation best", 4)
 
 
-def _strokes(places: Sequence[Place | None]) -> str:
+def strokes(places: Sequence[Place | None]) -> str:
     """Lines between neighbours that are there. One without neighbours is a dot, as the ends of lines are round."""
     strokes, pen_is_down = [], False
     for place in places:
@@ -140,10 +141,11 @@ def _skip_marks(skipped: Collection[int], across: "Axis") -> Iterator[str]:
     """A short stroke on the axis for each step; those that fall together are one."""
     places = sorted({round(1000 * across.place(step)) for step in skipped})
     if places:
-        yield _stretched(f'<path class="skips" d="{"".join(f"M{place} 1000V940" for place in places)}"/>')
+        yield stretched(f'<path class="skips" d="{"".join(f"M{place} 1000V940" for place in places)}"/>')
 
 
-def _stretched(path: str) -> str:
+def stretched(path: str) -> str:
+    """A path on the square of 1000 x 1000, which takes the room there is."""
     return f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none">{path}</svg>'
 
 

@@ -14,6 +14,27 @@ app = App(
 
 @app.command(
     help_epilogue="""Examples:
+  transduce study table1
+  transduce study table1 --out table1""",
+)
+def table1(*, out: Path = Path("table1")) -> None:
+    """Table 1: time and memory of four kinds of layer, what waits in them, and how far apart they leave positions.
+
+    A few minutes on one core. It measures on the CPU.
+
+    Parameters
+    ----------
+    out
+        Folder of the study: results.json, report.md, report.html. A layer that is there is not measured again.
+    """
+    from transduce.study.table1 import run_table1
+
+    run_table1(out)
+    _tell(out)
+
+
+@app.command(
+    help_epilogue="""Examples:
   transduce study table3 --train train.en train.de \\
       --valid valid.en valid.de --language de --out table3
   transduce study table3 --train train.en train.de \\
@@ -63,3 +84,9 @@ def table3(
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs {jobs}: expected 1 or more")
     run_table3(Texts(train, valid, test, language), out, scale=scale, rows=rows, seeds=seeds, jobs=jobs)
+    _tell(out)
+
+
+def _tell(out: Path) -> None:
+    """Where to look."""
+    print(out / "report.html")

@@ -3,8 +3,8 @@
     study      table1, table2 or table3
     asked      what all cells have in common, such as the hashes of the texts; a study of other things is refused
     sessions   one for each time that the study was at work: command, versions, commit, machine, date
-    cells      by name: what became of each. `status` is "done", "failed" or "not run"; what a cell holds beside it is
-               the study's own, and so is the rest of the file
+    cells      by name (of table1: layers) what became of each. `status` is "done", "failed" or "not run"; what a cell
+               holds beside it is the study's own
 
 A study goes on from this file alone: a cell that is done is not run again, whether the folder of its run is still there
 or not. No figure in it comes from elsewhere.
@@ -26,6 +26,7 @@ from transduce.errors import UserError
 from transduce.folder import decode_json, encode_json, write_file
 
 FORMAT_VERSION = 1
+CELLS = {"table1": "layers", "table2": "cells", "table3": "cells"}  # what each study calls its cells
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Results:
 
     def save(self) -> None:
         content = {"format_version": FORMAT_VERSION, "study": self.study, "asked": self.asked}
-        write_file(self.path, encode_json({**content, "sessions": self.sessions, "cells": self.cells}))
+        write_file(self.path, encode_json({**content, "sessions": self.sessions, CELLS[self.study]: self.cells}))
 
 
 def open_results(out: Path, study: str, asked: dict[str, Any]) -> Results:
@@ -85,7 +86,8 @@ def read_results(path: Path) -> Results:
         content = decode_json(path.read_bytes())
         version = content["format_version"]
         if version == FORMAT_VERSION:
-            return Results(path, *(content[key] for key in ("study", "asked", "sessions", "cells")))
+            names = ("study", "asked", "sessions", CELLS[content["study"]])
+            return Results(path, *(content[name] for name in names))
     except (ValueError, TypeError, KeyError):
         raise UserError(f"{path} is not what a study writes; restore it, or give another --out") from None
     raise UserError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}; update transduce")

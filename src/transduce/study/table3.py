@@ -1,12 +1,19 @@
-"""Table 3: every row as a training, beside the paper's figures."""
+"""Table 3: every row as a training, and what its change does beside what it did in the paper."""
 
+import dataclasses
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from transduce.errors import UserError, nearest
+from transduce.recipes import find_recipe, table3
+from transduce.report import duration
 from transduce.study.cells import Cell, Texts, run_cells
+from transduce.study.drawing import Change, changes_height, changes_svg
+from transduce.study.page import Figure, Report, Section, Table, write_report
 from transduce.study.results import Results, open_results
 
 Scale = Literal["small", "paper"]
@@ -89,5 +96,230 @@ def run_table3(
     """Train and judge the cells of the table that are not yet in OUT/results.json; see `run_cells`."""
     wanted = cells(scale, rows, seeds)
     results = open_results(out, "table3", {"scale": scale, "language": texts.language, **texts.read()})
-    run_cells(wanted, texts, results, jobs=jobs)
+    try:
+        run_cells(wanted, texts, results, jobs=jobs)
+    finally:
+        if results.cells:
+            write_report(out, report(results), results.sessions)
     return results
+
+
+# ---- what came of it ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a row. cells: those of its seeds that are done, as results.json has them."""
+
+    name: str
+    cells: list[dict[str, Any]]
+
+    @property
+    def perplexities(self) -> list[float]:
+        return [cell["perplexity"] for cell in self.cells]
+
+    @property
+    def bleus(self) -> list[float]:
+        return [cell["bleu"] for cell in self.cells]
+
+
+def table(results: Results) -> dict[str, Row]:
+    """Every row of Table 3, in its order, with what was found; also those that were not run."""
+    done = [cell for cell in results.cells.values() if cell["status"] == "done"]
+    return {name: Row(name, [cell for cell in done if cell["row"] == name]) for name in PAPER}
+
+
+def noise(samples: Sequence[Sequence[float]]) -> float | None:
+    """The standard deviation between seeds, by all rows that have several; None if there is no such row."""
+    several = [values for values in samples if len(values) > 1]
+    if not several:
+        return None
+    freedom = sum(len(values) - 1 for values in several)
+    return math.sqrt(sum(statistics.variance(values) * (len(values) - 1) for values in several) / freedom)
+
+
+def effect(values: Sequence[float], base: Sequence[float], deviation: float | None) -> str:
+    """What a change does to a figure of which more is better: "helps", "hurts", or neither that can be told.
+
+    Within noise: by less than two standard errors of the difference. deviation: between seeds; None if not known.
+    """
+    if deviation is None:
+        return "spread unknown"
+    difference = statistics.fmean(values) - statistics.fmean(base)
+    if abs(difference) <= 2 * deviation * math.sqrt(1 / len(values) + 1 / len(base)):
+        return "within noise"
+    return "helps" if difference > 0 else "hurts"
+
+
+def _published_effect(difference: float, smallest: float) -> str:
+    """The same for the paper's figures, of which no spread is known: a difference of one last digit is none."""
+    return "no change" if abs(difference) <= smallest else "helps" if difference > 0 else "hurts"
+
+
+def report(results: Results) -> Report:
+    """The table beside the paper's, and what each change does here and there."""
+    rows, scale = table(results), results.asked["scale"]
+    missing = [row.name for row in rows.values() if not row.cells]
+    trained = sum(len(row.cells) for row in rows.values())
+    lead = f"The variations on the Transformer, at {SCALES[scale]}: {trained} trainings of {len(cells(scale))} done"
+    lead += f"; {len(missing)} of {len(rows)} rows not run." if missing else ", every row at least once."
+    deviations = noise([row.bleus for row in rows.values()]), noise([_goodness(row) for row in rows.values()])
+    parts: list[str | Table | Figure] = [_comparison(rows, *deviations)]
+    if rows["base"].cells:
+        parts += [_changes("BLEU", rows), _changes("perplexity", rows)]
+    parts += [
+        "A change hurts or helps if it moves a figure by more than two standard errors of the difference, by the "
+        f"spread between seeds{_spread(*deviations)}. The paper gives no spread; there a difference of 0.1 BLEU or 2 % "
+        "of perplexity counts as no change. Smoothing raises perplexity by design.",
+        "Perplexity is per token of the development text, and depends on the vocabulary: it compares with the other "
+        "rows here, not with the paper's. BLEU is sacreBLEU 13a by beam search on the same text, from the last "
+        "checkpoint, as the paper has its own; text and scale differ, so the differences compare, not the figures.",
+    ]
+    return Report(
+        f"Table 3 at {scale} scale",
+        lead,
+        [
+            Section("Does each change do what it did there?", parts),
+            Section("Every row", [_figures(rows, scale), *_not_run(results, missing)]),
+        ],
+    )
+
+
+SCALES = {
+    "small": "small scale, with a quarter of the widths, half of the layers and 800 steps",
+    "paper": "the paper's scale",
+}
+
+
+def _goodness(row: Row) -> list[float]:
+    """Perplexity as a figure of which more is better, and equal factors are equal differences."""
+    return [-math.log(value) for value in row.perplexities]
+
+
+def _comparison(rows: dict[str, Row], bleu_deviation: float | None, log_deviation: float | None) -> Table:
+    """For each row what its change did in the paper, and what it does here."""
+    base, there = rows["base"], PAPER["base"]
+    head = ["change", "BLEU: paper", "here", "as there?", "perplexity: paper", "here", "as there?"]
+    lines, quiet = [], set()
+    for number, (name, row) in enumerate((name, row) for name, row in rows.items() if name != "base"):
+        paper = PAPER[name]
+        bleu_change, factor = paper.bleu - there.bleu, paper.perplexity / there.perplexity
+        said = [
+            _published_effect(bleu_change, 0.1 + 1e-9),
+            _published_effect(-math.log(factor), math.log(1.02)),
+        ]
+        if row.cells and base.cells:
+            found = [
+                effect(row.bleus, base.bleus, bleu_deviation),
+                effect(_goodness(row), _goodness(base), log_deviation),
+            ]
+            moved = [
+                f"{statistics.fmean(row.bleus) - statistics.fmean(base.bleus):+.2f} {found[0]}",
+                f"x {math.exp(statistics.fmean(_goodness(base)) - statistics.fmean(_goodness(row))):.3f} {found[1]}",
+            ]
+            agree = [_agree(*pair) for pair in zip(said, found, strict=True)]
+        else:
+            moved, agree = ["not run", "not run"], ["", ""]
+            quiet.add(number)
+        lines.append(
+            [
+                _title(name),
+                f"{bleu_change:+.1f} {said[0]}",
+                moved[0],
+                agree[0],
+                f"x {factor:.3f} {said[1]}",
+                moved[1],
+                agree[1],
+            ]
+        )
+    return Table(head, lines, quiet=frozenset(quiet), words=frozenset(range(7)))
+
+
+def _agree(there: str, here: str) -> str:
+    """Whether a change does what it did there; where either has no clear effect, nothing can be told."""
+    if here not in ("helps", "hurts") or there == "no change":
+        return "cannot be told"
+    return "yes" if there == here else "no"
+
+
+def _title(name: str) -> str:
+    paper = PAPER[name]
+    return f"({paper.group}) {paper.changed}" if paper.group else paper.changed
+
+
+def _spread(bleu: float | None, log_perplexity: float | None) -> str:
+    if bleu is None or log_perplexity is None:
+        return ", which is not known yet"
+    return f" (standard deviation: {bleu:.2f} BLEU, {100 * log_perplexity:.1f} % of perplexity)"
+
+
+def _changes(figure: str, rows: dict[str, Row]) -> Figure:
+    """How far each row is from base in one figure, there and here."""
+    base, changes = rows["base"], []
+    for name, row in rows.items():
+        if name == "base":
+            continue
+        if figure == "BLEU":
+            middle = statistics.fmean(base.bleus)
+            change = Change(_title(name), PAPER[name].bleu - PAPER["base"].bleu, [v - middle for v in row.bleus])
+        else:
+            middle = math.exp(-statistics.fmean(_goodness(base)))
+            there = 100 * (PAPER[name].perplexity / PAPER["base"].perplexity - 1)
+            change = Change(_title(name), there, [100 * (v / middle - 1) for v in row.perplexities])
+        changes.append(change)
+    alt = "; ".join(
+        f"{change.name}: {change.there:+.1f} there, "
+        + (f"{statistics.fmean(change.here):+.1f} here" if change.here else "not run here")
+        for change in changes
+    )
+    note = "points; right is better" if figure == "BLEU" else "per cent; left is better"
+    legend = [("in the paper", "there"), ("here", "here")]
+    drawing, height = changes_svg(changes), changes_height(len(changes))
+    return Figure(f"Change of {figure} from base", drawing, height, alt, note, legend, margins=(132, 36))
+
+
+def _figures(rows: dict[str, Row], scale: str) -> Table:
+    """The figures themselves."""
+    head = ["row", "here", "perplexity", "BLEU", "seeds", "parameters"]
+    head += ["perplexity in the paper", "BLEU", "parameters"]
+    head += ["processor time", "time"]
+    lines, quiet = [], set()
+    for number, (name, row) in enumerate(rows.items()):
+        paper = PAPER[name]
+        quoted = [f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}", f"{paper.parameters} M" if paper.parameters else ""]
+        if row.cells:
+            mean = statistics.fmean
+            costs = [duration(mean(cell[key] for cell in row.cells)) for key in ("cpu_seconds", "seconds")]
+            seeds = " ".join(str(cell["seed"]) for cell in sorted(row.cells, key=lambda cell: cell["seed"]))
+            parameters = f"{row.cells[0]['parameters'] / 1e6:.2f} M"
+            own = [_with_spread(row.perplexities), _with_spread(row.bleus), seeds, parameters]
+        else:
+            own, costs = ["not run", "not run", "", ""], ["", ""]
+            quiet.add(number)
+        lines.append([_title(name), _here(name, scale), *own, *quoted, *costs])
+    return Table(head, lines, quiet=frozenset(quiet), words=frozenset({0, 1}))
+
+
+def _here(name: str, scale: str) -> str:
+    """What a row changes, as it is at this scale; of base, its sizes."""
+    config = find_recipe(RECIPE[scale] + name)()
+    values = {**dataclasses.asdict(config.model), **dataclasses.asdict(config.train)}
+    return ", ".join(f"{key} {values[key]}" for key in table3.ROWS[name] or table3.BASE)
+
+
+def _with_spread(values: Sequence[float]) -> str:
+    """The mean, and of several values how far the lowest and the highest are."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def _not_run(results: Results, missing: Sequence[str]) -> list[str]:
+    """What is missing, and why."""
+    failed = [f"{name}: {cell['why']}" for name, cell in results.cells.items() if cell["status"] == "failed"]
+    said = ["Figures of several seeds are their mean, with the lowest and the highest. Times are for one training."]
+    if missing:
+        said.append(f"Not run: {', '.join(missing)}.")
+    if failed:
+        said.append(f"Failed: {'; '.join(failed)}.")
+    return said
