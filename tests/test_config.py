@@ -47,8 +47,8 @@ def refusal(config: Config, *settings: str) -> list[str]:
 # ---- the surface -------------------------------------------------------------------------------------------------
 
 KEYS = {
-    "model": "vocab_size d_model n_layers n_heads d_k d_v d_ff activation dropout attention_dropout ffn_dropout norm "
-    "norm_eps attention_bias positions max_positions tie_src_tgt tie_output output_bias",
+    "model": "kind vocab_size d_model n_layers n_heads d_k d_v d_ff activation dropout attention_dropout ffn_dropout "
+    "norm norm_eps attention_bias positions max_positions tie_src_tgt tie_output output_bias",
     "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout",
     "train": "max_steps warmup_steps lr_factor adam_beta2 label_smoothing seed precision accumulate log_every_steps "
     "evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints ema_decay use best_by patience",
@@ -82,6 +82,7 @@ def test_promised_names_exist() -> None:
 
 def test_model_defaults_are_the_papers_base_model() -> None:
     assert dataclasses.asdict(ModelConfig()) == {
+        "kind": "transformer",
         "vocab_size": 37_000,
         "d_model": 512,
         "n_layers": 6,
@@ -322,6 +323,14 @@ def test_every_number_has_a_range() -> None:
         (["model.n_heads=7", "model.d_k=64"], "is not a multiple"),
         (["model.d_model=7", "model.n_heads=7"], "expected an even number"),
         (["model.d_model=2", "model.n_heads=1", "model.positions=tensor2tensor"], "needs at least 4"),
+        (["model.kind=foo"], "expected one of 'transformer', 'recurrent', 'convolutional'"),
+        (["model.kind=recurrent", "model.d_ff=64"], "model.d_ff=64 has no effect with model.kind='recurrent'"),
+        (["model.kind=recurrent", "model.positions=halves"], "expected the default, 'interleaved'"),
+        (["model.kind=convolutional", "model.d_k=64"], "model.d_k=64 has no effect with model.kind='convolutional'"),
+        (["model.kind=convolutional", "model.norm=pre"], "expected the default, 'post'"),
+        (["model.kind=convolutional", "model.positions=learned"], "expected sinusoids with model.kind='convolutional'"),
+        (["model.kind=recurrent", "model.d_model=9"], "each direction of the reader has half of it"),
+        (["model.kind=convolutional", "model.d_model=9"], "sinusoids come in pairs"),
     ],
 )
 def test_what_would_be_ignored_or_cannot_be_is_refused(settings: list[str], words: str) -> None:
@@ -343,6 +352,8 @@ def test_what_would_be_ignored_or_cannot_be_is_refused(settings: list[str], word
         ["data.tokenizer=wordpiece", "data.vocab_size=517"],
         ["model.n_heads=7", "model.d_k=64", "model.d_v=32"],
         ["model.d_model=7", "model.n_heads=7", "model.positions=learned", "model.max_positions=256"],
+        ["model.kind=recurrent", "model.d_model=10", "model.tie_output=false"],
+        ["model.kind=convolutional", "model.d_model=10", "model.positions=halves", "model.dropout=0.5"],
     ],
 )
 def test_what_is_near_a_refusal_and_right(settings: list[str]) -> None:

@@ -66,7 +66,8 @@ def values(config: Config) -> dict[str, Any]:
 
 def test_the_names_are_all_here() -> None:
     rows = {f"{scale}-table3-{row}" for row in TABLE_3 for scale in ("vaswani2017", "small")}
-    assert set(RECIPES) == {*PRESETS, *OTHERS, *rows}
+    rivals = {f"small-table2-{row}" for row in ("transformer", "recurrent", "convolutional")}
+    assert set(RECIPES) == {*PRESETS, *OTHERS, *rivals, *rows}
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -349,13 +349,16 @@ def test_duration(seconds: float, words: str) -> None:
         ModelConfig(vocab_size=50, d_model=16, n_layers=2, n_heads=4, d_ff=24, d_k=3, d_v=5, tie_src_tgt=False),
         ModelConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2, d_ff=8, tie_output=False, attention_bias=False),
         ModelConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2, d_ff=8, positions="learned", max_positions=9),
+        ModelConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2, d_ff=8, output_bias=True),
+        ModelConfig(kind="recurrent", vocab_size=50, d_model=16, n_layers=3, tie_src_tgt=False),
+        ModelConfig(kind="convolutional", vocab_size=50, d_model=16, n_layers=3, tie_output=False),
     ],
 )
 def test_parameter_count(model: ModelConfig) -> None:
-    from transduce.model import Transformer
+    from transduce.baselines import build
     from transduce.model import parameter_count as counted
 
-    assert parameter_count(model, model.vocab_size or 0) == counted(Transformer(model))
+    assert parameter_count(model, model.vocab_size or 0) == counted(build(model))
 
 
 # ---- how it is asked for -----------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
     Recurrent       LSTM encoder-decoder with attention, in the place of GNMT (Wu et al., 2016)
     Convolutional   gated convolutions with attention in every layer, in the place of ConvS2S (Gehring et al., 2017)
 
-Letters in shape comments are those of model.py. Both take d_model, n_layers, dropout, vocab_size and the ties from a
-`ModelConfig`; what else it holds is the Transformer's alone.
+Letters in shape comments are those of model.py. `config.KEYS_OF_RIVALS` names what each takes from a `ModelConfig`;
+what else it holds is the Transformer's alone. Attention has one head.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from transduce.config import ModelConfig
-from transduce.model import SinusoidalPositions, attention_weights
+from transduce.model import Attention, SinusoidalPositions, Transformer, fast_attention, refuse_impossible
 
 # ---- what both share ---------------------------------------------------------------------------------------------
 
@@ -26,6 +26,7 @@ class Baseline(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        refuse_impossible(config)
         assert config.vocab_size is not None
         self.config = config
         self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)
@@ -51,8 +52,16 @@ class Baseline(nn.Module):
         """Token ids (B,S) with mask (B,S) -> memory, (B,S,...)."""
         raise NotImplementedError
 
-    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
+    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """The decoder's output (B,T,D) for `tgt_in` (B,T), BOS first."""
+        raise NotImplementedError
+
+    def start(self, memory: Tensor, src_mask: Tensor) -> "BaselineCache":
+        """The cache before the first token: one row for each sentence."""
+        raise NotImplementedError
+
+    def decode_step(self, ids: Tensor, cache: "BaselineCache") -> "tuple[Tensor, BaselineCache]":
+        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
         raise NotImplementedError
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor) -> Tensor:
@@ -79,9 +88,9 @@ class BaselineCache:
         return BaselineCache(tuple(part[rows] for part in self.state), memory, src_mask, self.length)
 
 
-def attend(queries: Tensor, keys: Tensor, values: Tensor, src_mask: Tensor) -> Tensor:
-    """softmax(Q K^T / sqrt(d)) V in one head: queries (B,T,D), keys (B,S,D), values (B,S,D), mask (B,S) -> (B,T,D)."""
-    return attention_weights(queries, keys, src_mask[:, None, :]) @ values
+def attend(queries: Tensor, keys: Tensor, values: Tensor, src_mask: Tensor, attention: Attention) -> Tensor:
+    """`attention` in one head: queries (B,T,D), keys (B,S,D), values (B,S,D), mask (B,S) -> (B,T,D)."""
+    return attention(queries[:, None], keys[:, None], values[:, None], src_mask[:, None, None, :], 0.0)[:, 0]
 
 
 # ---- recurrent ---------------------------------------------------------------------------------------------------
@@ -112,11 +121,11 @@ class Recurrent(Baseline):
         read, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True, total_length=src.size(1))
         return self.dropout(read * src_mask[:, :, None])
 
-    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
+    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """(B,T) with memory (B,S,D) -> (B,T,D)."""
         x = self.dropout(self._embed(self.tgt_embedding, tgt_in))
         written, _ = self.writer(x, self._first_state(memory, src_mask))
-        return self._with_context(written, memory, src_mask)
+        return self._with_context(written, memory, src_mask, attention)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> BaselineCache:
         """The cache before the first token: one row for each sentence."""
@@ -129,7 +138,7 @@ class Recurrent(Baseline):
         x = self._embed(self.tgt_embedding, ids[:, None])
         written, (hidden, cell) = self.writer(x, (hidden, cell))  # (N,1,D)
         by_sentence = written.reshape(len(cache.memory), -1, written.size(2))  # (B,K,D)
-        decoded = self._with_context(by_sentence, cache.memory, cache.src_mask).flatten(0, 1)
+        decoded = self._with_context(by_sentence, cache.memory, cache.src_mask, fast_attention).flatten(0, 1)
         state = (hidden.transpose(0, 1), cell.transpose(0, 1))
         return self.logits(decoded), BaselineCache(state, cache.memory, cache.src_mask, cache.length + 1)
 
@@ -140,8 +149,8 @@ class Recurrent(Baseline):
         hidden, cell = states.permute(1, 2, 0, 3).contiguous()
         return hidden, cell
 
-    def _with_context(self, written: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
-        context = attend(self.w_q(written), memory, memory, src_mask)
+    def _with_context(self, written: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention) -> Tensor:
+        context = attend(self.w_q(written), memory, memory, src_mask, attention)
         return self.dropout(torch.tanh(self.combine(torch.cat([context, written], dim=2))))
 
 
@@ -190,12 +199,12 @@ class Convolutional(Baseline):
             x = (x + gated(F.pad(x, (0, 0, 1, 1)))) * math.sqrt(0.5) * real
         return torch.cat([x, (x + embedded) * math.sqrt(0.5)], dim=2)
 
-    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
+    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """(B,T) with memory (B,S,2D) -> (B,T,D)."""
         embedded = self.dropout(self._embed(self.tgt_embedding, tgt_in) + self.positions(0, tgt_in.size(1)))
         x = embedded
         for layer in range(self.config.n_layers):
-            x = self._write(layer, F.pad(x, (0, 0, self.KERNEL - 1, 0)), embedded, memory, src_mask)
+            x = self._write(layer, F.pad(x, (0, 0, self.KERNEL - 1, 0)), embedded, memory, src_mask, attention)
         return self.dropout(x)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> BaselineCache:
@@ -211,17 +220,37 @@ class Convolutional(Baseline):
         for layer in range(self.config.n_layers):
             window = torch.cat([earlier[:, layer], x], dim=1)  # (N,KERNEL,D)
             kept.append(window[:, 1:])
-            x = self._write(layer, window, embedded, cache.memory, cache.src_mask)
+            x = self._write(layer, window, embedded, cache.memory, cache.src_mask, fast_attention)
         state = (torch.stack(kept, dim=1),)
         return self.logits(x[:, 0]), BaselineCache(state, cache.memory, cache.src_mask, cache.length + 1)
 
-    def _write(self, layer: int, windows: Tensor, embedded: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
+    def _write(
+        self,
+        layer: int,
+        windows: Tensor,
+        embedded: Tensor,
+        memory: Tensor,
+        src_mask: Tensor,
+        attention: Attention,
+    ) -> Tensor:
         """A layer of the writer: (N,KERNEL-1+T,D) -> (N,T,D); N rows share the B sentences of `memory`."""
         x = windows[:, self.KERNEL - 1 :]
         written = self.writers[layer](windows)
         query = (self.queries[layer](written) + embedded) * math.sqrt(0.5)
         keys, values = memory.chunk(2, dim=2)
         by_sentence = query.reshape(len(memory), -1, query.size(2))
-        context = attend(by_sentence, keys, values, src_mask).view_as(query)
+        context = attend(by_sentence, keys, values, src_mask, attention).view_as(query)
         written = (written + context) * math.sqrt(0.5)
         return (x + written) * math.sqrt(0.5)
+
+
+# ---- one of the three --------------------------------------------------------------------------------------------
+
+Model = Transformer | Baseline
+
+
+def build(config: ModelConfig) -> Model:
+    """The untrained model that `config` describes. UserError if it is impossible, or its vocab_size still None."""
+    if config.kind == "recurrent":
+        return Recurrent(config)
+    return Convolutional(config) if config.kind == "convolutional" else Transformer(config)

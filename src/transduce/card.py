@@ -14,10 +14,12 @@ def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
     from transduce import __version__
 
     model = config.model
-    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}, d_ff {model.d_ff}"
+    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"
+    if model.kind == "transformer":
+        sizes += f", d_ff {model.d_ff}, {model.n_heads} heads, {model.norm}-norm, {model.positions} positions"
     rows = {
         "weights": origin,
-        "architecture": f"Transformer, {sizes}, {model.n_heads} heads, {model.norm}-norm, {model.positions} positions",
+        "architecture": f"{model.kind.capitalize()}, {sizes}",
         "tokenizer": f"{config.data.tokenizer}, {model.vocab_size:,} pieces, shared by both languages",
         **facts,
         "made with": f"transduce {__version__}, torch {torch.__version__}, Python {platform.python_version()}",

@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from transduce.baselines import Model, build
 from transduce.config import Config, ModelConfig, from_json, to_json
 from transduce.errors import UserError
 from transduce.folder import (
@@ -33,7 +34,6 @@ from transduce.folder import (
     remove_unfinished,
     write_folder,
 )
-from transduce.model import Transformer
 from transduce.tokens import Tokenizer
 
 Tensors = dict[str, Tensor]
@@ -302,7 +302,7 @@ def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: Tokenize
 class LoadedModel:
     """A model folder in memory."""
 
-    model: Transformer
+    model: Model
     config: Config
     tokenizer: Tokenizer
 
@@ -322,9 +322,9 @@ def load_model(path: Path) -> LoadedModel:
     shapes = _shapes(path, "model.safetensors")
     _refuse_hostile_sizes(config.model, shapes, where)
     with torch.device("meta"):  # which takes no memory
-        _refuse_misfit(Transformer(config.model), shapes, where)
+        _refuse_misfit(build(config.model), shapes, where)
     tensors = _read_tensors(path, "model.safetensors")
-    model = Transformer(config.model)
+    model = build(config.model)
     set_weights(model, tensors, where)
     return LoadedModel(model.eval(), config, tokenizer)
 
@@ -349,11 +349,20 @@ def _tokenizer(content: bytes, where: Path) -> Tokenizer:
         raise UserError(f"{where} is not valid UTF-8 ({problem}); use another copy") from None
 
 
+ONE_OF_A_LAYER = {  # a matrix that each layer has one of
+    "transformer": r"encoder\.\d+\.self_attention\.w_q\.weight",
+    "recurrent": r"writer\.weight_hh_l\d+",
+    "convolutional": r"readers\.\d+\.weights\.weight",
+}
+
+
 def _refuse_hostile_sizes(model: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
     """UserError for a configuration whose model is too large even to be compared with the weights."""
-    d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
-    sides = (model.vocab_size or 0, model.d_model, model.d_ff, model.n_heads * max(d_k, d_v), model.max_positions or 0)
-    layers = sum(bool(re.fullmatch(r"encoder\.\d+\.self_attention\.w_q\.weight", name)) for name in shapes)
+    sides = [model.vocab_size or 0, model.d_model]
+    if model.kind == "transformer":
+        d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
+        sides += [model.d_ff, model.n_heads * max(d_k, d_v), model.max_positions or 0]
+    layers = sum(bool(re.fullmatch(ONE_OF_A_LAYER[model.kind], name)) for name in shapes)
     largest = max(map(math.prod, shapes.values()), default=0)
     if model.n_layers != layers or max(sides) > largest:
         raise UserError(f"{where} does not fit its configuration: they are of different sizes")

@@ -18,6 +18,7 @@ from transduce.errors import UserError, nearest
 
 FORMAT_VERSION = 1
 
+Kind = Literal["transformer", "recurrent", "convolutional"]
 Norm = Literal["post", "pre"]
 Positions = Literal["interleaved", "halves", "tensor2tensor", "learned"]
 Activation = Literal["relu", "swish"]
@@ -26,8 +27,12 @@ LengthPenalty = Literal["gnmt", "power", "none"]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The architecture (paper, section 3). The defaults are the paper's base model."""
+    """The architecture (paper, section 3). The defaults are the paper's base model.
 
+    Table 2's rivals take only the keys that `KEYS_OF_RIVALS` names; another value of any other key is refused.
+    """
+
+    kind: Kind = "transformer"  # or one of its rivals in Table 2: an LSTM, or gated convolutions, with attention
     vocab_size: int | None = 37_000  # rows of the embedding (§5.1); None: filled from the tokenizer
     d_model: int = 512  # width of every sub-layer's output (§3.1)
     n_layers: int = 6  # N: layers in the encoder, and again in the decoder (§3.1)
@@ -323,8 +328,16 @@ def _range_problems(config: Config) -> list[str]:
     return found
 
 
+KEYS_OF_RIVALS = {
+    "recurrent": ("vocab_size", "d_model", "n_layers", "dropout", "tie_src_tgt", "tie_output"),
+    "convolutional": ("vocab_size", "d_model", "n_layers", "dropout", "positions", "tie_src_tgt", "tie_output"),
+}
+
+
 def model_problems(model: ModelConfig) -> list[str]:
     """What keeps `model` from being built, beyond the range of single values."""
+    if model.kind != "transformer":
+        return _rival_problems(model)
     found = []
     if (model.d_k is None or model.d_v is None) and model.n_heads > 0 and model.d_model % model.n_heads:
         found.append(
@@ -339,6 +352,22 @@ def model_problems(model: ModelConfig) -> list[str]:
         found.append(f"model.d_model={model.d_model}: sinusoids come in pairs, so expected an even number")
     if model.positions == "tensor2tensor" and model.d_model < 4:
         found.append(f"model.d_model={model.d_model}: model.positions='tensor2tensor' needs at least 4")
+    return found
+
+
+def _rival_problems(model: ModelConfig) -> list[str]:
+    found = []
+    for key, default in dataclasses.asdict(ModelConfig()).items():
+        value = getattr(model, key)
+        if key not in ("kind", *KEYS_OF_RIVALS[model.kind]) and value != default:
+            found.append(
+                f"model.{key}={value!r} has no effect with model.kind={model.kind!r}; expected the default, {default!r}"
+            )
+    if model.positions == "learned" and model.kind == "convolutional":
+        found.append("model.positions='learned': expected sinusoids with model.kind='convolutional'")
+    if model.d_model % 2:
+        what = "each direction of the reader has half of it" if model.kind == "recurrent" else "sinusoids come in pairs"
+        found.append(f"model.d_model={model.d_model}: {what}, so expected an even number")
     return found
 
 
@@ -392,7 +421,7 @@ def to_json(config: Config) -> str:
 
 # What a key means in the files of versions that did not have it: what the program did at the time, which need not be
 # today's default. A change that cannot be told in this way is a new FORMAT_VERSION.
-ADDED_LATER: dict[str, Any] = {"model.activation": "relu", "model.output_bias": False}
+ADDED_LATER: dict[str, Any] = {"model.kind": "transformer", "model.activation": "relu", "model.output_bias": False}
 
 
 def from_json(text: str | bytes, where: Path | str) -> Config:

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from transduce import distributed
+from transduce.baselines import Model
 from transduce.batches import Batch
 from transduce.config import TrainConfig
 from transduce.errors import is_out_of_memory
 from transduce.loss import projected_cross_entropy
-from transduce.model import Transformer, mixed_precision
+from transduce.model import mixed_precision
 
 # ---- the gradient of a step --------------------------------------------------------------------------------------
 
@@ -47,7 +48,7 @@ class Gradients:
     """
 
     def __init__(
-        self, model: Transformer, config: TrainConfig, device: torch.device, say: Callable[[list[str]], None]
+        self, model: Model, config: TrainConfig, device: torch.device, say: Callable[[list[str]], None]
     ) -> None:
         self.model, self.config, self.device, self.say = model, config, device, say
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
@@ -116,7 +117,7 @@ class Gradients:
                 yield from self._fitting(halves(batch))
 
 
-def batch_loss(model: Transformer, batch: Batch, label_smoothing: float, precision: str = "fp32") -> Tensor:
+def batch_loss(model: Model, batch: Batch, label_smoothing: float, precision: str = "fp32") -> Tensor:
     """The summed loss of a batch (a scalar); positions that are padding never reach the softmax."""
     with mixed_precision(precision, batch.src.device):
         memory = model.encode(batch.src, batch.src_mask)

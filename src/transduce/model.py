@@ -281,6 +281,15 @@ class Cache:
         return Cache(past, cross, src_mask)
 
 
+def refuse_impossible(config: ModelConfig) -> None:
+    """UserError if no model can be built of `config`."""
+    found = model_problems(config)
+    if config.vocab_size is None:
+        found.append("model.vocab_size is None: it must be known before a model can be built")
+    if found:
+        raise UserError("cannot build the model: " + "; ".join(found))
+
+
 class Transformer(nn.Module):
     """The encoder-decoder of Figure 1.
 
@@ -289,11 +298,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        found = model_problems(config)
-        if config.vocab_size is None:
-            found.append("model.vocab_size is None: it must be known before a model can be built")
-        if found:
-            raise UserError("cannot build the model: " + "; ".join(found))
+        refuse_impossible(config)
         assert config.vocab_size is not None
         self.config = config
         self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)

@@ -196,20 +196,41 @@ def _essentials(config: Config) -> str:
     """The model in a line."""
     model, data = config.model, config.data
     pieces = model.vocab_size or data.vocab_size
-    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}, d_ff {model.d_ff}"
+    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"
+    if model.kind == "transformer":
+        sizes += f", d_ff {model.d_ff}, {model.n_heads} heads"
     parameters = f"{parameter_count(model, pieces) / 1e6:,.1f} M parameters"
-    return f"Transformer of {sizes}, {model.n_heads} heads; {parameters}; {data.tokenizer}, {pieces:,} pieces"
+    return f"{model.kind.capitalize()} of {sizes}; {parameters}; {data.tokenizer}, {pieces:,} pieces"
 
 
 def parameter_count(model: ModelConfig, vocab_size: int) -> int:
     """The number of trained values, from the sizes alone; a tied matrix counts once."""
+    tables = vocab_size * (model.d_model * (3 - model.tie_src_tgt - model.tie_output) + model.output_bias)
+    beside = {"transformer": _transformer, "recurrent": _recurrent, "convolutional": _convolutional}
+    return tables + beside[model.kind](model)
+
+
+def _transformer(model: ModelConfig) -> int:
+    """The values of a Transformer beside its tables of tokens."""
     d, d_ff, heads = model.d_model, model.d_ff, model.n_heads
     keys, values = heads * (model.d_k or d // heads), heads * (model.d_v or d // heads)
     attention = 2 * d * (keys + values) + (2 * keys + values + d if model.attention_bias else 0)
     ffn, norm = 2 * d * d_ff + d_ff + d, 2 * d
     layers = model.n_layers * (3 * attention + 2 * ffn + 5 * norm) + (2 * norm if model.norm == "pre" else 0)
     positions = (model.max_positions or 0) * d if model.positions == "learned" else 0
-    return layers + positions + vocab_size * d * (3 - model.tie_src_tgt - model.tie_output)
+    return layers + positions
+
+
+def _recurrent(model: ModelConfig) -> int:
+    """The same of the LSTM: reader and writer by layers, how the writer begins, attention."""
+    d, n = model.d_model, model.n_layers
+    return n * (6 * d * d + 8 * d) + n * (8 * d * d + 8 * d) + 2 * n * (d * d + d) + d * d + (2 * d * d + d)
+
+
+def _convolutional(model: ModelConfig) -> int:
+    """The same of the convolutions, three positions wide and twice as deep for their gates, and their queries."""
+    d = model.d_model
+    return model.n_layers * (2 * (6 * d * d + 2 * d) + d * d + d)
 
 
 def _headline(config: Config, history: History, best: int | None) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from transduce import corpora, distributed, text
+from transduce.baselines import Model, build
 from transduce.batches import Batches, State
 from transduce.card import model_card, recipe_in_words
 from transduce.checkpoint import (
@@ -42,7 +43,7 @@ from transduce.gradients import Gradient, Gradients, dropout_seed, update
 from transduce.leaks import Leaks, leaks_into
 from transduce.lines import MAX_LINE_TOKENS
 from transduce.log import Log, board_problems
-from transduce.model import Transformer, parameter_count
+from transduce.model import parameter_count
 from transduce.optimizer import adam, learning_rate
 from transduce.progress import Progress, in_words
 from transduce.recipes import configure
@@ -73,6 +74,7 @@ class Tally:
 
     step: int = 0
     seconds: float = 0.0  # of training so far, resumptions included
+    processor_seconds: float = 0.0  # of all threads of this process, in batches and steps alone
     best_step: int | None = None
     best_score: float | None = None  # validation loss or BLEU at best_step
     evaluations_since_best: int = 0
@@ -167,7 +169,7 @@ def train(
     # ---- model and optimizer -------------------------------------------------------------------------------------
     device = distributed.device()
     torch.manual_seed(config.train.seed)
-    model = Transformer(config.model).to(device)
+    model = build(config.model).to(device)
     if parent:
         set_weights(model, weights(parent.model), str(start_from))
     optimizer = adam(model.parameters(), config.train.adam_beta2)
@@ -219,6 +221,7 @@ def train(
         # ---- the loop --------------------------------------------------------------------------------------------
         model.train()
         started_at, seconds_before = time.monotonic(), tally.seconds
+        step_began = time.process_time()
         for micro_batches, next_state in batches.stream(data_state):
             if _is_finished(tally, config) or distributed.any_rank(stop.wanted and tally.step > 0):
                 break
@@ -238,6 +241,7 @@ def train(
             optimizer.zero_grad()
             data_state = next_state
             tally.seconds = seconds_before + time.monotonic() - started_at
+            tally.processor_seconds += time.process_time() - step_began
             progress.advance(tally.step)
 
             last = tally.step == config.train.max_steps
@@ -260,6 +264,7 @@ def train(
             due = tally.step % config.train.checkpoint_every_steps == 0
             if due and not checkpoint_path(out, tally.step).exists():
                 save()
+            step_began = time.process_time()
 
         # ---- the model to use ------------------------------------------------------------------------------------
         with distributed.first_before_others():
@@ -330,7 +335,7 @@ def _fewer_pieces(asked: int, tokenizer: Tokenizer) -> list[str]:
     return [f"the tokenizer has {tokenizer.vocab_size:,} pieces, not {asked:,}: the text has no more to learn from"]
 
 
-def _opening(config: Config, batches: Batches, model: Transformer, device: torch.device, step: int) -> list[str]:
+def _opening(config: Config, batches: Batches, model: Model, device: torch.device, step: int) -> list[str]:
     """What a person should know before the wait."""
     left_out = len(batches.store) - batches.usable
     lines = [f"resuming at step {step:,}"] if step else []
@@ -381,12 +386,12 @@ def _skip(gradient: Gradient, batches: Batches, state: State, tally: Tally, log:
         raise _diverged(f"{MOST_SKIPPED} steps in a row were skipped, the last for {what}, on {where};", tally, out)
 
 
-def _copy(model: Transformer) -> dict[str, Tensor]:
+def _copy(model: Model) -> dict[str, Tensor]:
     """The parameters by name, copied, on their device."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _move_average(ema: dict[str, Tensor], model: Transformer, decay: float) -> None:
+def _move_average(ema: dict[str, Tensor], model: Model, decay: float) -> None:
     """ema = decay * ema + (1 - decay) * weights."""
     for name, parameter in model.named_parameters():
         ema[name].lerp_(parameter.detach(), 1 - decay)
@@ -423,10 +428,11 @@ class _Meter:
             "gradient_norm": round(self.gradient_norm, 5),
             "tokens_per_second": round(self.tokens_here / (time.monotonic() - self.started_at)),
             "seconds": round(tally.seconds, 1),
+            "processor_seconds": round(tally.processor_seconds, 2),
         }
 
 
-def _refuse_nonfinite(model: Transformer, tally: Tally, out: Path) -> None:
+def _refuse_nonfinite(model: Model, tally: Tally, out: Path) -> None:
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise _diverged(f"{name} holds values that are not finite numbers", tally, out)
@@ -453,16 +459,14 @@ def _out_of_patience(tally: Tally, config: Config) -> bool:
     return config.train.patience is not None and tally.evaluations_since_best >= config.train.patience
 
 
-def _judge(
-    model: Transformer, tokenizer: Tokenizer, config: Config, pairs: Sequence[tuple[str, str]]
-) -> dict[str, float]:
+def _judge(model: Model, tokenizer: Tokenizer, config: Config, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     scores = validation_scores(Translator([LoadedModel(model, config, tokenizer)]), pairs)
     model.train()
     return scores
 
 
 @contextmanager
-def _with_weights(model: Transformer, other: dict[str, Tensor] | None) -> Iterator[None]:
+def _with_weights(model: Model, other: dict[str, Tensor] | None) -> Iterator[None]:
     """The model with `other` weights for a while; None: with its own."""
     if other is None:
         yield
@@ -492,7 +496,7 @@ def _note(tally: Tally, scores: dict[str, float], config: Config) -> bool:
 
 
 def _checkpoint(
-    model: Transformer, optimizer: torch.optim.Adam, ema: dict[str, Tensor] | None, state: dict[str, Any]
+    model: Model, optimizer: torch.optim.Adam, ema: dict[str, Tensor] | None, state: dict[str, Any]
 ) -> Checkpoint:
     moments = {}
     for name, parameter in model.named_parameters():
@@ -503,7 +507,7 @@ def _checkpoint(
 
 
 def _restore(
-    checkpoint: Checkpoint, model: Transformer, optimizer: torch.optim.Adam, meter: _Meter, where: Path
+    checkpoint: Checkpoint, model: Model, optimizer: torch.optim.Adam, meter: _Meter, where: Path
 ) -> tuple[Tally, State]:
     """Put everything where it was, but the moving average."""
     set_weights(model, checkpoint.weights, where)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from transduce import search as searching
+from transduce.baselines import Model
 from transduce.batches import Batch, collate, pad
 from transduce.checkpoint import LoadedModel, load_model
 from transduce.config import SearchConfig
@@ -30,7 +31,7 @@ from transduce.lines import (
     translations_of,
 )
 from transduce.loss import token_log_probs
-from transduce.model import Cache, Transformer, attention_weights, mixed_precision
+from transduce.model import Transformer, attention_weights, mixed_precision
 from transduce.search import Decoder, Request
 from transduce.text import is_blank
 from transduce.tokens import BOS, EOS, PAD, UNK
@@ -52,6 +53,7 @@ class Attended:
     """Every attention weight of one sentence pair: L layers, H heads, S source and T target tokens.
 
     encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S); row t of the target is the step that writes tgt_pieces[t].
+    The rivals of Table 2 attend to the source alone: encoder and decoder then have no layers.
     """
 
     src_pieces: tuple[str, ...]
@@ -204,19 +206,19 @@ class Translator:
 # ---- the model as the search sees it -----------------------------------------------------------------------------
 
 
-def decoder(model: Transformer) -> Decoder[Cache]:
+def decoder(model: Model) -> Decoder[Any]:
     """The model's `decode_step` as a step function over log-probabilities."""
 
-    def step(last_ids: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+    def step(last_ids: Tensor, cache: Any) -> tuple[Tensor, Any]:
         logits, cache = model.decode_step(last_ids, cache)
         return logits.float().log_softmax(dim=-1), cache
 
-    return Decoder(step, Cache.select, model.output.weight.device)
+    return Decoder(step, lambda cache, rows, sentences: cache.select(rows, sentences), model.output.weight.device)
 
 
 @torch.inference_mode()
 def search(
-    models: Sequence[Transformer],
+    models: Sequence[Model],
     sources: Sequence[Sequence[int]],
     ask: SearchConfig,
     *,
@@ -252,7 +254,7 @@ def search(
 def _request(
     sources: Sequence[Sequence[int]],
     ask: SearchConfig,
-    models: Sequence[Transformer],
+    models: Sequence[Model],
     prefixes: Sequence[Sequence[int]] | None,
 ) -> Request:
     longest = min(model.config.max_positions or 1 << 30 for model in models)
@@ -284,7 +286,7 @@ def _by_length(sources: Sequence[Sequence[int]], beam_size: int) -> Iterator[lis
 
 
 @torch.inference_mode()
-def _all_weights(model: Transformer, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _all_weights(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The weights of every head of every layer, by passing an attention function that keeps them."""
     kept: list[np.ndarray] = []
 
@@ -293,6 +295,10 @@ def _all_weights(model: Transformer, batch: Batch) -> tuple[np.ndarray, np.ndarr
         kept.append(weights[0].float().cpu().numpy())
         return weights @ values
 
+    if not isinstance(model, Transformer):
+        model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask, recording)
+        encoder, decoder = (np.zeros((0, 1, ids.size(1), ids.size(1)), "f4") for ids in (batch.src, batch.tgt_in))
+        return encoder, decoder, np.stack(kept)
     memory = model.encode(batch.src, batch.src_mask, recording)
     model.decode(batch.tgt_in, memory, batch.src_mask, recording)
     layers = model.config.n_layers

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transduce.config import Config, overridden, problems, value_problems
 from transduce.errors import UserError, nearest
-from transduce.recipes import demo, multi30k, small, t2t2018, table3, vaswani2017
+from transduce.recipes import demo, multi30k, small, t2t2018, table2, table3, vaswani2017
 
 Recipe = Callable[[], Config]
 
@@ -25,6 +25,7 @@ RECIPES: dict[str, Recipe] = {
     "vaswani2017-parse": vaswani2017.parse,
     "t2t2018-base": t2t2018.base,
     **{f"vaswani2017-table3-{row}": partial(table3.paper, row) for row in table3.ROWS},
+    **{f"small-table2-{row}": recipe for row, recipe in table2.SMALL.items()},
     **{f"small-table3-{row}": partial(table3.small, row) for row in table3.ROWS},
 }
 
