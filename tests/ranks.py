@@ -12,7 +12,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +25,7 @@ from torch.distributed import TCPStore
 
 from transduce import distributed, gradients
 from transduce.batches import Batch
+from transduce.cli import main
 from transduce.config import Config
 from transduce.gradients import Gradient, Gradients
 from transduce.train import train
@@ -45,11 +48,13 @@ def new_store() -> TCPStore:
 
 
 class Ranks:
-    """So many processes, each of which does `work(*args)`. What it returns must be a JSON value."""
+    """So many processes, each of which does `work(*args, **more)`. What it returns must be a JSON value."""
 
-    def __init__(self, folder: Path, store: TCPStore, count: int, work: Callable[..., Any], *args: Any) -> None:
+    def __init__(
+        self, folder: Path, store: TCPStore, count: int, work: Callable[..., Any], *args: Any, **more: Any
+    ) -> None:
         self.folder, self.store = folder, store
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["transduce.train", *IMPORTED_LATE])
         self.processes = []
@@ -57,15 +62,16 @@ class Ranks:
             given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "TORCHELASTIC_USE_AGENT_STORE": "True"}
             given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
             environment = {name: str(value) for name, value in given.items()}
-            process = context.Process(target=_live, args=(environment, folder / str(rank), work, args))
+            process = context.Process(target=_live, args=(environment, folder / str(rank), work, args, more))
             process.start()
             self.processes.append(process)
 
-    def ended(self, *, seconds: float = 60) -> list[Ended]:
-        """Wait for all. One that has not ended by then is killed, as is one that was stopped."""
+    def ended(self, *, seconds: float = 90) -> list[Ended]:
+        """Wait for all but those that are stopped. What is still there then is killed."""
         until = time.monotonic() + seconds
+        while any(map(_is_running, self.processes)) and time.monotonic() < until:
+            time.sleep(0.005)
         for process in self.processes:
-            process.join(max(0.0, until - time.monotonic()))
             process.kill()
             process.join()
         return [self._ended(rank) for rank in range(len(self.processes))]
@@ -77,22 +83,32 @@ class Ranks:
         return Ended(code, value, (self.folder / f"{rank}.said").read_text("utf-8"))
 
 
-def everywhere(folder: Path, count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+def _is_running(process: BaseProcess) -> bool:
+    with suppress(OSError):  # it has ended meanwhile
+        return process.is_alive() and "T (stopped)" not in Path(f"/proc/{process.pid}/status").read_text()
+    return False
+
+
+def everywhere(folder: Path, count: int, work: Callable[..., Any], *args: Any, **more: Any) -> list[Any]:
     """What `work` returns on each of so many ranks, all of which must come to an end."""
-    ended = Ranks(folder, new_store(), count, work, *args).ended()
+    ended = Ranks(folder, new_store(), count, work, *args, **more).ended()
     assert [one.code for one in ended] == [0] * count, "\n".join(one.said for one in ended)
     return [one.returned for one in ended]
 
 
-def _live(environment: dict[str, str], place: Path, work: Callable[..., Any], args: Sequence[Any]) -> None:
+def _live(
+    environment: dict[str, str], place: Path, work: Callable[..., Any], args: Sequence[Any], more: Mapping[str, Any]
+) -> None:
     os.environ.update(environment)
     torch.set_num_threads(1)
     with place.with_suffix(".said").open("w", encoding="utf-8", buffering=1) as sys.stderr:
         try:
-            place.with_suffix(".returned").write_text(json.dumps(work(*args)), encoding="utf-8")
+            place.with_suffix(".returned").write_text(json.dumps(work(*args, **more)), encoding="utf-8")
+        except SystemExit as ended:
+            os._exit(ended.code if isinstance(ended.code, int) else 1)
         except Exception:
             traceback.print_exc()
-            os._exit(1)  # at once, as `destroy_process_group` may wait for ranks that are gone
+            os._exit(1)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
@@ -107,34 +123,95 @@ class Mishap:
     what: Literal["nan", "kill", "stop"]
 
 
-def train_watched(
-    config: Config, texts: Texts, out: Path, more: Mapping[str, Any] | None = None, *mishaps: Mishap
-) -> list[list[list[int]]]:
-    """Begin the run in `out` or go on with it. Returns the pairs of each micro-batch of each step of this rank.
-
-    more: further arguments of `train`.
-    """
+def watched(mishaps: Sequence[Mishap]) -> list[list[list[int]]]:
+    """From now on, the pairs of each micro-batch of each step of this rank."""
     seen: list[list[list[int]]] = []
     gradient_of, batch_loss = Gradients.of, gradients.batch_loss
 
-    def watched(self: Gradients, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
+    def of(self: Gradients, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
         seen.append([batch.pairs.tolist() for batch in micro_batches])
         for mishap in mishaps:
             if (mishap.rank, mishap.step) == (distributed.rank(), len(seen)):
-                _befall(mishap.what)
+                befall(mishap.what)
         gradient = gradient_of(self, micro_batches, seed=seed)
         gradients.batch_loss = batch_loss
         return gradient
 
-    def _befall(what: str) -> None:
+    def befall(what: str) -> None:
         if what == "nan":
-            gradients.batch_loss = _not_a_number
+            gradients.batch_loss = not_a_number
         else:
             os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
 
-    def _not_a_number(*given: Any) -> Tensor:
+    def not_a_number(*given: Any) -> Tensor:
         return batch_loss(*given) * math.nan
 
-    Gradients.of = watched
-    train(config, train=texts["train"], valid=texts["valid"], out=out, resume=True, **(more or {}))
+    Gradients.of = of
     return seen
+
+
+def train_watched(config: Config, texts: Texts, out: Path, mishaps: Sequence[Mishap] = (), **more: Any) -> list[Any]:
+    """Begin the run in `out` or go on with it, and return what is `watched`. more: further arguments of `train`."""
+    seen = watched(mishaps)
+    train(config, train=texts["train"], valid=texts["valid"], out=out, resume=True, **more)
+    return seen
+
+
+def run_command(words: Sequence[str], mishaps: Sequence[Mishap] = ()) -> None:
+    """`transduce WORDS`, as this rank."""
+    watched(mishaps)
+    sys.argv = ["transduce", *words]
+    main()
+
+
+# ---- sums, and what the first does alone -------------------------------------------------------------------------
+
+
+def sums() -> list[Any]:
+    """What ranks make of their own numbers, r for rank r."""
+    with distributed.joined():
+        mine = torch.tensor([float(distributed.rank()), 1.0])
+        is_last = distributed.rank() == distributed.ranks() - 1
+        found = [distributed.sum_over_ranks(mine).tolist(), distributed.any_rank(is_last), distributed.any_rank(False)]
+        found.append(distributed.first_alone(lambda number: {"of": number}, distributed.rank()))
+        return found
+
+
+def summed_gradients(bucket_bytes: int) -> list[list[float]]:
+    """Three parameters, of which only the last rank has a gradient of the second."""
+    distributed.BUCKET_BYTES = bucket_bytes
+    with distributed.joined():
+        parameters = [torch.nn.Parameter(torch.zeros(size)) for size in ((2, 2), (3,), (1,))]
+        for number, parameter in enumerate(parameters):
+            if number != 1 or distributed.rank() == distributed.ranks() - 1:
+                parameter.grad = torch.full_like(parameter, 10.0**number * (1 + distributed.rank()))
+        distributed.sum_gradients(parameters)
+        return [parameter.grad.flatten().tolist() for parameter in parameters if parameter.grad is not None]
+
+
+def others_wait(seconds: float, *, dies: bool = False) -> str:
+    """The first rank is at work for so long, and perhaps dies of it; the others wait 5 seconds for a sign of life."""
+    with distributed.joined(5):
+        with distributed.first_before_others():
+            if distributed.is_first():
+                time.sleep(seconds)
+                if dies:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return distributed.first_alone(str, "told")
+
+
+def die_meanwhile() -> None:
+    """The last rank dies while the first is at work on its own."""
+    with distributed.joined():
+        if distributed.rank() == distributed.ranks() - 1:
+            distributed.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+        distributed.first_alone(time.sleep, 3 * distributed.BEAT_SECONDS)
+
+
+def join(patience: float, *, absent: int) -> None:
+    """All but one join, and do not wait for long."""
+    distributed.TIMEOUT_SECONDS = patience
+    if int(os.environ["RANK"]) != absent:
+        with distributed.joined():
+            pass

@@ -203,6 +203,7 @@ def train(
     resume: bool = False,
     allow_change: list[str] | None = None,
     tensorboard: bool = False,
+    rank_timeout: float | None = None,
 ) -> None:
     """Train a model on two line-aligned text files. The model to use is then in OUT/model.
 
@@ -229,20 +230,24 @@ def train(
         train.accumulate, train.log_every_steps, train.keep_checkpoints or train.patience. May be repeated.
     tensorboard
         Write TensorBoard events to OUT/tensorboard as well.
+    rank_timeout
+        Under torchrun, the seconds for which a rank waits for the others before it takes them for lost. Default: 120.
     """
+    from transduce.distributed import joined
     from transduce.train import train as run
 
-    run(
-        recipe,
-        settings=settings or [],
-        train=train,
-        valid=valid,
-        out=out,
-        resume=resume,
-        allow_change=allow_change or [],
-        start_from=start_from,
-        tensorboard=tensorboard,
-    )
+    with joined(rank_timeout):
+        run(
+            recipe,
+            settings=settings or [],
+            train=train,
+            valid=valid,
+            out=out,
+            resume=resume,
+            allow_change=allow_change or [],
+            start_from=start_from,
+            tensorboard=tensorboard,
+        )
 
 
 # ---- translate ---------------------------------------------------------------------------------------------------

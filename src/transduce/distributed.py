@@ -15,6 +15,7 @@ would differ in their last bits from those of a run that nothing disturbed.
 import hashlib
 import json
 import os
+import re
 import threading
 import time
 import uuid
@@ -33,50 +34,67 @@ from torch.distributed.rendezvous import rendezvous
 from transduce.errors import UserError
 from transduce.model import DecoderLayer, Transformer
 
-TIMEOUT_SECONDS = 120
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # ---- who we are --------------------------------------------------------------------------------------------------
 
+TIMEOUT_SECONDS = 120
+BEAT_SECONDS = 1.0  # between two signs of life
+ALLOWED_SECONDS = 5, 86_400  # several beats; a day
+
 
 @contextmanager
-def joined(timeout_seconds: float = TIMEOUT_SECONDS) -> Iterator[None]:
+def joined(timeout_seconds: float | None = None) -> Iterator[None]:
     """Within it this process is one of those that torchrun has started; alone, if it was not started by torchrun.
 
-    timeout_seconds: how long a rank waits for another. Within another `joined`, it changes nothing.
+    timeout_seconds: how long a rank waits for another; None: TIMEOUT_SECONDS, which is also the least that it waits for
+    all to start. Where there is a process group already, it does nothing.
     Raises UserError if there are more ranks on this machine than GPUs, ConnectionError if the others do not come.
     """
-    if dist.is_initialized() or not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+    is_rank = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    if timeout_seconds is not None:
+        _check_timeout(timeout_seconds, is_rank)
+    if dist.is_initialized() or not is_rank:
         yield
         return
     backend = "gloo"
     if torch.cuda.is_available():
         _take_gpu()
         backend = "cpu:gloo,cuda:nccl"  # what is on the CPU is small, and summed without a wait for the GPU
-    timeout = timedelta(seconds=timeout_seconds)
+    seconds = timeout_seconds or TIMEOUT_SECONDS
+    patience = max(seconds, TIMEOUT_SECONDS)
     try:
-        store, rank, ranks = next(rendezvous("env://", timeout=timeout))
-        store = PrefixStore(_start(store, rank, ranks, time.monotonic() + timeout_seconds), store)
+        store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=patience)))
+        store = PrefixStore(_start(store, rank, ranks, patience), store)
+        timeout = timedelta(seconds=seconds)
         dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
     except RuntimeError as problem:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ConnectionError(
             f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has not found the others through {where} within "
-            f"{timeout_seconds:g} s ({_first_line(problem)}); are all of them started, and is that address reachable?"
+            f"{patience:g} s ({_reason(problem)}); are all of them started, and can they reach it?"
         ) from None
     yield
     dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
 
 
-def _start(store: Store, rank: int, ranks: int, until: float) -> str:
+def _check_timeout(seconds: float, is_rank: bool) -> None:
+    least, most = ALLOWED_SECONDS
+    if not least <= seconds <= most:
+        raise UserError(f"--rank-timeout {seconds:g}: expected {least} to {most:,} seconds")
+    if not is_rank:
+        raise UserError(f"--rank-timeout {seconds:g} has no effect without torchrun; leave it out")
+
+
+def _start(store: Store, rank: int, ranks: int, patience: float) -> str:
     """A name for this start of the ranks, the same on all.
 
     The store is torchrun's and outlives the ranks. What those before a restart have left in it, above all the addresses
     at which they listened, must not be taken for ours. So each rank leaves a mark of its own, looks at all of them, and
     tells what it sees, until all see the same: a rank that has not started anew cannot see the new marks.
     """
-    everybody = range(ranks)
+    everybody, until = range(ranks), time.monotonic() + patience
     store.set(f"mark of {rank}", uuid.uuid4().hex)
     while time.monotonic() < until:
         marks = b" ".join(store.multi_get([f"mark of {other}" for other in everybody]))
@@ -88,8 +106,10 @@ def _start(store: Store, rank: int, ranks: int, until: float) -> str:
     raise RuntimeError("not all have come")
 
 
-def _first_line(problem: Exception) -> str:
-    return str(problem).strip().partition("\n")[0]
+def _reason(problem: Exception) -> str:
+    """What torch says, without where in its sources, and without advice."""
+    line = str(problem).strip().partition("\n")[0]
+    return re.sub(r"\[\S+\.(cc|cpp|h):\d+\] ", "", line).partition(". ")[0]
 
 
 def _take_gpu() -> None:
@@ -128,7 +148,10 @@ def sum_over_ranks(values: Tensor) -> Tensor:
         try:
             dist.all_reduce(values)
         except RuntimeError as problem:
-            raise ConnectionError(f"rank {rank()} of {ranks()} has lost the others ({_first_line(problem)})") from None
+            raise ConnectionError(
+                f"rank {rank()} of {ranks()} has lost the others ({_reason(problem)}); it leaves without saving, and "
+                "torchrun --max-restarts N, or all ranks with --resume, go on from the last checkpoint"
+            ) from None
     return values
 
 
@@ -170,8 +193,6 @@ def _sum_bucket(gradients: list[Tensor]) -> None:
 
 
 # ---- what the first does alone -----------------------------------------------------------------------------------
-
-BEAT_SECONDS = 5.0
 
 
 @contextmanager
