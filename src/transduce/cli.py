@@ -298,7 +298,7 @@ def translate(
     seed
         Of sampling; the same seed draws the same. Default: 1.
     precision
-        fp32, or bf16.
+        fp32; bf16; int8, on CPUs; or auto, what this machine does fastest, which is then told.
     json
         One JSON object per line, with scores, tokens and alternatives.
     """

@@ -14,6 +14,7 @@ from rich.progress import Progress
 
 from transduce.errors import UserError
 from transduce.hypotheses import Sampling
+from transduce.kernels import keep_freed_memory
 from transduce.lines import Translation
 from transduce.text import arriving_lines, count_lines
 from transduce.translate import Translator, load
@@ -42,7 +43,10 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
     _check_files(source, target)
     # A pipe can be read only once. Counting also says at once if a file cannot be read.
     lines = None if source is None or source.is_fifo() else count_lines(source)
+    keep_freed_memory()
     translator = load(*models, precision=ask.precision)
+    if ask.precision == "auto":
+        print(f"transduce: precision {translator.precision}", file=sys.stderr)
     translator.settings(ask.beam_size, ask.alpha, ask.n_best)
     with ExitStack() as stack:
         # Never closed, and not sys.stdin: a thread reads it, maybe still waiting for a line when this program ends.

@@ -33,8 +33,8 @@ State = TypeVar("State")
 class Decoder(Generic[State]):
     """A model as the search sees it. The first state has one row for each sentence.
 
-    step(last_ids, state) -> (log_probs, state)
-        last_ids (N,) int64, the newest token of each row, at first BOS; log_probs (N, V) float32, none above 0.
+    step(last_ids, state) -> (scores, state)
+        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, V) float32, what `log_probs` takes.
         A row whose hypothesis is out of the running is given any id; what is answered for it has no effect.
     reorder(state, rows, sentences) -> state
         rows (N',) int64: row i of the new state continues row rows[i] of the old one (selected, repeated, permuted).
@@ -42,11 +42,16 @@ class Decoder(Generic[State]):
         rows. A state that holds everything by row ignores it. One that holds what belongs to a sentence (the encoded
         source) once for its K rows selects that by `sentences`; as many as before are the same ones: nothing to copy.
     device: where last_ids, rows and sentences are put.
+    log_probs(scores) -> (N, V), none above 0; by default scores are that already.
+    best(scores, count) -> (log_probs, ids), both (N, count): the likeliest tokens of each row in order, of equals the
+        lowest id first. None: they are found among all the `log_probs`, which takes longer.
     """
 
     step: Callable[[Tensor, State], tuple[Tensor, State]]
     reorder: Callable[[State, Tensor, Tensor], State]
     device: torch.device | str = "cpu"
+    log_probs: Callable[[Tensor], Tensor] = lambda scores: scores
+    best: Callable[[Tensor, int], tuple[Tensor, Tensor]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,7 @@ def best_attainable(log_prob: float, length: int, max_length: int, request: Requ
 
 # ---- one hypothesis for each sentence ----------------------------------------------------------------------------
 
-# (log_probs (N, V), tokens so far, the number of each row's sentence) -> ids (N,) and their log_probs (N,), on the CPU
+# (scores (N, V), tokens so far, the number of each row's sentence) -> ids (N,) and their log_probs (N,), on the CPU
 Choose = Callable[[Tensor, int, list[int]], tuple[Tensor, Tensor]]
 
 
@@ -93,8 +98,12 @@ def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypo
     Raises FloatingPointError where the model gives NaN, or probability zero to all that may come next.
     """
 
-    def likeliest(log_probs: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
-        values, ids = _allowed(log_probs, length, request).max(dim=1)  # the first of equals; NaN wins
+    def likeliest(scores: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
+        if decoder.best is not None:
+            values, ids = _shortlist(decoder, scores, 1, length, request)
+            values, places = values.max(dim=1)  # the first of equals, here and below
+            return ids.gather(1, places[:, None])[:, 0], values
+        values, ids = _allowed(decoder.log_probs(scores), length, request).max(dim=1)  # NaN wins
         return ids.cpu(), values.cpu().double()
 
     return _follow(decoder, state, request, likeliest)
@@ -113,11 +122,11 @@ def sample(
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]  # on the CPU, whatever the device
     uniforms = [torch.rand(n, generator=g).tolist() for n, g in zip(request.max_lengths, generators, strict=True)]
 
-    def drawn(log_probs: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
-        allowed = _allowed(log_probs, length, request)
+    def drawn(scores: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
+        allowed = _allowed(decoder.log_probs(scores), length, request)
         if not allowed.amax(dim=1).isfinite().all():
             raise _no_way_on(length)
-        uniform = torch.tensor([uniforms[i][length] for i in sentences], device=log_probs.device)
+        uniform = torch.tensor([uniforms[i][length] for i in sentences], device=allowed.device)
         ids = _draw(allowed, uniform, sampling)
         return ids.cpu(), allowed.gather(1, ids[:, None])[:, 0].cpu().double()
 
@@ -159,9 +168,9 @@ def _follow(decoder: Decoder[State], state: State, request: Request, choose: Cho
     sentences = list(range(len(ids)))  # the number of each row's sentence
     last_ids = torch.full((len(ids),), request.bos)
     for length in range(max(request.max_lengths, default=0)):
-        log_probs, state = decoder.step(last_ids.to(decoder.device), state)
-        chosen, values = choose(log_probs, length, sentences)
-        rows, prefix_ids, prefix_values = _forced(log_probs, length, sentences, request)
+        scores, state = decoder.step(last_ids.to(decoder.device), state)
+        chosen, values = choose(scores, length, sentences)
+        rows, prefix_ids, prefix_values = _forced(decoder, scores, length, sentences, request)
         chosen[rows], values[rows] = prefix_ids, prefix_values
         stay = []
         for row, (i, token, value) in enumerate(zip(sentences, chosen.tolist(), values.tolist(), strict=True)):
@@ -250,8 +259,8 @@ def beam_search(
     last_ids = torch.full_like(rows, request.bos)
     while sentences:
         state = decoder.reorder(state, rows.to(decoder.device), stay.to(decoder.device))
-        log_probs, state = decoder.step(last_ids.to(decoder.device), state)
-        candidates = _candidates(beam, log_probs, sentences, request)  # (B, 2K)
+        scores, state = decoder.step(last_ids.to(decoder.device), state)
+        candidates = _candidates(decoder, beam, scores, sentences, request)  # (B, 2K)
         ended = candidates.ids == request.eos
         _collect(pools, n_best, sentences, beam.extended(candidates), ended, request)
         others = candidates.without(ended).best(beam_size)  # (B, K)
@@ -271,31 +280,36 @@ def _first_beam(count: int, beam_size: int) -> _Beam:
     return _Beam(scores.view(count, beam_size), nothing.long(), nothing.double())
 
 
-def _candidates(beam: _Beam, log_probs: Tensor, sentences: list[int], request: Request) -> _Extensions:
+def _candidates(
+    decoder: Decoder[Any], beam: _Beam, scores: Tensor, sentences: list[int], request: Request
+) -> _Extensions:
     """The 2K likeliest extensions of each sentence's hypotheses.
 
     No row has more than 2K of them, so the rows' shortlists replace a search through K * V sums.
     """
     count, beam_size, length = beam.ids.shape
-    values, ids = _shortlist(log_probs, 2 * beam_size, length, request)  # (N, C)
-    rows, prefix_ids, prefix_values = _forced(log_probs, length, sentences, request)
+    values, ids = _shortlist(decoder, scores, 2 * beam_size, length, request)  # (N, C)
+    rows, prefix_ids, prefix_values = _forced(decoder, scores, length, sentences, request)
     values[rows], ids[rows] = -math.inf, prefix_ids[:, None]
     values[rows, 0] = prefix_values
-    scores = beam.scores[:, :, None] + values.view(count, beam_size, -1)  # (B, K, C)
-    beams = torch.arange(beam_size)[:, None].expand_as(scores)
-    return _Extensions(*(x.reshape(count, -1) for x in (scores, beams, ids, values))).best(2 * beam_size)
+    totals = beam.scores[:, :, None] + values.view(count, beam_size, -1)  # (B, K, C)
+    beams = torch.arange(beam_size)[:, None].expand_as(totals)
+    return _Extensions(*(x.reshape(count, -1) for x in (totals, beams, ids, values))).best(2 * beam_size)
 
 
-def _shortlist(log_probs: Tensor, count: int, length: int, request: Request) -> tuple[Tensor, Tensor]:
+def _shortlist(
+    decoder: Decoder[Any], scores: Tensor, count: int, length: int, request: Request
+) -> tuple[Tensor, Tensor]:
     """The `count` likeliest ids of each row that may come next, and a few more: values, ids (N, C) on the CPU.
 
     Ids ascend along a row; those that may not come have the value -inf. (To take a few too many and strike some out
     is cheaper than to write into (N, V).) Raises FloatingPointError for a NaN anywhere in a row: topk puts it first.
     """
     barred = _barred(length, request)
-    best = log_probs.topk(min(count + len(barred), log_probs.size(1)), dim=1)
-    ids, order = best.indices.cpu().sort(dim=1)
-    values = best.values.cpu().double().gather(1, order)
+    count = min(count + len(barred), scores.size(1))
+    best = decoder.best(scores, count) if decoder.best else decoder.log_probs(scores).topk(count, dim=1)
+    ids, order = best[1].cpu().sort(dim=1)
+    values = best[0].cpu().double().gather(1, order)
     if values.isnan().any():
         raise _no_way_on(length)
     return values.masked_fill(torch.isin(ids, torch.tensor(barred, dtype=torch.int64)), -math.inf), ids
@@ -338,7 +352,8 @@ def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[tuple[Any, ...]]:
 
     def step(last_ids: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         answers = [decoder.step(last_ids, state) for decoder, state in zip(decoders, states, strict=True)]
-        total = reduce(torch.logaddexp, [log_probs for log_probs, _ in answers])
+        all_log_probs = [one.log_probs(scores) for one, (scores, _) in zip(decoders, answers, strict=True)]
+        total = reduce(torch.logaddexp, all_log_probs)
         return (total - math.log(len(answers))).clamp(max=0), tuple(state for _, state in answers)
 
     def reorder(states: tuple[Any, ...], rows: Tensor, sentences: Tensor) -> tuple[Any, ...]:
@@ -355,16 +370,18 @@ def _barred(length: int, request: Request) -> list[int]:
     return [*request.banned, request.eos] if length < request.min_length else [*request.banned]
 
 
-def _forced(log_probs: Tensor, length: int, sentences: list[int], request: Request) -> tuple[list[int], Tensor, Tensor]:
+def _forced(
+    decoder: Decoder[Any], scores: Tensor, length: int, sentences: list[int], request: Request
+) -> tuple[list[int], Tensor, Tensor]:
     """The rows whose prefix goes on after `length` tokens, the ids that it forces, and their log-probabilities.
 
     Only the first row of a sentence: until its prefix ends it has one live hypothesis, its best.
     """
     prefixes = [request.prefixes[i] if request.prefixes else () for i in sentences]
     forced = [place for place, prefix in enumerate(prefixes) if length < len(prefix)]
-    rows = [place * (len(log_probs) // len(sentences)) for place in forced]
+    rows = [place * (len(scores) // len(sentences)) for place in forced]
     ids = torch.tensor([prefixes[place][length] for place in forced], dtype=torch.int64)
-    return rows, ids, log_probs[rows].cpu().double().gather(1, ids[:, None])[:, 0]
+    return rows, ids, decoder.log_probs(scores[rows]).cpu().double().gather(1, ids[:, None])[:, 0]
 
 
 def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) -> Hypothesis:

@@ -4,11 +4,13 @@ model = transduce.load("run/model")
 model.translate(["A dog runs."])[0].text
 """
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from transduce.checkpoint import LoadedModel, load_model
 from transduce.config import SearchConfig
 from transduce.errors import UserError
 from transduce.hypotheses import Hypothesis, Sampling
+from transduce.kernels import compiled
 from transduce.lines import (
     MAX_LINE_TOKENS,
     Part,
@@ -32,6 +35,7 @@ from transduce.lines import (
 )
 from transduce.loss import token_log_probs
 from transduce.model import Transformer, attention_weights, mixed_precision
+from transduce.packed import PackedTransformer, Precision
 from transduce.search import Decoder, Request
 from transduce.text import is_blank
 from transduce.tokens import BOS, EOS, PAD, UNK
@@ -65,17 +69,21 @@ class Attended:
 
 # ---- the API -----------------------------------------------------------------------------------------------------
 
+PRECISIONS = ("fp32", "bf16", "int8", "auto")
+
 
 def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
     """The model in a folder, ready to use; several folders are an ensemble and must share a tokenizer.
 
-    precision: "fp32", or "bf16" (faster on some machines, and then the batch may change an answer in rare cases).
+    precision: in which to translate. "fp32"; "bf16", faster on most machines, but there the batch may change an answer
+    in rare cases; "int8", on CPUs: weights and activations are rounded to 8 bits, the latter row by row, so that the
+    batch changes nothing; "auto": what this machine does fastest, to be read in the result's `precision`.
     Raises UserError if a folder is not a whole model.
     """
     if not paths:
         raise UserError("no model given; expected a model folder, such as RUN/model")
-    if precision not in ("fp32", "bf16"):
-        raise UserError(f"precision is {precision!r}, expected 'fp32' or 'bf16'")
+    if precision not in PRECISIONS:
+        raise UserError(f"precision is {precision!r}, expected one of {', '.join(PRECISIONS)}")
     loaded = [load_model(Path(path)) for path in paths]
     for path, other in zip(paths, loaded, strict=True):
         if other.tokenizer.sha256 != loaded[0].tokenizer.sha256:
@@ -88,10 +96,12 @@ class Translator:
 
     def __init__(self, loaded: Sequence[LoadedModel], *, precision: str = "fp32") -> None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if precision == "int8" and device.type == "cuda":
+            raise UserError("precision int8 is for CPUs; on this GPU take bf16")
         self.models = [one.model.to(device).eval() for one in loaded]
         self.tokenizer = loaded[0].tokenizer
         self.config = loaded[0].config
-        self.precision = precision
+        self.precision = fastest_precision(device, self.models) if precision == "auto" else precision
 
     def translate(
         self,
@@ -124,8 +134,8 @@ class Translator:
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         forced = self._prefix_ids(parts, prefixes) if prefixes is not None else None
         seeds = [searching.sentence_seed(seed, first_number + part.line) for part in parts] if sampling else None
-        with mixed_precision(self.precision, self._device):
-            found = search(self.models, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
+        with mixed_precision("fp32" if _are_packed(self._searched) else self.precision, self._device):
+            found = search(self._searched, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
         return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)
 
     def settings(self, beam_size: int | None = None, alpha: float | None = None, n_best: int = 1) -> SearchConfig:
@@ -175,6 +185,11 @@ class Translator:
 
     # ---- steps of translate --------------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def _searched(self) -> list[Model | PackedTransformer]:
+        """The models as the search takes them, made once."""
+        return [_ready(model, self.precision) for model in self.models]
+
     @property
     def _device(self) -> torch.device:
         return self.models[0].output.weight.device
@@ -206,19 +221,46 @@ class Translator:
 # ---- the model as the search sees it -----------------------------------------------------------------------------
 
 
-def decoder(model: Model) -> Decoder[Any]:
-    """The model's `decode_step` as a step function over log-probabilities."""
+def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
+    """What "auto" stands for."""
+    if device.type == "cuda":
+        return "bf16"
+    if compiled() is not None and all(isinstance(model, Transformer) for model in models):
+        return "int8"
+    return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "fp32"
 
-    def step(last_ids: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        logits, cache = model.decode_step(last_ids, cache)
-        return logits.float().log_softmax(dim=-1), cache
 
-    return Decoder(step, lambda cache, rows, sentences: cache.select(rows, sentences), model.output.weight.device)
+def _ready(model: Model, precision: str) -> Model | PackedTransformer:
+    """The model to search with: packed on a CPU where that is faster, or the only way."""
+    if isinstance(model, Transformer) and not model.output.weight.is_cuda:
+        if precision == "int8" or compiled() is not None:
+            return PackedTransformer(model, cast(Precision, precision))
+    if precision == "int8":
+        raise UserError(f"precision int8 is for Transformers, and this is a {model.config.kind} model; take bf16")
+    return model
 
 
-@torch.inference_mode()
+def _are_packed(models: Sequence[Model | PackedTransformer]) -> bool:
+    return all(isinstance(model, PackedTransformer) for model in models)
+
+
+def decoder(model: Model | PackedTransformer) -> Decoder[Any]:
+    """The model's `decode_step` as a step function over logits."""
+    packed = isinstance(model, PackedTransformer)
+    device, best = ("cpu", model.kernels.best) if packed else (model.output.weight.device, None)
+
+    def reorder(cache: Any, rows: Tensor, sentences: Tensor) -> Any:
+        return cache.select(rows, sentences)
+
+    return Decoder(model.decode_step, reorder, device, _log_probs, best)
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    return logits.float().log_softmax(dim=-1)
+
+
 def search(
-    models: Sequence[Model],
+    models: Sequence[Model | PackedTransformer],
     sources: Sequence[Sequence[int]],
     ask: SearchConfig,
     *,
@@ -232,10 +274,11 @@ def search(
     Several models are an ensemble. An output is at most ask.max_extra_tokens longer than its own source (§6.1).
     prefixes: ids that each output begins with. sampling, with one of `seeds` for each source: draw one output.
     """
-    results: list[list[Hypothesis]] = [[] for _ in sources]
     decoders = [decoder(model) for model in models]
     joint: Decoder[Any] = searching.ensemble(decoders) if len(models) > 1 else decoders[0]
-    for members in _by_length(sources, ask.beam_size):
+
+    @torch.inference_mode()
+    def outputs(members: list[int]) -> list[list[Hypothesis]]:
         chosen = [sources[i] for i in members]
         request = _request(chosen, ask, models, [prefixes[i] for i in members] if prefixes else None)
         src, src_mask = (x.to(joint.device) for x in pad([np.append(np.asarray(s, np.int64), EOS) for s in chosen]))
@@ -243,18 +286,35 @@ def search(
         state = states if len(models) > 1 else states[0]
         if sampling is not None and seeds is not None:
             drawn = searching.sample(joint, state, request, sampling=sampling, seeds=[seeds[i] for i in members])
-            found = [[hypothesis] for hypothesis in drawn]
-        else:
-            found = searching.beam_search(joint, state, request, beam_size=ask.beam_size, n_best=n_best)
+            return [[hypothesis] for hypothesis in drawn]
+        return searching.beam_search(joint, state, request, beam_size=ask.beam_size, n_best=n_best)
+
+    results: list[list[Hypothesis]] = [[] for _ in sources]
+    batches = list(_by_length(sources, ask.beam_size))
+    for members, found in zip(batches, _each(outputs, batches, side_by_side=_are_packed(models)), strict=True):
         for i, hypotheses in zip(members, found, strict=True):
             results[i] = hypotheses
     return results
 
 
+def _each(
+    work: Callable[[list[int]], list[list[Hypothesis]]], batches: Sequence[list[int]], *, side_by_side: bool
+) -> list[list[list[Hypothesis]]]:
+    """What `work` makes of each batch. Packed models, whose kernels use one thread, do several at a time."""
+    threads = torch.get_num_threads()
+    if not side_by_side or min(threads, len(batches)) < 2:
+        return [work(batch) for batch in batches]
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(work, batches))
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _request(
     sources: Sequence[Sequence[int]],
     ask: SearchConfig,
-    models: Sequence[Model],
+    models: Sequence[Model | PackedTransformer],
     prefixes: Sequence[Sequence[int]] | None,
 ) -> Request:
     longest = min(model.config.max_positions or 1 << 30 for model in models)

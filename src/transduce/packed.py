@@ -1,0 +1,205 @@
+"""The Transformer for translation on a CPU: weights packed once, no padding, a cache that is never copied.
+
+It has the interface of `model.Transformer` that the search uses, and its answers: exactly in fp32 but for rounding, and
+in int8 about. What differs is how: tokens of all sentences lie one below the other, and every attention, of encoder,
+decoder and across, is one kernel that finds its keys and values by an index.
+
+Letters as in model.py; R rows of all tokens of all source sentences, N rows of a decoding step.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.kernels import PLAIN, Kernels, compiled
+from transduce.model import DecoderLayer, EncoderLayer, MultiHeadAttention, Residual, Transformer
+
+Precision = Literal["fp32", "bf16", "int8"]
+
+# x (m, k), whether relu follows, a residual (m, n) to add -> (m, n)
+Linear = Callable[[Tensor, bool, Tensor | None], Tensor]
+
+
+def _linear(parts: Sequence[nn.Linear], precision: Precision, kernels: Kernels) -> Linear:
+    """Linear layers of one input as one, their outputs side by side."""
+    weight = torch.cat([part.weight.detach().float() for part in parts])
+    biases = [part.bias if part.bias is not None else torch.zeros(part.out_features) for part in parts]
+    bias = torch.cat([one.detach().float() for one in biases])
+    if precision == "int8":
+        int8 = kernels.pack(weight, bias)
+        return lambda x, relu, residual: kernels.linear(x, int8, relu=relu, residual=residual)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    weight, bias = weight.to(dtype), bias.to(dtype)
+    onednn = torch.ops.mkldnn  # in fp32 twice as fast as MKL on some machines, and not slower on any we know
+    packed = onednn._reorder_linear_weight(weight, 256)
+
+    def linear(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
+        y = onednn._linear_pointwise(x.to(dtype), packed, bias, "relu" if relu else "none", [], "").float()
+        return y if residual is None else y + residual
+
+    return linear
+
+
+class _Attention:
+    """Multi-head attention in rows: queries, keys and values of self-attention from one product."""
+
+    def __init__(self, layer: MultiHeadAttention, precision: Precision, kernels: Kernels, *, cross: bool) -> None:
+        self.kernels, self.n_heads = kernels, layer.n_heads
+        self.widths = [part.out_features for part in (layer.w_q, layer.w_k, layer.w_v)]  # H*K, H*K, H*W
+        first = [layer.w_q] if cross else [layer.w_q, layer.w_k, layer.w_v]
+        self.project = _linear(first, precision, kernels)
+        self.project_memory = _linear([layer.w_k, layer.w_v], precision, kernels) if cross else None
+        self.w_o = _linear([layer.w_o], precision, kernels)
+
+    def __call__(self, queries: Tensor, keys_values: Tensor, seen: "_Seen", residual: Tensor) -> Tensor:
+        """queries (N, H*K) over the rows of keys_values (R, H*K + H*W) that each has `seen`; plus residual (N, D)."""
+        keys, values = keys_values.split(self.widths[1:], dim=1)
+        heads = self.kernels.attend(queries, keys, values, seen.index, seen.lengths, self.n_heads)
+        return self.w_o(heads, False, residual)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The rows that each of N queries may attend to: index[i, :lengths[i]], int32."""
+
+    index: Tensor  # (N, T)
+    lengths: Tensor  # (N,)
+
+    def __getitem__(self, rows: Tensor) -> "_Seen":
+        return _Seen(self.index[rows], self.lengths[rows])
+
+
+class _Norm:
+    """A residual connection's norm, before its sub-layer or after the sum."""
+
+    def __init__(self, residual: Residual) -> None:
+        self.before = nn.Identity() if residual.post else residual.norm
+        self.after = residual.norm if residual.post else nn.Identity()
+
+
+class _Layer:
+    """A layer of the encoder or of the decoder."""
+
+    def __init__(self, layer: EncoderLayer | DecoderLayer, precision: Precision, kernels: Kernels) -> None:
+        decoder = isinstance(layer, DecoderLayer)
+        self.self_attention = _Attention(layer.self_attention, precision, kernels, cross=False)
+        self.cross_attention = _Attention(layer.cross_attention, precision, kernels, cross=True) if decoder else None
+        self.w_1 = _linear([layer.feed_forward.w_1], precision, kernels)
+        self.w_2 = _linear([layer.feed_forward.w_2], precision, kernels)
+        self.norms = [_Norm(cast(Residual, residual)) for residual in layer.residuals]
+
+    def attend_self(self, x: Tensor, projected: Tensor, seen: _Seen, rows: Tensor | None = None) -> Tensor:
+        """x (N, D); projected (R, H*K + H*K + H*W), whose last N rows, or `rows`, are those of x."""
+        attention = self.self_attention
+        width = attention.widths[0]
+        queries = (projected if rows is None else rows)[:, :width]
+        return self.norms[0].after(attention(queries, projected[:, width:], seen, x))
+
+    def attend_cross(self, x: Tensor, cross: Tensor, seen: _Seen) -> Tensor:
+        attention = self.cross_attention
+        assert attention is not None
+        queries = attention.project(self.norms[1].before(x), False, None)
+        return self.norms[1].after(attention(queries, cross, seen, x))
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        norm = self.norms[-1]
+        return norm.after(self.w_2(self.w_1(norm.before(x), True, None), False, x))
+
+
+@dataclass(frozen=True)
+class PackedCache:
+    """What a decoding step needs of the steps before it, for N rows.
+
+    Every step writes the projections of its rows below those of earlier steps, in tables that grow; `past` says which
+    of them lead to each row, so that nothing is copied when rows are selected, repeated or dropped. A cache is
+    therefore good for one step: the next one writes where this one would have.
+    """
+
+    tables: list[Tensor]  # for each layer (rows, H*K + H*K + H*W): queries, keys and values of all steps
+    written: int  # rows in use
+    past: Tensor  # (N, t) int32, which of them are the tokens so far of each row
+    cross: tuple[Tensor, ...]  # for each layer (R, H*K + H*W)
+    source: _Seen  # the rows of `cross` that belong to each of the N rows
+
+    @property
+    def length(self) -> int:
+        """t, the number of tokens decoded so far."""
+        return self.past.size(1)
+
+    def select(self, rows: Tensor, sentences: Tensor) -> "PackedCache":
+        """The cache whose row i goes on from row rows[i] of this one."""
+        return replace(self, past=self.past[rows], source=self.source[rows])
+
+
+class PackedTransformer:
+    """A trained `model`, ready to translate in `precision` on a CPU.
+
+    kernels: None takes the compiled ones if they can be had, else those in torch.
+    """
+
+    def __init__(self, model: Transformer, precision: Precision, kernels: Kernels | None = None) -> None:
+        self.kernels = kernels or compiled() or PLAIN
+        self.config, self.model = model.config, model
+        layers = cast(Iterable[EncoderLayer], model.encoder), cast(Iterable[DecoderLayer], model.decoder)
+        self.encoder, self.decoder = ([_Layer(one, precision, self.kernels) for one in stack] for stack in layers)
+        self.output = _linear([model.output], precision, self.kernels)
+
+    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
+        """Token ids (B,S) with mask (B,S) -> memory (R,D), the real tokens of all sentences one below the other."""
+        x = self._embed(self.model.src_embedding, src, 0)[src_mask]
+        seen = _sources(src_mask)
+        seen = seen[torch.arange(len(src_mask), dtype=torch.int32).repeat_interleave(seen.lengths)]
+        for layer in self.encoder:
+            projected = layer.self_attention.project(layer.norms[0].before(x), False, None)
+            x = layer.feed_forward(layer.attend_self(x, projected, seen))
+        return self.model.encoder_norm(x)
+
+    def start(self, memory: Tensor, src_mask: Tensor) -> PackedCache:
+        """The cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
+        attentions = [layer.cross_attention for layer in self.decoder]
+        cross = tuple(one.project_memory(memory, False, None) for one in attentions if one and one.project_memory)
+        nothing = torch.empty(len(src_mask), 0, dtype=torch.int32)
+        return PackedCache([], 0, nothing, cross, _sources(src_mask))
+
+    def decode_step(self, ids: Tensor, cache: PackedCache) -> tuple[Tensor, PackedCache]:
+        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
+        n, begin, length = len(ids), cache.written, cache.length + 1
+        x = self._embed(self.model.tgt_embedding, ids[:, None], cache.length)[:, 0]
+        new = torch.arange(begin, begin + n, dtype=torch.int32)
+        past = torch.cat([cache.past, new[:, None]], dim=1)
+        seen = _Seen(past, torch.full((n,), length, dtype=torch.int32))
+        tables = []
+        for i, layer in enumerate(self.decoder):
+            projected = layer.self_attention.project(layer.norms[0].before(x), False, None)
+            table = _with_room(cache.tables[i] if cache.tables else projected[:0], begin + n)
+            table[begin : begin + n] = projected
+            tables.append(table)
+            x = layer.attend_self(x, table, seen, projected)
+            x = layer.feed_forward(layer.attend_cross(x, cache.cross[i], cache.source))
+        logits = self.output(self.model.decoder_norm(x), False, None)
+        return logits, PackedCache(tables, begin + n, past, cache.cross, cache.source)
+
+    def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
+        positions = self.model.positions(start, start + ids.size(1))
+        return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + positions
+
+
+def _sources(src_mask: Tensor) -> _Seen:
+    """The rows of each of B sentences."""
+    lengths = src_mask.sum(1)
+    index = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(src_mask.size(1))
+    return _Seen(index.int().contiguous(), lengths.int())
+
+
+def _with_room(table: Tensor, rows: int) -> Tensor:
+    """The table, or a larger one that begins with it."""
+    if rows <= len(table):
+        return table
+    larger = table.new_empty(max(rows, 2 * len(table)), table.size(1))
+    larger[: len(table)] = table
+    return larger

@@ -1,0 +1,130 @@
+"""The packed Transformer is the Transformer: the same logits at every step of a search, whatever its rows do."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import Toy
+from small_models import CONFIG, all_configs, mask_of, model_of
+from torch import Tensor
+
+import transduce
+from transduce.config import ModelConfig, SearchConfig
+from transduce.kernels import PLAIN, Kernels, compiled
+from transduce.packed import PackedTransformer, Precision
+from transduce.translate import Translator, search
+
+needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
+both = pytest.mark.parametrize("kernels", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
+BOUNDS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 3e-2, "int8": 6e-2}  # relative error of logits
+
+SRC, SRC_MASK = torch.randint(4, 13, (3, 7), generator=torch.Generator().manual_seed(1)), mask_of(7, 3, 5)
+
+
+def logits_of_a_search(config: ModelConfig, precision: Precision, kernels: Kernels) -> tuple[Tensor, Tensor]:
+    """What the model and the packed model say, step by step, while rows are repeated, permuted and dropped."""
+    model = model_of(config, torch.float32)
+    packed = PackedTransformer(model, precision, kernels)
+    generator = torch.Generator().manual_seed(2)
+    with torch.inference_mode():
+        cache = model.start(model.encode(SRC, SRC_MASK), SRC_MASK)
+        packed_cache = packed.start(packed.encode(SRC, SRC_MASK), SRC_MASK)
+        said: list[tuple[Tensor, Tensor]] = []
+        stay = torch.arange(3)
+        rows = stay.repeat_interleave(2)
+        for step in range(20):
+            cache, packed_cache = cache.select(rows, stay), packed_cache.select(rows, stay)
+            assert packed_cache.length == cache.length == step
+            ids = torch.randint(13, (len(rows),), generator=generator)
+            expected, cache = model.decode_step(ids, cache)
+            found, packed_cache = packed.decode_step(ids, packed_cache)
+            said.append((expected, found))
+            stay = torch.tensor([0, 2]) if step == 7 else torch.arange(len(stay))
+            beams = torch.randint(2, (len(stay), 2), generator=generator)
+            rows = (2 * stay[:, None] + beams).flatten()
+    return torch.cat([expected for expected, _ in said]), torch.cat([found for _, found in said])
+
+
+@both
+@all_configs
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_the_packed_model_says_what_the_model_says(config: ModelConfig, precision: Precision, kernels: Kernels) -> None:
+    expected, found = logits_of_a_search(config, precision, kernels)
+    error = ((found - expected).norm() / expected.norm()).item()
+    assert error < BOUNDS[precision]
+    assert precision == "fp32" or error > 1e-5  # it does compute in what it was asked for
+
+
+@both
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"positions": "learned", "max_positions": 30},
+        {"positions": "tensor2tensor"},
+        {"attention_bias": False},
+        {"tie_src_tgt": False, "tie_output": False},
+        {"dropout": 0.3, "attention_dropout": 0.3, "ffn_dropout": 0.3},
+    ],
+    ids=lambda change: "+".join(change),
+)
+def test_so_it_does_in_every_architecture(change: dict[str, object], kernels: Kernels) -> None:
+    expected, found = logits_of_a_search(replace(CONFIG, **change), "fp32", kernels)  # pyright: ignore[reportArgumentType]
+    assert ((found - expected).norm() / expected.norm()).item() < BOUNDS["fp32"]
+
+
+@both
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_rows_are_independent_of_one_another(precision: Precision, kernels: Kernels) -> None:
+    """int8 and all: a sentence alone gets the logits that it gets in a batch."""
+    packed = PackedTransformer(model_of(CONFIG, torch.float32), precision, kernels)
+
+    def logits(src: Tensor, src_mask: Tensor) -> Tensor:
+        cache = packed.start(packed.encode(src, src_mask), src_mask)
+        said = []
+        for token in range(4, 9):
+            found, cache = packed.decode_step(torch.full((len(src),), token), cache)
+            said.append(found)
+        return torch.stack(said, dim=1)
+
+    with torch.inference_mode():
+        together = logits(SRC, SRC_MASK)
+        for i, length in enumerate((7, 3, 5)):
+            alone = logits(SRC[i : i + 1, :length], SRC_MASK[i : i + 1, :length])[0]
+            torch.testing.assert_close(alone, together[i], rtol=0, atol=1e-6 if precision == "fp32" else 1e-5)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_search_finds_the_same(toy: Toy, precision: str, beam_size: int) -> None:
+    """A trained model is sure of itself, so that even rounding to 8 bits changes no token."""
+    packed = transduce.load(toy.model, precision=precision)
+    (model,) = packed.models
+    lines = ["a b c", "d", "f e d c b a", "j i", "g h i j", "b c d e f g h i j a b c"] * 20
+    sources = packed.tokenizer.encode_batch(lines)
+    ask = SearchConfig(beam_size=beam_size)
+    expected = search([model], sources, ask)
+    found = search([PackedTransformer(model, packed.precision)], sources, ask)  # pyright: ignore[reportArgumentType]
+    assert [best.ids for best, *_ in found] == [best.ids for best, *_ in expected]
+    for (a, *_), (b, *_) in zip(found, expected, strict=True):
+        assert a.score == pytest.approx(b.score, abs=1e-4 if precision == "fp32" else 5e-2)
+
+
+def test_threads_change_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that are searched side by side come back in their order, and torch keeps its threads."""
+    translator: Translator = transduce.load(toy.model, precision="int8")
+    lines = [" ".join("abcdefghij"[: 1 + i % 10]) for i in range(60)]
+    monkeypatch.setattr("transduce.translate.BATCH_TOKENS", 60)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = translator.translate(lines)
+        torch.set_num_threads(3)
+        assert translator.translate(lines) == expected
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_auto_says_what_it_chose(toy: Toy) -> None:
+    chosen = transduce.load(toy.model, precision="auto").precision
+    assert chosen == "int8" if compiled() is not None else chosen in ("bf16", "fp32")
