@@ -62,6 +62,7 @@ def test_the_packed_model_says_what_the_model_says(config: ModelConfig, precisio
         {"positions": "learned", "max_positions": 30},
         {"positions": "tensor2tensor"},
         {"attention_bias": False},
+        {"activation": "swish", "output_bias": True},
         {"tie_src_tgt": False, "tie_output": False},
         {"dropout": 0.3, "attention_dropout": 0.3, "ffn_dropout": 0.3},
     ],

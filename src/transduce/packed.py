@@ -90,6 +90,8 @@ class _Layer:
         self.self_attention = _Attention(layer.self_attention, precision, kernels, cross=False)
         self.cross_attention = _Attention(layer.cross_attention, precision, kernels, cross=True) if decoder else None
         self.w_1 = _linear([layer.feed_forward.w_1], precision, kernels)
+        self.relu = layer.feed_forward.activation is F.relu
+        self.activation = nn.Identity() if self.relu else layer.feed_forward.activation
         self.w_2 = _linear([layer.feed_forward.w_2], precision, kernels)
         self.norms = [_Norm(cast(Residual, residual)) for residual in layer.residuals]
 
@@ -108,7 +110,8 @@ class _Layer:
 
     def feed_forward(self, x: Tensor) -> Tensor:
         norm = self.norms[-1]
-        return norm.after(self.w_2(self.w_1(norm.before(x), True, None), False, x))
+        inner = self.activation(self.w_1(norm.before(x), self.relu, None))
+        return norm.after(self.w_2(inner, False, x))
 
 
 @dataclass(frozen=True)
