@@ -25,13 +25,14 @@ from typing import IO, Any
 
 import msgspec
 
-from transduce import text
+from transduce import corpora, text
 from transduce.config import Config
+from transduce.corpora import Corpus
 from transduce.errors import UserError
 from transduce.log import reports
 from transduce.recipes import configure
 from transduce.report import duration, parameter_count
-from transduce.run import missing_files
+from transduce.scores import check_settings
 from transduce.stopping import StopSignal
 from transduce.study.results import Results, cores, visible_gpus
 
@@ -48,13 +49,14 @@ class Texts:
     language: str = "en"
 
     def read(self) -> dict[str, str]:
-        """The hashes of the texts, by their names; UserError for all that keeps them from being used."""
+        """The hashes of the texts, by their names. UserError for what keeps texts or language from being used."""
         given = {"training text": self.train, "validation text": self.valid}
         if self.test:
             given["test text"] = self.test
-        missing = missing_files([path for pair in given.values() for path in pair])
-        if missing:
-            raise UserError(*missing)
+        found = corpora.problems([Corpus(*pair) for pair in given.values()])
+        if found:
+            raise UserError(*found)
+        check_settings(language=self.language, tokenize="13a")
         for pair in given.values():
             for _ in text.read_pairs(*pair):
                 pass
@@ -133,7 +135,8 @@ def run_cells(cells: Sequence[Cell], texts: Texts, results: Results, *, jobs: in
                     results.record(work.cell.name, "failed", **work.origin(), why=work.problem)
                 elif work.is_done:
                     results.record(work.cell.name, "done", **work.origin(), **work.figures())
-            line.show(lambda: pace.in_words(running, queue))
+            if running:
+                line.show(lambda: pace.in_words(running, queue))
             time.sleep(0.1)
     if stop.wanted:
         raise KeyboardInterrupt

@@ -1,9 +1,9 @@
 """`transduce study ...`: the arguments of the studies."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from transduce.errors import UserError
 
@@ -49,8 +49,8 @@ def table3(
     test: tuple[Path, Path] | None = None,
     language: str = "en",
     scale: Literal["small", "paper"] = "small",
-    rows: list[str] | None = None,
-    seeds: list[int] | None = None,
+    rows: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    seeds: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
     jobs: int | None = None,
 ) -> None:
     """Table 3: train and judge every variation on the base model.
@@ -81,6 +81,8 @@ def table3(
     from transduce.study.cells import Texts
     from transduce.study.table3 import run_table3
 
+    if seeds is not None and len({*seeds}) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: a seed is there twice")
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs {jobs}: expected 1 or more")
     run_table3(Texts(train, valid, test, language), out, scale=scale, rows=rows, seeds=seeds, jobs=jobs)

@@ -54,19 +54,24 @@ PAPER = {
 }
 RECIPE = {"small": "small-table3-", "paper": "vaswani2017-table3-"}
 
-# Three seeds where a spread is asked for; then one row of each kind, so that a study that is stopped early shows most.
+# The order of the trainings (row, seed), so that a study that is stopped early shows most: a first spread, then one row
+# of each kind, a better spread, and the dearest rows last.
 THRICE = ("base", "n2", "dropout0")
-ORDER = (
-    *(THRICE),
-    *("h1", "dk16", "d256", "smoothing0", "learned", "ff1024", "dropout0.2", "smoothing0.2", "n4", "h4", "ff4096"),
-    *("dk32", "h16", "n8", "h32", "d1024", "big"),
+ONCE = ("h1", "dk16", "d256", "smoothing0", "learned", "ff1024", "dropout0.2", "smoothing0.2", "n4", "h4", "ff4096")
+ONCE_LATER = ("dk32", "h16", "n8", "h32")
+DEAREST = ("d1024", "big")
+PLAN = (
+    *((row, seed) for seed in (1, 2) for row in THRICE),
+    *((row, 1) for row in (*ONCE, *ONCE_LATER)),
+    *((row, 3) for row in THRICE),
+    *((row, 1) for row in DEAREST),
 )
 
 
 def cells(scale: Scale, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[Cell]:
     """The trainings of the table, in the order in which they run.
 
-    rows: None means all. seeds: of each row; None means 1, 2 and 3 for the rows of `THRICE`, 1 for the others.
+    rows: None means all. seeds: of each row; None means those of `PLAN`.
     Raises UserError for a row that the table does not have.
     """
     unknown = [row for row in rows or () if row not in PAPER]
@@ -75,13 +80,9 @@ def cells(scale: Scale, rows: Sequence[str] | None = None, seeds: Sequence[int] 
             *(f"--rows {row}: Table 3 has no such row{nearest(row, PAPER)}" for row in unknown),
             f"its rows are {' '.join(PAPER)}",
         )
-    chosen = [row for row in ORDER if rows is None or row in rows]
-    made = [
-        Cell(row, seed, RECIPE[scale] + row)
-        for row in chosen
-        for seed in seeds or ((1, 2, 3) if row in THRICE else (1,))
-    ]
-    return made if seeds else sorted(made, key=lambda cell: (cell.row not in THRICE, cell.seed))
+    order = dict.fromkeys(row for row, _ in PLAN)
+    plan = PLAN if seeds is None else [(row, seed) for seed in seeds for row in order]
+    return [Cell(row, seed, RECIPE[scale] + row) for row, seed in plan if rows is None or row in rows]
 
 
 def run_table3(
