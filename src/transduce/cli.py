@@ -432,7 +432,7 @@ def evaluate(
     help_epilogue="""Examples:
   transduce average run --last 5 --out averaged""",
 )
-def average(run: Path, *, last: int, out: Path) -> None:
+def average(run: Path, *, last: int, out: Path, until: int | None = None) -> None:
     """Make a model of the mean of a run's newest checkpoints.
 
     Parameters
@@ -443,10 +443,12 @@ def average(run: Path, *, last: int, out: Path) -> None:
         How many of its newest checkpoints.
     out
         The new model folder.
+    until
+        A step, after which checkpoints are left out.
     """
     from transduce.run import average_run
 
-    average_run(run, last=last, out=out)
+    average_run(run, last=last, out=out, until=until)
 
 
 # ---- report ------------------------------------------------------------------------------------------------------

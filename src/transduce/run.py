@@ -187,10 +187,11 @@ def holds(folder: Path, tensors: dict[str, Tensor], config: Config | None = None
     return same_config and found.keys() == tensors.keys() and all(found[name].equal(tensors[name]) for name in found)
 
 
-def average_run(run: Path, *, last: int, out: Path) -> None:
+def average_run(run: Path, *, last: int, out: Path, until: int | None = None) -> None:
     """Write the mean of the newest `last` checkpoints of `run` (§6.1) as the model folder `out`.
 
-    Raises UserError if there are not so many, or `out` is there already.
+    until: the step after which checkpoints are left out. Raises UserError if there are not so many, or `out` is there
+    already.
     """
     if not checkpoints(run):
         raise UserError(f"{run} holds no checkpoints; give the folder of a training run, as train's --out")
@@ -198,8 +199,10 @@ def average_run(run: Path, *, last: int, out: Path) -> None:
         raise UserError(f"{out} exists already; give the name of a new folder")
     config = from_json((run / "config.json").read_bytes(), run / "config.json")
     paths = regular_checkpoints(run, config.train.checkpoint_every_steps)
+    paths = [path for path in paths if until is None or step_of(path) <= until]
     if not 1 <= last <= len(paths):
-        raise UserError(f"--last {last}, but {run} has {len(paths)} checkpoints; expected 1 to {len(paths)}")
+        where = f"up to step {until}" if until is not None else ""
+        raise UserError(f"--last {last}, but {run} has {len(paths)} checkpoints {where}; expected 1 to {len(paths)}")
     tokenizer = run_tokenizer(run, paths[-1])
     state = load_state(paths[-1])
     if state["made_with"]["config"] != made_with(config, tokenizer)["config"]:

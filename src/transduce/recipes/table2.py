@@ -13,19 +13,19 @@ from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, Trai
 def transformer() -> Config:
     """The model of `multi30k-tiny`."""
     model = ModelConfig(vocab_size=None, d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3, norm="pre")
-    return _common(model, lr_factor=0.8, max_steps=2_000)
+    return _common(model, lr_factor=1.2, max_steps=800)
 
 
 def recurrent() -> Config:
     """An LSTM that reads both ways and one that writes, two layers each, with attention; in the place of GNMT."""
     model = ModelConfig(kind="recurrent", vocab_size=None, d_model=176, n_layers=2, dropout=0.3)
-    return _common(model, lr_factor=0.8, max_steps=2_600)
+    return _common(model, lr_factor=2.4, max_steps=1_200)
 
 
 def convolutional() -> Config:
     """Six gated convolutions on each side, with attention in each that writes; in the place of ConvS2S."""
     model = ModelConfig(kind="convolutional", vocab_size=None, d_model=128, n_layers=6, dropout=0.3)
-    return _common(model, lr_factor=0.8, max_steps=2_000)
+    return _common(model, lr_factor=1.2, max_steps=900)
 
 
 def _common(model: ModelConfig, *, lr_factor: float, max_steps: int) -> Config:
@@ -39,6 +39,7 @@ def _common(model: ModelConfig, *, lr_factor: float, max_steps: int) -> Config:
             warmup_steps=200,
             lr_factor=lr_factor,
             precision="bf16",
+            log_every_steps=every,
             evaluate_every_steps=5 * every,
             checkpoint_every_steps=every,
             keep_checkpoints=max_steps // every + 1,

@@ -35,6 +35,49 @@ def table1(*, out: Path = Path("table1")) -> None:
 
 @app.command(
     help_epilogue="""Examples:
+  transduce study table2 --train train.en train.de \\
+      --valid valid.en valid.de --test test.en test.de \\
+      --language de --out table2""",
+)
+def table2(
+    *,
+    train: tuple[Path, Path],
+    valid: tuple[Path, Path],
+    test: tuple[Path, Path],
+    out: Path,
+    language: str = "en",
+    jobs: int | None = None,
+) -> None:
+    """Table 2: train the Transformer, an LSTM and a convolutional model; judge them at equal time and equal FLOPs.
+
+    The same command goes on with a study that was interrupted.
+
+    Parameters
+    ----------
+    train
+        Source and target text to learn from.
+    valid
+        Source and target text to judge by while training.
+    test
+        Source and target text that the systems are judged by, once.
+    out
+        Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
+    language
+        Language of the target text, such as de: the rules of the Moses tokenizer.
+    jobs
+        How many systems train side by side; default: one on each GPU, or one on a machine without.
+    """
+    from transduce.study.cells import Texts
+    from transduce.study.table2 import run_table2
+
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs {jobs}: expected 1 or more")
+    run_table2(Texts(train, valid, test, language), out, jobs=jobs)
+    _tell(out)
+
+
+@app.command(
+    help_epilogue="""Examples:
   transduce study table3 --train train.en train.de \\
       --valid valid.en valid.de --language de --out table3
   transduce study table3 --train train.en train.de \\

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from transduce.chart import Axis, axes, log_axis, round_numbers, stretched, strokes
+from transduce.chart import Axis, axes, linear_axis, log_axis, round_numbers, stretched, strokes
 
 COLOURS = ("first", "second", "third", "fourth")
 ROW = 24  # pixels
@@ -18,10 +18,24 @@ def powers_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     sizes = sorted({size for curve in curves.values() for size, _ in curve})
     across = log_axis(sizes)
     across = Axis(across.low, across.high, sizes, [f"{size:,.0f}" for size in sizes], logarithmic=True)
-    up = log_axis([cost for curve in curves.values() for _, cost in curve])
+    return _curves(curves, across, log_axis(_heights(curves)))
+
+
+def courses_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Curves of positive points: what has been spent, from 0 on, and what it gave, on a logarithmic axis."""
+    spent = linear_axis([x for curve in curves.values() for x, _ in curve])
+    return _curves(curves, spent, log_axis(_heights(curves)))
+
+
+def _heights(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[float]:
+    return [y for curve in curves.values() for _, y in curve]
+
+
+def _curves(curves: Mapping[str, Sequence[tuple[float, float]]], across: Axis, up: Axis) -> str:
+    """Axes, and for each curve a line with a dot at every point."""
     parts = ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
     for colour, curve in zip(COLOURS, curves.values(), strict=False):
-        places = [(across.place(size), 1 - up.place(cost)) for size, cost in curve]
+        places = [(across.place(x), 1 - up.place(y)) for x, y in curve]
         parts.append(stretched(f'<path class="{colour}" d="{strokes(places)}"/>'))
         parts += [f'<circle class="{colour}" cx="{100 * x:.2f}%" cy="{100 * y:.2f}%" r="2.5"/>' for x, y in places]
     return "\n".join(parts)
