@@ -1,14 +1,31 @@
 """Table 1: its four layers against plain versions of themselves, and what is counted on them against arithmetic."""
 
+import json
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from transduce.errors import UserError
+from transduce.study import table1
 from transduce.study.layers import Convolutional, Recurrent, RestrictedSelfAttention, SelfAttention
-from transduce.study.table1 import KERNEL, KINDS, WINDOW, exponent, kept_bytes, path_length, sequential_operations
+from transduce.study.page import markdown
+from transduce.study.results import Results, read_results
+from transduce.study.table1 import (
+    KERNEL,
+    KINDS,
+    WINDOW,
+    exponent,
+    kept_bytes,
+    path_length,
+    report,
+    run_table1,
+    sequential_operations,
+)
 
 KIND = {kind.name: kind for kind in KINDS}
 
@@ -76,3 +93,58 @@ def test_memory_grows_as_the_shapes_say() -> None:
 def test_a_window_has_a_middle(make: object) -> None:
     with pytest.raises(ValueError, match="odd"):
         make()  # type: ignore[operator]
+
+
+# ---- the study ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that take no time."""
+    for name, value in {"LENGTHS": (64, 128), "WIDTHS": (8, 16), "COUNTED": (4, 66), "REPEATS": 1}.items():
+        monkeypatch.setattr(table1, name, value)
+
+
+def test_the_study_has_every_layer(tmp_path: Path, brief: None) -> None:
+    run_table1(tmp_path)
+    layers = json.loads((tmp_path / "results.json").read_text("utf-8"))["layers"]
+    assert layers.keys() == {"self_attention", "restricted", "recurrent", "convolutional"}
+    for layer in layers.values():
+        exponents = [layer[f"{cost}_exponent_{size}"] for cost in ("time", "memory") for size in ("n", "d")]
+        assert all(isinstance(value, float) for value in exponents) and len(layer["points"]["n"]) == 2
+    assert {name: (layer["sequential_ops"], layer["path_length"]) for name, layer in layers.items()} == {
+        "self_attention": (2, 1),
+        "restricted": (2, 3),
+        "recurrent": (66, 66),
+        "convolutional": (1, 4),
+    }
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert "4 of 4 measured" in text and "log_k n" in text and "not run" not in text
+    assert (tmp_path / "report.html").read_text("utf-8").count("<path") == 2 * 4
+
+
+def test_a_layer_that_is_there_is_not_measured_again(
+    tmp_path: Path, brief: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = table1.measured
+
+    def until_the_third(kind: table1.Kind) -> dict[str, Any]:
+        if kind.name == "convolutional":
+            raise KeyboardInterrupt
+        return real(kind)
+
+    monkeypatch.setattr(table1, "measured", until_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        run_table1(tmp_path)
+    before = read_results(tmp_path / "results.json").cells
+    assert [cell["status"] for cell in before.values()] == ["done", "done", "not run", "not run"]
+    assert "2 of 4 measured" in markdown(report(read_results(tmp_path / "results.json")))
+    monkeypatch.setattr(table1, "measured", real)
+    after = run_table1(tmp_path).cells
+    assert after["recurrent"] == before["recurrent"] and after["convolutional"]["status"] == "done"
+
+
+def test_a_study_of_other_sizes_is_refused(tmp_path: Path) -> None:
+    Results(tmp_path / "results.json", "table1", {"window": 63}).save()
+    with pytest.raises(UserError, match="another .*window"):
+        run_table1(tmp_path)

@@ -92,8 +92,9 @@ def _panel(title: str, values: Sequence[float], rows: int) -> Iterator[str]:
     for tick, label in zip(axis.ticks, axis.labels, strict=True):
         x = f"{100 * axis.place(tick):.2f}%"
         kind = ' class="base"' if label == "0" else ""
+        anchor = {axis.low: "start", axis.high: "end"}.get(tick, "middle")  # or panels would meet on a phone
         yield f'<line{kind} x1="{x}" x2="{x}" y1="{ROW}" y2="{bottom}"/>'
-        yield f'<text x="{x}" y="{bottom}" dy="1.25em" text-anchor="middle">{label}</text>'
+        yield f'<text x="{x}" y="{bottom}" dy="1.25em" text-anchor="{anchor}">{label}</text>'
     for row in range(rows):
         yield f'<line x1="0" x2="100%" y1="{_middle(row)}" y2="{_middle(row)}"/>'
 
