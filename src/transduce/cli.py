@@ -45,6 +45,9 @@ def main() -> None:
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
+    except ConnectionError as problem:
+        print(f"transduce: {_in_words(problem)}", file=sys.stderr, flush=True)
+        os._exit(3)  # at once: threads that wait for lost ranks hold up an orderly end, or abort it
     except OSError as problem:
         _drop_output()
         _stop(_in_words(problem), 3)
