@@ -177,16 +177,18 @@ def sums() -> list[Any]:
         return found
 
 
-def summed_gradients(bucket_bytes: int) -> list[list[float]]:
-    """Three parameters, of which only the last rank has a gradient of the second."""
-    distributed.BUCKET_BYTES = bucket_bytes
+def summed_gradients() -> list[list[list[float]]]:
+    """Of three parameters, with buckets of three sizes. Only the last rank has a gradient of the second parameter."""
+    found = []
     with distributed.joined():
-        parameters = [torch.nn.Parameter(torch.zeros(size)) for size in ((2, 2), (3,), (1,))]
-        for number, parameter in enumerate(parameters):
-            if number != 1 or distributed.rank() == distributed.ranks() - 1:
-                parameter.grad = torch.full_like(parameter, 10.0**number * (1 + distributed.rank()))
-        distributed.sum_gradients(parameters)
-        return [parameter.grad.flatten().tolist() for parameter in parameters if parameter.grad is not None]
+        for distributed.BUCKET_BYTES in (1, 16, 1 << 20):
+            parameters = [torch.nn.Parameter(torch.zeros(size)) for size in ((2, 2), (3,), (1,))]
+            for number, parameter in enumerate(parameters):
+                if number != 1 or distributed.rank() == distributed.ranks() - 1:
+                    parameter.grad = torch.full_like(parameter, 10.0**number * (1 + distributed.rank()))
+            distributed.sum_gradients(parameters)
+            found.append([parameter.grad.flatten().tolist() for parameter in parameters if parameter.grad is not None])
+    return found
 
 
 def others_wait(seconds: float, *, dies: bool = False) -> str:
