@@ -201,7 +201,7 @@ def live(config: Config, texts: Texts, out: Path, trap: Trap | None, report: Pat
 
 # ---- how a run ends ----------------------------------------------------------------------------------------------
 
-TIMES = ("seconds", "tokens_per_second")
+TIMES = ("seconds", "processor_seconds", "tokens_per_second")
 
 
 def ending(run: Path) -> dict[str, Any]:
