@@ -14,7 +14,7 @@ from conftest import ROOT, Finished, Toy, needs_dev_full, run_transduce, write_l
 
 import transduce
 
-COMMANDS = ("demo", "check", "train", "translate", "score", "evaluate", "average", "report")
+COMMANDS = ("demo", "check", "train", "translate", "score", "evaluate", "average", "export", "report")
 
 
 def imported_by(code: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_help_lists_the_commands_and_does_not_load_torch(cli: Callable[..., Fini
 
 
 def test_what_needs_no_model_does_not_load_torch() -> None:
-    modules = ("text", "tokens", "config", "errors", "scores", "evaluate")
+    modules = ("text", "tokens", "config", "errors", "scores", "evaluate", "hypotheses", "lines", "pipe", "engine")
     assert "torch" not in imported_by(f"import {', '.join(f'transduce.{module}' for module in modules)}")
     assert imported_by("import transduce") == []
 

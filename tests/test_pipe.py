@@ -19,7 +19,7 @@ import transduce
 from transduce import Sampling, UserError
 from transduce.pipe import Ask, run_filter, translations
 
-PLAIN = Ask(beam_size=None, alpha=None, n_best=1, sampling=None, seed=1, precision="fp32", json=False)
+PLAIN = Ask(beam_size=None, alpha=None, n_best=1, sampling=None, seed=1, precision="fp32", engine=None, json=False)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_the_number_of_lines_never_changes(model: transduce.Translator, count: i
     rng = random.Random(count)
     lines = [" ".join(rng.sample("abcdefghij", rng.randrange(4))) for _ in range(count)]
     content = "".join(line + "\n" for line in lines).encode()
-    ask = Ask(beam_size=1, alpha=None, n_best=1, sampling=None, seed=1, precision="fp32", json=False)
+    ask = Ask(beam_size=1, alpha=None, n_best=1, sampling=None, seed=1, precision="fp32", engine=None, json=False)
     found = [t.text for t in translations(model, io.BytesIO(content), "memory", ask)]
     assert len(found) == count
     assert sum(a == turned(b) for a, b in zip(found, lines, strict=True)) >= 0.98 * count
@@ -227,7 +227,14 @@ def test_a_draw_does_not_depend_on_how_the_lines_arrive(model: transduce.Transla
             return super().__next__()
 
     ask = Ask(
-        beam_size=None, alpha=None, n_best=1, sampling=Sampling(temperature=3), seed=5, precision="fp32", json=False
+        beam_size=None,
+        alpha=None,
+        n_best=1,
+        sampling=Sampling(temperature=3),
+        seed=5,
+        precision="fp32",
+        engine=None,
+        json=False,
     )
     content = b"a b c d\n" * 60
     at_once, slowly = (

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter, Token
 from rich.console import Console
@@ -273,7 +273,8 @@ def translate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
+    engine: Literal["torch", "ctranslate2"] | None = None,
     json: bool = False,
 ) -> None:
     """Translate lines: one line in, one line out, in the same order, answered as they come. Blank lines stay blank.
@@ -301,7 +302,10 @@ def translate(
     seed
         Of sampling; the same seed draws the same. Default: 1.
     precision
-        fp32; bf16; int8, on CPUs; or auto, what this machine does fastest, which is then told.
+        fp32; bf16; int8, on CPUs; or auto, what this machine does fastest, which is then told. Default: fp32, or that
+        of an exported model's weights.
+    engine
+        torch, or ctranslate2 for a model exported to it. Default: what the folder is for.
     json
         One JSON object per line, with scores, tokens and alternatives.
     """
@@ -318,7 +322,7 @@ def translate(
 
     sampling = Sampling(1.0 if temperature is None else temperature, top_k, top_p) if samples else None
     seed = 1 if seed is None else seed
-    run_filter(models, input, output, Ask(beam_size, alpha, n_best, sampling, seed, precision, json))
+    run_filter(models, input, output, Ask(beam_size, alpha, n_best, sampling, seed, precision, engine, json))
 
 
 # ---- score -------------------------------------------------------------------------------------------------------
@@ -452,6 +456,33 @@ def average(run: Path, *, last: int, out: Path, until: int | None = None) -> Non
     from transduce.run import average_run
 
     average_run(run, last=last, out=out, until=until)
+
+
+# ---- export ------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    help_epilogue="""Examples:
+  transduce export run/model --to ctranslate2 --out exported
+  transduce translate exported < input.en > output.de""",
+)
+def export(model: Path, out: Path, *, to: Literal["ctranslate2"], precision: str = "fp32") -> None:
+    """Write a model for another program, and try there whether it computes the same.
+
+    Parameters
+    ----------
+    model
+        A model folder, such as run/model.
+    out
+        The new folder.
+    to
+        ctranslate2: translate then uses it without PyTorch.
+    precision
+        Of the weights on disk: fp32, or int8, which is a quarter of the size and rounds.
+    """
+    from transduce.export import export_ctranslate2
+
+    print(export_ctranslate2(model, out, precision), file=sys.stderr)
 
 
 # ---- report ------------------------------------------------------------------------------------------------------

@@ -206,12 +206,12 @@ def _manifest(path: Path) -> dict[str, _Entry]:
 
 def _place(path: Path, name: str, entry: _Entry) -> Path:
     file = path / name
-    if not re.fullmatch(r"[a-z]+\.(json|safetensors)", name) or file.is_symlink():
+    if not re.fullmatch(r"[a-z0-9_]+\.(json|safetensors|bin)", name) or file.is_symlink():
         raise UserError(f"{path}/manifest.json lists {name!r}, which is not a file of a transduce folder")
     if not file.is_file() or file.stat().st_size != entry.size:
         found = f"has {file.stat().st_size} bytes" if file.is_file() else "is missing"
         raise UserError(f"{file} {found}, expected {entry.size} bytes; the folder is incomplete, use another copy")
-    most = MAX_TOKENIZER_BYTES if name == "tokenizer.json" else MAX_JSON_BYTES
+    most = MAX_TOKENIZER_BYTES if name in ("tokenizer.json", "shared_vocabulary.json") else MAX_JSON_BYTES
     if file.suffix == ".json" and entry.size > most:
         raise UserError(f"{file} has {entry.size:,} bytes, expected at most {most:,}; use another copy")
     return file

@@ -6,32 +6,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from transduce import engine
 from transduce.errors import UserError
 from transduce.hypotheses import Sampling
-from transduce.kernels import keep_freed_memory
 from transduce.lines import Translation
 from transduce.text import arriving_lines, count_lines
-from transduce.translate import Translator, load
+
+if TYPE_CHECKING:
+    from transduce.translate import Translator
+
+Engine = Literal["torch", "ctranslate2"]
 
 CHUNK_LINES = 1_024  # read ahead, translated together and then written
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What the command line asks of a translation. sampling: None: search."""
+    """What the command line asks of a translation. sampling: None: search; precision, engine: None: the folder's."""
 
     beam_size: int | None
     alpha: float | None
     n_best: int
     sampling: Sampling | None
     seed: int
-    precision: str
+    precision: str | None
+    engine: Engine | None
     json: bool
 
 
@@ -43,10 +48,7 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
     _check_files(source, target)
     # A pipe can be read only once. Counting also says at once if a file cannot be read.
     lines = None if source is None or source.is_fifo() else count_lines(source)
-    keep_freed_memory()
-    translator = load(*models, precision=ask.precision)
-    if ask.precision == "auto":
-        print(f"transduce: precision {translator.precision}", file=sys.stderr)
+    translator = _load(models, ask)
     translator.settings(ask.beam_size, ask.alpha, ask.n_best)
     with ExitStack() as stack:
         # Never closed, and not sys.stdin: a thread reads it, maybe still waiting for a line when this program ends.
@@ -76,18 +78,42 @@ def _check_files(source: Path | None, target: Path | None) -> None:
         raise UserError(f"--output {target} is the input file; give another name")
 
 
-def translations(translator: Translator, reading: BinaryIO, name: str, ask: Ask) -> Iterator[Translation]:
+def _load(models: Sequence[Path], ask: Ask) -> "Translator | engine.ExportedTranslator":
+    """The models on the engine that was asked for, or the one that their folder is for."""
+    exported = [path for path in models if engine.is_exported(path)]
+    if ask.engine == "torch" and exported:
+        raise UserError(f"{exported[0]} is for --engine ctranslate2; give the model that it was made of")
+    if ask.engine != "ctranslate2" and not exported:
+        from transduce.kernels import keep_freed_memory
+        from transduce.translate import load
+
+        keep_freed_memory()
+        translator = load(*models, precision=ask.precision or "fp32")
+        if ask.precision == "auto":
+            print(f"transduce: precision {translator.precision}", file=sys.stderr)
+        return translator
+    if len(models) != 1:
+        raise UserError(f"{len(models)} models: CTranslate2 takes one; an ensemble needs --engine torch")
+    if ask.sampling is not None:
+        raise UserError("--temperature, --top-k and --top-p need --engine torch and the model that was exported")
+    return engine.load(models[0], precision=ask.precision)
+
+
+def translations(
+    translator: "Translator | engine.ExportedTranslator", reading: BinaryIO, name: str, ask: Ask
+) -> Iterator[Translation]:
     """The translation of each line of a stream, in order."""
     done = 0
     for lines in arriving_lines(reading, name, at_most=CHUNK_LINES):
+        drawing: dict[str, Any] = {}
+        if ask.sampling is not None:
+            drawing = {"sampling": ask.sampling, "seed": ask.seed, "first_number": done}
         yield from translator.translate(
             lines,
             beam_size=ask.beam_size,
             alpha=ask.alpha,
             n_best=ask.n_best,
-            sampling=ask.sampling,
-            seed=ask.seed,
-            first_number=done,
+            **drawing,
         )
         done += len(lines)
 

@@ -116,6 +116,11 @@ class Tokenizer:
         return pieces if self.kind == "bpe" else [_readable(piece) for piece in pieces]
 
     @property
+    def vocabulary(self) -> list[str]:
+        """The pieces by id, as they are on disk; no two are alike."""
+        return self._pieces
+
+    @property
     def sha256(self) -> str:
         """The SHA-256 of the saved file, in hexadecimal."""
         return hashlib.sha256(self._text.encode()).hexdigest()
