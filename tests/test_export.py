@@ -15,9 +15,9 @@ from small_models import disturb
 
 import transduce
 from transduce import UserError
+from transduce.baselines import build
 from transduce.checkpoint import LoadedModel, load_model, save_model, weights
 from transduce.config import Config, DataConfig, ModelConfig, SearchConfig
-from transduce.model import Transformer
 from transduce.tokens import Tokenizer
 from transduce.translate import Translator
 
@@ -37,7 +37,7 @@ def random_model(model: ModelConfig, kind: Any = "bpe") -> LoadedModel:
     data = DataConfig(tokenizer=kind, vocab_size=600, max_tokens=40)
     config = Config(model=model, data=data, search=SearchConfig(max_extra_tokens=8, beam_size=1))
     torch.manual_seed(1)
-    made = Transformer(model).eval()
+    made = build(model).eval()
     disturb(made)
     return LoadedModel(made, config, tokenizer)
 
@@ -168,6 +168,9 @@ def test_what_the_engine_cannot_do(arguments: list[str], message: str, turner: P
 def test_heads_of_another_width_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="d_k=4 and d_v=8"):
         exported(random_model(replace(CONFIG, d_k=4)), tmp_path)
+    rival = random_model(ModelConfig(kind="recurrent", vocab_size=None, d_model=32, n_layers=2, dropout=0.0))
+    with pytest.raises(UserError, match="'recurrent': only a Transformer"):
+        exported(rival, tmp_path / "rival")
     with pytest.raises(UserError, match="'fp16'"):
         exported(random_model(CONFIG), tmp_path, "fp16")
     assert not (tmp_path / "out").exists()

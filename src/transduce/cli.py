@@ -464,7 +464,7 @@ def average(run: Path, *, last: int, out: Path, until: int | None = None) -> Non
 @app.command(
     help_epilogue="""Examples:
   transduce export run/model --to ctranslate2 --out exported
-  transduce translate exported < input.en > output.de""",
+  transduce export run/model --to ctranslate2 --out small --precision int8""",
 )
 def export(model: Path, out: Path, *, to: Literal["ctranslate2"], precision: str = "fp32") -> None:
     """Write a model for another program, and try there whether it computes the same.

@@ -19,7 +19,7 @@ from torch import nn
 
 from transduce.batches import collate
 from transduce.checkpoint import LoadedModel, load_model
-from transduce.config import to_json
+from transduce.config import ModelConfig, to_json
 from transduce.engine import import_ctranslate2
 from transduce.errors import UserError
 from transduce.folder import write_folder
@@ -44,7 +44,7 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
         raise UserError(f"{out} exists already; give the name of a new folder")
     ctranslate2 = import_ctranslate2()
     loaded = load_model(model)
-    _refuse_unknown(loaded)
+    _refuse_other_heads(loaded.config.model)
     with tempfile.TemporaryDirectory() as folder:
         files = _files(loaded, ctranslate2, Path(folder))
         found = [_tried(loaded, ctranslate2, files, "float32", TOLERANCE)]
@@ -60,8 +60,14 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     return "\n".join(found)
 
 
-def _refuse_unknown(loaded: LoadedModel) -> None:
-    model = loaded.config.model
+def transformer_of(loaded: LoadedModel) -> Transformer:
+    """The model, if it is a Transformer. UserError for its rivals, which other programs do not know."""
+    if not isinstance(loaded.model, Transformer):
+        raise UserError(f"model.kind={loaded.config.model.kind!r}: only a Transformer can be exported")
+    return loaded.model
+
+
+def _refuse_other_heads(model: ModelConfig) -> None:
     d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
     if not d_k == d_v == model.d_model / model.n_heads:
         raise UserError(
@@ -86,7 +92,7 @@ POSITIONS = 1_024  # rows of the table at least: CTranslate2 cannot make more of
 
 def _spec(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
     """The model in the classes of CTranslate2, whose `validate` finds what was left out."""
-    model, config, specs = loaded.model, loaded.config.model, ctranslate2.specs
+    model, config, specs = transformer_of(loaded), loaded.config.model, ctranslate2.specs
     activations = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH}
     spec = specs.TransformerSpec.from_config(
         config.n_layers, config.n_heads, pre_norm=config.norm == "pre", activation=activations[config.activation]
@@ -180,7 +186,7 @@ def _tried(
     sides = [[[loaded.tokenizer.vocabulary[token] for token in ids] for ids in side] for side in (src, tgt)]
     scored = theirs.score_batch(*sides, max_input_length=0)
     found = np.concatenate([result.log_probs for result in scored])
-    return compared(f"CTranslate2 in {compute_type}", found, own_log_probs(loaded.model, src, tgt), tolerance)
+    return compared(f"CTranslate2 in {compute_type}", found, own_log_probs(transformer_of(loaded), src, tgt), tolerance)
 
 
 def compared(what: str, found: np.ndarray, wanted: np.ndarray, tolerance: float) -> str:

@@ -206,7 +206,7 @@ def _manifest(path: Path) -> dict[str, _Entry]:
 
 def _place(path: Path, name: str, entry: _Entry) -> Path:
     file = path / name
-    if not re.fullmatch(r"[a-z0-9_]+\.(json|safetensors|bin)", name) or file.is_symlink():
+    if not re.fullmatch(r"[a-z]+\.(json|safetensors)|model\.bin|shared_vocabulary\.json", name) or file.is_symlink():
         raise UserError(f"{path}/manifest.json lists {name!r}, which is not a file of a transduce folder")
     if not file.is_file() or file.stat().st_size != entry.size:
         found = f"has {file.stat().st_size} bytes" if file.is_file() else "is missing"
