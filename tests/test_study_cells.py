@@ -144,8 +144,10 @@ def test_a_failure_is_told_and_the_others_go_on(
 def test_the_cores_are_shared(tmp_path: Path, texts: Texts, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("transduce.study.cells.cores", lambda: 6)
-    run_cells(cells_of(texts, "x"), texts, results_in(tmp_path / "a"), jobs=2)
+    run_cells(cells_of(texts, "x", "y", "z"), texts, results_in(tmp_path / "a"), jobs=2)
     assert (tmp_path / "a" / "runs" / "x-1" / "environment").read_text() == "3"
+    run_cells(cells_of(texts, "x"), texts, results_in(tmp_path / "c"), jobs=2)  # nobody to share with
+    assert (tmp_path / "c" / "runs" / "x-1" / "environment").read_text() == "6"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run_cells(cells_of(texts, "x"), texts, results_in(tmp_path / "b"))
     assert (tmp_path / "b" / "runs" / "x-1" / "environment").read_text() == "1"
@@ -250,6 +252,26 @@ def test_two_studies_keep_out_of_each_others_way(tmp_path: Path, texts: Texts) -
         with pytest.raises(UserError, match="a study is at work in .*out"):
             run_cells(cells_of(texts, "x"), texts, results_in(tmp_path / "out"))
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_results_that_changed_meanwhile_are_not_written_over(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
+    early = results_in(tmp_path / "out")
+    run_cells(cells_of(texts, "x"), texts, results_in(tmp_path / "out"))
+    with pytest.raises(UserError, match="another study has just been at work"):
+        run_cells(cells_of(texts, "y"), texts, early)
+
+
+def test_trainings_end_with_a_study_that_cannot_write(
+    tmp_path: Path, texts: Texts, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(results: Results, name: str, status: str, **figures: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(Results, "record", refuse)
+    long = cells_of(texts, "long", settings=("train.max_steps=9999",))
+    with pytest.raises(OSError, match="no room"):
+        run_cells([*cells_of(texts, "x"), *long], texts, results_in(tmp_path / "out"), jobs=2)
+    wait_for(lambda: not is_locked(tmp_path / "out" / "runs" / ".lock"))
 
 
 # ---- results.json ------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from transduce.recipes import configure
 from transduce.report import duration, parameter_count
 from transduce.scores import check_settings
 from transduce.stopping import StopSignal
-from transduce.study.results import Results, cores, visible_gpus
+from transduce.study.results import Results, cores, read_results, visible_gpus
 
 Pair = tuple[Path, Path]
 
@@ -112,64 +112,71 @@ def run_cells(cells: Sequence[Cell], texts: Texts, results: Results, *, jobs: in
     if not queue:
         _say(f"{results.path} has all {len(cells)} cells; nothing is left to do")
         return
-    places = _places(jobs)
+    places = _places(jobs, len(queue))
     pace = _Pace(cells, results, len(places))
     running: list[_Work] = []
     failed: list[str] = []
-    with _alone(runs) as lock, StopSignal() as stop, _Line() as line:
+    with _alone(results) as lock, StopSignal() as stop, _Line() as line:
         results.begin([cell.name for cell in cells])
-        while running or (queue and not stop.wanted):
-            while queue and places and not stop.wanted:
-                running.append(queue.pop(0))
-                running[-1].begin(places.pop(0), lock)
-            for work in [*running]:
-                if stop.wanted:
-                    work.stop()
-                if not work.has_ended():
-                    continue
-                running.remove(work)
-                places.append(work.environment)
-                line.say(work.outcome())
-                if work.problem:
-                    failed.append(work.cell.name)
-                    results.record(work.cell.name, "failed", **work.origin(), why=work.problem)
-                elif work.is_done:
-                    results.record(work.cell.name, "done", **work.origin(), **work.figures())
-            if running:
-                line.show(lambda: pace.in_words(running, queue))
-            time.sleep(0.1)
+        try:
+            while running or (queue and not stop.wanted):
+                while queue and places and not stop.wanted:
+                    running.append(queue.pop(0))
+                    running[-1].begin(places.pop(0), lock)
+                for work in [*running]:
+                    if stop.wanted:
+                        work.stop()
+                    if not work.has_ended():
+                        continue
+                    running.remove(work)
+                    places.append(work.environment)
+                    line.say(work.outcome())
+                    if work.problem:
+                        failed.append(work.cell.name)
+                        results.record(work.cell.name, "failed", **work.origin(), why=work.problem)
+                    elif work.is_done:
+                        results.record(work.cell.name, "done", **work.origin(), **work.figures())
+                if running:
+                    line.show(lambda: pace.in_words(running, queue))
+                time.sleep(0.1)
+        finally:  # whatever has happened to us, such as a full disk
+            for work in running:
+                work.stop()
     if stop.wanted:
         raise KeyboardInterrupt
     if failed:
         raise UserError(
             f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}; their logs are in {runs}. "
-            "The same command tries them again"
+            "The same command tries them again, and from the beginning if you remove their folders there"
         )
 
 
-def _places(jobs: int | None) -> list[dict[str, str]]:
-    """For each job the environment of its processes: a GPU of its own as far as there are, or a share of the cores."""
+def _places(jobs: int | None, cells: int) -> list[dict[str, str]]:
+    """For each job the environment of its processes: a GPU, as far as there are, or an equal share of the cores."""
     cards = visible_gpus()
-    count = jobs or len(cards) or 1
-    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // count)))
-    shares = [{**os.environ, "OMP_NUM_THREADS": threads} for _ in range(count)]
-    return [
-        {**share, "CUDA_VISIBLE_DEVICES": cards[i % len(cards)]} if cards else share for i, share in enumerate(shares)
-    ]
+    count = min(jobs or len(cards) or 1, cells)
+    shared = {"OMP_NUM_THREADS": str(max(1, cores() // count)), **os.environ}
+    return [{**shared, **({"CUDA_VISIBLE_DEVICES": cards[i % len(cards)]} if cards else {})} for i in range(count)]
 
 
 @contextmanager
-def _alone(runs: Path) -> Iterator[IO[bytes]]:
-    """Keep other studies out of `runs` until we and all processes that we started have ended."""
-    runs.mkdir(parents=True, exist_ok=True)
-    with (runs / ".lock").open("ab") as lock:
+def _alone(results: Results) -> Iterator[IO[bytes]]:
+    """Keep other studies out of the folder of `results` until we and all processes that we started have ended.
+
+    UserError if one is at work there, or was since `results` were read.
+    """
+    out = results.path.parent
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    with (out / "runs" / ".lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"a study is at work in {runs.parent}, or trainings that one left behind when it was killed: wait for "
-                "them, end them, or give another --out"
+                f"a study is at work in {out}, or trainings that one left behind when it was killed: wait for them, "
+                "end them, or give another --out"
             ) from None
+        if results.path.exists() and read_results(results.path).cells != results.cells:
+            raise UserError(f"another study has just been at work in {out}; give the command again")
         yield lock
 
 
