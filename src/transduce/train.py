@@ -428,7 +428,6 @@ class _Meter:
             "gradient_norm": round(self.gradient_norm, 5),
             "tokens_per_second": round(self.tokens_here / (time.monotonic() - self.started_at)),
             "seconds": round(tally.seconds, 1),
-            "processor_seconds": round(tally.processor_seconds, 2),
         }
 
 
