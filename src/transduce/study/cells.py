@@ -139,9 +139,11 @@ def run_cells(cells: Sequence[Cell], texts: Texts, results: Results, *, jobs: in
                 if running:
                     line.show(lambda: pace.in_words(running, queue))
                 time.sleep(0.1)
-        finally:  # whatever has happened to us, such as a full disk
+        except Exception:  # ours, such as a full disk
             for work in running:
                 work.stop()
+                work.process.wait()
+            raise
     if stop.wanted:
         raise KeyboardInterrupt
     if failed:
