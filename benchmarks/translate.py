@@ -1,0 +1,278 @@
+"""Translation on a CPU beside CTranslate2 and Hugging Face: the same weights, text and number of threads.
+
+    python benchmarks/translate.py MODEL --src test.en --ref test.de [--rounds 5] [--threads 2]
+
+Exports MODEL to both, installs them into a virtual environment of its own (benchmarks/peers), and lets every side
+translate the whole file in turn, round by round, each in a process that has been started and warmed up before. Reading
+and detokenising are part of the time, loading is not. Then each translates single sentences. Best peer: the one with
+the highest median of this run. Writes benchmarks/results/translate.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT / "benchmarks" / "peers" / "translate"
+PACKAGES = ("ctranslate2", "transformers", "torch", "safetensors", "tokenizers", "msgspec", "numpy")
+
+# (lines, beam size) -> their translations
+Translate = Callable[[Sequence[str], int], list[str]]
+
+# ---- the sides, each in a process of its own ---------------------------------------------------------------------
+
+
+def transduce(precision: str, folder: Path, threads: int) -> Translate:
+    import torch
+
+    from transduce import load
+    from transduce.kernels import keep_freed_memory
+
+    keep_freed_memory()
+    torch.set_num_threads(threads)
+    model = load(folder, precision=precision)
+    return lambda lines, beam: [best.text for best in model.translate(lines, beam_size=beam)]
+
+
+def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
+    """kind: compute type, workers x threads of each, sentences a batch, as in "int8,2x1,32"."""
+    import ctranslate2 as peer
+
+    from transduce.tokens import CONTROLS, EOS, Tokenizer
+
+    compute, workers, batch = kind.split(",")
+    inter, intra = (int(part) for part in workers.split("x"))
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    vocabulary, ids = tokenizer.vocabulary, {piece: i for i, piece in enumerate(tokenizer.vocabulary)}
+    model = peer.Translator(str(folder), compute_type=compute, inter_threads=inter, intra_threads=intra)
+
+    def translate(lines: Sequence[str], beam: int) -> list[str]:
+        sources = [[vocabulary[token] for token in source] for source in tokenizer.encode_batch(lines)]
+        found = model.translate_batch(
+            sources, beam_size=beam, max_batch_size=int(batch), length_penalty=1.0, max_decoding_length=128
+        )
+        return [
+            tokenizer.decode([ids[piece] for piece in one.hypotheses[0] if piece != CONTROLS[EOS]]) for one in found
+        ]
+
+    return translate
+
+
+def huggingface(precision: str, folder: Path, threads: int) -> Translate:
+    import torch
+    from transformers import MarianMTModel
+
+    from transduce.tokens import EOS, PAD, Tokenizer
+
+    torch.set_num_threads(threads)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    model = MarianMTModel.from_pretrained(folder, dtype=dtype).eval()
+
+    @torch.inference_mode()
+    def translate(lines: Sequence[str], beam: int) -> list[str]:
+        sources = [[*source, EOS] for source in tokenizer.encode_batch(lines)]
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        outputs = [""] * len(lines)
+        for begin in range(0, len(order), 64):
+            members = order[begin : begin + 64]
+            width = len(sources[members[0]])
+            src = torch.tensor([sources[i] + [PAD] * (width - len(sources[i])) for i in members])
+            mask = (src != PAD).long()
+            made = model.generate(
+                input_ids=src, attention_mask=mask, num_beams=beam, do_sample=False, max_new_tokens=128
+            )
+            for i, row in zip(members, made[:, 1:].tolist(), strict=True):
+                outputs[i] = tokenizer.decode(row[: row.index(EOS)] if EOS in row else row)
+        return outputs
+
+    return translate
+
+
+MAKERS = {"transduce": transduce, "ctranslate2": ctranslate2, "huggingface": huggingface}
+
+
+def work(side: str, folder: Path, threads: int, src: Path, out: Path) -> None:
+    """Answer commands on standard input, a line each: how long it took, in seconds, or a list of them."""
+    program, kind = side.split(" ")
+    translate = MAKERS[program](kind, folder, threads)
+    lines = src.read_text(encoding="utf-8").splitlines()
+    for beam in (4, 1):
+        translate(lines[:8], beam)
+    print("ready", flush=True)
+    for command in sys.stdin:
+        what, beam, count = command.split()
+        if what == "file":
+            began = time.perf_counter()
+            lines = src.read_text(encoding="utf-8").splitlines()[: int(count)]
+            out.write_text("\n".join(translate(lines, int(beam))) + "\n", encoding="utf-8")
+            print(time.perf_counter() - began, flush=True)
+        else:
+            times = []
+            for line in lines[: int(count)]:
+                began = time.perf_counter()
+                translate([line], int(beam))
+                times.append(time.perf_counter() - began)
+            print(json.dumps(times), flush=True)
+
+
+class Side:
+    """A process that translates when it is told to."""
+
+    def __init__(self, name: str, python: str, folder: Path, threads: int, src: Path, out: Path) -> None:
+        self.name, self.out = name, out
+        command = [python, __file__, "work", name, str(folder), str(threads), str(src), str(out)]
+        path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
+        self.answer("ready")
+
+    def answer(self, expected: str = "") -> str:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline().strip():
+            if not expected or line == expected:
+                return line
+        raise RuntimeError(f"{self.name} ended; its message is above")
+
+    def ask(self, what: str, beam: int, count: int) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{what} {beam} {count}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+
+# ---- the run -----------------------------------------------------------------------------------------------------
+
+
+def install() -> str:
+    """The interpreter of the peers' environment, made when it is not there."""
+    python = PEERS / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
+        pip = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *PACKAGES]
+        subprocess.run(pip, check=True)
+    return str(python)
+
+
+def export(model: Path, to: str, folder: Path) -> Path:
+    out = folder / to
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "transduce", "export", str(model), "--to", to, "--out", str(out)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+    if not (out / "tokenizer.json").exists():
+        (out / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+    return out
+
+
+def sides_of(threads: int) -> list[str]:
+    ours = ["transduce fp32", "transduce int8"]
+    shapes = [f"{threads}x1,32", f"{threads}x1,64", f"1x{threads},64"]
+    theirs = [f"ctranslate2 {compute},{shape}" for compute in ("float32", "int8") for shape in shapes]
+    return [*ours, *theirs, "huggingface fp32"]
+
+
+def speeds(sides: Sequence[Side], beam: int, lines: int, rounds: int) -> dict[str, list[float]]:
+    """Sentences a second of each side, round by round."""
+    found: dict[str, list[float]] = {side.name: [] for side in sides}
+    for number in range(rounds):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            seconds = float(side.ask("file", beam, lines))
+            found[side.name].append(lines / seconds)
+            print(
+                f"beam {beam}, round {number + 1}: {side.name:28} {lines / seconds:8.1f} sentences/s", file=sys.stderr
+            )
+    return found
+
+
+def best(found: dict[str, list[float]], *, of: str, without: str = "") -> tuple[str, float]:
+    """The side with the highest median among those whose names begin with `of`."""
+    chosen = {name: statistics.median(values) for name, values in found.items() if name.startswith(of)}
+    name = max(chosen, key=lambda name: chosen[name])
+    return name, chosen[name]
+
+
+def table(found: dict[str, list[float]], title: str) -> str:
+    rows = [f"| {title} | median | least | most |", "|---|---|---|---|"]
+    for name, values in sorted(found.items(), key=lambda item: -statistics.median(item[1])):
+        rows.append(f"| {name} | {statistics.median(values):.1f} | {min(values):.1f} | {max(values):.1f} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--src", type=Path, required=True)
+    parser.add_argument("--ref", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lines", type=int, default=None, help="only so many lines of the file")
+    parser.add_argument("--alone", type=int, default=100, help="sentences translated one by one")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "translate.json")
+    asked = parser.parse_args()
+    references = asked.ref.read_text(encoding="utf-8").splitlines()[: asked.lines]
+    from transduce.scores import bleu
+
+    peers = install()
+    with tempfile.TemporaryDirectory() as temporary:
+        work_folder = Path(temporary)
+        folders = {"transduce": asked.model, "ctranslate2": export(asked.model, "ctranslate2", work_folder)}
+        folders["huggingface"] = export(asked.model, "marian", work_folder)
+        sides = []
+        for i, name in enumerate(sides_of(asked.threads)):
+            program = name.split(" ")[0]
+            python = sys.executable if program == "transduce" else peers
+            sides.append(Side(name, python, folders[program], asked.threads, asked.src, work_folder / f"{i}.txt"))
+        beam4 = speeds(sides, 4, len(references), asked.rounds)
+        scores = {side.name: bleu(side.out.read_text(encoding="utf-8").split("\n")[:-1], references) for side in sides}
+        greedy = speeds(sides, 1, len(references), asked.rounds)
+        alone = {side.name: [1e3 * t for t in json.loads(side.ask("alone", 4, asked.alone))] for side in sides}
+        latencies = {
+            name: (statistics.median(times), statistics.quantiles(times, n=20)[-1]) for name, times in alone.items()
+        }
+    ratios = {
+        "ratio_int8_beam4": best(beam4, of="transduce int8")[1] / best(beam4, of="ctranslate2 int8")[1],
+        "ratio_fp32_beam4": best(beam4, of="transduce fp32")[1] / best(beam4, of="ctranslate2 float32")[1],
+        "ratio_int8_greedy": best(greedy, of="transduce int8")[1] / best(greedy, of="ctranslate2 int8")[1],
+        "ratio_fp32_greedy": best(greedy, of="transduce fp32")[1] / best(greedy, of="ctranslate2 float32")[1],
+        "ratio_huggingface_beam4": best(beam4, of="transduce fp32")[1] / best(beam4, of="huggingface")[1],
+        "latency_ratio": min(m for name, (m, _) in latencies.items() if name.startswith("ctranslate2"))
+        / min(m for name, (m, _) in latencies.items() if name.startswith("transduce")),
+    }
+    print(table(beam4, "beam 4, sentences/s"), "", table(greedy, "greedy, sentences/s"), sep="\n")
+    print("\n| one sentence alone, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
+    for name, (median, most) in sorted(latencies.items(), key=lambda item: item[1]):
+        print(f"| {name} | {median:.1f} | {most:.1f} | {scores[name]:.2f} |")
+    print("\n" + "\n".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+    result = {
+        **{name: round(value, 3) for name, value in ratios.items()},
+        "bleu_fp32": scores["transduce fp32"],
+        "bleu_int8": scores["transduce int8"],
+        "bleu": scores,
+        "sentences_per_second": {"beam4": beam4, "greedy": greedy},
+        "latency_ms": latencies,
+        "lines": len(references),
+        "threads": asked.threads,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "date": date.today().isoformat(),
+        "command": " ".join(sys.argv),
+    }
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["work"]:
+        side, folder, threads, src, out = sys.argv[2:]
+        work(side, Path(folder), int(threads), Path(src), Path(out))
+    else:
+        main()
