@@ -126,8 +126,14 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(B,T,D) -> (B,T,D), by way of `sublayer`, which keeps the shape."""
         if self.post:
-            return self.norm(x + self.dropout(sublayer(x)))
-        return x + self.dropout(sublayer(self.norm(x)))
+            return self.norm(x + self.dropout(sublayer(_narrow(x))))
+        return x + self.dropout(sublayer(_narrow(self.norm(x))))
+
+
+def _narrow(x: Tensor) -> Tensor:
+    """`x` in the type of matrix products under autocast, which would cast it anew for each of them."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 class EncoderLayer(nn.Module):
@@ -365,7 +371,7 @@ class Transformer(nn.Module):
 
     def _cross(self, memory: Tensor) -> tuple[KeysValues, ...]:
         """The keys and values of the encoder's output for each layer of the decoder."""
-        layers = cast(Iterable[DecoderLayer], self.decoder)
+        layers, memory = cast(Iterable[DecoderLayer], self.decoder), _narrow(memory)
         return tuple(layer.cross_attention.keys_values(memory) for layer in layers)
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
