@@ -14,7 +14,7 @@ from transduce.report import parameter_count
 from transduce.study.cells import Texts
 from transduce.study.page import markdown, page, write_report
 from transduce.study.results import Results, provenance, read_results
-from transduce.study.table3 import PAPER, PLAN, cells, effect, noise, report, run_table3, table
+from transduce.study.table3 import PAPER, PLAN, Noise, cells, effect, noise, report, run_table3, table
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -68,16 +68,18 @@ def test_the_chosen_rows_and_seeds() -> None:
 
 def test_noise_is_pooled_over_rows() -> None:
     assert noise([[1.0], [2.0], []]) is None
-    assert noise([[1.0, 3.0], [5.0]]) == pytest.approx(math.sqrt(2))
-    assert noise([[1.0, 3.0], [0.0, 0.0, 0.0]]) == pytest.approx(math.sqrt(2 / 3))
+    assert noise([[1.0, 3.0], [5.0]]) == Noise(pytest.approx(math.sqrt(2)), 1)
+    assert noise([[1.0, 3.0], [0.0, 0.0, 0.0]]) == Noise(pytest.approx(math.sqrt(2 / 3)), 3)
 
 
 def test_an_effect_is_told_from_noise() -> None:
+    """4.30 is Student's t for 95 % and two degrees of freedom."""
     assert effect([21.0], [20.0], None) == "spread unknown"
-    error = math.sqrt(1 + 1 / 4)
-    assert effect([20 + 2.01 * error], [20.0] * 4, 1.0) == "helps"
-    assert effect([20 + 1.99 * error], [20.0] * 4, 1.0) == "within noise"
-    assert effect([20 - 2.01 * error], [20.0] * 4, 1.0) == "hurts"
+    error, spread = math.sqrt(1 + 1 / 4), Noise(1.0, 2)
+    assert effect([20 + 4.31 * error], [20.0] * 4, spread) == "helps"
+    assert effect([20 + 4.29 * error], [20.0] * 4, spread) == "within noise"
+    assert effect([20 - 4.31 * error], [20.0] * 4, spread) == "hurts"
+    assert Noise(1.0, 1_000).interval(1, 1) == pytest.approx(2.23 * math.sqrt(2))  # cautious beyond the table
 
 
 # ---- the report --------------------------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ def cell(row: str, seed: int, perplexity: float, bleu: float) -> dict[str, objec
 def results(tmp_path: Path) -> Results:
     """Base twice, N = 2 much worse, dropout 0 better, h = 1 failed, h = 4 not run."""
     given = Results(tmp_path / "results.json", "table3", {"scale": "small"}, sessions=[provenance()])
-    for number, (perplexity, bleu) in enumerate([(10.0, 30.0), (10.1, 30.4)], start=1):
+    for number, (perplexity, bleu) in enumerate([(10.0, 30.0), (10.02, 30.1)], start=1):
         given.cells[f"base-{number}"] = cell("base", number, perplexity, bleu)
     given.cells["n2-1"] = cell("n2", 1, 14.0, 22.0)
     given.cells["dropout0-1"] = cell("dropout0", 1, 8.0, 33.0)
@@ -111,8 +113,8 @@ def rows_of(text: str, heading: str) -> dict[str, list[str]]:
 
 def test_the_report_says_what_each_change_does(results: Results) -> None:
     said = rows_of(markdown(report(results)), "Does each change do what it did there?")
-    assert said["(C) N = 2"] == ["-2.1 hurts", "-8.20 hurts", "yes", "x 1.242 hurts", "x 1.393 hurts", "yes"]
-    assert said["(D) dropout 0"] == ["-1.2 hurts", "+2.80 helps", "no", "x 1.173 hurts", "x 0.796 helps", "no"]
+    assert said["(C) N = 2"] == ["-2.1 hurts", "-8.05 hurts", "yes", "x 1.242 hurts", "x 1.399 hurts", "yes"]
+    assert said["(D) dropout 0"] == ["-1.2 hurts", "+2.95 helps", "no", "x 1.173 hurts", "x 0.799 helps", "no"]
     assert len(said) == 19
 
 
@@ -121,7 +123,7 @@ def test_the_report_fills_no_gap(results: Results) -> None:
     said = rows_of(text, "Does each change do what it did there?")
     assert said["(A) h = 4"] == ["-0.3 hurts", "not run", "", "x 1.016 no change", "not run", ""]
     figures = rows_of(text, "Every row")
-    assert figures["base"][1:5] == ["10.05 (10.00 to 10.10)", "30.20 (30.00 to 30.40)", "1 2", "1.90 M"]
+    assert figures["base"][1:5] == ["10.01 (10.00 to 10.02)", "30.05 (30.00 to 30.10)", "1 2", "1.90 M"]
     for name in ("(A) h = 1", "(A) h = 4", "big"):
         assert figures[name][1:5] == ["not run", "not run", "", ""]
         assert figures[name][8:] == ["", ""]

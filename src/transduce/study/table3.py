@@ -130,24 +130,41 @@ def table(results: Results) -> dict[str, Row]:
     return {name: Row(name, [cell for cell in done if cell["row"] == name]) for name in PAPER}
 
 
-def noise(samples: Sequence[Sequence[float]]) -> float | None:
-    """The standard deviation between seeds, by all rows that have several; None if there is no such row."""
+T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t, 95 %, by degrees of freedom from 1
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far seeds lie apart: the standard deviation, and by how many degrees of freedom it is known."""
+
+    deviation: float
+    freedom: int
+
+    def interval(self, several: int, others: int) -> float:
+        """Half the 95 % interval of a difference between a mean of `several` seeds and one of `others`."""
+        t = T95[min(self.freedom, len(T95)) - 1]
+        return t * self.deviation * math.sqrt(1 / several + 1 / others)
+
+
+def noise(samples: Sequence[Sequence[float]]) -> Noise | None:
+    """The noise of a figure by all rows that have several seeds; None if there is no such row."""
     several = [values for values in samples if len(values) > 1]
     if not several:
         return None
     freedom = sum(len(values) - 1 for values in several)
-    return math.sqrt(sum(statistics.variance(values) * (len(values) - 1) for values in several) / freedom)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+    return Noise(math.sqrt(squares / freedom), freedom)
 
 
-def effect(values: Sequence[float], base: Sequence[float], deviation: float | None) -> str:
+def effect(values: Sequence[float], base: Sequence[float], spread: Noise | None) -> str:
     """What a change does to a figure of which more is better: "helps", "hurts", or neither that can be told.
 
-    Within noise: by less than two standard errors of the difference. deviation: between seeds; None if not known.
+    Within noise: by less than the 95 % interval of the difference. spread: between seeds; None if not known.
     """
-    if deviation is None:
+    if spread is None:
         return "spread unknown"
     difference = statistics.fmean(values) - statistics.fmean(base)
-    if abs(difference) <= 2 * deviation * math.sqrt(1 / len(values) + 1 / len(base)):
+    if abs(difference) <= spread.interval(len(values), len(base)):
         return "within noise"
     return "helps" if difference > 0 else "hurts"
 
@@ -164,13 +181,13 @@ def report(results: Results) -> Report:
     trained = sum(len(row.cells) for row in rows.values())
     lead = f"The variations on the Transformer, at {SCALES[scale]}: {trained} trainings of {len(cells(scale))} done"
     lead += f"; {len(missing)} of {len(rows)} rows not run." if missing else ", every row at least once."
-    deviations = noise([row.bleus for row in rows.values()]), noise([_goodness(row) for row in rows.values()])
-    parts: list[str | Table | Figure] = [_comparison(rows, *deviations)]
+    noises = noise([row.bleus for row in rows.values()]), noise([_goodness(row) for row in rows.values()])
+    parts: list[str | Table | Figure] = [_comparison(rows, *noises)]
     if rows["base"].cells:
         parts += [_changes("BLEU", rows), _changes("perplexity", rows)]
     parts += [
-        "A change hurts or helps if it moves a figure by more than two standard errors of the difference, by the "
-        f"spread between seeds{_spread(*deviations)}. The paper gives no spread; there a difference of 0.1 BLEU or 2 % "
+        "A change hurts or helps if it moves a figure by more than the 95 % interval of the difference (Student's t), "
+        f"by the spread between seeds{_spread(*noises)}. The paper gives no spread; there a difference of 0.1 BLEU or 2 % "
         "of perplexity counts as no change. Smoothing raises perplexity by design.",
         "Perplexity is per token of the development text, and depends on the vocabulary: it compares with the other "
         "rows here, not with the paper's. BLEU is sacreBLEU 13a by beam search on the same text, from the last "
@@ -197,7 +214,7 @@ def _goodness(row: Row) -> list[float]:
     return [-math.log(value) for value in row.perplexities]
 
 
-def _comparison(rows: dict[str, Row], bleu_deviation: float | None, log_deviation: float | None) -> Table:
+def _comparison(rows: dict[str, Row], bleu_noise: Noise | None, log_noise: Noise | None) -> Table:
     """For each row what its change did in the paper, and what it does here."""
     base, there = rows["base"], PAPER["base"]
     head = ["change", "BLEU: paper", "here", "as there?", "perplexity: paper", "here", "as there?"]
@@ -211,8 +228,8 @@ def _comparison(rows: dict[str, Row], bleu_deviation: float | None, log_deviatio
         ]
         if row.cells and base.cells:
             found = [
-                effect(row.bleus, base.bleus, bleu_deviation),
-                effect(_goodness(row), _goodness(base), log_deviation),
+                effect(row.bleus, base.bleus, bleu_noise),
+                effect(_goodness(row), _goodness(base), log_noise),
             ]
             moved = [
                 f"{statistics.fmean(row.bleus) - statistics.fmean(base.bleus):+.2f} {found[0]}",
@@ -248,10 +265,13 @@ def _title(name: str) -> str:
     return f"({paper.group}) {paper.changed}" if paper.group else paper.changed
 
 
-def _spread(bleu: float | None, log_perplexity: float | None) -> str:
+def _spread(bleu: Noise | None, log_perplexity: Noise | None) -> str:
     if bleu is None or log_perplexity is None:
         return ", which is not known yet"
-    return f" (standard deviation: {bleu:.2f} BLEU, {100 * log_perplexity:.1f} % of perplexity)"
+    return (
+        f" (standard deviation {bleu.deviation:.2f} BLEU, {100 * log_perplexity.deviation:.1f} % of "
+        f"perplexity, with {bleu.freedom} degrees of freedom)"
+    )
 
 
 def _changes(figure: str, rows: dict[str, Row]) -> Figure:
