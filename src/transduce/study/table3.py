@@ -187,8 +187,8 @@ def report(results: Results) -> Report:
         parts += [_changes("BLEU", rows), _changes("perplexity", rows)]
     parts += [
         "A change hurts or helps if it moves a figure by more than the 95 % interval of the difference (Student's t), "
-        f"by the spread between seeds{_spread(*noises)}. The paper gives no spread; there a difference of 0.1 BLEU or 2 % "
-        "of perplexity counts as no change. Smoothing raises perplexity by design.",
+        f"by the spread between seeds{_spread(*noises)}. The paper gives no spread; there a difference of 0.1 BLEU or "
+        "2 % of perplexity counts as no change. Smoothing raises perplexity by design.",
         "Perplexity is per token of the development text, and depends on the vocabulary: it compares with the other "
         "rows here, not with the paper's. BLEU is sacreBLEU 13a by beam search on the same text, from the last "
         "checkpoint, as the paper has its own; text and scale differ, so the differences compare, not the figures.",
