@@ -3,6 +3,7 @@
 The functions below are what ranks do in tests. They are here, and not beside the tests, for a rank to need no pytest.
 """
 
+import gc
 import json
 import math
 import multiprocessing
@@ -16,18 +17,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from killing import IMPORTED_LATE, Texts
 from torch import Tensor
 from torch.distributed import TCPStore
 
 from transduce import distributed, gradients
-from transduce.batches import Batch
+from transduce import train as training
+from transduce.batches import Batch, collate
 from transduce.cli import main
-from transduce.config import Config
+from transduce.config import Config, ModelConfig, TrainConfig
 from transduce.gradients import Gradient, Gradients
+from transduce.model import Transformer
 from transduce.train import train
 
 # ---- ranks -------------------------------------------------------------------------------------------------------
@@ -56,7 +60,7 @@ class Ranks:
         self.folder, self.store = folder, store
         folder.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["transduce.train", *IMPORTED_LATE])
+        context.set_forkserver_preload(["transduce.train", *IMPORTED_LATE, "torch.distributed.fsdp"])
         self.processes = []
         for rank in range(count):
             given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -120,7 +124,7 @@ class Mishap:
 
     rank: int
     step: int
-    what: Literal["nan", "kill", "stop"]
+    what: Literal["nan", "memory", "kill", "stop"]
 
 
 def watched(mishaps: Sequence[Mishap]) -> list[list[list[int]]]:
@@ -140,11 +144,16 @@ def watched(mishaps: Sequence[Mishap]) -> list[list[list[int]]]:
     def befall(what: str) -> None:
         if what == "nan":
             gradients.batch_loss = not_a_number
+        elif what == "memory":
+            gradients.batch_loss = no_memory
         else:
             os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
 
     def not_a_number(*given: Any) -> Tensor:
         return batch_loss(*given) * math.nan
+
+    def no_memory(*_: Any) -> Tensor:
+        raise MemoryError
 
     Gradients.of = of
     return seen
@@ -217,3 +226,58 @@ def join(patience: float, *, absent: int) -> None:
     if int(os.environ["RANK"]) != absent:
         with distributed.joined():
             pass
+
+
+# ---- a model in shards -------------------------------------------------------------------------------------------
+
+TINY = ModelConfig(vocab_size=41, d_model=18, n_layers=2, n_heads=2, d_ff=35, dropout=0.0)  # no side is even on 3 ranks
+
+
+def tiny_pairs() -> list[list[np.ndarray]]:
+    """Both sides of nine pairs of different lengths."""
+    rng = np.random.default_rng(1)
+    return [[rng.integers(4, 41, rng.integers(1, 12)) for _ in range(9)] for _ in range(2)]
+
+
+def tiny_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
+    torch.manual_seed(1)
+    return Transformer(config).to(dtype)
+
+
+@distributed.joined()
+def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, hands: list[list[list[int]]]) -> dict[str, Any]:
+    """Loss, norm and gradient when rank r has the micro-batches hands[r] of pairs, and what it has of the parameters.
+
+    Two steps are made, and the second is told: nothing may be left of the first.
+    """
+    model, (src, tgt) = tiny_model(config, dtype), tiny_pairs()
+    distributed.shard(model)
+    micro_batches = [collate([src[i] for i in hand], [tgt[i] for i in hand]) for hand in hands[distributed.rank()]]
+    settings = TrainConfig(label_smoothing=0.1, accumulate=max(map(len, hands)))
+    of = Gradients(model, settings, torch.device("cpu"), lambda lines: None).of
+    found = [of(micro_batches, seed=1) for _ in range(2)][-1]
+    taken = {name: distributed.whole(p.grad).tolist() for name, p in model.named_parameters() if p.grad is not None}
+    here = sum(cast(Any, p).to_local().numel() for p in model.parameters())
+    return {"loss": found.loss, "norm": found.norm, "gradient": taken, "here": here}
+
+
+def train_weighed(config: Config, texts: Texts, out: Path, **more: Any) -> int:
+    """Train; the most bytes that all tensors of this rank have after an update, in a step after a checkpoint."""
+    update, most = training.update, 0
+
+    def weighed(optimizer: torch.optim.Adam, count: int) -> None:
+        nonlocal most
+        update(optimizer, count)
+        if count % config.train.checkpoint_every_steps == 1:
+            most = max(most, _bytes_of_tensors())
+
+    training.update = weighed
+    train(config, train=texts["train"], valid=texts["valid"], out=out, **more)
+    return most
+
+
+def _bytes_of_tensors() -> int:
+    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
+    here = [cast(Any, one).to_local() if distributed.is_part(one) else one for one in tensors]
+    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in here}
+    return sum(storages.values())

@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from transduce import distributed
 from transduce.baselines import Model, build
 from transduce.config import Config, ModelConfig, from_json, to_json
 from transduce.errors import UserError
@@ -121,7 +122,7 @@ def set_weights(model: nn.Module, given: Tensors, where: Path | str) -> None:
     _refuse_nonfinite(given, where, "use another copy")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(given[name])
+            parameter.copy_(distributed.part_of(given[name], parameter))
 
 
 def _refuse_misfit(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where: Path | str) -> None:

@@ -206,6 +206,7 @@ def train(
     resume: bool = False,
     allow_change: list[str] | None = None,
     tensorboard: bool = False,
+    shard: bool = False,
     rank_timeout: float | None = None,
 ) -> None:
     """Train a model on two line-aligned text files. The model to use is then in OUT/model.
@@ -233,6 +234,8 @@ def train(
         train.accumulate, train.log_every_steps, train.keep_checkpoints or train.patience. May be repeated.
     tensorboard
         Write TensorBoard events to OUT/tensorboard as well.
+    shard
+        With torchrun: let each process keep only a part of the model and its optimizer, for what does not fit on one.
     rank_timeout
         Under torchrun, the seconds for which a rank waits for the others before it takes them for lost. Default: 120.
     """
@@ -250,6 +253,7 @@ def train(
             allow_change=allow_change or [],
             start_from=start_from,
             tensorboard=tensorboard,
+            shard=shard,
         )
 
 

@@ -20,10 +20,10 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -142,16 +142,25 @@ def device() -> torch.device:
 # ---- sums --------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def others_needed() -> Iterator[None]:
+    """ConnectionError for what torch raises within, when another rank is gone: from gloo, it is known by its text."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if not isinstance(problem, dist.DistError) and "gloo" not in str(problem):
+            raise
+        raise ConnectionError(
+            f"rank {rank()} of {ranks()} has lost the others ({_reason(problem)}); it leaves without saving, and "
+            "torchrun --max-restarts N, or all ranks with --resume, go on from the last checkpoint"
+        ) from None
+
+
 def sum_over_ranks(values: Tensor) -> Tensor:
     """`values`, now the sum of those of all ranks, the same to the last bit on each."""
     if ranks() > 1:
-        try:
+        with others_needed():
             dist.all_reduce(values)
-        except RuntimeError as problem:
-            raise ConnectionError(
-                f"rank {rank()} of {ranks()} has lost the others ({_reason(problem)}); it leaves without saving, and "
-                "torchrun --max-restarts N, or all ranks with --resume, go on from the last checkpoint"
-            ) from None
     return values
 
 
@@ -265,13 +274,22 @@ def _listen() -> bytes:
 # ---- a model in shards -------------------------------------------------------------------------------------------
 
 
-def shard(model: Transformer) -> None:
+def shard_problems() -> list[str]:
+    """What keeps a model from being in shards, one line each."""
+    if ranks() > 1:
+        return []
+    return ["--shard has no effect on one process; start several: torchrun --nproc-per-node 2 -m transduce train ..."]
+
+
+def shard(model: nn.Module) -> None:
     """Let each rank keep a part of every parameter of `model`, and of all that is made like it (FSDP2).
 
     A layer is put together from its parts while it computes. Keys and values of the encoder's output are computed
     outside of the layers of the decoder, hence a group of their own. Gradients are then summed in the backward pass, so
-    each rank has to go forward and backward as often as any other.
+    each rank has to go forward and backward as often as any other. UserError if `model` is no Transformer.
     """
+    if not isinstance(model, Transformer):
+        raise UserError("--shard is for models of the kind 'transformer'; leave it out, the others are small")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
@@ -291,16 +309,36 @@ def shard(model: Transformer) -> None:
             part.set_force_sum_reduction_for_comms(True)
 
 
+def is_part(values: Tensor) -> bool:
+    """Whether each rank has only a part of this tensor: a DTensor, whose import takes two seconds."""
+    return hasattr(values, "full_tensor")
+
+
 def whole(values: Tensor) -> Tensor:
     """All of a tensor of which each rank may have a part: itself if not. Every rank gets it."""
-    full = getattr(values, "full_tensor", None)  # of a DTensor, whose import takes two seconds
-    return values if full is None else full()
+    if not is_part(values):
+        return values
+    with others_needed():
+        return cast(Any, values).full_tensor()
+
+
+def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, whole and on the CPU, for rank 0; nothing for the others, which have one of them at a time.
+
+    Those that are whole and on the CPU already are not copied.
+    """
+    found = {}
+    for name, values in tensors.items():
+        values = whole(values.detach())
+        if is_first():
+            found[name] = values.cpu()
+    return found
 
 
 def part_of(values: Tensor, like: Tensor) -> Tensor:
     """Of `values`, which are whole on every rank, the part that this one has of `like`: all if that is whole, too."""
-    if not hasattr(like, "full_tensor"):
-        return values
+    if not is_part(like):
+        return values.to(like.device)
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(like, DTensor)

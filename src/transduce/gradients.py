@@ -6,6 +6,7 @@ The loss of a step is the mean over the target tokens of all micro-batches of al
 the gradient of its summed loss, divided by the number of tokens of the whole.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from torch.nn.utils import get_total_norm
 
 from transduce import distributed
 from transduce.baselines import Model
-from transduce.batches import Batch
+from transduce.batches import Batch, collate
 from transduce.config import TrainConfig
 from transduce.errors import is_out_of_memory
 from transduce.loss import projected_cross_entropy
 from transduce.model import mixed_precision
+from transduce.tokens import UNK
 
 # ---- the gradient of a step --------------------------------------------------------------------------------------
 
@@ -52,6 +54,7 @@ class Gradients:
     ) -> None:
         self.model, self.config, self.device, self.say = model, config, device, say
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
+        self.in_shards = any(distributed.is_part(parameter) for parameter in model.parameters())
 
     def of(self, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
         """Put the gradient of the mean loss of a target token into .grad of every parameter, and say what it is like.
@@ -62,14 +65,17 @@ class Gradients:
         masks = [(int(batch.src_mask.sum()), int(batch.tgt_mask.sum())) for batch in micro_batches]
         here = torch.tensor([(0, 0), *masks]).sum(dim=0)
         src_tokens, tgt_tokens = distributed.sum_over_ranks(here).tolist()
+        if self.in_shards:  # each rank has to go through the model as often as any other
+            micro_batches = [*micro_batches, *[_nothing()] * (self.config.accumulate - len(micro_batches))]
         loss = None
         while loss is None:
             torch.manual_seed(seed)
             self.model.zero_grad()
             loss = self._accumulate([*self._fitting(micro_batches)], tgt_tokens)
-        distributed.sum_gradients(self.model.parameters())
+        if not self.in_shards:  # of which they are summed already, in the backward pass
+            distributed.sum_gradients(self.model.parameters())
         distributed.sum_over_ranks(loss)
-        norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        norm = distributed.whole(get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
         loss, norm = torch.stack([loss, norm.double()]).tolist()  # the one wait for a GPU in a step
         return Gradient(loss, norm, src_tokens, tgt_tokens)
 
@@ -90,8 +96,9 @@ class Gradients:
         Whoever tries again must have left here: as long as an exception lives, so does all that its frames hold.
         """
         try:
-            loss = batch_loss(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
-            (loss / tokens).backward()
+            with distributed.others_needed():  # where they have parts of the model
+                loss = batch_loss(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
+                (loss / tokens).backward()
             return loss.detach()
         except (MemoryError, RuntimeError) as problem:
             if not is_out_of_memory(problem):
@@ -100,6 +107,11 @@ class Gradients:
 
     def _remember(self, batch: Batch) -> None:
         """That `batch` does not fit. MemoryError if it cannot be cut."""
+        if self.in_shards:  # the other ranks would not know, and wait
+            raise MemoryError(
+                f"a micro-batch of {size(batch):,} tokens does not fit, padding included, and with --shard none is "
+                "cut; go on with more of them: --resume --set train.accumulate=N --allow-change train.accumulate"
+            )
         if len(batch.pairs) == 1:
             raise MemoryError(
                 f"not even one pair alone fits into memory, of {batch.src.size(1)} and {batch.tgt_in.size(1)} tokens; "
@@ -143,6 +155,12 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     """The first and the second half of the pairs of a batch, each as wide as its own longest pair."""
     middle = (len(batch.pairs) + 1) // 2
     return _rows(batch, slice(middle)), _rows(batch, slice(middle, None))
+
+
+def _nothing() -> Batch:
+    """A micro-batch without a target token, which adds nothing to a gradient."""
+    batch = collate([np.array([UNK])], [np.array([UNK])], np.array([], int))
+    return dataclasses.replace(batch, tgt_mask=torch.zeros_like(batch.tgt_mask))
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:

@@ -8,8 +8,8 @@ A run lives in a folder, RUN: config.json, tokenizer.json, data/, checkpoints/, 
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from transduce.checkpoint import (
     save_checkpoint,
     save_model,
     set_weights,
-    weights,
 )
 from transduce.config import Config, inherit, validate, without_effect
 from transduce.corpora import Corpus
@@ -127,12 +126,15 @@ def train(
     allow_change: Sequence[str] = (),
     start_from: Path | None = None,
     tensorboard: bool = False,
+    shard: bool = False,
 ) -> Path:
     """Train a model on the line-aligned texts `train` = (source, target), judge it on `valid`, and return RUN/model.
 
     train: or several corpora, each with its weight.
     recipe, settings, allow_change: as in `fit`. out: the folder of the run, RUN. resume: go on from its newest
     checkpoint, or begin if it has none.
+    shard: each of several ranks keeps only a part of weights, gradients, moments and moving average, for a model that
+    does not fit otherwise; how a run is started, and nothing that it remembers.
     start_from: a model folder whose weights, tokenizer and architecture the run begins with (the optimizer is new).
     SIGINT and SIGTERM finish the step, save, and return; a second one ends the program at once, as does one that comes
     while the text is read, before anything could be saved.
@@ -145,6 +147,7 @@ def train(
     problems += corpora.problems(sources) + missing_files(valid)
     problems += beginning_problems(out, resume=resume, start_from=start_from, allow_change=allow_change)
     problems += board_problems() if tensorboard else []
+    problems += distributed.shard_problems() if shard else []
     if problems:
         raise UserError(*problems)
     first = distributed.is_first()
@@ -167,11 +170,16 @@ def train(
     made_of = {"recipe": recipe_in_words(recipe, settings, start_from), "training text": _names(sources)}
 
     # ---- model and optimizer -------------------------------------------------------------------------------------
+    fewer = [] if found or parent else _fewer_pieces(config.data.vocab_size, tokenizer)
     device = distributed.device()
     torch.manual_seed(config.train.seed)
-    model = build(config.model).to(device)
+    model = build(config.model)
     if parent:
-        set_weights(model, weights(parent.model), str(start_from))
+        set_weights(model, dict(parent.model.named_parameters()), str(start_from))
+    del parent
+    if shard:
+        distributed.shard(model)
+    model.to(device)
     optimizer = adam(model.parameters(), config.train.adam_beta2)
     ema = _copy(model) if config.train.ema_decay is not None else None
     tally, data_state, meter = Tally(), State(), _Meter()
@@ -180,7 +188,8 @@ def train(
         _check_texts(checkpoint, texts, {"train": sources, "valid": [Corpus(*valid)]}, out)
         tally, data_state = _restore(checkpoint, model, optimizer, meter, found)
         passed_over += rounding_differs(checkpoint.state, config, tokenizer)
-        ema = {name: values.to(device) for name, values in checkpoint.ema.items()} if checkpoint.ema else None
+        ema = _parts(checkpoint.ema, model) if checkpoint.ema else None
+        del checkpoint  # or it would be kept as long as the training lasts
         if first:
             drop_checkpoints_after(out, tally.step)
 
@@ -189,15 +198,23 @@ def train(
         prune_checkpoints(out, config.train.keep_checkpoints, tally.best_step, every=every)
 
     failed: dict[int, OSError] = {}  # saves in a row, by their step
+    judge_on = torch.device("cpu") if shard else device  # on a GPU there may be no room for a whole model
 
     def save() -> None:
-        if not first or tally.step in failed:
+        """Rank 0 saves what all ranks have, once for a step."""
+        if distributed.any_rank(first and (tally.step in failed or checkpoint_path(out, tally.step).exists())):
             return
         state = {**dataclasses.asdict(tally), "texts": texts, "made_of": made_of, "since_report": meter.state()}
         state |= {"data": dataclasses.asdict(data_state), "made_with": made_with(config, tokenizer)}
+        checkpoint = _checkpoint(model, optimizer, ema, state)
+        with distributed.first_before_others():
+            if first:
+                write(checkpoint)
+
+    def write(checkpoint: Checkpoint) -> None:
         try:
             log.sync()
-            save_checkpoint(out, _checkpoint(model, optimizer, ema, state))
+            save_checkpoint(out, checkpoint)
             prune()
             failed.clear()
         except OSError as problem:
@@ -211,7 +228,6 @@ def train(
         Progress(config.train.max_steps, tally.step, quiet=not first) as progress,
         StopSignal() as stop,
     ):
-        fewer = [] if found or parent else _fewer_pieces(config.data.vocab_size, tokenizer)
         gradients = Gradients(model, config.train, device, progress.say)
         progress.say([*passed_over, *fewer, *_opening(config, batches, model, device, tally.step)])
         progress.say([_leaks(leaked, valid[0].name, len(valid_pairs))])
@@ -253,25 +269,24 @@ def train(
                 meter = _Meter() if in_turn else meter  # should there be more steps one day, it counts on
             if last or tally.step % config.train.evaluate_every_steps == 0:
                 _refuse_nonfinite(model, tally, out)
-                with _with_weights(model, ema):
-                    scores = distributed.first_alone(_judge, model, tokenizer, config, valid_pairs)
+                weights = distributed.gathered(ema or dict(model.named_parameters()))
+                scores = distributed.first_alone(_judge, weights, tokenizer, config, valid_pairs, judge_on)
+                del weights
                 log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
                 is_best = _note(tally, scores, config)
                 progress.evaluated(tally.step, scores, is_best)
                 progress.say(refresh_report(out) if first else [])
                 if is_best:
                     save()
-            due = tally.step % config.train.checkpoint_every_steps == 0
-            if due and not checkpoint_path(out, tally.step).exists():
+            if tally.step % config.train.checkpoint_every_steps == 0:
                 save()
             step_began = time.process_time()
 
         # ---- the model to use ------------------------------------------------------------------------------------
+        save()
         with distributed.first_before_others():
             if not first:
                 return out / "model"
-            if not checkpoint_path(out, tally.step).exists():
-                save()
             if tally.step in failed:
                 raise failed[tally.step]
             finished = _is_finished(tally, config)
@@ -282,8 +297,7 @@ def train(
                 return out / "model"
             facts = {**made_of, "training": f"{tally.step:,} steps, {tally.seconds:,.0f} s"}
             if finished:
-                set_weights(model, final, out)
-                scores = _judge(model, tokenizer, config, valid_pairs)
+                scores = _judge(final, tokenizer, config, valid_pairs, judge_on)
                 names = f"{valid[0].name} and {valid[1].name}"
                 facts["validation"] = f"{in_words(scores)} by greedy search ({bleu_signature()}), on {names}"
             save_model(out / "model", final, config, tokenizer, model_card(config, origin, facts))
@@ -391,6 +405,11 @@ def _copy(model: Model) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
+def _parts(tensors: dict[str, Tensor], model: Model) -> dict[str, Tensor]:
+    """Of whole tensors by name, what this rank has of the parameters of the same names, on their device."""
+    return {name: distributed.part_of(tensors[name], parameter) for name, parameter in model.named_parameters()}
+
+
 def _move_average(ema: dict[str, Tensor], model: Model, decay: float) -> None:
     """ema = decay * ema + (1 - decay) * weights."""
     for name, parameter in model.named_parameters():
@@ -433,7 +452,7 @@ class _Meter:
 
 def _refuse_nonfinite(model: Model, tally: Tally, out: Path) -> None:
     for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
+        if not distributed.whole(parameter.detach()).isfinite().all():
             raise _diverged(f"{name} holds values that are not finite numbers", tally, out)
 
 
@@ -458,22 +477,17 @@ def _out_of_patience(tally: Tally, config: Config) -> bool:
     return config.train.patience is not None and tally.evaluations_since_best >= config.train.patience
 
 
-def _judge(model: Model, tokenizer: Tokenizer, config: Config, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
-    scores = validation_scores(Translator([LoadedModel(model, config, tokenizer)]), pairs)
-    model.train()
-    return scores
-
-
-@contextmanager
-def _with_weights(model: Model, other: dict[str, Tensor] | None) -> Iterator[None]:
-    """The model with `other` weights for a while; None: with its own."""
-    if other is None:
-        yield
-        return
-    own = _copy(model)
-    set_weights(model, other, "the moving average")
-    yield
-    set_weights(model, own, "the model")
+def _judge(
+    tensors: dict[str, Tensor],
+    tokenizer: Tokenizer,
+    config: Config,
+    pairs: Sequence[tuple[str, str]],
+    device: torch.device,
+) -> dict[str, float]:
+    """The scores of a model with these weights. There is room for it: in training it would be that of the gradient."""
+    model = build(config.model).to(device)
+    set_weights(model, tensors, "what is to be judged")
+    return validation_scores(Translator([LoadedModel(model.eval(), config, tokenizer)]), pairs)
 
 
 def _note(tally: Tally, scores: dict[str, float], config: Config) -> bool:
@@ -493,16 +507,17 @@ def _note(tally: Tally, scores: dict[str, float], config: Config) -> bool:
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of Adam, as torch calls them
+
 
 def _checkpoint(
     model: Model, optimizer: torch.optim.Adam, ema: dict[str, Tensor] | None, state: dict[str, Any]
 ) -> Checkpoint:
-    moments = {}
-    for name, parameter in model.named_parameters():
-        for moment in ("exp_avg", "exp_avg_sq"):
-            moments[f"{moment}/{name}"] = optimizer.state[parameter][moment].detach().cpu()
-    average = {name: values.cpu() for name, values in ema.items()} if ema is not None else None
-    return Checkpoint(weights(model), moments, average, state)
+    """What is to be saved, for rank 0; the other ranks, which may have parts of it, get no tensors."""
+    parameters = dict(model.named_parameters())
+    moments = {f"{m}/{name}": optimizer.state[p][m] for name, p in parameters.items() for m in MOMENTS}
+    average = distributed.gathered(ema) if ema is not None else None
+    return Checkpoint(distributed.gathered(parameters), distributed.gathered(moments), average, state)
 
 
 def _restore(
@@ -515,7 +530,7 @@ def _restore(
         for name, parameter in model.named_parameters():
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(state["step"] - state["skipped"]), device=parameter.device),
-                **{m: checkpoint.optimizer[f"{m}/{name}"].to(parameter.device) for m in ("exp_avg", "exp_avg_sq")},
+                **{m: distributed.part_of(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in MOMENTS},
             }
         meter.restore(state["since_report"])
         remembered = {field.name: state[field.name] for field in dataclasses.fields(Tally)}
