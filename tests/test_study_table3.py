@@ -126,7 +126,7 @@ def test_the_report_fills_no_gap(results: Results) -> None:
     assert figures["base"][1:5] == ["10.01 (10.00 to 10.02)", "30.05 (30.00 to 30.10)", "1 2", "1.90 M"]
     for name in ("(A) h = 1", "(A) h = 4", "big"):
         assert figures[name][1:5] == ["not run", "not run", "", ""]
-        assert figures[name][8:] == ["", ""]
+        assert figures[name][8:] == [""]
     assert "Failed: h1-1: train: a <b>disk</b> is full" in text
     assert "4 trainings of 26 done; 17 of 20 rows not run" in text
 

@@ -303,21 +303,20 @@ def _figures(rows: dict[str, Row], scale: str) -> Table:
     """The figures themselves."""
     head = ["row", "here", "perplexity", "BLEU", "seeds", "parameters"]
     head += ["perplexity in the paper", "BLEU", "parameters"]
-    head += ["processor time", "time"]
+    head += ["processor time"]
     lines, quiet = [], set()
     for number, (name, row) in enumerate(rows.items()):
         paper = PAPER[name]
         quoted = [f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}", f"{paper.parameters} M" if paper.parameters else ""]
         if row.cells:
-            mean = statistics.fmean
-            costs = [duration(mean(cell[key] for cell in row.cells)) for key in ("cpu_seconds", "seconds")]
+            cost = duration(statistics.fmean(cell["cpu_seconds"] for cell in row.cells))
             seeds = " ".join(str(cell["seed"]) for cell in sorted(row.cells, key=lambda cell: cell["seed"]))
             parameters = f"{row.cells[0]['parameters'] / 1e6:.2f} M"
             own = [_with_spread(row.perplexities), _with_spread(row.bleus), seeds, parameters]
         else:
-            own, costs = ["not run", "not run", "", ""], ["", ""]
+            own, cost = ["not run", "not run", "", ""], ""
             quiet.add(number)
-        lines.append([_title(name), _here(name, scale), *own, *quoted, *costs])
+        lines.append([_title(name), _here(name, scale), *own, *quoted, cost])
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset({0, 1}))
 
 
@@ -338,7 +337,7 @@ def _with_spread(values: Sequence[float]) -> str:
 def _not_run(results: Results, missing: Sequence[str]) -> list[str]:
     """What is missing, and why."""
     failed = [f"{name}: {cell['why']}" for name, cell in results.cells.items() if cell["status"] == "failed"]
-    said = ["Figures of several seeds are their mean, with the lowest and the highest. Times are for one training."]
+    said = ["Figures of several seeds are their mean, with the lowest and the highest. Processor time is for one."]
     if missing:
         said.append(f"Not run: {', '.join(missing)}.")
     if failed:
