@@ -14,7 +14,7 @@ from conftest import ROOT, Finished, Toy, needs_dev_full, run_transduce, write_l
 
 import transduce
 
-COMMANDS = ("demo", "check", "train", "translate", "score", "evaluate", "average", "export", "report")
+COMMANDS = ("demo", "check", "train", "translate", "score", "evaluate", "average", "export", "import", "report")
 
 
 def imported_by(code: str) -> list[str]:

@@ -470,7 +470,7 @@ def average(run: Path, *, last: int, out: Path, until: int | None = None) -> Non
   transduce export run/model --to ctranslate2 --out exported
   transduce export run/model --to ctranslate2 --out small --precision int8""",
 )
-def export(model: Path, out: Path, *, to: Literal["ctranslate2"], precision: str = "fp32") -> None:
+def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], precision: str = "fp32") -> None:
     """Write a model for another program, and try there whether it computes the same.
 
     Parameters
@@ -480,13 +480,46 @@ def export(model: Path, out: Path, *, to: Literal["ctranslate2"], precision: str
     out
         The new folder.
     to
-        ctranslate2: translate then uses it without PyTorch.
+        ctranslate2: translate then uses it without PyTorch. marian: MarianMTModel of Hugging Face's transformers.
     precision
-        Of the weights on disk: fp32, or int8, which is a quarter of the size and rounds.
+        Of the weights on disk, for CTranslate2: fp32, or int8, which is a quarter of the size and rounds.
     """
-    from transduce.export import export_ctranslate2
+    if to == "marian":
+        if precision != "fp32":
+            raise UserError(f"--precision {precision} has no effect with --to marian; leave it out")
+        from transduce.marian import export_marian
 
-    print(export_ctranslate2(model, out, precision), file=sys.stderr)
+        found = export_marian(model, out)
+    else:
+        from transduce.export import export_ctranslate2
+
+        found = export_ctranslate2(model, out, precision)
+    print(found, file=sys.stderr)
+
+
+# ---- import ------------------------------------------------------------------------------------------------------
+
+
+@app.command(
+    name="import",
+    help_epilogue="""Examples:
+  transduce import marian opus-mt-en-de --out imported""",
+)
+def import_(form: Literal["marian"], folder: Path, out: Path) -> None:
+    """Make a model folder of another program's model.
+
+    Parameters
+    ----------
+    form
+        marian: a Marian model in Hugging Face's form, as the public OPUS-MT models are.
+    folder
+        The other program's folder, with config.json, model.safetensors, vocab.json, source.spm and target.spm.
+    out
+        The new model folder.
+    """
+    from transduce.marian import import_marian
+
+    import_marian(folder, out)
 
 
 # ---- report ------------------------------------------------------------------------------------------------------

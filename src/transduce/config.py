@@ -58,7 +58,7 @@ class ModelConfig:
 class DataConfig:
     """From text to batches (§5.1)."""
 
-    tokenizer: Literal["bpe", "wordpiece"] = "bpe"  # learned on both sides of the training text together
+    tokenizer: Literal["bpe", "wordpiece", "sentencepiece"] = "bpe"  # learned on both sides; the last: imported
     vocab_size: int = 37_000  # asked of the tokenizer; a small corpus gives fewer pieces
     batch_tokens: int = 25_000  # at most so many tokens on either side in one optimizer step, EOS included
     max_tokens: int = 256  # a pair with a longer side is left out of training (and counted)
@@ -371,7 +371,7 @@ def _rival_problems(model: ModelConfig) -> list[str]:
     return found
 
 
-FIXED_PIECES = {"bpe": 260, "wordpiece": 516}  # of every tokenizer of a kind
+FIXED_PIECES = {"bpe": 260, "wordpiece": 516, "sentencepiece": 4}  # of every tokenizer of a kind
 
 
 def _combination_problems(config: Config) -> list[str]:

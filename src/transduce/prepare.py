@@ -144,7 +144,7 @@ def _encoded(job: Job, tokenizer: Tokenizer) -> Iterator[Encoded]:
     for pairs in _pieces(job):
         done += len(pairs)
         lines = [["" if text.is_blank(line) else line for _, _, line in side] for side in zip(*pairs, strict=True)]
-        ids = [tokenizer.encode_batch(side) for side in lines]
+        ids = [tokenizer.encode_batch(lines[0]), tokenizer.target.encode_batch(lines[1])]
         for (src, tgt), both in zip(pairs, zip(*ids, strict=True), strict=True):
             yield (src[0], src[1], tgt[0], tgt[1]), both
     if done != job.contents.pairs:
@@ -260,7 +260,7 @@ def _work() -> None:
         answer: list[Any] = ["done"]
         try:
             if tokenizer is None:
-                tokenizer = Tokenizer(msgspec.json.decode(line, type=str))
+                tokenizer = Tokenizer.from_json(msgspec.json.decode(line, type=str))
             else:
                 prepare_part(msgspec.json.decode(line, type=Job), tokenizer)
         except UserError as mistake:

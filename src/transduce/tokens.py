@@ -116,6 +116,11 @@ class Tokenizer:
         return pieces if self.kind == "bpe" else [_readable(piece) for piece in pieces]
 
     @property
+    def target(self) -> "Tokenizer":
+        """What text of the target language is encoded with: the same, but for an imported model."""
+        return self
+
+    @property
     def vocabulary(self) -> list[str]:
         """The pieces by id, as they are on disk; no two are alike."""
         return self._pieces
@@ -132,8 +137,10 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str, where: str | os.PathLike[str] = "the text") -> "Tokenizer":
         """The tokenizer that `to_json` described; UserError with `where` and the reason for anything else."""
+        from transduce import sentencepieces
+
         try:
-            return cls(text)
+            return sentencepieces.SentencePieces(text) if sentencepieces.is_pair(text) else cls(text)
         except UserError as error:
             raise UserError(f"{os.fspath(where)} is not a tokenizer of transduce: {error}") from error
 

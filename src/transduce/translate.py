@@ -151,7 +151,7 @@ class Translator:
         refuse_string(src, tgt)
         if len(src) != len(tgt):
             raise UserError(f"{len(src)} source lines but {len(tgt)} target lines; they must match line by line")
-        pairs = list(zip(self.tokenizer.encode_batch(src), self.tokenizer.encode_batch(tgt), strict=True))
+        pairs = list(zip(self.tokenizer.encode_batch(src), self.tokenizer.target.encode_batch(tgt), strict=True))
         for number, pair in enumerate(pairs, start=first_number + 1):
             longest = max(len(ids) for ids in pair)
             if longest > MAX_LINE_TOKENS:
@@ -174,7 +174,7 @@ class Translator:
             raise UserError("attend needs a sentence, but the source is blank")
         if tgt is None:
             tgt = self.translate([src])[0].text
-        src_ids, tgt_ids = self.tokenizer.encode(src), self.tokenizer.encode(tgt)
+        src_ids, tgt_ids = self.tokenizer.encode(src), self.tokenizer.target.encode(tgt)
         longest = max(len(src_ids), len(tgt_ids))
         if longest > MAX_LINE_TOKENS:
             raise UserError(f"a line of {longest:,} tokens; attend expects at most {MAX_LINE_TOKENS:,}")
@@ -195,7 +195,7 @@ class Translator:
         return self.models[0].output.weight.device
 
     def _prefix_ids(self, parts: Sequence[Part], prefixes: Sequence[str]) -> list[list[int]]:
-        forced = self.tokenizer.encode_batch([prefixes[part.line] for part in parts])
+        forced = self.tokenizer.target.encode_batch([prefixes[part.line] for part in parts])
         extra = self.config.search.max_extra_tokens
         for part, ids in zip(parts, forced, strict=True):
             longest = len(self.tokenizer.encode(part.text)) + extra
