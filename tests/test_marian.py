@@ -66,7 +66,7 @@ def opus(folder: Path, **changes: Any) -> Path:
             "eos_token_id": 0,
             "forced_eos_token_id": 0,
             "max_position_embeddings": 128,
-            "init_std": 0.2,
+            "init_std": 0.5,
             **changes,
         },
     )
@@ -118,7 +118,7 @@ def test_an_imported_model_computes_and_translates_as_there(changes: dict[str, A
         wanted = theirs(input_ids=given["input_ids"], attention_mask=mask, decoder_input_ids=decoder_ids).logits
         mapped = [x.apply_(lambda i: ours[i]) for x in (given["input_ids"].clone(), decoder_ids.clone())]
         logits = loaded.model(mapped[0], mask.bool(), mapped[1])
-    torch.testing.assert_close(logits[..., [ours[i] for i in range(pad + 1)]], wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits[..., [ours[i] for i in range(pad + 1)]], wanted, rtol=1e-4, atol=1e-3)
     assert (logits[..., [0, 3]] < -1e3).all()
     assert min(loaded.tokenizer.encode("<pad> <s> </s> <unk>")) > 3  # text is never a control token
 
