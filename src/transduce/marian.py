@@ -164,7 +164,7 @@ def _order(given: Mapping[str, Any], ids: Mapping[str, int]) -> list[int | None]
 
 def _config(given: Mapping[str, Any], vocab_size: int) -> Config:
     """Their settings as ours. UserError if they are impossible."""
-    shared = given.get("share_encoder_decoder_embeddings", True)
+    tied = bool(given.get("tie_word_embeddings", True))  # False: nothing is, whatever is said of sharing
     model = ModelConfig(
         vocab_size=vocab_size,
         d_model=given["d_model"],
@@ -175,8 +175,8 @@ def _config(given: Mapping[str, Any], vocab_size: int) -> Config:
         dropout=float(given.get("dropout", 0.1)),
         norm_eps=EPS,
         positions="halves",
-        tie_src_tgt=bool(shared),
-        tie_output=bool(given.get("tie_word_embeddings", True)),
+        tie_src_tgt=tied and bool(given.get("share_encoder_decoder_embeddings", True)),
+        tie_output=tied,
         output_bias=True,
     )
     alpha = float(given.get("length_penalty", 1.0))
@@ -198,12 +198,15 @@ def _imported(
     ignored = {name for name in given if name.endswith("embed_positions.weight")}
     ignored |= {f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder") if config.tie_src_tgt}
     ignored |= {"lm_head.weight"} if config.tie_output else set()
+    ignored |= {"model.shared.weight"} if not config.tie_src_tgt else set()
     odd = sorted((given.keys() - ignored) ^ set(names.values()))
     if odd:
         raise UserError(f"{folder}/model.safetensors does not fit its configuration: {odd[0]} is in only one of them")
     tensors = {ours: given[theirs].contiguous() for ours, theirs in names.items()}
     for name in ("src_embedding.weight", "tgt_embedding.weight", "output.weight", "output.bias"):
         if name in tensors:
+            if len(tensors[name]) != len(order) - 2:
+                raise UserError(f"{folder}: {their_names(config)[name]} has not a row for each piece of vocab.json")
             tensors[name] = _reordered(tensors[name], order, DEAD if name == "output.bias" else 0.0)
     return tensors
 
