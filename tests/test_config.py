@@ -29,7 +29,7 @@ from transduce.config import (
 )
 from transduce.errors import UserError
 from transduce.search import Request
-from transduce.tokens import Tokenizer
+from transduce.tokens import KINDS, Tokenizer
 
 
 def value_of(config: Config, name: str) -> Any:
@@ -360,13 +360,18 @@ def test_what_is_near_a_refusal_and_right(settings: list[str]) -> None:
     override(Config(), settings)
 
 
-@pytest.mark.parametrize("kind", FIXED_PIECES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_tokenizer_has_room_for_more_than_its_fixed_pieces(kind: str) -> None:
     assert Tokenizer.learn(["a"], kind=kind, vocab_size=1_000).vocab_size >= FIXED_PIECES[kind]
     with pytest.raises(UserError, match=f"{FIXED_PIECES[kind]}"):
         Tokenizer.learn(["a"], kind=kind, vocab_size=FIXED_PIECES[kind])
     with pytest.raises(UserError, match=f"expected more than {FIXED_PIECES[kind]}"):
         override(Config(), [f"data.tokenizer={kind}", f"data.vocab_size={FIXED_PIECES[kind]}"])
+
+
+def test_sentencepiece_is_imported_never_learned() -> None:
+    with pytest.raises(UserError, match="'sentencepiece': expected one of bpe, wordpiece"):
+        Tokenizer.learn(["a"], kind="sentencepiece", vocab_size=1_000)
 
 
 @pytest.mark.parametrize("alpha", ["0", "10"])

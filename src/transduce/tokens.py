@@ -158,7 +158,7 @@ class Tokenizer:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{os.fspath(path)} cannot be read as a tokenizer.json: {error}.") from error
 
-    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str, ...]]:
         """Pickled as text, because a pickled engine forgets that text never holds control pieces."""
         return type(self), (self._text,)
 
