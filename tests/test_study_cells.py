@@ -203,13 +203,12 @@ def test_an_interrupted_study_goes_on(tmp_path: Path, texts: Texts, stand_in: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_study_of_real_trainings_finds_the_same(
-    tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
+    tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     checkpoints = tmp_path / "out" / "runs" / "y-1" / "checkpoints"
-    interrupted = interrupted_and_gone_on(tmp_path, ending, checkpoints.exists)
+    interrupted = interrupted_and_gone_on(tmp_path, signal.SIGTERM, checkpoints.exists)
     cell = interrupted.cells["y-1"]
     assert cell["perplexity"] > 1 and 0 <= cell["bleu"] <= 100 and cell["valid"]["lines"] == 6
     assert cell["parameters"] == stored_parameters(tmp_path / "out" / "runs" / "y-1" / "model")
@@ -228,7 +227,7 @@ def figures(results: Results) -> dict[str, dict[str, object]]:
     }
 
 
-def wait_for(happens: Callable[[], bool], seconds: float = 120) -> None:
+def wait_for(happens: Callable[[], bool], seconds: float = 600) -> None:
     until = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < until, "waited in vain"
