@@ -95,18 +95,30 @@ def test_attention_over_rows_wherever_they_lie(kernel: Kernels, n_heads: int, d_
     lengths = torch.tensor([1, 2, 16, 17, 20, 3, 20, 1, 5, 15, 19], dtype=torch.int32)
     index = torch.randint(40, (11, 20), generator=generator).int()
     index[torch.arange(20) >= lengths[:, None]] = 2**30  # never looked at
-    found = kernel.attend(queries[:, : n_heads * d_k], keys, values, index, lengths, n_heads)
-    for i, length in enumerate(lengths.tolist()):
-        rows = index[i, :length].long()
+    which = torch.tensor([3, 0, 10, 2, 2, 1, 4, 9, 8, 7, 6], dtype=torch.int32)  # one twice, one not at all
+    found = kernel.attend(queries[:, : n_heads * d_k], keys, values, index, lengths, which, n_heads)
+    for i, j in enumerate(which.tolist()):
+        length = int(lengths[j])
+        rows = index[j, :length].long()
         q = queries[i, : n_heads * d_k].double().view(n_heads, 1, d_k)
         k, v = (x[rows].double().view(length, n_heads, -1).transpose(0, 1) for x in (keys, values))
         expected = ((q @ k.mT) / d_k**0.5).softmax(-1) @ v
         assert_close(found[i].double(), expected.flatten(), rtol=0, atol=1e-5)
         alone = kernel.attend(
-            queries[i : i + 1, : n_heads * d_k], keys, values, index[i : i + 1, :length].contiguous(),
-            lengths[i : i + 1], n_heads,
+            queries[i : i + 1, : n_heads * d_k], keys, values, index[j : j + 1, :length].contiguous(),
+            lengths[j : j + 1], torch.zeros(1, dtype=torch.int32), n_heads,
         )  # fmt: skip
         assert_close(alone[0], found[i], rtol=0, atol=0 if isinstance(kernel, Compiled) else 1e-5)
+
+
+def test_the_plain_attention_gathers_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, lengths = torch.arange(40, dtype=torch.int32).view(2, 20), torch.tensor([20, 3], dtype=torch.int32)
+    which = torch.tensor([0, 1, 1, 0, 1, 0, 0], dtype=torch.int32)
+    given = (noise(7, 6), noise(40, 6, seed=2), noise(40, 8, seed=3), index, lengths, which, 2)
+    together = PLAIN.attend(*given)
+    for floats in (1, 20 * 14 * 2, 20 * 14 * 3 + 5):  # 1, 2 and 3 queries
+        monkeypatch.setattr(kernels, "GATHERED", floats)
+        assert_close(PLAIN.attend(*given), together)
 
 
 # ---- the best tokens ---------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from torch.testing import assert_close
 from transduce.config import ModelConfig
 from transduce.model import (
     LONG,
+    Mask,
     DecoderLayer,
     EncoderLayer,
     MultiHeadAttention,
@@ -84,14 +85,29 @@ def test_fast_attention_is_attention(width: int, kind: str, dtype: torch.dtype) 
         assert_close(fast, slow, rtol=1e-5, atol=10 * tolerance)
 
 
+@both_dtypes
+@pytest.mark.parametrize("width", [1, 9, LONG - 1, LONG + 44])
+def test_causal_is_each_position_and_those_before_it(width: int, dtype: torch.dtype) -> None:
+    given = [noise(2, 3, width, 5, dtype=dtype) for _ in range(3)]
+    tolerance = {torch.float32: 2e-6, torch.float64: 1e-12}[dtype]
+    expected = reference_attention(*given, causal(width), 0.0)
+    by_hand = torch.autograd.grad((expected * noise(*expected.shape, dtype=dtype)).sum(), given)
+    for attention in (fast_attention, reference_attention):
+        found = attention(*given, "causal", 0.0)
+        assert_close(found, expected, rtol=1e-5, atol=tolerance)
+        gradients = torch.autograd.grad((found * noise(*found.shape, dtype=dtype)).sum(), given)
+        for one, wanted in zip(gradients, by_hand, strict=True):
+            assert_close(one, wanted, rtol=1e-5, atol=10 * tolerance)
+
+
 @pytest.mark.parametrize(("width", "fused"), [(LONG - 1, 0), (LONG, 1)])
 def test_the_fused_kernel_is_used_from_long_on(width: int, fused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     kernel = F.scaled_dot_product_attention
 
-    def spy(*args: Any, attn_mask: Tensor, dropout_p: float) -> Tensor:
+    def spy(*args: Any, **settings: Any) -> Tensor:
         calls.append(1)
-        return kernel(*args, attn_mask=attn_mask, dropout_p=dropout_p)
+        return kernel(*args, **settings)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     fast_attention(noise(1, 1, 2, 4), noise(1, 1, width, 4), noise(1, 1, width, 4), mask_of(width), 0.0)
@@ -110,7 +126,7 @@ def test_the_whole_model_with_reference_attention(norm: Any, width: int) -> None
 def test_every_attention_of_the_model_can_be_recorded() -> None:
     seen: list[Tensor] = []
 
-    def recording(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    def recording(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         seen.append(attention_weights(queries, keys, mask))
         return seen[-1] @ values
 

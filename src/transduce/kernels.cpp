@@ -157,15 +157,16 @@ void linear_int8(const float* x, long m, long k, const int8_t* packed, const flo
     }
 }
 
-// Attention of n queries; query i sees the keys and values in rows index[i * width ...], lengths[i] of them.
+// Attention of n queries; query i sees the keys and values in rows index[j * width ...], lengths[j] of them, j = which[i].
 // queries, keys, values and out lie in rows `..._stride` floats apart, heads side by side.
 void attend(const float* queries, long q_stride, const float* keys, const float* values, long kv_stride,
-            const int32_t* index, long width, const int32_t* lengths, long n, long heads, long d_k, long d_v, float* out) {
+            const int32_t* index, long width, const int32_t* lengths, const int32_t* which, long n, long heads, long d_k,
+            long d_v, float* out) {
     static thread_local std::vector<float> scores;
     const float scale = 1.0f / std::sqrt((float)d_k);
     for (long i = 0; i < n; i++) {
-        const int32_t* rows = index + i * width;
-        long length = lengths[i], padded = (length + LANES - 1) / LANES * LANES;
+        const int32_t* rows = index + which[i] * width;
+        long length = lengths[which[i]], padded = (length + LANES - 1) / LANES * LANES;
         scores.assign(heads * padded, -std::numeric_limits<float>::infinity());
         for (long t = 0; t < length; t++)
             for (long h = 0; h < heads; h++)

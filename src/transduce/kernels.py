@@ -46,12 +46,12 @@ class Kernels(Protocol):
         ...
 
     def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, n_heads: int
+        self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, which: Tensor, n_heads: int
     ) -> Tensor:
         """Attention (eq. 1) of each of N queries over rows of keys and values, wherever they lie -> (N, H*W).
 
         queries (N, H*K), keys (R, H*K), values (R, H*W), heads side by side; keys and values with equal strides.
-        Query i sees the rows index[i, :lengths[i]]; index (N, T) and lengths (N,) are int32.
+        Query i sees the rows index[j, :lengths[j]], j = which[i]; index (M, T), lengths (M,) and which (N,) are int32.
         """
         ...
 
@@ -61,6 +61,8 @@ class Kernels(Protocol):
 
 
 # ---- in torch ----------------------------------------------------------------------------------------------------
+
+GATHERED = 1 << 22  # floats of keys and values that are gathered at a time
 
 
 class Plain:
@@ -82,6 +84,13 @@ class Plain:
         return y if residual is None else y + residual
 
     def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, which: Tensor, n_heads: int
+    ) -> Tensor:
+        at_once = max(1, GATHERED // max(1, index.size(1) * (keys.size(1) + values.size(1))))
+        parts = zip(queries.split(at_once), which.long().split(at_once), strict=True)
+        return torch.cat([self._attend(q, keys, values, index[i], lengths[i], n_heads) for q, i in parts])
+
+    def _attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, n_heads: int
     ) -> Tensor:
         seen = torch.arange(index.size(1)) < lengths[:, None]  # (N, T)
@@ -124,13 +133,13 @@ class Compiled:
         return y
 
     def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, n_heads: int
+        self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, which: Tensor, n_heads: int
     ) -> Tensor:
-        n, width = index.shape
+        n, width = len(which), index.size(1)
         d_k, d_v = queries.size(1) // n_heads, values.size(1) // n_heads
         assert keys.stride(0) == values.stride(0) and index.is_contiguous()
         out = torch.empty(n, n_heads * d_v)
-        places = (queries, queries.stride(0), keys, values, keys.stride(0), index, width, lengths)
+        places = (queries, queries.stride(0), keys, values, keys.stride(0), index, width, lengths, which)
         self._call("attend", *places, n, n_heads, d_k, d_v, out)
         return out
 

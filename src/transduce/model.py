@@ -1,7 +1,8 @@
 """The Transformer, section 3 of "Attention Is All You Need" (Vaswani et al., 2017), in the paper's order.
 
 Letters in shape comments: B batch, S source length, T target length, N rows of a decoding step, D d_model, H heads,
-K d_k, W d_v, V vocabulary. A mask is True where a position is real and may be attended to.
+K d_k, W d_v, V vocabulary. A mask is True where a position is real and may be attended to; "causal" stands for the
+one in which each position attends to itself and to those before it.
 
 The model takes tensors and returns tensors: it knows no text, no loss and no search. Caches are returned, not kept.
 """
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,22 +22,26 @@ from transduce.errors import UserError
 
 # ---- 3.2.1 Scaled dot-product attention --------------------------------------------------------------------------
 
+Mask = Tensor | Literal["causal"]
+
 # (queries (B,H,T,K), keys (B,H,S,K), values (B,H,S,W), mask broadcastable to (B,H,T,S), dropout) -> (B,H,T,W)
-Attention = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
+Attention = Callable[[Tensor, Tensor, Tensor, Mask, float], Tensor]
 
 
-def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+def attention_weights(queries: Tensor, keys: Tensor, mask: Mask) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)), the weights of eq. 1: (B,H,T,K), (B,H,S,K) -> (B,H,T,S).
 
     Masked positions get the lowest finite score instead of -inf, so that a row that may attend to nothing gets
     finite (and meaningless) weights, never NaN.
     """
     scores = (queries / math.sqrt(queries.size(-1))) @ keys.transpose(-2, -1)  # (B,H,T,S)
+    if isinstance(mask, str):
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     lowest = torch.finfo(scores.dtype).min
     return torch.where(mask, scores, lowest).softmax(dim=-1)
 
 
-def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float) -> Tensor:
+def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
     """Attention(Q, K, V) of eq. 1, step by step."""
     weights = attention_weights(queries, keys, mask)
     if dropout:
@@ -47,13 +52,18 @@ def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Ten
 LONG = 256  # keys from which the fused kernel is used on a CPU (benchmarks/attention.py, docs/log.md)
 
 
-def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float) -> Tensor:
+def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
     """The same as `reference_attention`, by whichever way is faster for the device and the length.
 
-    Only a row that may attend to nothing differs: it is finite both ways, but not the same.
+    Only a row that may attend to nothing differs: it is finite both ways, but not the same. The fused kernel of a CPU
+    never holds weights of (T,S), but where there is dropout, or K is not W, torch has none.
     """
     if queries.is_cuda or keys.size(-2) >= LONG:
-        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
+        causal = isinstance(mask, str)
+        given = None if causal else mask
+        return F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=given, dropout_p=dropout, is_causal=causal
+        )
     return reference_attention(queries, keys, values, mask, dropout)
 
 
@@ -79,7 +89,7 @@ class MultiHeadAttention(nn.Module):
         return self._split(self.w_k(memory)), self._split(self.w_v(memory))
 
     def forward(
-        self, x: Tensor, keys_values: Sequence[Tensor], mask: Tensor, attention: Attention = fast_attention
+        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
     ) -> Tensor:
         """Queries from `x` (B,T,D) attend where `mask`, broadcastable to (B,H,T,S), is True -> (B,T,D)."""
         keys, values = keys_values
@@ -170,13 +180,13 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         past: KeysValues | None,
         cross: KeysValues,
-        masks: tuple[Tensor, Tensor],
+        masks: tuple[Mask, Mask],
         attention: Attention = fast_attention,
     ) -> tuple[Tensor, KeysValues]:
         """One layer over `x` (B,T,D), the positions that follow those in `past`.
 
         past: keys and values of the earlier positions, or None; cross: those of the encoder's output;
-        masks: for self-attention (T, past+T) and for cross-attention (B,1,1,S).
+        masks: for self-attention (T, past+T), or "causal", and for cross-attention (B,1,1,S).
         While searching, x has several adjacent rows (a beam) for each row of `cross`, which they share.
         Returns the output (B,T,D) and the keys and values of all positions so far.
         """
@@ -338,9 +348,7 @@ class Transformer(nn.Module):
         Position t sees tgt_in up to and including t, so padding at the end needs no mask.
         """
         x = self._embed(self.tgt_embedding, tgt_in, 0)
-        length = tgt_in.size(1)
-        causal = torch.ones(length, length, dtype=torch.bool, device=tgt_in.device).tril()
-        masks = (causal, src_mask[:, None, None, :])
+        masks: tuple[Mask, Mask] = ("causal", src_mask[:, None, None, :])
         for layer, cross in zip(self.decoder, self._cross(memory), strict=True):
             x, _ = layer(x, None, cross, masks, attention)
         return self.decoder_norm(x)

@@ -59,19 +59,23 @@ class _Attention:
     def __call__(self, queries: Tensor, keys_values: Tensor, seen: "_Seen", residual: Tensor) -> Tensor:
         """queries (N, H*K) over the rows of keys_values (R, H*K + H*W) that each has `seen`; plus residual (N, D)."""
         keys, values = keys_values.split(self.widths[1:], dim=1)
-        heads = self.kernels.attend(queries, keys, values, seen.index, seen.lengths, self.n_heads)
+        heads = self.kernels.attend(queries, keys, values, seen.index, seen.lengths, seen.which, self.n_heads)
         return self.w_o(heads, False, residual)
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """The rows that each of N queries may attend to: index[i, :lengths[i]], int32."""
+    """The rows that each of N queries may attend to: index[j, :lengths[j]], j = which[i], all int32.
 
-    index: Tensor  # (N, T)
-    lengths: Tensor  # (N,)
+    The tokens of a sentence share its line of the index: one for each of n tokens would be n x n.
+    """
+
+    index: Tensor  # (M, T)
+    lengths: Tensor  # (M,)
+    which: Tensor  # (N,)
 
     def __getitem__(self, rows: Tensor) -> "_Seen":
-        return _Seen(self.index[rows], self.lengths[rows])
+        return replace(self, which=self.which[rows])
 
 
 class _Norm:
@@ -95,12 +99,14 @@ class _Layer:
         self.w_2 = _linear([layer.feed_forward.w_2], precision, kernels)
         self.norms = [_Norm(cast(Residual, residual)) for residual in layer.residuals]
 
-    def attend_self(self, x: Tensor, projected: Tensor, seen: _Seen, rows: Tensor | None = None) -> Tensor:
-        """x (N, D); projected (R, H*K + H*K + H*W), whose last N rows, or `rows`, are those of x."""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (N, D) -> what self-attention makes of it: queries (N, H*K), and keys and values (N, H*K + H*W)."""
         attention = self.self_attention
-        width = attention.widths[0]
-        queries = (projected if rows is None else rows)[:, :width]
-        return self.norms[0].after(attention(queries, projected[:, width:], seen, x))
+        projected = attention.project(self.norms[0].before(x), False, None)
+        return projected[:, : attention.widths[0]], projected[:, attention.widths[0] :]
+
+    def attend_self(self, x: Tensor, queries: Tensor, keys_values: Tensor, seen: _Seen) -> Tensor:
+        return self.norms[0].after(self.self_attention(queries, keys_values, seen, x))
 
     def attend_cross(self, x: Tensor, cross: Tensor, seen: _Seen) -> Tensor:
         attention = self.cross_attention
@@ -123,7 +129,7 @@ class PackedCache:
     therefore good for one step: the next one writes where this one would have.
     """
 
-    tables: list[Tensor]  # for each layer (rows, H*K + H*K + H*W): queries, keys and values of all steps
+    tables: list[Tensor]  # for each layer (rows, H*K + H*W): keys and values of all steps
     written: int  # rows in use
     past: Tensor  # (N, t) int32, which of them are the tokens so far of each row
     cross: tuple[Tensor, ...]  # for each layer (R, H*K + H*W)
@@ -156,10 +162,9 @@ class PackedTransformer:
         """Token ids (B,S) with mask (B,S) -> memory (R,D), the real tokens of all sentences one below the other."""
         x = self._embed(self.model.src_embedding, src, 0)[src_mask]
         seen = _sources(src_mask)
-        seen = seen[torch.arange(len(src_mask), dtype=torch.int32).repeat_interleave(seen.lengths)]
+        seen = seen[seen.which.repeat_interleave(seen.lengths)]
         for layer in self.encoder:
-            projected = layer.self_attention.project(layer.norms[0].before(x), False, None)
-            x = layer.feed_forward(layer.attend_self(x, projected, seen))
+            x = layer.feed_forward(layer.attend_self(x, *layer.project(x), seen))
         return self.model.encoder_norm(x)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> PackedCache:
@@ -175,14 +180,14 @@ class PackedTransformer:
         x = self._embed(self.model.tgt_embedding, ids[:, None], cache.length)[:, 0]
         new = torch.arange(begin, begin + n, dtype=torch.int32)
         past = torch.cat([cache.past, new[:, None]], dim=1)
-        seen = _Seen(past, torch.full((n,), length, dtype=torch.int32))
+        seen = _Seen(past, torch.full((n,), length, dtype=torch.int32), torch.arange(n, dtype=torch.int32))
         tables = []
         for i, layer in enumerate(self.decoder):
-            projected = layer.self_attention.project(layer.norms[0].before(x), False, None)
-            table = _with_room(cache.tables[i] if cache.tables else projected[:0], begin + n)
-            table[begin : begin + n] = projected
+            queries, keys_values = layer.project(x)
+            table = _with_room(cache.tables[i] if cache.tables else keys_values[:0], begin + n)
+            table[begin : begin + n] = keys_values
             tables.append(table)
-            x = layer.attend_self(x, table, seen, projected)
+            x = layer.attend_self(x, queries, table, seen)
             x = layer.feed_forward(layer.attend_cross(x, cache.cross[i], cache.source))
         logits = self.output(self.model.decoder_norm(x), False, None)
         return logits, PackedCache(tables, begin + n, past, cache.cross, cache.source)
@@ -193,10 +198,10 @@ class PackedTransformer:
 
 
 def _sources(src_mask: Tensor) -> _Seen:
-    """The rows of each of B sentences."""
+    """The rows of each of B sentences, for one query each."""
     lengths = src_mask.sum(1)
     index = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(src_mask.size(1))
-    return _Seen(index.int().contiguous(), lengths.int())
+    return _Seen(index.int().contiguous(), lengths.int(), torch.arange(len(src_mask), dtype=torch.int32))
 
 
 def _with_room(table: Tensor, rows: int) -> Tensor:

@@ -34,7 +34,7 @@ from transduce.lines import (
     translations_of,
 )
 from transduce.loss import token_log_probs
-from transduce.model import Transformer, attention_weights, mixed_precision
+from transduce.model import Mask, Transformer, attention_weights, mixed_precision
 from transduce.packed import PackedTransformer, Precision
 from transduce.search import Decoder, Request
 from transduce.text import is_blank
@@ -350,7 +350,7 @@ def _all_weights(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray, np
     """The weights of every head of every layer, by passing an attention function that keeps them."""
     kept: list[np.ndarray] = []
 
-    def recording(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float) -> Tensor:
+    def recording(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         weights = attention_weights(queries, keys, mask)
         kept.append(weights[0].float().cpu().numpy())
         return weights @ values
