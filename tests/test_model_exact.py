@@ -28,9 +28,9 @@ from torch.testing import assert_close
 from transduce.config import ModelConfig
 from transduce.model import (
     LONG,
-    Mask,
     DecoderLayer,
     EncoderLayer,
+    Mask,
     MultiHeadAttention,
     attention_weights,
     fast_attention,

@@ -3,14 +3,18 @@
 import io
 import json
 import os
+import pty
 import random
+import re
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from conftest import ROOT, Finished, Toy, needs_dev_full, run_transduce, turned, write_lines
@@ -19,7 +23,17 @@ import transduce
 from transduce import Sampling, UserError
 from transduce.pipe import Ask, run_filter, translations
 
-PLAIN = Ask(beam_size=None, alpha=None, n_best=1, sampling=None, seed=1, precision="fp32", engine=None, json=False)
+PLAIN = Ask(
+    beam_size=None,
+    alpha=None,
+    n_best=1,
+    sampling=None,
+    seed=1,
+    split="long",
+    precision="fp32",
+    engine=None,
+    json=False,
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +59,10 @@ def read_line(process: subprocess.Popen[bytes], seconds: float = 60) -> bytes:
     ready, _, _ = select.select([process.stdout], [], [], seconds)
     assert ready, "no answer while standard input is open"
     return process.stdout.readline()
+
+
+def texts(lists: Iterable[list[transduce.Translation]]) -> list[str]:
+    return [translation.text for translations in lists for translation in translations]
 
 
 def give(process: subprocess.Popen[bytes], content: bytes) -> None:
@@ -206,6 +224,50 @@ def test_two_models_are_an_ensemble(toy: Toy, tmp_path: Path, cli: Callable[...,
     assert cli("translate", toy.model, toy.model, "--input", source).out == b"c b a\n"
 
 
+# ---- progress ----------------------------------------------------------------------------------------------------
+
+
+def shown_on_a_terminal(model: Path, source: Path | None, given: BinaryIO, out: Path | None) -> str:
+    """What standard error shows where it is a terminal, and standard output, too, if `out` is None."""
+    leader, terminal = pty.openpty()
+    command = [sys.executable, "-m", "transduce", "translate", str(model), "--beam-size", "1"]
+    command += [] if source is None else ["--input", str(source)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100", "TERM": "xterm"}
+    with open(out or os.devnull, "wb") as file:
+        writing = terminal if out is None else file
+        process = subprocess.Popen(command, stdin=given, stdout=writing, stderr=terminal, env=environment)
+    os.close(terminal)
+    shown = b""
+    with suppress(OSError):  # Linux's way to say that nobody is left at the other end
+        while block := os.read(leader, 1 << 16):
+            shown += block
+    os.close(leader)
+    assert process.wait(60) == 0
+    return shown.decode()
+
+
+@pytest.mark.parametrize("way", ["file", "standard input", "pipe"])
+def test_a_terminal_shows_how_far_it_is(toy: Toy, tmp_path: Path, way: str) -> None:
+    source, out = write_lines(tmp_path / "in", ["a b"] * 2_100), tmp_path / "out"
+    with subprocess.Popen(["cat", str(source)], stdout=subprocess.PIPE) as cat, source.open("rb") as file:
+        assert cat.stdout is not None
+        given = cat.stdout if way == "pipe" else file
+        shown = shown_on_a_terminal(toy.model, source if way == "file" else None, given, out)
+        cat.stdout.close()
+    assert out.read_bytes() == b"b a\n" * 2_100
+    assert "translating" in shown
+    total = "?" if way == "pipe" else "2100"
+    numbers = [int(number) for number in re.findall(rf"(\d+)/{re.escape(total)}", shown)]
+    assert numbers == sorted(numbers) and numbers[-1] == 2_100
+    assert any(0 < number < 2_100 for number in numbers)
+
+
+def test_no_bar_among_translations(toy: Toy, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", ["a b"] * 3)
+    with source.open("rb") as given:
+        assert shown_on_a_terminal(toy.model, source, given, None) == "b a\r\n" * 3
+
+
 # ---- streams of any size -----------------------------------------------------------------------------------------
 
 
@@ -214,8 +276,7 @@ def test_the_number_of_lines_never_changes(model: transduce.Translator, count: i
     rng = random.Random(count)
     lines = [" ".join(rng.sample("abcdefghij", rng.randrange(4))) for _ in range(count)]
     content = "".join(line + "\n" for line in lines).encode()
-    ask = Ask(beam_size=1, alpha=None, n_best=1, sampling=None, seed=1, precision="fp32", engine=None, json=False)
-    found = [t.text for t in translations(model, io.BytesIO(content), "memory", ask)]
+    found = texts(translations(model, io.BytesIO(content), "memory", replace(PLAIN, beam_size=1)))
     assert len(found) == count
     assert sum(a == turned(b) for a, b in zip(found, lines, strict=True)) >= 0.98 * count
 
@@ -226,27 +287,16 @@ def test_a_draw_does_not_depend_on_how_the_lines_arrive(model: transduce.Transla
             time.sleep(0.002)
             return super().__next__()
 
-    ask = Ask(
-        beam_size=None,
-        alpha=None,
-        n_best=1,
-        sampling=Sampling(temperature=3),
-        seed=5,
-        precision="fp32",
-        engine=None,
-        json=False,
-    )
+    ask = replace(PLAIN, sampling=Sampling(temperature=3), seed=5)
     content = b"a b c d\n" * 60
-    at_once, slowly = (
-        [t.text for t in translations(model, kind(content), "memory", ask)] for kind in (io.BytesIO, Slow)
-    )
+    at_once, slowly = (texts(translations(model, kind(content), "memory", ask)) for kind in (io.BytesIO, Slow))
     assert at_once == slowly
     assert len(set(at_once)) > 5
 
 
 def test_a_bad_line_comes_after_its_predecessors(model: transduce.Translator) -> None:
     found = translations(model, io.BytesIO(b"a b\nc d\n\xc3\x28\ne\n"), "memory", PLAIN)
-    assert [next(found).text, next(found).text] == ["b a", "d c"]
+    assert texts([next(found)]) == ["b a", "d c"]
     with pytest.raises(UserError, match="memory:3 is not valid UTF-8"):
         next(found)
 

@@ -221,6 +221,17 @@ def test_parts_are_translated_one_by_one(model: Translator) -> None:
     assert whole[1].text == "b a"
 
 
+def test_every_line_is_translated_sentence_by_sentence_if_asked(model: Translator) -> None:
+    lines = ["aa bb. cc! dd", "", "ee ff? gg."]
+    apart = model.translate(["aa bb.", "cc!", "dd", "ee ff?", "gg."])
+    found = model.translate(lines, split="sentences")
+    assert [t.pieces for t in found] == [sum((t.pieces for t in apart[:3]), ()), (), apart[3].pieces + apart[4].pieces]
+    assert found != model.translate(lines)
+    assert found == model.translate(lines, split="sentences", prefixes=["", "", ""])
+    with pytest.raises(UserError, match="split is 'no', expected one of long, sentences"):
+        model.translate(["a"], split="no")  # pyright: ignore[reportArgumentType]
+
+
 # ---- what can be asked -------------------------------------------------------------------------------------------
 
 

@@ -264,6 +264,7 @@ def train(
     help_epilogue="""Examples:
   transduce translate run/model < input.en > output.de
   echo "A dog runs." | transduce translate run/model --json --n-best 3
+  transduce translate run/model --split sentences < paragraphs.en > paragraphs.de
   transduce translate run1/model run2/model --input in.en --output out.de""",
 )
 def translate(
@@ -277,6 +278,7 @@ def translate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | None = None,
+    split: Literal["long", "sentences"] = "long",
     precision: str | None = None,
     engine: Literal["torch", "ctranslate2"] | None = None,
     json: bool = False,
@@ -305,6 +307,9 @@ def translate(
         Sample from the fewest tokens that have this probability together.
     seed
         Of sampling; the same seed draws the same. Default: 1.
+    split
+        Which lines are translated sentence by sentence: long, those of data.max_tokens tokens or more; or sentences,
+        all, for a model of single sentences and lines that hold several. Default: long.
     precision
         fp32; bf16; int8, on CPUs; or auto, what this machine does fastest, which is then told. Default: fp32, or that
         of an exported model's weights.
@@ -326,7 +331,7 @@ def translate(
 
     sampling = Sampling(1.0 if temperature is None else temperature, top_k, top_p) if samples else None
     seed = 1 if seed is None else seed
-    run_filter(models, input, output, Ask(beam_size, alpha, n_best, sampling, seed, precision, engine, json))
+    run_filter(models, input, output, Ask(beam_size, alpha, n_best, sampling, seed, split, precision, engine, json))
 
 
 # ---- score -------------------------------------------------------------------------------------------------------

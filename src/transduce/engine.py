@@ -19,7 +19,7 @@ from transduce.config import Config, SearchConfig, from_json
 from transduce.errors import UserError
 from transduce.folder import listed_files, read_verified
 from transduce.hypotheses import LENGTH_PENALTIES, Hypothesis
-from transduce.lines import Translation, parts_of, refuse_string, search_settings, translations_of
+from transduce.lines import Split, Translation, parts_of, refuse_string, search_settings, translations_of
 from transduce.tokens import BOS, CONTROLS, EOS, PAD, Tokenizer
 
 CTRANSLATE2_FILES = ("model.bin", "config.json", "shared_vocabulary.json")
@@ -79,12 +79,18 @@ class ExportedTranslator:
         return search_settings(self.config, beam_size, alpha, n_best)
 
     def translate(
-        self, lines: Sequence[str], *, beam_size: int | None = None, alpha: float | None = None, n_best: int = 1
+        self,
+        lines: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        n_best: int = 1,
+        split: Split = "long",
     ) -> list[Translation]:
         """Translate each line, as `translate.Translator.translate` does; the differences are those of this module."""
         refuse_string(lines)
         ask = self.settings(beam_size, alpha, n_best)
-        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1)
+        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         found = self._search(sources, ask, n_best)
         return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)

@@ -1,6 +1,7 @@
 """`transduce translate` as a Unix filter: one line in, one line out, in order, answered as they come."""
 
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -10,19 +11,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from transduce import engine
 from transduce.errors import UserError
 from transduce.hypotheses import Sampling
-from transduce.lines import Translation
-from transduce.text import arriving_lines, count_lines
+from transduce.lines import Split, Translation
+from transduce.text import arriving_lines, count_lines, lines_of
 
 if TYPE_CHECKING:
     from transduce.translate import Translator
 
 Engine = Literal["torch", "ctranslate2"]
 
+STDIN = 0
 CHUNK_LINES = 1_024  # read ahead, translated together and then written
 
 
@@ -35,6 +37,7 @@ class Ask:
     n_best: int
     sampling: Sampling | None
     seed: int
+    split: Split
     precision: str | None
     engine: Engine | None
     json: bool
@@ -46,24 +49,24 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
     Raises UserError at a line that is not UTF-8, after the lines before it have been answered.
     """
     _check_files(source, target)
-    # A pipe can be read only once. Counting also says at once if a file cannot be read.
-    lines = None if source is None or source.is_fifo() else count_lines(source)
+    lines = _count(source)
     translator = _load(models, ask)
     translator.settings(ask.beam_size, ask.alpha, ask.n_best)
     with ExitStack() as stack:
         # Never closed, and not sys.stdin: a thread reads it, maybe still waiting for a line when this program ends.
-        reading = open(sys.stdin.fileno() if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)
+        reading = open(STDIN if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)
         writing = stack.enter_context(target.open("wb")) if target is not None else sys.stdout.buffer
-        quiet = lines is None or not sys.stderr.isatty()
-        bar = stack.enter_context(Progress(console=Console(stderr=True), disable=quiet))
+        bar = stack.enter_context(_bar(source, target))
         task = bar.add_task("translating", total=lines)
-        name = str(source) if source is not None else "standard input"
-        for number, translation in enumerate(translations(translator, reading, name, ask), start=1):
-            if translation.problem is not None:
-                print(f"transduce: {name}:{number}: {translation.problem}", file=sys.stderr)
-            writing.write(_line(translation, ask.json))
+        name, done = str(source) if source is not None else "standard input", 0
+        for translated in translations(translator, reading, name, ask):
+            for number, translation in enumerate(translated, start=done + 1):
+                if translation.problem is not None:
+                    print(f"transduce: {name}:{number}: {translation.problem}", file=sys.stderr)
+                writing.write(_line(translation, ask.json))
             writing.flush()
-            bar.advance(task)
+            done += len(translated)
+            bar.update(task, completed=done)
 
 
 def _check_files(source: Path | None, target: Path | None) -> None:
@@ -76,6 +79,31 @@ def _check_files(source: Path | None, target: Path | None) -> None:
         raise UserError(f"--output {target}: there is no folder {target.parent}; make it first")
     if source is not None and source.exists() and target.exists() and source.samefile(target):
         raise UserError(f"--output {target} is the input file; give another name")
+
+
+def _count(source: Path | None) -> int | None:
+    """How many lines there are; None for a pipe, which can be read only once.
+
+    Counting also says at once if a file cannot be read.
+    """
+    if source is not None:
+        return None if source.is_fifo() else count_lines(source)
+    if not stat.S_ISREG(os.fstat(STDIN).st_mode):
+        return None
+    with open(STDIN, "rb", closefd=False) as file:
+        begin = file.tell()
+        lines = lines_of(file)
+        file.seek(begin)
+    return lines
+
+
+def _bar(source: Path | None, target: Path | None) -> Progress:
+    """How far it is, on a terminal where nothing is typed and no translation shown."""
+    typed, shown = source is None and os.isatty(STDIN), target is None and sys.stdout.isatty()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    quiet = typed or shown or not sys.stderr.isatty()
+    # The speed is that of the last half hour, for lines are done by the thousand.
+    return Progress(*columns, console=Console(stderr=True), disable=quiet, speed_estimate_period=1_800)
 
 
 def _load(models: Sequence[Path], ask: Ask) -> "Translator | engine.ExportedTranslator":
@@ -101,18 +129,19 @@ def _load(models: Sequence[Path], ask: Ask) -> "Translator | engine.ExportedTran
 
 def translations(
     translator: "Translator | engine.ExportedTranslator", reading: BinaryIO, name: str, ask: Ask
-) -> Iterator[Translation]:
-    """The translation of each line of a stream, in order."""
+) -> Iterator[list[Translation]]:
+    """The translations of the lines of a stream, in order, in lists of those that were there at a time."""
     done = 0
     for lines in arriving_lines(reading, name, at_most=CHUNK_LINES):
         drawing: dict[str, Any] = {}
         if ask.sampling is not None:
             drawing = {"sampling": ask.sampling, "seed": ask.seed, "first_number": done}
-        yield from translator.translate(
+        yield translator.translate(
             lines,
             beam_size=ask.beam_size,
             alpha=ask.alpha,
             n_best=ask.n_best,
+            split=ask.split,
             **drawing,
         )
         done += len(lines)

@@ -123,11 +123,16 @@ def is_blank(line: str) -> bool:
 
 def count_lines(path: StrPath) -> int:
     """How many lines a file has, as `read_lines` would count them; its text is not checked."""
-    lines, last = 0, b"\n"
     with open_text(path) as file:
-        while block := file.read(1 << 20):
-            lines += block.count(b"\n")
-            last = block[-1:]
+        return lines_of(file)
+
+
+def lines_of(file: IO[bytes]) -> int:
+    """How many lines are left in a file, whose end is reached then."""
+    lines, last = 0, b"\n"
+    while block := file.read(1 << 20):
+        lines += block.count(b"\n")
+        last = block[-1:]
     return lines + (last != b"\n")
 
 

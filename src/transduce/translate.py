@@ -27,6 +27,7 @@ from transduce.kernels import compiled
 from transduce.lines import (
     MAX_LINE_TOKENS,
     Part,
+    Split,
     Translation,
     parts_of,
     refuse_string,
@@ -111,6 +112,7 @@ class Translator:
         alpha: float | None = None,
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
+        split: Split = "long",
         sampling: Sampling | None = None,
         seed: int = 1,
         first_number: int = 0,
@@ -120,9 +122,10 @@ class Translator:
         beam_size, alpha: in place of the model's own settings. prefixes: text that each output must begin with.
         sampling: draw from the model instead of searching; the draw for a line depends on `seed` and its number,
         counted from `first_number`.
-        A blank line is its own translation. A line of data.max_tokens tokens or more is split, if possible between
-        sentences, and its parts are translated one by one; one of more than 8,192 tokens comes back empty, with
-        `problem` set. Raises UserError for settings that cannot be met.
+        split: "long": a line of data.max_tokens tokens or more is translated sentence by sentence, and a sentence as
+        long in parts; "sentences": so is every line. A line with a prefix stays whole. One of more than 8,192 tokens
+        comes back empty, with `problem` set; a blank line is its own translation.
+        Raises UserError for settings that cannot be met.
         """
         refuse_string(lines, prefixes or [])
         if sampling is not None and (beam_size is not None or n_best != 1):
@@ -130,7 +133,7 @@ class Translator:
         ask = self.settings(beam_size, alpha, n_best)
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines; give one for each line, '' for none")
-        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, prefixes)
+        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split, prefixes)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         forced = self._prefix_ids(parts, prefixes) if prefixes is not None else None
         seeds = [searching.sentence_seed(seed, first_number + part.line) for part in parts] if sampling else None
