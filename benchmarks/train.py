@@ -29,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers" / "train"
 PACKAGES = ("transformers", "torch", "safetensors", "tokenizers", "msgspec", "numpy")
+JOEYNMT = ("tensorboard", "matplotlib", "pyyaml", "packaging")  # what its model imports, of all that it asks for
 SIDES = ("transduce", "torch.nn", "marian eager", "marian sdpa", "joeynmt")
 Step = Callable[[], tuple[int, int, float]]  # -> source tokens, target tokens, mean loss
 
@@ -276,8 +277,8 @@ def install() -> str:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
         pip = [str(python), "-m", "pip", "install", "-q"]
-        subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), *PACKAGES], check=True)
-        subprocess.run([*pip, "--no-deps", "joeynmt==2.3.0"], check=True)  # it asks for more than its model needs
+        subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), *PACKAGES, *JOEYNMT], check=True)
+        subprocess.run([*pip, "--no-deps", "joeynmt==2.3.0"], check=True)
     return str(python)
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from transduce.config import ModelConfig
+from transduce.dropout import Dropout
 from transduce.model import Attention, SinusoidalPositions, Transformer, fast_attention, refuse_impossible
 
 # ---- what both share ---------------------------------------------------------------------------------------------
@@ -38,7 +39,7 @@ class Baseline(nn.Module):
             nn.init.normal_(table.weight, std=config.d_model**-0.5)
         if config.tie_output:
             self.output.weight = self.tgt_embedding.weight
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def logits(self, decoded: Tensor) -> Tensor:
         """Pre-softmax scores (..., V) of decoder outputs (..., D)."""
@@ -164,7 +165,7 @@ class Gated(nn.Module):
         super().__init__()
         self.kernel = kernel
         self.weights = nn.Linear(kernel * config.d_model, 2 * config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """One matrix product over all windows: on a CPU several times faster than torch's Conv1d."""

@@ -21,6 +21,7 @@ from transduce.baselines import Model
 from transduce.batches import Batch, collate
 from transduce.config import TrainConfig
 from transduce.errors import is_out_of_memory
+from transduce.kernels import faster_products
 from transduce.loss import projected_cross_entropy
 from transduce.model import mixed_precision
 from transduce.tokens import UNK
@@ -96,7 +97,7 @@ class Gradients:
         Whoever tries again must have left here: as long as an exception lives, so does all that its frames hold.
         """
         try:
-            with distributed.others_needed():  # where they have parts of the model
+            with distributed.others_needed(), faster_products(self.device):  # others: where they have parts of the model
                 loss = batch_loss(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
                 (loss / tokens).backward()
             return loss.detach()

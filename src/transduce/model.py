@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.config import ModelConfig, Positions, model_problems
+from transduce.dropout import Dropout
 from transduce.errors import UserError
 
 # ---- 3.2.1 Scaled dot-product attention --------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class FeedForward(nn.Module):
         self.w_1 = nn.Linear(config.d_model, config.d_ff)
         self.w_2 = nn.Linear(config.d_ff, config.d_model)
         self.activation = F.relu if config.activation == "relu" else F.silu
-        self.dropout = nn.Dropout(config.ffn_dropout)
+        self.dropout = Dropout(config.ffn_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B,T,D) -> (B,T,D)."""
@@ -130,7 +131,7 @@ class Residual(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.post = config.norm == "post"
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -326,7 +327,7 @@ class Transformer(nn.Module):
             self.output.weight = self.tgt_embedding.weight
         learned = config.positions == "learned"
         self.positions = LearnedPositions(config) if learned else SinusoidalPositions(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_layers))
         pre = config.norm == "pre"  # whose stacks end in a sum that nothing has normalised yet
