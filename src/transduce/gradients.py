@@ -97,7 +97,7 @@ class Gradients:
         Whoever tries again must have left here: as long as an exception lives, so does all that its frames hold.
         """
         try:
-            with distributed.others_needed(), faster_products(self.device):  # others: where they have parts of the model
+            with faster_products(self.device), distributed.others_needed():  # who may have parts of the model
                 loss = batch_loss(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
                 (loss / tokens).backward()
             return loss.detach()
