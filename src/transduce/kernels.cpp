@@ -19,13 +19,29 @@ constexpr int ZERO = 128;              // int8 activations are kept as unsigned 
 
 __mmask16 first(long count) { return count >= LANES ? 0xFFFF : (__mmask16)((1u << std::max(count, 0L)) - 1); }
 
-float dot(const float* a, const float* b, long n) {
+// The products of two rows of n, LANES sums of them.
+__m512 product(const float* a, const float* b, long n) {
     __m512 sum = _mm512_setzero_ps();
     for (long i = 0; i < n; i += LANES) {
         __mmask16 m = first(n - i);
         sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, a + i), _mm512_maskz_loadu_ps(m, b + i), sum);
     }
-    return _mm512_reduce_add_ps(sum);
+    return sum;
+}
+
+// The sum of each of LANES rows of LANES.
+__m512 row_sums(const float* rows) {
+    __m512 r[LANES];
+    for (int i = 0; i < LANES; i++) r[i] = _mm512_loadu_ps(rows + i * LANES);
+    // Rows i and i + 1, then i and i + 2, ... are added where their lanes do not meet, until each lane is a row's sum.
+    for (int i = 0; i < 16; i += 2) r[i / 2] = _mm512_add_ps(_mm512_unpacklo_ps(r[i], r[i + 1]), _mm512_unpackhi_ps(r[i], r[i + 1]));
+    for (int i = 0; i < 8; i += 2) {
+        __m512d a = _mm512_castps_pd(r[i]), b = _mm512_castps_pd(r[i + 1]);
+        r[i / 2] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    for (int i = 0; i < 4; i += 2)
+        r[i / 2] = _mm512_add_ps(_mm512_shuffle_f32x4(r[i], r[i + 1], 0x88), _mm512_shuffle_f32x4(r[i], r[i + 1], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xdd));
 }
 
 // e^x for x <= 0, to 2 units in the last place; NaN stays NaN.
@@ -162,35 +178,46 @@ void linear_int8(const float* x, long m, long k, const int8_t* packed, const flo
 void attend(const float* queries, long q_stride, const float* keys, const float* values, long kv_stride,
             const int32_t* index, long width, const int32_t* lengths, const int32_t* which, long n, long heads, long d_k,
             long d_v, float* out) {
-    static thread_local std::vector<float> scores;
-    const float scale = 1.0f / std::sqrt((float)d_k);
+    static thread_local std::vector<float> scores, products;  // (heads, padded), (heads, LANES keys, LANES)
+    products.resize(heads * LANES * LANES);
+    const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt((float)d_k));
     for (long i = 0; i < n; i++) {
         const int32_t* rows = index + which[i] * width;
         long length = lengths[which[i]], padded = (length + LANES - 1) / LANES * LANES;
-        scores.assign(heads * padded, -std::numeric_limits<float>::infinity());
-        for (long t = 0; t < length; t++)
+        scores.resize(heads * padded);
+        for (long begin = 0; begin < length; begin += LANES) {
+            for (long t = begin; t < std::min(begin + LANES, length); t++)  // a key's row is read from end to end
+                for (long h = 0; h < heads; h++)
+                    _mm512_storeu_ps(&products[(h * LANES + t - begin) * LANES],
+                                     product(queries + i * q_stride + h * d_k, keys + rows[t] * kv_stride + h * d_k, d_k));
             for (long h = 0; h < heads; h++)
-                scores[h * padded + t] =
-                    scale * dot(queries + i * q_stride + h * d_k, keys + rows[t] * kv_stride + h * d_k, d_k);
+                _mm512_storeu_ps(&scores[h * padded + begin], _mm512_mul_ps(scale, row_sums(&products[h * LANES * LANES])));
+        }
         for (long h = 0; h < heads; h++) {
-            float* row = scores.data() + h * padded;
+            float* row = &scores[h * padded];
             __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity()), mass = _mm512_setzero_ps();
-            for (long t = 0; t < padded; t += LANES) most = _mm512_max_ps(most, _mm512_loadu_ps(row + t));
+            for (long t = 0; t < length; t += LANES)
+                most = _mm512_mask_max_ps(most, first(length - t), most, _mm512_loadu_ps(row + t));
             __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(most));
-            for (long t = 0; t < padded; t += LANES) {
-                __m512 e = _mm512_maskz_mov_ps(first(length - t), exponential(_mm512_sub_ps(_mm512_loadu_ps(row + t), highest)));
+            for (long t = 0; t < length; t += LANES) {
+                __m512 e = exponential(_mm512_sub_ps(_mm512_loadu_ps(row + t), highest));
                 _mm512_storeu_ps(row + t, e);
-                mass = _mm512_add_ps(mass, e);
+                mass = _mm512_mask_add_ps(mass, first(length - t), mass, e);
             }
-            float share = 1.0f / _mm512_reduce_add_ps(mass);
+            __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(mass));
             float* to = out + (i * heads + h) * d_v;
-            for (long d = 0; d < d_v; d += LANES) {
-                __mmask16 m = first(d_v - d);
-                __m512 sum = _mm512_setzero_ps();
-                for (long t = 0; t < length; t++)
-                    sum = _mm512_fmadd_ps(_mm512_set1_ps(row[t]),
-                                          _mm512_maskz_loadu_ps(m, values + rows[t] * kv_stride + h * d_v + d), sum);
-                _mm512_mask_storeu_ps(to + d, m, _mm512_mul_ps(sum, _mm512_set1_ps(share)));
+            for (long d = 0; d < d_v; d += PANEL) {
+                __m512 sums[4] = {};
+                __mmask16 m[4];
+                for (int j = 0; j < 4; j++) m[j] = first(d_v - d - j * LANES);
+                for (long t = 0; t < length; t++) {
+                    const float* value = values + rows[t] * kv_stride + h * d_v + d;
+                    __m512 weight = _mm512_set1_ps(row[t]);
+#pragma GCC unroll 4
+                    for (int j = 0; j < 4; j++)
+                        sums[j] = _mm512_fmadd_ps(weight, _mm512_maskz_loadu_ps(m[j], value + j * LANES), sums[j]);
+                }
+                for (int j = 0; j < 4; j++) _mm512_mask_storeu_ps(to + d + j * LANES, m[j], _mm512_mul_ps(sums[j], share));
             }
         }
     }

@@ -181,10 +181,12 @@ class PackedTransformer:
         new = torch.arange(begin, begin + n, dtype=torch.int32)
         past = torch.cat([cache.past, new[:, None]], dim=1)
         seen = _Seen(past, torch.full((n,), length, dtype=torch.int32), torch.arange(n, dtype=torch.int32))
+        room = n * cache.source.index.size(1)  # for as many steps as the longest source has tokens
         tables = []
         for i, layer in enumerate(self.decoder):
             queries, keys_values = layer.project(x)
-            table = _with_room(cache.tables[i] if cache.tables else keys_values[:0], begin + n)
+            table = cache.tables[i] if cache.tables else keys_values.new_empty(room, keys_values.size(1))
+            table = _with_room(table, begin + n)
             table[begin : begin + n] = keys_values
             tables.append(table)
             x = layer.attend_self(x, queries, table, seen)
