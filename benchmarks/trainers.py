@@ -1,0 +1,248 @@
+"""Training on a CPU as a user runs it: whole programs, with their own data loading, batching, loop and logging.
+
+    python benchmarks/trainers.py --train train.en train.de --valid valid.en valid.de [--size tiny] [--rounds 3]
+
+The same text in the same pieces and a model of the same size go to `transduce train`, to JoeyNMT's trainer and to
+Hugging Face's Seq2SeqTrainer with Marian, each asked for batches of about as many tokens, in fp32, and in bf16 where
+the program offers it on a CPU. In turn each makes so many steps; the first third, where things get warm, is not
+counted. Compared are target tokens a second, as each program logs them. Writes results/trainers.json.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from train import PEERS, ROOT, configuration, install
+
+MORE = ("accelerate", "sacrebleu", "subword-nmt", "sentencepiece", "tqdm", "sacremoses")  # what the trainers import
+SIDES = ("transduce fp32", "transduce bf16", "joeynmt fp32", "huggingface fp32", "huggingface bf16")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every program is given."""
+
+    folder: Path
+    train: tuple[Path, Path]
+    valid: tuple[Path, Path]
+    size: str
+    steps: int
+    threads: int
+    python: str  # the peers' interpreter
+    pairs: int  # in a batch, about
+    tgt_share: float  # of all tokens
+
+
+def run(command: Sequence[str], work: Work, cwd: Path | None = None) -> str:
+    """What the command printed; an error with its last words if it failed."""
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(work.threads), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-3_000:]}")
+    return done.stdout
+
+
+# ---- the programs: each returns target tokens a second after the first third of its steps ------------------------
+
+
+def transduce(work: Work, precision: str, out: Path) -> float:
+    data = configuration(work.size).data
+    settings = [
+        f"train.max_steps={work.steps}", f"train.log_every_steps={work.steps // 3}", f"train.precision={precision}",
+        "train.evaluate_every_steps=1000000", "train.checkpoint_every_steps=1000000",
+        f"data.vocab_size={data.vocab_size}", f"data.batch_tokens={data.batch_tokens}",
+    ]  # fmt: skip
+    recipe = {"base": "vaswani2017-base", "tiny": "multi30k-tiny"}[work.size]
+    command = [sys.executable, "-m", "transduce", "train", "--recipe", recipe, "--train", *map(str, work.train)]
+    command += ["--valid", *map(str, work.valid), "--out", str(out)]
+    run([*command, *(word for setting in settings for word in ("--set", setting))], work)
+    logged = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    speeds = [line["tokens_per_second"] for line in logged if "tokens_per_second" in line]
+    return statistics.mean(speeds[1:]) * work.tgt_share
+
+
+def joeynmt(work: Work, precision: str, out: Path) -> float:
+    c = configuration(work.size)
+    side = {
+        "level": "word", "lowercase": False, "max_length": 512, "tokenizer_type": "none",
+        "voc_file": str(work.folder / "vocabulary.txt"),
+    }  # fmt: skip
+    stack = {
+        "type": "transformer", "num_layers": c.model.n_layers, "num_heads": c.model.n_heads,
+        "embeddings": {"embedding_dim": c.model.d_model, "scale": True, "dropout": c.model.dropout},
+        "hidden_size": c.model.d_model, "ff_size": c.model.d_ff, "dropout": c.model.dropout,
+        "layer_norm": c.model.norm,
+    }  # fmt: skip
+    asked = {
+        "name": "peer", "model_dir": str(out), "use_cuda": False, "fp16": False, "random_seed": 1,
+        "data": {
+            "train": str(work.folder / "train"), "dev": str(work.folder / "valid"), "dataset_type": "plain",
+            "src": {"lang": "src", **side}, "trg": {"lang": "tgt", **side},
+        },
+        "testing": {"beam_size": 1, "batch_size": 8, "eval_metrics": []},
+        "training": {
+            "optimizer": "adam", "adam_betas": [0.9, 0.98], "scheduling": "noam",
+            "learning_rate_warmup": 1_000, "learning_rate_min": 0,
+            "label_smoothing": 0.1, "batch_size": c.data.batch_tokens, "batch_type": "token", "normalization": "tokens",
+            "epochs": 100, "updates": work.steps, "logging_freq": work.steps // 3, "validation_freq": work.steps * 100,
+            "overwrite": True, "print_valid_sents": [],
+        },
+        "model": {
+            "initializer": "xavier_uniform", "embed_initializer": "xavier_uniform", "tied_embeddings": True,
+            "tied_softmax": True, "encoder": stack, "decoder": stack,
+        },
+    }  # fmt: skip
+    path = work.folder / "joeynmt.yaml"
+    path.write_text(json.dumps(asked), encoding="utf-8")  # JSON is YAML
+    start = (
+        "import sys, types; stand = types.ModuleType('importlib_metadata'); stand.version = lambda name: '2.3.0'; "
+        "sys.modules['importlib_metadata'] = stand; from joeynmt.__main__ import main; main()"
+    )
+    printed = run([work.python, "-c", start, "train", str(path), "--skip-test"], work, cwd=work.folder)
+    return statistics.mean([float(found) for found in re.findall(r"Tokens per Sec:\s+([\d.]+)", printed)][1:])
+
+
+def huggingface(work: Work, precision: str, out: Path) -> float:
+    told = [precision, str(out), str(work.folder), work.size, str(work.steps), str(work.pairs)]
+    return float(run([work.python, __file__, "huggingface", *told], work).split()[-1])
+
+
+def train_marian(precision: str, out: str, folder: str, size: str, steps: str, pairs: str) -> None:
+    """Hugging Face's own trainer, in the peers' environment; prints target tokens a second."""
+    import torch
+    import transformers as hf
+
+    c = configuration(size).model
+    shape = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("layers", c.n_layers), ("attention_heads", c.n_heads), ("ffn_dim", c.d_ff))
+    }
+    vocabulary = len((Path(folder) / "vocabulary.txt").read_text(encoding="utf-8").splitlines())
+    theirs = hf.MarianConfig(
+        vocab_size=vocabulary, d_model=c.d_model, dropout=c.dropout, activation_function="relu", scale_embedding=True,
+        pad_token_id=0, eos_token_id=2, decoder_start_token_id=1, max_position_embeddings=512, use_cache=False, **shape,
+    )  # fmt: skip
+    model = hf.MarianMTModel(theirs)
+    data = json.loads((Path(folder) / "ids.json").read_text(encoding="utf-8"))
+    rows = [{"input_ids": src, "labels": tgt, "length": max(len(src), len(tgt))} for src, tgt in data]
+    counted: list[tuple[float, int]] = []
+    seen = 0
+
+    def collate(batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        nonlocal seen
+        src, tgt = ([torch.tensor(row[key]) for row in batch] for key in ("input_ids", "labels"))
+        seen += sum(map(len, tgt))
+        pad = torch.nn.utils.rnn.pad_sequence
+        ids = pad(src, batch_first=True)
+        labels = pad(tgt, True, -100)
+        tgt_in = model.prepare_decoder_input_ids_from_labels(labels)  # what its DataCollatorForSeq2Seq does
+        return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels, "decoder_input_ids": tgt_in}
+
+    class Watch(hf.TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            counted.append((time.perf_counter(), seen))
+
+    precisions = {"bf16": precision == "bf16"}
+    asked = hf.Seq2SeqTrainingArguments(
+        out, max_steps=int(steps), per_device_train_batch_size=int(pairs), train_sampling_strategy="group_by_length",
+        length_column_name="length", label_smoothing_factor=0.1, learning_rate=1e-4, use_cpu=True, save_strategy="no",
+        report_to=[], remove_unused_columns=False, disable_tqdm=True, **precisions,
+    )  # fmt: skip
+    hf.Seq2SeqTrainer(model, asked, data_collator=collate, train_dataset=rows, callbacks=[Watch()]).train()  # pyright: ignore
+    (begin, before), (end, after) = counted[int(steps) // 3 - 1], counted[-1]
+    print((after - before) / (end - begin))
+
+
+PROGRAMS = {"transduce": transduce, "joeynmt": joeynmt, "huggingface": huggingface}
+
+# ---- the run -----------------------------------------------------------------------------------------------------
+
+
+def prepare(folder: Path, train: Sequence[Path], valid: Sequence[Path], size: str) -> tuple[int, float]:
+    """The text in pieces and in ids, for the peers; about how many pairs a batch holds, and the target's share."""
+    from transduce.text import read_lines
+    from transduce.tokens import EOS, Tokenizer
+
+    config = configuration(size).data
+    lines = [line for path in train for line in read_lines(path)]
+    tokenizer = Tokenizer.learn(lines, kind="bpe", vocab_size=config.vocab_size)
+    texts = {}
+    for name, paths in (("train", train), ("valid", valid)):
+        for side, path in zip(("src", "tgt"), paths, strict=True):
+            ids = tokenizer.encode_batch(list(read_lines(path)))
+            texts[name, side] = ids
+            pieces = [" ".join(tokenizer.pieces(line)) for line in ids]
+            (folder / f"{name}.{side}").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    (folder / "vocabulary.txt").write_text("\n".join(tokenizer.vocabulary) + "\n", encoding="utf-8")
+    pairs = list(zip(texts["train", "src"], texts["train", "tgt"], strict=True))
+    (folder / "ids.json").write_text(json.dumps([([*src, EOS], [*tgt, EOS]) for src, tgt in pairs]))
+    src_tokens, tgt_tokens = (sum(len(pair[side]) + 1 for pair in pairs) for side in (0, 1))
+    return int(config.batch_tokens * len(pairs) / max(src_tokens, tgt_tokens)), tgt_tokens / (src_tokens + tgt_tokens)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, nargs=2, required=True)
+    parser.add_argument("--valid", type=Path, nargs=2, required=True)
+    parser.add_argument("--size", choices=["base", "tiny"], default="tiny")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=None, help="of each program in each round; 12 of base, 90 of tiny")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sides", nargs="+", default=list(SIDES))
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "trainers.json")
+    asked = parser.parse_args()
+    python = install()
+    pip = [python, "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *MORE]
+    if not (PEERS / "trainers").exists():
+        subprocess.run(pip, check=True)
+        (PEERS / "trainers").touch()
+    train, valid = (tuple(path.absolute() for path in paths) for paths in (asked.train, asked.valid))
+    found: dict[str, list[float]] = {side: [] for side in asked.sides}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        pairs, tgt_share = prepare(folder, train, valid, asked.size)
+        steps = asked.steps or {"base": 12, "tiny": 90}[asked.size]
+        work = Work(folder, train, valid, asked.size, steps, asked.threads, python, pairs, tgt_share)
+        for number in range(asked.rounds):
+            for side in asked.sides if number % 2 == 0 else reversed(asked.sides):
+                program, precision = side.split()
+                speed = PROGRAMS[program](work, precision, folder / f"{program}-{precision}-{number}")
+                found[side].append(speed)
+                print(f"round {number + 1}: {side:18} {speed:8.0f} target tokens/s", file=sys.stderr)
+    medians = {side: statistics.median(values) for side, values in found.items()}
+    print("| program | target tokens/s, median | least | most |\n|---|---|---|---|")
+    for side in sorted(found, key=lambda side: -medians[side]):
+        print(f"| {side} | {medians[side]:.0f} | {min(found[side]):.0f} | {max(found[side]):.0f} |")
+    ours, theirs = (
+        max(medians[side] for side in medians if side.startswith("transduce") is us) for us in (True, False)
+    )
+    print(f"\nratio_trainers_{asked.size} {ours / theirs:.2f}")
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    kept = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else {}
+    kept[asked.size] = {
+        f"ratio_trainers_{asked.size}": round(ours / theirs, 3), "target_tokens_per_second": found,
+        "steps": steps, "threads": asked.threads, "date": date.today().isoformat(), "command": " ".join(sys.argv),
+    }  # fmt: skip
+    asked.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["huggingface"]:
+        train_marian(*sys.argv[2:])
+    else:
+        main()
