@@ -17,13 +17,12 @@ from typing import Any
 
 from transduce.config import Config, SearchConfig, from_json
 from transduce.errors import UserError
-from transduce.folder import listed_files, read_verified
+from transduce.folder import check_folder, listed_files, read_verified
 from transduce.hypotheses import LENGTH_PENALTIES, Hypothesis
 from transduce.lines import Split, Translation, parts_of, refuse_string, search_settings, translations_of
 from transduce.tokens import BOS, CONTROLS, EOS, PAD, Tokenizer
 
-CTRANSLATE2_FILES = ("model.bin", "config.json", "shared_vocabulary.json")
-FILES = (*CTRANSLATE2_FILES, "transduce.json", "tokenizer.json")
+FILES = ("model.bin", "config.json", "shared_vocabulary.json", "transduce.json", "tokenizer.json")
 COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32", "auto": "auto"}
 
 
@@ -56,9 +55,9 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
     listed_files(path, kind="folder of an exported model", needed=FILES)
     config = from_json(read_verified(path, "transduce.json"), path / "transduce.json")
     tokenizer = Tokenizer.from_json(read_verified(path, "tokenizer.json").decode(), path / "tokenizer.json")
-    files = {name: read_verified(path, name) for name in CTRANSLATE2_FILES}
+    check_folder(path)
     try:
-        model = ctranslate2.Translator(str(path), compute_type=COMPUTE_TYPES[precision], files=files)
+        model = ctranslate2.Translator(str(path), compute_type=COMPUTE_TYPES[precision])
     except (ValueError, RuntimeError) as problem:
         raise UserError(f"CTranslate2 cannot use {path} in precision {precision}: {problem}") from None
     return ExportedTranslator(model, config, tokenizer)
