@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import scale
 
 # As on a machine that has torch and numpy, and nothing that the command line needs.
 WITHOUT = """
@@ -37,3 +41,22 @@ def test_the_gpu_script_runs_small_on_a_cpu_with_nothing_but_torch(tmp_path: Pat
         for side in ("transduce", "torch.nn.Transformer"):
             assert result[part][side]["tokens_per_second"] > 0
     assert result["translation"]["transduce"]["latency_ms"] > 0
+
+
+# ---- scale -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cells", [cells for _, cells in scale.tables(quick=True).values()], ids=[*scale.tables(True)])
+def test_the_costs_of_small_batches_can_be_measured(cells: list[scale.Cell]) -> None:
+    rows = [{**cell, **scale.measure(cell, threads=1, seconds=0)} for cell in cells]
+    for i, row in enumerate(rows):
+        assert row["seconds"] > 0 and row["mb"] >= 0
+        assert len(scale.line_of(rows[: i + 1], "what").split("|")) == 8
+
+
+@pytest.mark.slow
+def test_a_long_file_keeps_its_order_in_flat_memory() -> None:
+    """20,000 lines through the command line, blank and very long ones among them."""
+    found = scale.run_file(20_000, threads=1)
+    assert found["in_place"] == found["sample"] == 200
+    assert found["added_mb"] < 60

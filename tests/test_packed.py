@@ -11,7 +11,7 @@ from torch import Tensor
 import transduce
 from transduce.config import ModelConfig, SearchConfig
 from transduce.kernels import PLAIN, Kernels, compiled
-from transduce.packed import PackedTransformer, Precision
+from transduce.packed import PackedTransformer, Precision, round_up
 from transduce.translate import Translator, search
 
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
@@ -92,6 +92,14 @@ def test_rows_are_independent_of_one_another(precision: Precision, kernels: Kern
         for i, length in enumerate((7, 3, 5)):
             alone = logits(SRC[i : i + 1, :length], SRC_MASK[i : i + 1, :length])[0]
             torch.testing.assert_close(alone, together[i], rtol=0, atol=1e-6 if precision == "fp32" else 1e-5)
+
+
+def test_products_have_few_numbers_of_rows() -> None:
+    """Of all up to 8,192, and none is more than an eighth too many."""
+    sizes = {rows: round_up(rows) for rows in range(1, 8_193)}
+    assert len({*sizes.values()}) < 100
+    assert all(rows <= size <= rows * 9 / 8 for rows, size in sizes.items())
+    assert sizes[1] == 1 and sizes[4_096] == 4_096
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

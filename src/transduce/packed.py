@@ -39,10 +39,21 @@ def _linear(parts: Sequence[nn.Linear], precision: Precision, kernels: Kernels) 
     packed = onednn._reorder_linear_weight(weight, 256)
 
     def linear(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
-        y = onednn._linear_pointwise(x.to(dtype), packed, bias, "relu" if relu else "none", [], "").float()
+        rows = F.pad(x.to(dtype), (0, 0, 0, round_up(len(x)) - len(x)))
+        y = onednn._linear_pointwise(rows, packed, bias, "relu" if relu else "none", [], "")[: len(x)].float()
         return y if residual is None else y + residual
 
     return linear
+
+
+def round_up(rows: int) -> int:
+    """The next number that is a multiple of a power of two at most an eighth of it.
+
+    oneDNN makes code for every number of rows that it meets and keeps it, half a megabyte each: over the lines of a
+    file these would be hundreds.
+    """
+    step = 1 << max(0, rows.bit_length() - 4)
+    return -(-rows // step) * step
 
 
 class _Attention:
