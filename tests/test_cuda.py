@@ -1,5 +1,8 @@
 """What only a GPU can show: the same answers as on the CPU, in fp32 and bf16, and a training run that resumes there."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +11,11 @@ import pytest
 import torch
 
 from transduce.batches import Batch, collate
-from transduce.config import ModelConfig, TrainConfig
-from transduce.gradients import Gradients, batch_loss
+from transduce.config import ModelConfig, SearchConfig, TrainConfig
+from transduce.gradients import Gradients, batch_loss, update
 from transduce.model import Transformer
+from transduce.optimizer import adam
+from transduce.translate import search
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -91,6 +96,49 @@ def test_cached_decoding_equals_full_decoding() -> None:
         for t in range(batch.tgt_in.size(1)):
             step, cache = gpu.decode_step(batch.tgt_in[:, t], cache)
             torch.testing.assert_close(step, full[:, t], rtol=1e-4, atol=1e-4)
+
+
+@contextmanager
+def waits() -> Iterator[list[str]]:
+    """What torch says of each wait for the GPU within."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield said
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            said += [str(one.message) for one in caught if "synchroniz" in str(one.message)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_training_step_waits_once(precision: str) -> None:
+    _, gpu = pair()
+    gradients = Gradients(gpu, TrainConfig(precision=precision), torch.device("cuda"), print)
+    optimizer = adam(gpu.parameters())
+    batches = [batch_of([(5, 7), (3, 2)]), batch_of([(9, 9)])]
+    gradients.of(batches, seed=1)
+    with waits() as none:
+        gradient = gradients.of(batches, seed=2)
+        update(optimizer, 1)
+        optimizer.zero_grad()
+    assert none == []
+    with waits() as once:
+        assert gradient.is_finite
+    assert len(once) == 1
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_decoding_step_waits_once(beam_size: int) -> None:
+    _, gpu = pair()
+    sources = [[*range(4, 4 + length)] for length in (3, 5, 9)]
+    ask = SearchConfig(beam_size=beam_size, max_extra_tokens=30, min_tokens=30)
+    search([gpu.eval()], sources, ask)
+    with waits() as said:
+        found = search([gpu], sources, ask)
+    longest = max(len(one[0].token_log_probs) for one in found)
+    assert longest >= 30 and len(said) <= longest + 2  # to send the sources
 
 
 def test_a_run_trains_and_translates_on_the_gpu(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def test_nothing_is_left_of_the_step_before() -> None:
     gradients = gradients_for(model)
     found = gradients.of(parts(src, tgt, 2), seed=1)
     once = taken(model)
-    assert gradients.of(parts(src, tgt, 2), seed=1) == found
+    again = gradients.of(parts(src, tgt, 2), seed=1)
+    assert (again.loss, again.norm) == (found.loss, found.norm)
     assert all(gradient.equal(once[name]) for name, gradient in taken(model).items())
 
 
@@ -131,6 +132,7 @@ NO_MEMORY = [
     RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
     MemoryError("Unable to allocate 9.00 GiB for an array"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("could not create a primitive"),
     RuntimeError("std::bad_alloc"),
 ]
 
@@ -172,7 +174,7 @@ def test_memory_may_run_out_at_any_moment() -> None:
     whole = gradients_for(model).of(batches, seed=1)
     moments = np.linspace(0, count_events(model, batches) - 1, 60).astype(int)
     assert len(set(moments)) == 60
-    for moment, problem in zip(moments, NO_MEMORY * 12, strict=True):
+    for moment, problem in zip(moments, NO_MEMORY * 10, strict=True):
         left = [moment]
 
         def event(kind: str, positions: int, left: list[int] = left, problem: Any = problem) -> None:
@@ -462,7 +464,7 @@ def test_one_number_that_is_not_finite_is_seen(place: str, value: float, monkeyp
 
 def test_finite_is_both_loss_and_norm() -> None:
     for loss, norm in combinations([1.0, 2.0, float("nan"), float("inf")], 2):
-        assert Gradient(loss, norm, 1, 1).is_finite == (loss + norm == 3.0)
+        assert Gradient(torch.tensor([loss, norm]), 1, 1).is_finite == (loss + norm == 3.0)
 
 
 def test_what_would_overflow_adam_is_not_finite() -> None:

@@ -30,7 +30,7 @@ def targets_of(n: int = N) -> Tensor:
 
 
 def chunked(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(loss, "CHUNK_BYTES", 4 * V * rows)
+    monkeypatch.setitem(loss.CHUNK_BYTES, "cpu", 4 * V * rows)
 
 
 # ---- the distribution of section 5.4 -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import transduce
 from transduce.config import ModelConfig, SearchConfig
 from transduce.kernels import PLAIN, Kernels, compiled
 from transduce.packed import PackedTransformer, Precision, round_up
-from transduce.translate import Translator, search
+from transduce.translate import BATCH_TOKENS, Translator, search
 
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
 both = pytest.mark.parametrize("kernels", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
@@ -122,7 +122,7 @@ def test_threads_change_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> No
     """Batches that are searched side by side come back in their order, and torch keeps its threads."""
     translator: Translator = transduce.load(toy.model, precision="int8")
     lines = [" ".join("abcdefghij"[: 1 + i % 10]) for i in range(60)]
-    monkeypatch.setattr("transduce.translate.BATCH_TOKENS", 60)
+    monkeypatch.setitem(BATCH_TOKENS, "cpu", 60)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)

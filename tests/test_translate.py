@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from conftest import Toy, turned
 
 import transduce
 from transduce import Sampling, Translation, Translator, UserError
+from transduce import search as searching
 from transduce.batches import collate
 from transduce.checkpoint import LoadedModel, load_model, save_model, weights
 from transduce.config import Config, SearchConfig
@@ -100,6 +102,31 @@ def test_a_draw_depends_on_seed_and_number_alone(doubter: Translator) -> None:
     assert [t.text for t in backwards] != [t.text for t in together]
     repeated = doubter.translate(["a b c"] * 8, sampling=Sampling(), seed=1)
     assert len({t.text for t in repeated}) > 1
+
+
+@pytest.mark.parametrize("room", [1, 2, 5])
+def test_a_batch_that_does_not_fit_is_halved(doubter: Translator, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = doubter.translate(LINES)
+    real, sizes = searching.beam_search, []
+
+    def beam_search(decoder: Any, state: Any, request: searching.Request, **more: Any) -> Any:
+        sizes.append(len(request.max_lengths))
+        if sizes[-1] > room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return real(decoder, state, request, **more)
+
+    monkeypatch.setattr(searching, "beam_search", beam_search)
+    assert_same(doubter.translate(LINES), expected)
+    assert max(sizes) > room and sum(size for size in sizes if size <= room) == max(sizes)
+
+
+def test_one_sentence_that_does_not_fit_is_an_error(doubter: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def beam_search(*_: Any, **more: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(searching, "beam_search", beam_search)
+    with pytest.raises(MemoryError):
+        doubter.translate(LINES)
 
 
 # ---- any line ----------------------------------------------------------------------------------------------------

@@ -124,7 +124,8 @@ class State:
 class Batch:
     """Padded ids of pairs. src (B,S) ends in EOS; tgt_in (B,T) is BOS and the target; tgt_out (B,T) target and EOS.
 
-    src_mask (B,S) and tgt_mask (B,T) are True where a token is real. pairs: their numbers in the store, int64 (B,).
+    src_mask (B,S) and tgt_mask (B,T) are True where a token is real; tgt_places (N,): where in tgt_mask, flattened.
+    pairs: their numbers in the store, int64 (B,).
     """
 
     src: Tensor
@@ -132,13 +133,21 @@ class Batch:
     tgt_in: Tensor
     tgt_out: Tensor
     tgt_mask: Tensor
+    tgt_places: Tensor
     pairs: np.ndarray
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on `device`."""
-        parts = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask)
-        src, src_mask, tgt_in, tgt_out, tgt_mask = (part.to(device, non_blocking=True) for part in parts)
-        return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, self.pairs)
+        """The same batch on `device`, which nobody waits for."""
+        parts = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask, self.tgt_places)
+        src, src_mask, tgt_in, tgt_out, tgt_mask, tgt_places = (part.to(device, non_blocking=True) for part in parts)
+        return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, tgt_places, self.pairs)
+
+    def real(self, decoded: Tensor) -> tuple[Tensor, Tensor]:
+        """What a decoder has made of the real target tokens, (B,T,D) -> (N,D), and their truth (N,).
+
+        By their places, for how many are True in a mask on a GPU is known only to who waits for it.
+        """
+        return decoded.flatten(0, 1).index_select(0, self.tgt_places), self.tgt_out.take(self.tgt_places)
 
 
 def pad(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -150,13 +159,18 @@ def pad(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
+def places(mask: Tensor) -> Tensor:
+    """Where a mask, flattened, is True."""
+    return mask.flatten().nonzero()[:, 0]
+
+
 def collate(src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | None = None) -> Batch:
     """A batch of pairs given as ids without BOS and EOS. pairs: their numbers in a store; None: they count from 0."""
     src_ids, src_mask = pad([np.append(ids, EOS) for ids in src])
     tgt_in, tgt_mask = pad([np.concatenate(([BOS], ids)) for ids in tgt])
     tgt_out, _ = pad([np.append(ids, EOS) for ids in tgt])
     numbers = np.arange(len(src)) if pairs is None else pairs.astype(np.int64)
-    return Batch(src_ids, src_mask, tgt_in, tgt_out, tgt_mask, numbers)
+    return Batch(src_ids, src_mask, tgt_in, tgt_out, tgt_mask, places(tgt_mask), numbers)
 
 
 GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log.md); batches leave room for it

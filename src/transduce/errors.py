@@ -26,13 +26,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILED")
+NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILED", "could not create a primitive")
 
 
 def is_out_of_memory(problem: Exception) -> bool:
     """Whether an exception says that memory ran out. torch does so by a RuntimeError, on a CPU known by its text only.
 
-    The texts are those of torch's CPU allocator, of CUDA, of C++, and of the CUDA libraries.
+    The texts are those of torch's CPU allocator, of CUDA, of C++, of the CUDA libraries, and of oneDNN.
     """
     if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
         return True

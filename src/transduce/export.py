@@ -173,8 +173,9 @@ def random_pairs(vocab_size: int, longest: int) -> tuple[list[np.ndarray], list[
 def own_log_probs(model: Transformer, src: list[np.ndarray], tgt: list[np.ndarray]) -> np.ndarray:
     """The log-probability of every token of every target, EOS included, one after the other; on the CPU."""
     batch = collate(src, tgt)
-    hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)[batch.tgt_mask]
-    return token_log_probs(hidden, model.output.weight, batch.tgt_out[batch.tgt_mask], model.output.bias).numpy()
+    decoded = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)
+    hidden, targets = batch.real(decoded)
+    return token_log_probs(hidden, model.output.weight, targets, model.output.bias).numpy()
 
 
 def _tried(

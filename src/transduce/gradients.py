@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch.nn.utils import get_total_norm
 
 from transduce import distributed
 from transduce.baselines import Model
-from transduce.batches import Batch, collate
+from transduce.batches import Batch, collate, places
 from transduce.config import TrainConfig
 from transduce.errors import is_out_of_memory
 from transduce.kernels import faster_products
@@ -29,14 +30,29 @@ from transduce.tokens import UNK
 # ---- the gradient of a step --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gradient:
-    """What is known of a step's gradient, over all ranks. The gradient itself is in .grad of the parameters."""
+    """What is known of a step's gradient, over all ranks. The gradient itself is in .grad of the parameters.
 
-    loss: float  # summed over the target tokens, in nats
-    norm: float
+    A GPU may still be at work on it: who first asks for loss or norm waits, the one wait for a GPU in a step.
+    """
+
+    figures: Tensor  # loss and norm, where they were computed
     src_tokens: int
     tgt_tokens: int
+
+    @cached_property
+    def _known(self) -> list[float]:
+        return self.figures.tolist()
+
+    @property
+    def loss(self) -> float:
+        """Summed over the target tokens, in nats."""
+        return self._known[0]
+
+    @property
+    def norm(self) -> float:
+        return self._known[1]
 
     @property
     def is_finite(self) -> bool:
@@ -77,8 +93,7 @@ class Gradients:
             distributed.sum_gradients(self.model.parameters())
         distributed.sum_over_ranks(loss)
         norm = distributed.whole(get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
-        loss, norm = torch.stack([loss, norm.double()]).tolist()  # the one wait for a GPU in a step
-        return Gradient(loss, norm, src_tokens, tgt_tokens)
+        return Gradient(torch.stack([loss, norm.double()]), src_tokens, tgt_tokens)
 
     def _accumulate(self, micro_batches: Sequence[Batch], tokens: int) -> Tensor | None:
         """Add the gradient of each, and return their summed loss; None if one does not fit."""
@@ -135,7 +150,7 @@ def batch_loss(model: Model, batch: Batch, label_smoothing: float, precision: st
     with mixed_precision(precision, batch.src.device):
         memory = model.encode(batch.src, batch.src_mask)
         decoded = model.decode(batch.tgt_in, memory, batch.src_mask)  # (B,T,D)
-        hidden, targets = decoded[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]  # (N,D), (N,)
+        hidden, targets = batch.real(decoded)  # (N,D), (N,)
         return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing, model.output.bias)
 
 
@@ -161,7 +176,7 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
 def _nothing() -> Batch:
     """A micro-batch without a target token, which adds nothing to a gradient."""
     batch = collate([np.array([UNK])], [np.array([UNK])], np.array([], int))
-    return dataclasses.replace(batch, tgt_mask=torch.zeros_like(batch.tgt_mask))
+    return dataclasses.replace(batch, tgt_mask=torch.zeros_like(batch.tgt_mask), tgt_places=batch.tgt_places[:0])
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:
@@ -173,6 +188,7 @@ def _rows(batch: Batch, rows: slice) -> Batch:
         batch.tgt_in[rows, :tgt_width],
         batch.tgt_out[rows, :tgt_width],
         tgt_mask[:, :tgt_width],
+        places(tgt_mask[:, :tgt_width]),
         batch.pairs[rows],
     )
 

@@ -42,7 +42,13 @@ def projected_cross_entropy(
     return loss
 
 
-CHUNK_BYTES = 16 << 20  # of fp32 logits held at a time; fits a large cache
+# Of fp32 logits held at a time: what fits a large cache; what keeps a GPU busy.
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
+
+
+def _chunk_rows(hidden: Tensor, vocab_size: int) -> int:
+    """How many rows of `hidden` are projected at a time."""
+    return max(1, CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"]) // (4 * vocab_size))
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -65,7 +71,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             grad_hidden = torch.empty_like(hidden)
             grad_projection = torch.zeros_like(projection)
             grad_bias = None if bias is None else torch.zeros_like(bias)
-            rows = max(1, CHUNK_BYTES // (4 * vocab_size))
+            rows = _chunk_rows(hidden, vocab_size)
             for begin in range(0, len(targets), rows):
                 chunk, expected = hidden[begin : begin + rows].to(dtype), targets[begin : begin + rows, None]
                 logits = (chunk @ weight.T).to(total.dtype)  # (rows, V)
@@ -102,7 +108,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 @torch.no_grad()
 def token_log_probs(hidden: Tensor, projection: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
     """log P(targets) (N,) under the softmax of the same logits, a few hundred rows at a time. No gradient."""
-    rows = max(1, CHUNK_BYTES // (4 * projection.size(0)))
+    rows = _chunk_rows(hidden, projection.size(0))
     found = []
     for begin in range(0, len(targets), rows):
         logits = F.linear(hidden[begin : begin + rows], projection, bias)

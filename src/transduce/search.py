@@ -6,7 +6,7 @@ returns `Hypothesis` objects. For `greedy`, `sample` and `beam_search` alike:
 - Lengths count every token that has a log-probability: forced ones, and EOS.
 
 The bookkeeping, a few numbers for each hypothesis, lives on the CPU, in float64. The decoder's device is asked only for
-`step`, `reorder` and the best few tokens of each row.
+`step`, `reorder` and the best few tokens of each row, which are the one thing in a step that is waited for.
 
 Letters: B sentences still searched, K beam, N = B * K rows (those of a sentence are adjacent, the best first),
 V vocabulary, C tokens in the shortlist of a row, T tokens so far.
@@ -103,8 +103,8 @@ def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypo
             values, ids = _shortlist(decoder, scores, 1, length, request)
             values, places = values.max(dim=1)  # the first of equals, here and below
             return ids.gather(1, places[:, None])[:, 0], values
-        values, ids = _allowed(decoder.log_probs(scores), length, request).max(dim=1)  # NaN wins
-        return ids.cpu(), values.cpu().double()
+        values, ids = _fetched(*_allowed(decoder.log_probs(scores), length, request).max(dim=1))  # NaN wins
+        return ids, values
 
     return _follow(decoder, state, request, likeliest)
 
@@ -140,8 +140,8 @@ def sentence_seed(seed: int, number: int) -> int:
 
 def _allowed(log_probs: Tensor, length: int, request: Request) -> Tensor:
     """log_probs (N, V) with -inf for what may not follow `length` tokens."""
-    barred = torch.tensor(_barred(length, request), dtype=torch.int64, device=log_probs.device)
-    return log_probs.index_fill(1, barred, -math.inf)
+    barred = torch.tensor(_barred(length, request), dtype=torch.int64)
+    return log_probs.index_fill(1, _sent(barred, log_probs.device), -math.inf)
 
 
 def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
@@ -168,7 +168,7 @@ def _follow(decoder: Decoder[State], state: State, request: Request, choose: Cho
     sentences = list(range(len(ids)))  # the number of each row's sentence
     last_ids = torch.full((len(ids),), request.bos)
     for length in range(max(request.max_lengths, default=0)):
-        scores, state = decoder.step(last_ids.to(decoder.device), state)
+        scores, state = decoder.step(_sent(last_ids, decoder.device), state)
         chosen, values = choose(scores, length, sentences)
         rows, prefix_ids, prefix_values = _forced(decoder, scores, length, sentences, request)
         chosen[rows], values[rows] = prefix_ids, prefix_values
@@ -185,7 +185,7 @@ def _follow(decoder: Decoder[State], state: State, request: Request, choose: Cho
         last_ids = chosen[stay]
         if len(stay) < len(sentences):
             sentences = [sentences[row] for row in stay]
-            kept = torch.tensor(stay, device=decoder.device)
+            kept = _sent(torch.tensor(stay), decoder.device)
             state = decoder.reorder(state, kept, kept)
     return [_hypothesis(*path, request) for path in zip(ids, token_log_probs, strict=True)]
 
@@ -258,8 +258,8 @@ def beam_search(
     rows = stay.repeat_interleave(beam_size)
     last_ids = torch.full_like(rows, request.bos)
     while sentences:
-        state = decoder.reorder(state, rows.to(decoder.device), stay.to(decoder.device))
-        scores, state = decoder.step(last_ids.to(decoder.device), state)
+        state = decoder.reorder(state, _sent(rows, decoder.device), _sent(stay, decoder.device))
+        scores, state = decoder.step(_sent(last_ids, decoder.device), state)
         candidates = _candidates(decoder, beam, scores, sentences, request)  # (B, 2K)
         ended = candidates.ids == request.eos
         _collect(pools, n_best, sentences, beam.extended(candidates), ended, request)
@@ -308,8 +308,9 @@ def _shortlist(
     barred = _barred(length, request)
     count = min(count + len(barred), scores.size(1))
     best = decoder.best(scores, count) if decoder.best else decoder.log_probs(scores).topk(count, dim=1)
-    ids, order = best[1].cpu().sort(dim=1)
-    values = best[0].cpu().double().gather(1, order)
+    values, ids = _fetched(*best)
+    ids, order = ids.sort(dim=1)
+    values = values.gather(1, order)
     if values.isnan().any():
         raise _no_way_on(length)
     return values.masked_fill(torch.isin(ids, torch.tensor(barred, dtype=torch.int64)), -math.inf), ids
@@ -365,6 +366,19 @@ def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[tuple[Any, ...]]:
 # ---- what every search needs -------------------------------------------------------------------------------------
 
 
+def _sent(values: Tensor, device: torch.device | str) -> Tensor:
+    """`values` on `device`, where they will be before they are needed: nobody waits."""
+    return values.to(device, non_blocking=True)
+
+
+def _fetched(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Both on the CPU, log_probs as float64, which holds any id exactly: a GPU is waited for once, not twice."""
+    if log_probs.device.type == "cpu":
+        return log_probs.double(), ids
+    both = torch.stack([log_probs.double(), ids.double()]).cpu()
+    return both[0], both[1].long()
+
+
 def _barred(length: int, request: Request) -> list[int]:
     """The ids that may not follow `length` tokens."""
     return [*request.banned, request.eos] if length < request.min_length else [*request.banned]
@@ -381,6 +395,8 @@ def _forced(
     forced = [place for place, prefix in enumerate(prefixes) if length < len(prefix)]
     rows = [place * (len(scores) // len(sentences)) for place in forced]
     ids = torch.tensor([prefixes[place][length] for place in forced], dtype=torch.int64)
+    if not rows:
+        return rows, ids, torch.empty(0, dtype=torch.float64)
     return rows, ids, decoder.log_probs(scores[rows]).cpu().double().gather(1, ids[:, None])[:, 0]
 
 

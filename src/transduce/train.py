@@ -238,14 +238,16 @@ def train(
         model.train()
         started_at, seconds_before = time.monotonic(), tally.seconds
         step_began = time.process_time()
-        for micro_batches, next_state in batches.stream(data_state):
-            if _is_finished(tally, config) or distributed.any_rank(stop.wanted and tally.step > 0):
-                break
+        stream = batches.stream(data_state)
+        coming = next(stream)
+        while not (_is_finished(tally, config) or distributed.any_rank(stop.wanted and tally.step > 0)):
+            micro_batches, next_state = coming
             tally.step += 1
             lr = _learning_rate(config, tally.step)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             gradient = gradients.of(micro_batches, seed=dropout_seed(config.train.seed, tally.step, distributed.rank()))
+            coming = next(stream)  # while a GPU is at work
             if gradient.is_finite:
                 tally.skipped_in_a_row = 0
                 update(optimizer, tally.step - tally.skipped)

@@ -21,7 +21,7 @@ from transduce.baselines import Model
 from transduce.batches import Batch, collate, pad
 from transduce.checkpoint import LoadedModel, load_model
 from transduce.config import SearchConfig
-from transduce.errors import UserError
+from transduce.errors import UserError, is_out_of_memory
 from transduce.hypotheses import Hypothesis, Sampling
 from transduce.kernels import compiled
 from transduce.lines import (
@@ -160,7 +160,7 @@ class Translator:
             if longest > MAX_LINE_TOKENS:
                 raise UserError(f"line {number} has {longest:,} tokens; expected at most {MAX_LINE_TOKENS:,}")
         results: list[Scored] = [Scored(0.0, (), ())] * len(pairs)
-        for members in _by_length([max(pair, key=len) for pair in pairs], 1):
+        for members in _by_length([max(pair, key=len) for pair in pairs], 1, BATCH_TOKENS[self._device.type]):
             src_ids, tgt_ids = ([np.asarray(pairs[i][side]) for i in members] for side in (0, 1))
             batch = collate(src_ids, tgt_ids)
             for i, log_probs in zip(members, self._token_log_probs(batch), strict=True):
@@ -215,7 +215,7 @@ class Translator:
         with mixed_precision(self.precision, self._device):
             for model in self.models:
                 decoded = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)
-                hidden, targets = decoded[batch.tgt_mask], batch.tgt_out[batch.tgt_mask]
+                hidden, targets = batch.real(decoded)
                 each.append(token_log_probs(hidden, model.output.weight, targets, model.output.bias))
         mean = torch.stack(each).logsumexp(0) - math.log(len(each))  # (real target tokens,)
         return [row.tolist() for row in mean.cpu().split(batch.tgt_mask.sum(1).tolist())]
@@ -293,8 +293,9 @@ def search(
         return searching.beam_search(joint, state, request, beam_size=ask.beam_size, n_best=n_best)
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    batches = list(_by_length(sources, ask.beam_size))
-    for members, found in zip(batches, _each(outputs, batches, side_by_side=_are_packed(models)), strict=True):
+    batches = list(_by_length(sources, ask.beam_size, BATCH_TOKENS[torch.device(joint.device).type]))
+    work = functools.partial(_fitting, outputs)
+    for members, found in zip(batches, _each(work, batches, side_by_side=_are_packed(models)), strict=True):
         for i, hypotheses in zip(members, found, strict=True):
             results[i] = hypotheses
     return results
@@ -312,6 +313,17 @@ def _each(
             return list(pool.map(work, batches))
     finally:
         torch.set_num_threads(threads)
+
+
+def _fitting(work: Callable[[list[int]], list[list[Hypothesis]]], members: list[int]) -> list[list[Hypothesis]]:
+    """What `work` makes of `members`; of each half of them, where memory runs out: the batch changes no answer."""
+    try:
+        return work(members)
+    except (MemoryError, RuntimeError) as problem:
+        if not is_out_of_memory(problem) or len(members) == 1:
+            raise
+    middle = len(members) // 2  # not in the handler: an exception keeps all that its frames hold
+    return _fitting(work, members[:middle]) + _fitting(work, members[middle:])
 
 
 def _request(
@@ -333,14 +345,15 @@ def _request(
     )
 
 
-BATCH_TOKENS = 8_192  # source tokens times beam, padding included, that are searched together
+# Source tokens times beam, padding included, that are searched together: a GPU takes as long for a step of few.
+BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
 
 
-def _by_length(sources: Sequence[Sequence[int]], beam_size: int) -> Iterator[list[int]]:
+def _by_length(sources: Sequence[Sequence[int]], beam_size: int, batch_tokens: int) -> Iterator[list[int]]:
     """The numbers of the sources in batches of like length, the longest first."""
     members: list[int] = []
     for i in sorted(range(len(sources)), key=lambda i: -len(sources[i])):
-        if members and (len(members) + 1) * (len(sources[members[0]]) + 1) * beam_size > BATCH_TOKENS:
+        if members and (len(members) + 1) * (len(sources[members[0]]) + 1) * beam_size > batch_tokens:
             yield members
             members = []
         members.append(i)
