@@ -4,7 +4,7 @@
 
 Exports MODEL to both, installs them into a virtual environment of its own (benchmarks/peers), and lets every side
 translate the whole file in turn, round by round, each in a process that has been started and warmed up before. Reading
-and detokenising are part of the time, loading is not. Then each translates single sentences. Best peer: the one with
+and detokenising are part of the time, loading is not. Hugging Face's Marian is post-norm, so a pre-norm model leaves it out. Then each translates single sentences. Best peer: the one with
 the highest median of this run. Writes benchmarks/results/translate.json.
 """
 
@@ -226,10 +226,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work_folder = Path(temporary)
         folders = {"transduce": asked.model, "ctranslate2": export(asked.model, "ctranslate2", work_folder)}
-        folders["huggingface"] = export(asked.model, "marian", work_folder)
+        if json.loads((asked.model / "config.json").read_text(encoding="utf-8"))["model"]["norm"] == "post":
+            folders["huggingface"] = export(asked.model, "marian", work_folder)
         sides = []
         for i, name in enumerate(sides_of(asked.threads)):
             program = name.split(" ")[0]
+            if program not in folders:
+                continue
             python = sys.executable if program == "transduce" else peers
             sides.append(Side(name, python, folders[program], asked.threads, asked.src, work_folder / f"{i}.txt"))
         beam4 = speeds(sides, 4, len(references), asked.rounds)
@@ -244,10 +247,11 @@ def main() -> None:
         "ratio_fp32_beam4": best(beam4, of="transduce fp32")[1] / best(beam4, of="ctranslate2 float32")[1],
         "ratio_int8_greedy": best(greedy, of="transduce int8")[1] / best(greedy, of="ctranslate2 int8")[1],
         "ratio_fp32_greedy": best(greedy, of="transduce fp32")[1] / best(greedy, of="ctranslate2 float32")[1],
-        "ratio_huggingface_beam4": best(beam4, of="transduce fp32")[1] / best(beam4, of="huggingface")[1],
         "latency_ratio": min(m for name, (m, _) in latencies.items() if name.startswith("ctranslate2"))
         / min(m for name, (m, _) in latencies.items() if name.startswith("transduce")),
     }
+    if "huggingface" in folders:
+        ratios["ratio_huggingface_beam4"] = best(beam4, of="transduce fp32")[1] / best(beam4, of="huggingface")[1]
     print(table(beam4, "beam 4, sentences/s"), "", table(greedy, "greedy, sentences/s"), sep="\n")
     print("\n| one sentence alone, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
     for name, (median, most) in sorted(latencies.items(), key=lambda item: item[1]):
