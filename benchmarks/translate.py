@@ -4,8 +4,9 @@
 
 Exports MODEL to both, installs them into a virtual environment of its own (benchmarks/peers), and lets every side
 translate the whole file in turn, round by round, each in a process that has been started and warmed up before. Reading
-and detokenising are part of the time, loading is not. Hugging Face's Marian is post-norm, so a pre-norm model leaves it out. Then each translates single sentences. Best peer: the one with
-the highest median of this run. Writes benchmarks/results/translate.json.
+and detokenising are part of the time, loading is not. Then each translates single sentences. Best peer: the one with the
+highest median of this run. CTranslate2's penalty is length^0.6, the nearest that it has to the paper's. Hugging Face's
+Marian is post-norm, so a pre-norm model leaves it out. Writes benchmarks/results/translate.json.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
     def translate(lines: Sequence[str], beam: int) -> list[str]:
         sources = [[vocabulary[token] for token in source] for source in tokenizer.encode_batch(lines)]
         found = model.translate_batch(
-            sources, beam_size=beam, max_batch_size=int(batch), length_penalty=1.0, max_decoding_length=128
+            sources, beam_size=beam, max_batch_size=int(batch), length_penalty=0.6, max_decoding_length=128
         )
         return [
             tokenizer.decode([ids[piece] for piece in one.hypotheses[0] if piece != CONTROLS[EOS]]) for one in found

@@ -253,47 +253,46 @@ def beam_search(
         return [[hypothesis] for hypothesis in greedy(decoder, state, request)]
     pools: Pools = [[] for _ in request.max_lengths]
     sentences = list(range(len(pools)))  # the numbers of the B sentences still searched
-    beam = _first_beam(len(pools), beam_size)
-    stay = torch.arange(len(pools))
-    rows = stay.repeat_interleave(beam_size)
-    last_ids = torch.full_like(rows, request.bos)
+    beam = _first_beam(len(pools))
+    last_ids = torch.full((len(pools),), request.bos)
     while sentences:
-        state = decoder.reorder(state, _sent(rows, decoder.device), _sent(stay, decoder.device))
         scores, state = decoder.step(_sent(last_ids, decoder.device), state)
-        candidates = _candidates(decoder, beam, scores, sentences, request)  # (B, 2K)
+        candidates = _candidates(decoder, beam, scores, beam_size, sentences, request)  # (B, 2K)
         ended = candidates.ids == request.eos
         _collect(pools, n_best, sentences, beam.extended(candidates), ended, request)
         others = candidates.without(ended).best(beam_size)  # (B, K)
+        width = beam.scores.size(1)
         beam = beam.extended(others)
         stay = torch.tensor(_settle(pools, n_best, sentences, beam, request), dtype=torch.int64)  # (B',)
-        rows = (others.beams + beam_size * torch.arange(len(sentences))[:, None])[stay].flatten()  # (B' * K,)
+        rows = (others.beams + width * torch.arange(len(sentences))[:, None])[stay].flatten()  # (B' * K,)
         sentences = [sentences[row] for row in stay.tolist()]
         beam = _Beam(*(x[stay] for x in beam))
         last_ids = beam.ids[:, :, -1].flatten()
+        if sentences:
+            state = decoder.reorder(state, _sent(rows, decoder.device), _sent(stay, decoder.device))
     return pools
 
 
-def _first_beam(count: int, beam_size: int) -> _Beam:
-    """One live hypothesis for each sentence, without tokens: K live ones would stay K copies of it."""
-    scores = torch.tensor([[0.0] + [-math.inf] * (beam_size - 1)] * count, dtype=torch.float64)
-    nothing = torch.empty(count, beam_size, 0)
-    return _Beam(scores.view(count, beam_size), nothing.long(), nothing.double())
+def _first_beam(count: int) -> _Beam:
+    """One live hypothesis for each sentence, without tokens."""
+    nothing = torch.empty(count, 1, 0)
+    return _Beam(torch.zeros(count, 1, dtype=torch.float64), nothing.long(), nothing.double())
 
 
 def _candidates(
-    decoder: Decoder[Any], beam: _Beam, scores: Tensor, sentences: list[int], request: Request
+    decoder: Decoder[Any], beam: _Beam, scores: Tensor, beam_size: int, sentences: list[int], request: Request
 ) -> _Extensions:
     """The 2K likeliest extensions of each sentence's hypotheses.
 
-    No row has more than 2K of them, so the rows' shortlists replace a search through K * V sums.
+    No row has more than 2K of them, so the rows' shortlists replace a search through all V sums of each.
     """
-    count, beam_size, length = beam.ids.shape
+    count, width, length = beam.ids.shape
     values, ids = _shortlist(decoder, scores, 2 * beam_size, length, request)  # (N, C)
     rows, prefix_ids, prefix_values = _forced(decoder, scores, length, sentences, request)
     values[rows], ids[rows] = -math.inf, prefix_ids[:, None]
     values[rows, 0] = prefix_values
-    totals = beam.scores[:, :, None] + values.view(count, beam_size, -1)  # (B, K, C)
-    beams = torch.arange(beam_size)[:, None].expand_as(totals)
+    totals = beam.scores[:, :, None] + values.view(count, width, -1)  # (B, K, C)
+    beams = torch.arange(width)[:, None].expand_as(totals)
     return _Extensions(*(x.reshape(count, -1) for x in (totals, beams, ids, values))).best(2 * beam_size)
 
 

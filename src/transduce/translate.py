@@ -6,6 +6,7 @@ model.translate(["A dog runs."])[0].text
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -308,11 +309,14 @@ def _each(
     threads = torch.get_num_threads()
     if not side_by_side or min(threads, len(batches)) < 2:
         return [work(batch) for batch in batches]
+    patience = sys.getswitchinterval()
+    sys.setswitchinterval(2e-4)  # a thread that comes back from a kernel of 0.1 ms does not wait 5 ms for its turn
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(work, batches))
     finally:
         torch.set_num_threads(threads)
+        sys.setswitchinterval(patience)
 
 
 def _fitting(work: Callable[[list[int]], list[list[Hypothesis]]], members: list[int]) -> list[list[Hypothesis]]:
