@@ -307,7 +307,7 @@ def test_done_sentences_leave_the_batch_at_once() -> None:
     for decode, width in ((greedy, 1), (lambda d, s, r: beam_search(d, s, r, beam_size=4), 4)):
         reader = Reader(table)
         decode(reader.decoder, start(range(5)), request([30] * 5))
-        assert reader.rows_per_step == [5 * width, 4 * width, 3 * width, 2 * width, width]
+        assert reader.rows_per_step == [5, 4 * width, 3 * width, 2 * width, width]
 
 
 # ---- one answer for each sentence, whatever is beside it ----
