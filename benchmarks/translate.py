@@ -4,9 +4,9 @@
 
 Exports MODEL to both, installs them into a virtual environment of its own (benchmarks/peers), and lets every side
 translate the whole file in turn, round by round, each in a process that has been started and warmed up before. Reading
-and detokenising are part of the time, loading is not. Then each translates single sentences. Best peer: the one with the
-highest median of this run. CTranslate2's penalty is length^0.6, the nearest that it has to the paper's. Hugging Face's
-Marian is post-norm, so a pre-norm model leaves it out. Writes benchmarks/results/translate.json.
+and detokenising are part of the time, loading is not. Then each translates single sentences. Best peer: the one with
+the highest median of this run. CTranslate2's penalty is length^0.6, the nearest that it has to the paper's. Hugging
+Face's Marian is post-norm, so a pre-norm model leaves it out. Writes benchmarks/results/translate.json.
 """
 
 import argparse
