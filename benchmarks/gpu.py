@@ -10,7 +10,9 @@ Needs Python 3.11, torch 2.10 and numpy, none of the packages that the command l
   share of the machine's bf16 matrix product that is in useful FLOPs; torch.nn.Transformer, and Hugging Face's Marian if
   it is there, in the same loop on the same batches;
 - memory: a batch that does not fit is cut, and gives the same gradient;
-- translation: tokens a second with a beam of 4, the latency of one sentence; Hugging Face's generate if it is there.
+- waits: how often a training step, and a step of a search, waits for the GPU;
+- translation: tokens a second with a beam of 4, the latency of one sentence; Hugging Face's generate and CTranslate2 if
+  they are there.
 
 A part that fails is told in its place, with the error, and the others go on; then the exit code is 1.
 """
@@ -20,9 +22,11 @@ import importlib.util
 import json
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -63,10 +67,13 @@ for _name in ("msgspec", "tokenizers", "safetensors", "safetensors.torch", "rich
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from transduce.batches import Batch, collate  # noqa: E402
-from transduce.config import ModelConfig, SearchConfig, TrainConfig  # noqa: E402
+from transduce.checkpoint import LoadedModel  # noqa: E402
+from transduce.config import Config, ModelConfig, SearchConfig, TrainConfig  # noqa: E402
+from transduce.export import spec_of  # noqa: E402
 from transduce.gradients import Gradients, update  # noqa: E402
 from transduce.model import Transformer, mixed_precision, reference_attention, sinusoids  # noqa: E402
 from transduce.optimizer import adam  # noqa: E402
+from transduce.tokens import CONTROLS  # noqa: E402
 from transduce.translate import search  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -124,6 +131,21 @@ def seconds(work: Callable[[], Any], repeats: int) -> float:
         wait()
         times.append(time.perf_counter() - began)
     return statistics.median(times[1:])
+
+
+def waits(work: Callable[[], Any]) -> int | None:
+    """How often `work` waits for the GPU; None without one."""
+    if DEVICE.type != "cuda":
+        return None
+    wait()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(one.message) for one in caught)
 
 
 # ---- is it right? ------------------------------------------------------------------------------------------------
@@ -224,8 +246,8 @@ def peer_step(model: nn.Module, logits: Callable[[Batch], Tensor]) -> Step:
     def step(batch: Batch) -> None:
         moved = batch.to(DEVICE)
         with torch.autocast(DEVICE.type, torch.bfloat16):
-            real = logits(moved)[moved.tgt_mask]
-        F.cross_entropy(real.float(), moved.tgt_out[moved.tgt_mask], label_smoothing=0.1).backward()
+            real, targets = moved.real(logits(moved))
+        F.cross_entropy(real.float(), targets, label_smoothing=0.1).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -302,13 +324,19 @@ def training(scale: Scale, size: str, most: float) -> dict[str, Any]:
         makers["transduce, compiled"] = lambda: our_step(config, compiled=True)
     result: dict[str, Any] = {}
     for name, make in makers.items():
-        try:
-            result[name] = measured(make(), batches, scale, config, most)
-        except (RuntimeError, ImportError, TypeError, ValueError) as problem:
-            result[name] = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"
+        result[name] = _or_problem(lambda make=make: measured(make(), batches, scale, config, most))
+    return result
+
+
+def _or_problem(work: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
+    """What `work` finds, or in a line what one side fails by, for the others are to be measured all the same."""
+    try:
+        return work()
+    except (RuntimeError, ImportError, TypeError, ValueError, AttributeError) as problem:
+        return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"
+    finally:
         if DEVICE.type == "cuda":
             torch.cuda.empty_cache()
-    return result
 
 
 def measured(step: Step, batches: Sequence[Batch], scale: Scale, config: ModelConfig, most: float) -> dict[str, Any]:
@@ -327,6 +355,7 @@ def measured(step: Step, batches: Sequence[Batch], scale: Scale, config: ModelCo
         "least": round(min(speeds)),
         "most": round(max(speeds)),
         "share_of_ceiling": round(statistics.median(shares), 4),
+        "waits_a_step": waits(partial(step, batches[0])),
         "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if DEVICE.type == "cuda" else None,
     }
 
@@ -360,39 +389,89 @@ def out_of_memory(scale: Scale) -> dict[str, Any]:
 # ---- translation -------------------------------------------------------------------------------------------------
 
 
+Translate = Callable[[Sequence[Sequence[int]]], Any]
+
+
 def translation(scale: Scale) -> dict[str, Any]:
     """Output tokens a second with a beam of 4, outputs as long as their sources; the latency of one sentence."""
     config = scale.sizes["base"]
-    assert config.vocab_size is not None
-    model = Transformer(config).to(DEVICE).eval()
-    sources = [source.tolist() for source in sentences(scale.sentences, scale.longest // 2, config.vocab_size, 6)]
-    ask = SearchConfig(max_extra_tokens=1, min_tokens=10_000)
-    tokens = sum(len(source) + 1 for source in sources)
-    found: dict[str, Any] = {}
-    bf16 = mixed_precision("bf16", DEVICE) if DEVICE.type == "cuda" else nullcontext()
-    with bf16:
-        found["transduce"] = {
-            "tokens_per_second": round(tokens / seconds(lambda: search([model], sources, ask), scale.rounds)),
-            "latency_ms": round(1e3 * seconds(lambda: search([model], [sources[len(sources) // 2]], ask), 10), 2),
-        }
+    model = Transformer(config).eval()
+    makers: dict[str, Callable[[], Translate]] = {}
+    if importlib.util.find_spec("ctranslate2"):
+        makers["CTranslate2"] = lambda: ctranslate2(model, config)  # before the model moves to the GPU
+    makers["transduce"] = lambda: ours(model.to(DEVICE))
     if importlib.util.find_spec("transformers"):
-        peer = marian(config).eval().to(torch.bfloat16 if DEVICE.type == "cuda" else torch.float32)
+        makers["Hugging Face"] = lambda: hugging_face(config)
+    return {name: _or_problem(lambda make=make: translated(make(), scale)) for name, make in makers.items()}
 
-        def generate(chosen: Sequence[Sequence[int]]) -> None:
-            for begin in range(0, len(chosen), 128):
-                part = [torch.tensor(source) for source in chosen[begin : begin + 128]]
-                src = nn.utils.rnn.pad_sequence(part, batch_first=True).to(DEVICE)
-                length = src.size(1) + 1
-                mask = (src != 0).long()
-                peer.generate(
-                    input_ids=src, attention_mask=mask, num_beams=4, min_new_tokens=length, max_new_tokens=length
-                )
 
-        found["Hugging Face"] = {
-            "tokens_per_second": round(tokens / seconds(lambda: generate(sources), scale.rounds)),
-            "latency_ms": round(1e3 * seconds(lambda: generate([sources[len(sources) // 2]]), 10), 2),
-        }
-    return found
+def translated(translate: Translate, scale: Scale) -> dict[str, Any]:
+    """The speed of one side, at the best of several numbers of sentences that it is given at once."""
+    vocab_size = scale.sizes["base"].vocab_size
+    assert vocab_size is not None
+    sources = [source.tolist() for source in sentences(scale.sentences, scale.longest // 2, vocab_size, 6)]
+    one, speeds = [sources[len(sources) // 2]], {}
+    for size in (128, 512):
+        parts = [sources[begin : begin + size] for begin in range(0, len(sources), size)]
+        tokens = sum(len(part) * (len(part[-1]) + 1) for part in parts)  # as long as the longest, which is the last
+
+        def all_parts(parts: list[Any] = parts) -> None:
+            for part in parts:
+                translate(part)
+
+        speeds[size] = round(tokens / seconds(all_parts, scale.rounds))
+    return {
+        "tokens_per_second": max(speeds.values()),
+        "by_sentences_at_once": speeds,
+        "latency_ms": round(1e3 * seconds(lambda: translate(one), 10), 2),
+        "waits_a_token": (found := waits(lambda: translate(one))) and round(found / (len(one[0]) + 1), 2),
+    }
+
+
+def ours(model: Transformer) -> Translate:
+    def translate(chosen: Sequence[Sequence[int]]) -> None:
+        longest = len(chosen[-1]) + 1
+        padded = [[*source, *[source[0]] * (longest - 1 - len(source))] for source in chosen]  # so all are as long
+        with mixed_precision("bf16", DEVICE) if DEVICE.type == "cuda" else nullcontext():
+            search([model], padded, SearchConfig(max_extra_tokens=1, min_tokens=10_000))
+
+    return translate
+
+
+def hugging_face(config: ModelConfig) -> Translate:
+    model = marian(config).eval().to(torch.bfloat16 if DEVICE.type == "cuda" else torch.float32)
+
+    def translate(chosen: Sequence[Sequence[int]]) -> None:
+        part = [torch.tensor(source) for source in chosen]
+        src = nn.utils.rnn.pad_sequence(part, batch_first=True).to(DEVICE)
+        length = src.size(1) + 1
+        mask = (src != 0).long()
+        model.generate(input_ids=src, attention_mask=mask, num_beams=4, min_new_tokens=length, max_new_tokens=length)
+
+    return translate
+
+
+def ctranslate2(model: Transformer, config: ModelConfig) -> Translate:
+    import ctranslate2 as peer
+
+    assert config.vocab_size is not None
+    pieces = [*CONTROLS, *map(str, range(len(CONTROLS), config.vocab_size))]
+    tokenizer: Any = types.SimpleNamespace(vocabulary=pieces)
+    with tempfile.TemporaryDirectory() as folder:
+        spec = spec_of(LoadedModel(model, Config(model=config), tokenizer), peer)
+        spec.validate()
+        spec.optimize()
+        spec.save(folder)
+        compute = "bfloat16" if DEVICE.type == "cuda" else "float32"
+        translator = peer.Translator(folder, device=DEVICE.type, compute_type=compute)
+
+    def translate(chosen: Sequence[Sequence[int]]) -> None:
+        tokens, length = [[pieces[i] for i in source] for source in chosen], len(chosen[-1]) + 1
+        translator.translate_batch(
+            tokens, beam_size=4, max_batch_size=0, min_decoding_length=length, max_decoding_length=length
+        )
+
+    return translate
 
 
 # ---- all of it ---------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def _files(
     loaded: LoadedModel, ctranslate2: ModuleType, folder: Path, quantization: str | None = None
 ) -> dict[str, bytes]:
     """What CTranslate2's own classes write, by file name."""
-    spec = _spec(loaded, ctranslate2)
+    spec = spec_of(loaded, ctranslate2)
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
@@ -90,7 +90,7 @@ def _files(
 POSITIONS = 1_024  # rows of the table at least: CTranslate2 cannot make more of them
 
 
-def _spec(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
+def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
     """The model in the classes of CTranslate2, whose `validate` finds what was left out."""
     model, config, specs = transformer_of(loaded), loaded.config.model, ctranslate2.specs
     activations = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH}
