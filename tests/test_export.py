@@ -180,7 +180,7 @@ def test_heads_of_another_width_are_refused(tmp_path: Path) -> None:
 def test_a_model_that_computes_something_else_is_not_written(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = export._spec
+    right = export.spec_of
 
     def wrong(loaded: LoadedModel, library: Any) -> Any:
         spec = right(loaded, library)
@@ -194,7 +194,7 @@ def test_a_model_that_computes_something_else_is_not_written(
             spec.decoder.projection.weight[7, 7] = float("nan")
         return spec
 
-    monkeypatch.setattr(export, "_spec", wrong)
+    monkeypatch.setattr(export, "spec_of", wrong)
     with pytest.raises(ArithmeticError, match="computes something else"):
         exported(random_model(CONFIG), tmp_path)
     assert not (tmp_path / "out").exists()

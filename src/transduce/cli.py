@@ -264,7 +264,7 @@ def train(
     help_epilogue="""Examples:
   transduce translate run/model < input.en > output.de
   echo "A dog runs." | transduce translate run/model --json --n-best 3
-  transduce translate run/model --split sentences < paragraphs.en > paragraphs.de
+  transduce translate run/model --split sentences < pages.en > pages.de
   transduce translate run1/model run2/model --input in.en --output out.de""",
 )
 def translate(
