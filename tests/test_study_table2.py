@@ -52,6 +52,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(table2, "cells", lambda: cells)
 
 
+@pytest.mark.slow
 def test_every_system_is_judged_where_it_has_cost_no_more_than_the_cheapest(tmp_path: Path, texts: Texts) -> None:
     out = tmp_path / "out"
     results = table2.run_table2(texts, out, jobs=3)
@@ -84,6 +85,7 @@ def figures(cells: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {name: {key: value for key, value in cell.items() if key not in COSTS} for name, cell in kept.items()}
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_says_what_is_missing_and_goes_on(
     tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,7 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
                 writing.write(_line(translation, ask.json))
             writing.flush()
             done += len(translated)
-            bar.update(task, completed=done)
+            bar.update(task, completed=done, refresh=True)
 
 
 def _check_files(source: Path | None, target: Path | None) -> None:
