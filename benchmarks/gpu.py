@@ -73,6 +73,8 @@ from transduce.export import spec_of  # noqa: E402
 from transduce.gradients import Gradients, update  # noqa: E402
 from transduce.model import Transformer, mixed_precision, reference_attention, sinusoids  # noqa: E402
 from transduce.optimizer import adam  # noqa: E402
+from transduce.packed import Precision  # noqa: E402
+from transduce.recorded import RecordedTransformer  # noqa: E402
 from transduce.tokens import CONTROLS  # noqa: E402
 from transduce.translate import search  # noqa: E402
 
@@ -182,12 +184,13 @@ def correctness(scale: Scale) -> dict[str, Any]:
     sources = [source.tolist() for source in sentences(40, scale.longest // 2, config.vocab_size, 4)]
     ask = SearchConfig(max_extra_tokens=10)
     wanted = search([reference], sources, ask)
-    for batch_size in (len(sources), 1):
-        cut = [sources[i : i + batch_size] for i in range(0, len(sources), batch_size)]
-        outputs = [best for part in cut for best in search([here], part, ask)]
-        same = sum(a[0].ids == b[0].ids for a, b in zip(outputs, wanted, strict=True))
-        found[f"same outputs in batches of {batch_size}"] = f"{same} of {len(sources)}"
-        assert same >= 0.95 * len(sources), found
+    for name, model in (("", here), (", recorded", RecordedTransformer(here, "fp32"))):
+        for batch_size in (len(sources), 1):
+            cut = [sources[i : i + batch_size] for i in range(0, len(sources), batch_size)]
+            outputs = [best for part in cut for best in search([model], part, ask)]
+            same = sum(a[0].ids == b[0].ids for a, b in zip(outputs, wanted, strict=True))
+            found[f"same outputs in batches of {batch_size}{name}"] = f"{same} of {len(sources)}"
+            assert same >= 0.95 * len(sources), found
     return found
 
 
@@ -399,7 +402,9 @@ def translation(scale: Scale) -> dict[str, Any]:
     makers: dict[str, Callable[[], Translate]] = {}
     if importlib.util.find_spec("ctranslate2"):
         makers["CTranslate2"] = lambda: ctranslate2(model, config)  # before the model moves to the GPU
-    makers["transduce"] = lambda: ours(model.to(DEVICE))
+    precision: Precision = "bf16" if DEVICE.type == "cuda" else "fp32"
+    makers["transduce"] = lambda: ours(RecordedTransformer(model.to(DEVICE), precision))
+    makers["transduce, no steps recorded"] = lambda: ours(model.to(DEVICE))
     if importlib.util.find_spec("transformers"):
         makers["Hugging Face"] = lambda: hugging_face(config)
     return {name: _or_problem(lambda make=make: translated(make(), scale)) for name, make in makers.items()}
@@ -428,11 +433,12 @@ def translated(translate: Translate, scale: Scale) -> dict[str, Any]:
     }
 
 
-def ours(model: Transformer) -> Translate:
+def ours(model: Transformer | RecordedTransformer) -> Translate:
     def translate(chosen: Sequence[Sequence[int]]) -> None:
         longest = len(chosen[-1]) + 1
         padded = [[*source, *[source[0]] * (longest - 1 - len(source))] for source in chosen]  # so all are as long
-        with mixed_precision("bf16", DEVICE) if DEVICE.type == "cuda" else nullcontext():
+        plain = isinstance(model, Transformer) and DEVICE.type == "cuda"
+        with mixed_precision("bf16", DEVICE) if plain else nullcontext():
             search([model], padded, SearchConfig(max_extra_tokens=1, min_tokens=10_000))
 
     return translate

@@ -305,7 +305,7 @@ def main() -> None:
         "tables": run_tables(asked.quick, asked.threads, 0.0 if asked.quick else asked.seconds),
         "threads": asked.threads,
         "date": date.today().isoformat(),
-        "command": " ".join(sys.argv),
+        "command": " ".join(Path(part).name for part in sys.argv),
     }
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

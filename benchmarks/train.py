@@ -338,7 +338,7 @@ def main() -> None:
         "loss": {name: made[-1]["loss"] for name, made in found.items()},
         "threads": asked.threads,
         "date": date.today().isoformat(),
-        "command": " ".join(sys.argv),
+        "command": " ".join(Path(part).name for part in sys.argv),
     }
     print("| model | tokens/s, median | least | most | peak MB | last loss |\n|---|---|---|---|---|---|")
     for side in sorted(speeds, key=lambda side: -medians[side]):
@@ -350,6 +350,13 @@ def main() -> None:
     kept = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else {}
     kept[f"{asked.size} {asked.precision}"] = result
     kept[name] = result[name]
+    tiny = [
+        kept[f"tiny {precision}"]["tokens_per_second"] for precision in ("bf16", "fp32") if f"tiny {precision}" in kept
+    ]
+    if tiny:  # each program in the precision that is its faster one
+        medians = [(side, statistics.median(values)) for one in tiny for side, values in one.items()]
+        ours, theirs = (max(m for side, m in medians if (side == "transduce") == us) for us in (True, False))
+        kept["ratio_tiny"] = round(ours / theirs, 3)
     asked.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 

@@ -177,29 +177,25 @@ def export(model: Path, to: str, folder: Path) -> Path:
 
 def sides_of(threads: int) -> list[str]:
     ours = ["transduce fp32", "transduce int8"]
-    shapes = [f"{threads}x1,32", f"{threads}x1,64", f"1x{threads},64"]
+    shapes = [f"{threads}x1,32", f"{threads}x1,64", f"{threads}x1,128", f"1x{threads},64"]
     theirs = [f"ctranslate2 {compute},{shape}" for compute in ("float32", "int8") for shape in shapes]
     return [*ours, *theirs, "huggingface fp32"]
 
 
 def speeds(sides: Sequence[Side], beam: int, lines: int, rounds: int) -> dict[str, list[float]]:
-    """Sentences a second of each side, round by round."""
+    """Sentences a second of each side, round by round after one that is not counted."""
     found: dict[str, list[float]] = {side.name: [] for side in sides}
-    for number in range(rounds):
+    for number in range(rounds + 1):
         for side in sides if number % 2 == 0 else reversed(sides):
-            seconds = float(side.ask("file", beam, lines))
-            found[side.name].append(lines / seconds)
-            print(
-                f"beam {beam}, round {number + 1}: {side.name:28} {lines / seconds:8.1f} sentences/s", file=sys.stderr
-            )
+            speed = lines / float(side.ask("file", beam, lines))
+            found[side.name] += [speed] if number else []
+            print(f"beam {beam}, round {number}: {side.name:28} {speed:8.1f} sentences/s", file=sys.stderr)
     return found
 
 
-def best(found: dict[str, list[float]], *, of: str, without: str = "") -> tuple[str, float]:
-    """The side with the highest median among those whose names begin with `of`."""
-    chosen = {name: statistics.median(values) for name, values in found.items() if name.startswith(of)}
-    name = max(chosen, key=lambda name: chosen[name])
-    return name, chosen[name]
+def best(found: dict[str, list[float]], *, of: str) -> float:
+    """The highest median of the sides whose names begin with `of`; 0 without any."""
+    return max((statistics.median(values) for name, values in found.items() if name.startswith(of)), default=0.0)
 
 
 def table(found: dict[str, list[float]], title: str) -> str:
@@ -218,6 +214,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lines", type=int, default=None, help="only so many lines of the file")
     parser.add_argument("--alone", type=int, default=100, help="sentences translated one by one")
+    parser.add_argument("--sides", nargs="+", default=None, help='such as "transduce int8"; by default all')
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "translate.json")
     asked = parser.parse_args()
     references = asked.ref.read_text(encoding="utf-8").splitlines()[: asked.lines]
@@ -230,7 +227,7 @@ def main() -> None:
         if json.loads((asked.model / "config.json").read_text(encoding="utf-8"))["model"]["norm"] == "post":
             folders["huggingface"] = export(asked.model, "marian", work_folder)
         sides = []
-        for i, name in enumerate(sides_of(asked.threads)):
+        for i, name in enumerate(asked.sides or sides_of(asked.threads)):
             program = name.split(" ")[0]
             if program not in folders:
                 continue
@@ -243,16 +240,23 @@ def main() -> None:
         latencies = {
             name: (statistics.median(times), statistics.quantiles(times, n=20)[-1]) for name, times in alone.items()
         }
-    ratios = {
-        "ratio_int8_beam4": best(beam4, of="transduce int8")[1] / best(beam4, of="ctranslate2 int8")[1],
-        "ratio_fp32_beam4": best(beam4, of="transduce fp32")[1] / best(beam4, of="ctranslate2 float32")[1],
-        "ratio_int8_greedy": best(greedy, of="transduce int8")[1] / best(greedy, of="ctranslate2 int8")[1],
-        "ratio_fp32_greedy": best(greedy, of="transduce fp32")[1] / best(greedy, of="ctranslate2 float32")[1],
-        "latency_ratio": min(m for name, (m, _) in latencies.items() if name.startswith("ctranslate2"))
-        / min(m for name, (m, _) in latencies.items() if name.startswith("transduce")),
-    }
-    if "huggingface" in folders:
-        ratios["ratio_huggingface_beam4"] = best(beam4, of="transduce fp32")[1] / best(beam4, of="huggingface")[1]
+    ratios = {}
+    for name, found, mine, peers in (
+        ("ratio_int8_beam4", beam4, "transduce int8", "ctranslate2 int8"),
+        ("ratio_fp32_beam4", beam4, "transduce fp32", "ctranslate2 float32"),
+        ("ratio_int8_greedy", greedy, "transduce int8", "ctranslate2 int8"),
+        ("ratio_fp32_greedy", greedy, "transduce fp32", "ctranslate2 float32"),
+        ("ratio_huggingface_beam4", beam4, "transduce fp32", "huggingface"),
+        ("ratio_huggingface_greedy", greedy, "transduce fp32", "huggingface"),
+    ):
+        if best(found, of=mine) and best(found, of=peers):
+            ratios[name] = best(found, of=mine) / best(found, of=peers)
+    ours, theirs = (
+        min((median for name, (median, _) in latencies.items() if name.startswith(program)), default=0.0)
+        for program in ("transduce", "ctranslate2")
+    )
+    if ours and theirs:
+        ratios["latency_ratio"] = theirs / ours
     print(table(beam4, "beam 4, sentences/s"), "", table(greedy, "greedy, sentences/s"), sep="\n")
     print("\n| one sentence alone, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
     for name, (median, most) in sorted(latencies.items(), key=lambda item: item[1]):
@@ -260,8 +264,8 @@ def main() -> None:
     print("\n" + "\n".join(f"{name} {value:.2f}" for name, value in ratios.items()))
     result = {
         **{name: round(value, 3) for name, value in ratios.items()},
-        "bleu_fp32": scores["transduce fp32"],
-        "bleu_int8": scores["transduce int8"],
+        "bleu_fp32": scores.get("transduce fp32"),
+        "bleu_int8": scores.get("transduce int8"),
         "bleu": scores,
         "sentences_per_second": {"beam4": beam4, "greedy": greedy},
         "latency_ms": latencies,
@@ -269,7 +273,7 @@ def main() -> None:
         "threads": asked.threads,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": date.today().isoformat(),
-        "command": " ".join(sys.argv),
+        "command": " ".join(Path(part).name for part in sys.argv),
     }
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

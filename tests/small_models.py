@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 import reference
@@ -9,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.config import ModelConfig
-from transduce.model import (
-    Transformer,
-)
+from transduce.model import Transformer
 
 CONFIG = ModelConfig(vocab_size=13, d_model=8, n_layers=2, n_heads=2, d_ff=12, dropout=0.0)
 NARROW = replace(CONFIG, d_k=3, d_v=5)  # neither is d_model / n_heads
@@ -60,3 +59,30 @@ def causal(length: int) -> Tensor:
 
 def listed(module: nn.Module) -> reference.Weights:
     return {name: value.tolist() for name, value in module.state_dict().items()}
+
+
+# ---- a search ----------------------------------------------------------------------------------------------------
+
+SRC, SRC_MASK = torch.randint(4, 13, (3, 7), generator=torch.Generator().manual_seed(1)), mask_of(7, 3, 5)
+
+
+def logits_of_a_search(model: Transformer, other: Any) -> tuple[Tensor, Tensor]:
+    """What a model and one with its interface say, step by step, while rows are repeated, permuted and dropped."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.inference_mode():
+        cache = model.start(model.encode(SRC, SRC_MASK), SRC_MASK)
+        others = other.start(other.encode(SRC, SRC_MASK), SRC_MASK)
+        said: list[tuple[Tensor, Tensor]] = []
+        stay = torch.arange(3)
+        rows = stay.repeat_interleave(2)
+        for step in range(20):
+            cache, others = cache.select(rows, stay), others.select(rows, stay)
+            assert others.length == cache.length == step
+            ids = torch.randint(13, (len(rows),), generator=generator)
+            expected, cache = model.decode_step(ids, cache)
+            found, others = other.decode_step(ids, others)
+            said.append((expected, found.clone()))
+            stay = torch.tensor([0, 2]) if step == 7 else torch.arange(len(stay))
+            beams = torch.randint(2, (len(stay), 2), generator=generator)
+            rows = (2 * stay[:, None] + beams).flatten()
+    return torch.cat([expected for expected, _ in said]), torch.cat([found for _, found in said])

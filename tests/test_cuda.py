@@ -15,6 +15,8 @@ from transduce.config import ModelConfig, SearchConfig, TrainConfig
 from transduce.gradients import Gradients, batch_loss, update
 from transduce.model import Transformer
 from transduce.optimizer import adam
+from transduce.packed import Precision
+from transduce.recorded import recorded
 from transduce.translate import search
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -110,6 +112,22 @@ def waits() -> Iterator[list[str]]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
             said += [str(one.message) for one in caught if "synchroniz" in str(one.message)]
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-4), ("bf16", 3e-2)])
+def test_recorded_steps_say_what_the_model_says(precision: Precision, bound: float) -> None:
+    """Replayed, too: the second search meets only steps that the first has recorded."""
+    _, gpu = pair()
+    gpu.eval()
+    made = recorded(gpu, precision)
+    assert made is not None
+    sources = [[4 + i % 40] * (1 + i % 7) for i in range(20)]
+    ask = SearchConfig(max_extra_tokens=10)
+    expected = search([gpu], sources, ask)
+    for _ in range(2):
+        found = search([made], sources, ask)
+        for (a, *_), (b, *_) in zip(found, expected, strict=True):
+            assert a.score == pytest.approx(b.score, rel=bound)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import Toy
-from small_models import CONFIG, all_configs, mask_of, model_of
+from small_models import CONFIG, SRC, SRC_MASK, all_configs, logits_of_a_search, model_of
 from torch import Tensor
 
 import transduce
@@ -18,38 +18,13 @@ needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ comp
 both = pytest.mark.parametrize("kernels", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
 BOUNDS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 3e-2, "int8": 6e-2}  # relative error of logits
 
-SRC, SRC_MASK = torch.randint(4, 13, (3, 7), generator=torch.Generator().manual_seed(1)), mask_of(7, 3, 5)
-
-
-def logits_of_a_search(config: ModelConfig, precision: Precision, kernels: Kernels) -> tuple[Tensor, Tensor]:
-    """What the model and the packed model say, step by step, while rows are repeated, permuted and dropped."""
-    model = model_of(config, torch.float32)
-    packed = PackedTransformer(model, precision, kernels)
-    generator = torch.Generator().manual_seed(2)
-    with torch.inference_mode():
-        cache = model.start(model.encode(SRC, SRC_MASK), SRC_MASK)
-        packed_cache = packed.start(packed.encode(SRC, SRC_MASK), SRC_MASK)
-        said: list[tuple[Tensor, Tensor]] = []
-        stay = torch.arange(3)
-        rows = stay.repeat_interleave(2)
-        for step in range(20):
-            cache, packed_cache = cache.select(rows, stay), packed_cache.select(rows, stay)
-            assert packed_cache.length == cache.length == step
-            ids = torch.randint(13, (len(rows),), generator=generator)
-            expected, cache = model.decode_step(ids, cache)
-            found, packed_cache = packed.decode_step(ids, packed_cache)
-            said.append((expected, found))
-            stay = torch.tensor([0, 2]) if step == 7 else torch.arange(len(stay))
-            beams = torch.randint(2, (len(stay), 2), generator=generator)
-            rows = (2 * stay[:, None] + beams).flatten()
-    return torch.cat([expected for expected, _ in said]), torch.cat([found for _, found in said])
-
 
 @both
 @all_configs
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_the_packed_model_says_what_the_model_says(config: ModelConfig, precision: Precision, kernels: Kernels) -> None:
-    expected, found = logits_of_a_search(config, precision, kernels)
+    model = model_of(config, torch.float32)
+    expected, found = logits_of_a_search(model, PackedTransformer(model, precision, kernels))
     error = ((found - expected).norm() / expected.norm()).item()
     assert error < BOUNDS[precision]
     assert precision == "fp32" or error > 1e-5  # it does compute in what it was asked for
@@ -69,7 +44,8 @@ def test_the_packed_model_says_what_the_model_says(config: ModelConfig, precisio
     ids=lambda change: "+".join(change),
 )
 def test_so_it_does_in_every_architecture(change: dict[str, object], kernels: Kernels) -> None:
-    expected, found = logits_of_a_search(replace(CONFIG, **change), "fp32", kernels)  # pyright: ignore[reportArgumentType]
+    model = model_of(replace(CONFIG, **change), torch.float32)  # pyright: ignore[reportArgumentType]
+    expected, found = logits_of_a_search(model, PackedTransformer(model, "fp32", kernels))
     assert ((found - expected).norm() / expected.norm()).item() < BOUNDS["fp32"]
 
 

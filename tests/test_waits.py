@@ -13,6 +13,7 @@ from transduce.batches import Batch, collate
 from transduce.config import ModelConfig, TrainConfig
 from transduce.gradients import Gradients, batch_loss
 from transduce.model import Transformer
+from transduce.recorded import RecordedTransformer
 
 META = torch.device("meta")
 READING = {"nonzero", "_local_scalar_dense", "masked_select", "is_nonzero", "equal", "unique_dim", "_unique2"}
@@ -104,3 +105,19 @@ def test_a_mask_would_be_waited_for() -> None:
     with Waits() as waits:
         batch_loss(built, moved, 0.1)
     assert waits.seen == []
+
+
+def test_a_recorded_step_waits_for_nothing() -> None:
+    """What goes on around it, that is: on META nothing is recorded."""
+    made = RecordedTransformer(model().eval(), "fp32")
+    with torch.inference_mode():
+        moved = batch().to(META)
+        memory = torch.zeros(20, 16, device=META)
+        stay = torch.arange(len(moved.src), device=META)
+        rows = stay.repeat_interleave(2)
+        with Waits() as waits:
+            cache = made.start(memory, moved.src_mask).select(rows, stay)
+            for _ in range(3):
+                logits, cache = made.decode_step(torch.zeros(len(rows), dtype=torch.int64, device=META), cache)
+                cache = cache.select(rows, stay)
+    assert logits.shape == (len(rows), 40) and waits.seen == []

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +33,11 @@ class Int8:
     zeros: Tensor  # (n,) int32, for the compiled kernel
     bias: Tensor  # (n,) fp32
     shape: tuple[int, int]
+
+    @functools.cached_property
+    def places(self) -> tuple[int, int, int, int]:
+        """Where they lie, for the compiled kernel: it is called some hundred thousand times a file."""
+        return self.weight.data_ptr(), self.scales.data_ptr(), self.zeros.data_ptr(), self.bias.data_ptr()
 
 
 class Kernels(Protocol):
@@ -112,52 +117,58 @@ PLAIN = Plain()
 # ---- in C++ ------------------------------------------------------------------------------------------------------
 
 
+POINTER, WHOLE = ctypes.c_void_p, ctypes.c_long
+ARGUMENTS = {  # of the functions of kernels.cpp
+    "pack_int8": [POINTER, WHOLE, WHOLE, POINTER, POINTER, POINTER],
+    "linear_int8": [POINTER, WHOLE, WHOLE, *[POINTER] * 4, WHOLE, WHOLE, POINTER, POINTER],
+    "attend": [POINTER, WHOLE, POINTER, POINTER, WHOLE, POINTER, WHOLE, POINTER, POINTER, *[WHOLE] * 4, POINTER],
+    "best": [POINTER, WHOLE, WHOLE, WHOLE, POINTER, POINTER],
+}
+
+
 class Compiled:
     """The kernels of kernels.cpp; calls of several threads run side by side."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
+        for name, arguments in ARGUMENTS.items():
+            getattr(library, name).argtypes, getattr(library, name).restype = arguments, None
 
     def pack(self, weight: Tensor, bias: Tensor) -> Int8:
         n, k = weight.shape
         packed = torch.empty(-(-n // 64), -(-k // 4), 64, 4, dtype=torch.int8)
         scales, zeros = torch.empty(n), torch.empty(n, dtype=torch.int32)
-        self._call("pack_int8", weight.contiguous(), n, k, packed, scales, zeros)
+        places = packed.data_ptr(), scales.data_ptr(), zeros.data_ptr()
+        weight = weight.contiguous()  # named, so that it outlives the call
+        self.library.pack_int8(weight.data_ptr(), n, k, *places)
         return Int8(packed, scales, zeros, bias.contiguous(), (n, k))
 
     def linear(self, x: Tensor, packed: Int8, *, relu: bool = False, residual: Tensor | None = None) -> Tensor:
         (n, k), m = packed.shape, x.size(0)
         assert x.is_contiguous() and x.size(1) == k and (residual is None or residual.is_contiguous())
         y = torch.empty(m, n)
-        weights = (packed.weight, packed.scales, packed.zeros, packed.bias)
-        self._call("linear_int8", x, m, k, *weights, n, int(relu), residual, y)
+        added = None if residual is None else residual.data_ptr()
+        self.library.linear_int8(x.data_ptr(), m, k, *packed.places, n, relu, added, y.data_ptr())
         return y
 
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, which: Tensor, n_heads: int
     ) -> Tensor:
-        n, width = len(which), index.size(1)
+        n, apart = len(which), keys.stride(0)
         d_k, d_v = queries.size(1) // n_heads, values.size(1) // n_heads
-        assert keys.stride(0) == values.stride(0) and index.is_contiguous()
+        assert apart == values.stride(0) and index.is_contiguous()
         out = torch.empty(n, n_heads * d_v)
-        places = (queries, queries.stride(0), keys, values, keys.stride(0), index, width, lengths, which)
-        self._call("attend", *places, n, n_heads, d_k, d_v, out)
+        rows = queries.data_ptr(), queries.stride(0), keys.data_ptr(), values.data_ptr(), apart
+        seen = index.data_ptr(), index.size(1), lengths.data_ptr(), which.data_ptr()
+        self.library.attend(*rows, *seen, n, n_heads, d_k, d_v, out.data_ptr())
         return out
 
     def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         n, v = logits.shape
         values, ids = torch.empty(n, count), torch.empty(n, count, dtype=torch.int64)
-        self._call("best", logits.contiguous(), n, v, count, values, ids)
+        logits = logits.contiguous()
+        self.library.best(logits.data_ptr(), n, v, count, values.data_ptr(), ids.data_ptr())
         return values, ids
-
-    def _call(self, name: str, *arguments: Tensor | int | None) -> None:
-        getattr(self.library, name)(*(_c(argument) for argument in arguments))
-
-
-def _c(argument: Tensor | int | None) -> Any:
-    if isinstance(argument, Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
-    return None if argument is None else ctypes.c_long(argument)
 
 
 # ---- memory ------------------------------------------------------------------------------------------------------

@@ -28,19 +28,29 @@ Linear = Callable[[Tensor, bool, Tensor | None], Tensor]
 def _linear(parts: Sequence[nn.Linear], precision: Precision, kernels: Kernels) -> Linear:
     """Linear layers of one input as one, their outputs side by side."""
     weight = torch.cat([part.weight.detach().float() for part in parts])
-    biases = [part.bias if part.bias is not None else torch.zeros(part.out_features) for part in parts]
+    biases = [part.bias if part.bias is not None else weight.new_zeros(part.out_features) for part in parts]
     bias = torch.cat([one.detach().float() for one in biases])
     if precision == "int8":
         int8 = kernels.pack(weight, bias)
         return lambda x, relu, residual: kernels.linear(x, int8, relu=relu, residual=residual)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     weight, bias = weight.to(dtype), bias.to(dtype)
+    if weight.device.type != "cpu":
+
+        def on_device(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
+            y = F.linear(x.to(dtype), weight, bias)
+            y = (y.relu() if relu else y).float()
+            return y if residual is None else y + residual
+
+        return on_device
     onednn = torch.ops.mkldnn  # in fp32 twice as fast as MKL on some machines, and not slower on any we know
     packed = onednn._reorder_linear_weight(weight, 256)
 
     def linear(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
-        rows = F.pad(x.to(dtype), (0, 0, 0, round_up(len(x)) - len(x)))
-        y = onednn._linear_pointwise(rows, packed, bias, "relu" if relu else "none", [], "")[: len(x)].float()
+        rows, missing = x.to(dtype), round_up(len(x)) - len(x)
+        rows = F.pad(rows, (0, 0, 0, missing)) if missing else rows
+        y = onednn._linear_pointwise(rows, packed, bias, "relu" if relu else "none", [], "").float()
+        y = y[: len(x)] if missing else y
         return y if residual is None else y + residual
 
     return linear
@@ -67,7 +77,7 @@ class _Attention:
         self.project_memory = _linear([layer.w_k, layer.w_v], precision, kernels) if cross else None
         self.w_o = _linear([layer.w_o], precision, kernels)
 
-    def __call__(self, queries: Tensor, keys_values: Tensor, seen: "_Seen", residual: Tensor) -> Tensor:
+    def __call__(self, queries: Tensor, keys_values: Tensor, seen: "Seen", residual: Tensor) -> Tensor:
         """queries (N, H*K) over the rows of keys_values (R, H*K + H*W) that each has `seen`; plus residual (N, D)."""
         keys, values = keys_values.split(self.widths[1:], dim=1)
         heads = self.kernels.attend(queries, keys, values, seen.index, seen.lengths, seen.which, self.n_heads)
@@ -75,7 +85,7 @@ class _Attention:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """The rows that each of N queries may attend to: index[j, :lengths[j]], j = which[i], all int32.
 
     The tokens of a sentence share its line of the index: one for each of n tokens would be n x n.
@@ -85,7 +95,7 @@ class _Seen:
     lengths: Tensor  # (M,)
     which: Tensor  # (N,)
 
-    def __getitem__(self, rows: Tensor) -> "_Seen":
+    def __getitem__(self, rows: Tensor) -> "Seen":
         return replace(self, which=self.which[rows])
 
 
@@ -93,8 +103,17 @@ class _Norm:
     """A residual connection's norm, before its sub-layer or after the sum."""
 
     def __init__(self, residual: Residual) -> None:
-        self.before = nn.Identity() if residual.post else residual.norm
-        self.after = residual.norm if residual.post else nn.Identity()
+        layer = residual.norm
+        shape, weight, bias, eps = layer.normalized_shape, layer.weight, layer.bias, layer.eps
+
+        def norm(x: Tensor) -> Tensor:  # what else calling a module does takes as long, where rows are few
+            return torch.layer_norm(x, shape, weight, bias, eps)
+
+        self.before, self.after = (_same, norm) if residual.post else (norm, _same)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
 
 
 class _Layer:
@@ -106,7 +125,7 @@ class _Layer:
         self.cross_attention = _Attention(layer.cross_attention, precision, kernels, cross=True) if decoder else None
         self.w_1 = _linear([layer.feed_forward.w_1], precision, kernels)
         self.relu = layer.feed_forward.activation is F.relu
-        self.activation = nn.Identity() if self.relu else layer.feed_forward.activation
+        self.activation = _same if self.relu else layer.feed_forward.activation
         self.w_2 = _linear([layer.feed_forward.w_2], precision, kernels)
         self.norms = [_Norm(cast(Residual, residual)) for residual in layer.residuals]
 
@@ -116,10 +135,10 @@ class _Layer:
         projected = attention.project(self.norms[0].before(x), False, None)
         return projected[:, : attention.widths[0]], projected[:, attention.widths[0] :]
 
-    def attend_self(self, x: Tensor, queries: Tensor, keys_values: Tensor, seen: _Seen) -> Tensor:
+    def attend_self(self, x: Tensor, queries: Tensor, keys_values: Tensor, seen: Seen) -> Tensor:
         return self.norms[0].after(self.self_attention(queries, keys_values, seen, x))
 
-    def attend_cross(self, x: Tensor, cross: Tensor, seen: _Seen) -> Tensor:
+    def attend_cross(self, x: Tensor, cross: Tensor, seen: Seen) -> Tensor:
         attention = self.cross_attention
         assert attention is not None
         queries = attention.project(self.norms[1].before(x), False, None)
@@ -144,7 +163,7 @@ class PackedCache:
     written: int  # rows in use
     past: Tensor  # (N, t) int32, which of them are the tokens so far of each row
     cross: tuple[Tensor, ...]  # for each layer (R, H*K + H*W)
-    source: _Seen  # the rows of `cross` that belong to each of the N rows
+    source: Seen  # the rows of `cross` that belong to each of the N rows
 
     @property
     def length(self) -> int:
@@ -180,10 +199,13 @@ class PackedTransformer:
 
     def start(self, memory: Tensor, src_mask: Tensor) -> PackedCache:
         """The cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
-        attentions = [layer.cross_attention for layer in self.decoder]
-        cross = tuple(one.project_memory(memory, False, None) for one in attentions if one and one.project_memory)
         nothing = torch.empty(len(src_mask), 0, dtype=torch.int32)
-        return PackedCache([], 0, nothing, cross, _sources(src_mask))
+        return PackedCache([], 0, nothing, self.keys_values(memory), _sources(src_mask))
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
+        """What the cross-attention of each layer makes of `memory` (R,D): keys and values (R, H*K + H*W)."""
+        attentions = [layer.cross_attention for layer in self.decoder]
+        return tuple(one.project_memory(memory, False, None) for one in attentions if one and one.project_memory)
 
     def decode_step(self, ids: Tensor, cache: PackedCache) -> tuple[Tensor, PackedCache]:
         """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
@@ -191,30 +213,49 @@ class PackedTransformer:
         x = self._embed(self.model.tgt_embedding, ids[:, None], cache.length)[:, 0]
         new = torch.arange(begin, begin + n, dtype=torch.int32)
         past = torch.cat([cache.past, new[:, None]], dim=1)
-        seen = _Seen(past, torch.full((n,), length, dtype=torch.int32), torch.arange(n, dtype=torch.int32))
+        seen = Seen(past, torch.full((n,), length, dtype=torch.int32), torch.arange(n, dtype=torch.int32))
         room = n * cache.source.index.size(1)  # for as many steps as the longest source has tokens
-        tables = []
-        for i, layer in enumerate(self.decoder):
-            queries, keys_values = layer.project(x)
-            table = cache.tables[i] if cache.tables else keys_values.new_empty(room, keys_values.size(1))
-            table = _with_room(table, begin + n)
-            table[begin : begin + n] = keys_values
-            tables.append(table)
-            x = layer.attend_self(x, queries, table, seen)
-            x = layer.feed_forward(layer.attend_cross(x, cache.cross[i], cache.source))
-        logits = self.output(self.model.decoder_norm(x), False, None)
+        tables = cache.tables or [x.new_empty(room, width) for width in self.table_widths]
+        tables = [_with_room(table, begin + n) for table in tables]
+        logits = self.through(x, tables, slice(begin, begin + n), seen, cache.cross, cache.source)
         return logits, PackedCache(tables, begin + n, past, cache.cross, cache.source)
+
+    @property
+    def table_widths(self) -> list[int]:
+        """H*K + H*W of each layer of the decoder."""
+        return [sum(layer.self_attention.widths[1:]) for layer in self.decoder]
+
+    def through(
+        self,
+        x: Tensor,
+        tables: Sequence[Tensor],
+        new: slice | Tensor,
+        seen: Seen,
+        cross: Sequence[Tensor],
+        source: Seen,
+    ) -> Tensor:
+        """Embedded tokens (N,D) through the decoder -> logits (N,V).
+
+        Their keys and values are written to the rows `new` of `tables`, of which they may attend to those `seen`, and
+        of `cross` to those of `source`.
+        """
+        for layer, table, memory in zip(self.decoder, tables, cross, strict=True):
+            queries, keys_values = layer.project(x)
+            table[new] = keys_values.to(table.dtype)
+            x = layer.attend_self(x, queries, table, seen)
+            x = layer.feed_forward(layer.attend_cross(x, memory, source))
+        return self.output(self.model.decoder_norm(x), False, None)
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
         positions = self.model.positions(start, start + ids.size(1))
         return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + positions
 
 
-def _sources(src_mask: Tensor) -> _Seen:
+def _sources(src_mask: Tensor) -> Seen:
     """The rows of each of B sentences, for one query each."""
     lengths = src_mask.sum(1)
     index = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(src_mask.size(1))
-    return _Seen(index.int().contiguous(), lengths.int(), torch.arange(len(src_mask), dtype=torch.int32))
+    return Seen(index.int().contiguous(), lengths.int(), torch.arange(len(src_mask), dtype=torch.int32))
 
 
 def _with_room(table: Tensor, rows: int) -> Tensor:

@@ -4,6 +4,7 @@ model = transduce.load("run/model")
 model.translate(["A dog runs."])[0].text
 """
 
+import contextlib
 import functools
 import math
 import sys
@@ -24,7 +25,7 @@ from transduce.checkpoint import LoadedModel, load_model
 from transduce.config import SearchConfig
 from transduce.errors import UserError, is_out_of_memory
 from transduce.hypotheses import Hypothesis, Sampling
-from transduce.kernels import compiled
+from transduce.kernels import PLAIN, compiled
 from transduce.lines import (
     MAX_LINE_TOKENS,
     Part,
@@ -38,6 +39,7 @@ from transduce.lines import (
 from transduce.loss import token_log_probs
 from transduce.model import Mask, Transformer, attention_weights, mixed_precision
 from transduce.packed import PackedTransformer, Precision
+from transduce.recorded import RecordedTransformer, recorded
 from transduce.search import Decoder, Request
 from transduce.text import is_blank
 from transduce.tokens import BOS, EOS, PAD, UNK
@@ -71,6 +73,7 @@ class Attended:
 
 # ---- the API -----------------------------------------------------------------------------------------------------
 
+Searched = Model | PackedTransformer | RecordedTransformer  # a model, or one made ready for a CPU or a GPU
 PRECISIONS = ("fp32", "bf16", "int8", "auto")
 
 
@@ -138,7 +141,8 @@ class Translator:
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         forced = self._prefix_ids(parts, prefixes) if prefixes is not None else None
         seeds = [searching.sentence_seed(seed, first_number + part.line) for part in parts] if sampling else None
-        with mixed_precision("fp32" if _are_packed(self._searched) else self.precision, self._device):
+        packed = all(isinstance(model, PackedTransformer | RecordedTransformer) for model in self._searched)
+        with mixed_precision("fp32" if packed else self.precision, self._device):  # they do as they were made
             found = search(self._searched, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
         return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)
 
@@ -190,7 +194,7 @@ class Translator:
     # ---- steps of translate --------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def _searched(self) -> list[Model | PackedTransformer]:
+    def _searched(self) -> list[Searched]:
         """The models as the search takes them, made once."""
         return [_ready(model, self.precision) for model in self.models]
 
@@ -234,24 +238,25 @@ def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
     return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "fp32"
 
 
-def _ready(model: Model, precision: str) -> Model | PackedTransformer:
-    """The model to search with: packed on a CPU where that is faster, or the only way."""
-    if isinstance(model, Transformer) and not model.output.weight.is_cuda:
-        if precision == "int8" or compiled() is not None:
-            return PackedTransformer(model, cast(Precision, precision))
+def _ready(model: Model, precision: str) -> Searched:
+    """The model to search with: made ready for the device where that is faster, or the only way."""
+    if isinstance(model, Transformer) and model.output.weight.is_cuda:
+        return recorded(model, cast(Precision, precision)) or model
+    if isinstance(model, Transformer) and (precision == "int8" or compiled() is not None):
+        return PackedTransformer(model, cast(Precision, precision))
     if precision == "int8":
         raise UserError(f"precision int8 is for Transformers, and this is a {model.config.kind} model; take bf16")
     return model
 
 
-def _are_packed(models: Sequence[Model | PackedTransformer]) -> bool:
-    return all(isinstance(model, PackedTransformer) for model in models)
-
-
-def decoder(model: Model | PackedTransformer) -> Decoder[Any]:
+def decoder(model: Searched) -> Decoder[Any]:
     """The model's `decode_step` as a step function over logits."""
-    packed = isinstance(model, PackedTransformer)
-    device, best = ("cpu", model.kernels.best) if packed else (model.output.weight.device, None)
+    if isinstance(model, RecordedTransformer):
+        device, best = model.device, PLAIN.best
+    elif isinstance(model, PackedTransformer):
+        device, best = torch.device("cpu"), model.kernels.best
+    else:
+        device, best = model.output.weight.device, None
 
     def reorder(cache: Any, rows: Tensor, sentences: Tensor) -> Any:
         return cache.select(rows, sentences)
@@ -264,7 +269,7 @@ def _log_probs(logits: Tensor) -> Tensor:
 
 
 def search(
-    models: Sequence[Model | PackedTransformer],
+    models: Sequence[Searched],
     sources: Sequence[Sequence[int]],
     ask: SearchConfig,
     *,
@@ -283,6 +288,13 @@ def search(
 
     @torch.inference_mode()
     def outputs(members: list[int]) -> list[list[Hypothesis]]:
+        with contextlib.ExitStack() as alone:
+            for model in models:
+                if isinstance(model, RecordedTransformer):
+                    alone.enter_context(model.alone)
+            return found_for(members)
+
+    def found_for(members: list[int]) -> list[list[Hypothesis]]:
         chosen = [sources[i] for i in members]
         request = _request(chosen, ask, models, [prefixes[i] for i in members] if prefixes else None)
         src, src_mask = (x.to(joint.device) for x in pad([np.append(np.asarray(s, np.int64), EOS) for s in chosen]))
@@ -296,7 +308,8 @@ def search(
     results: list[list[Hypothesis]] = [[] for _ in sources]
     batches = list(_by_length(sources, ask.beam_size, BATCH_TOKENS[torch.device(joint.device).type]))
     work = functools.partial(_fitting, outputs)
-    for members, found in zip(batches, _each(work, batches, side_by_side=_are_packed(models)), strict=True):
+    side_by_side = all(isinstance(model, PackedTransformer) for model in models)
+    for members, found in zip(batches, _each(work, batches, side_by_side=side_by_side), strict=True):
         for i, hypotheses in zip(members, found, strict=True):
             results[i] = hypotheses
     return results
@@ -333,7 +346,7 @@ def _fitting(work: Callable[[list[int]], list[list[Hypothesis]]], members: list[
 def _request(
     sources: Sequence[Sequence[int]],
     ask: SearchConfig,
-    models: Sequence[Model | PackedTransformer],
+    models: Sequence[Searched],
     prefixes: Sequence[Sequence[int]] | None,
 ) -> Request:
     longest = min(model.config.max_positions or 1 << 30 for model in models)
