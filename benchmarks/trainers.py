@@ -236,7 +236,8 @@ def main() -> None:
     kept = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else {}
     kept[asked.size] = {
         f"ratio_trainers_{asked.size}": round(ours / theirs, 3), "target_tokens_per_second": found,
-        "steps": steps, "threads": asked.threads, "date": date.today().isoformat(), "command": " ".join(Path(part).name for part in sys.argv),
+        "steps": steps, "threads": asked.threads, "date": date.today().isoformat(),
+        "command": " ".join(Path(part).name for part in sys.argv),
     }  # fmt: skip
     asked.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
