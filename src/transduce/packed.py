@@ -217,8 +217,8 @@ class PackedTransformer:
         room = n * cache.source.index.size(1)  # for as many steps as the longest source has tokens
         tables = cache.tables or [x.new_empty(room, width) for width in self.table_widths]
         tables = [_with_room(table, begin + n) for table in tables]
-        logits = self.through(x, tables, slice(begin, begin + n), seen, cache.cross, cache.source)
-        return logits, PackedCache(tables, begin + n, past, cache.cross, cache.source)
+        x = self.through(x, tables, slice(begin, begin + n), seen, cache.cross, cache.source)
+        return self.output(x, False, None), PackedCache(tables, begin + n, past, cache.cross, cache.source)
 
     @property
     def table_widths(self) -> list[int]:
@@ -234,7 +234,7 @@ class PackedTransformer:
         cross: Sequence[Tensor],
         source: Seen,
     ) -> Tensor:
-        """Embedded tokens (N,D) through the decoder -> logits (N,V).
+        """Embedded tokens (N,D) through the decoder -> (N,D), which `output` turns into logits.
 
         Their keys and values are written to the rows `new` of `tables`, of which they may attend to those `seen`, and
         of `cross` to those of `source`.
@@ -244,7 +244,7 @@ class PackedTransformer:
             table[new] = keys_values.to(table.dtype)
             x = layer.attend_self(x, queries, table, seen)
             x = layer.feed_forward(layer.attend_cross(x, memory, source))
-        return self.output(self.model.decoder_norm(x), False, None)
+        return self.model.decoder_norm(x)
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
         positions = self.model.positions(start, start + ids.size(1))

@@ -9,17 +9,20 @@ step is asked for as a whole. It has one shape, and one place in memory for all 
 Letters as in model.py; B sentences, each with K adjacent ones of the N rows of a step.
 """
 
+import contextlib
+import gc
 import math
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from transduce.errors import is_out_of_memory
 from transduce.kernels import Plain
 from transduce.model import Transformer, mixed_precision
 from transduce.packed import PackedTransformer, Precision, Seen
@@ -35,7 +38,8 @@ class _Fused(Plain):
         seen = torch.arange(index.size(1), device=index.device) < lengths[:, None]  # (B, T)
         q = queries.to(keys.dtype).view(len(index), -1, n_heads, queries.size(1) // n_heads).transpose(1, 2)
         k, v = (x[index].unflatten(2, (n_heads, -1)).transpose(1, 2) for x in (keys, values))  # (B, H, T, ...)
-        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None, None])  # (B, H, N/B, W)
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # cuDNN would plan anew for each shape
+            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=seen[:, None, None])  # (B, H, N/B, W)
         return heads.transpose(1, 2).reshape(len(queries), -1).float()
 
 
@@ -58,6 +62,9 @@ class RecordedCache:
         return RecordedCache(self.written, self.past[rows], self.source[sentences], self.lengths[sentences])
 
 
+ROOM = 1_024  # rows of a table at first
+
+
 class RecordedTransformer:
     """A trained `model`, ready to translate in `precision` ("fp32" or "bf16") on the GPU where it is.
 
@@ -71,14 +78,15 @@ class RecordedTransformer:
         self.packed = PackedTransformer(model, precision, _Fused())
         self.alone = threading.Lock()
         empty = partial(torch.zeros, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=self.device)
-        self.tables = [empty(1, width) for width in self.packed.table_widths]
-        self.cross = [empty(1, width) for width in self.packed.table_widths]
+        self.tables = [empty(ROOM, width) for width in self.packed.table_widths]
+        self.cross = [empty(ROOM, width) for width in self.packed.table_widths]
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # to record on
         self._forget()
 
     def _forget(self) -> None:
         """No step is recorded yet, and nothing kept of what recordings share: memory for what a step computes."""
         self.steps: dict[tuple[int, int, int, int], _Step] = {}
-        self.pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+        self.pool = torch.cuda.graph_pool_handle() if self.stream else None
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Token ids (B,S) with mask (B,S) -> memory (R,D), the real tokens of all sentences one below the other."""
@@ -96,10 +104,7 @@ class RecordedTransformer:
         return RecordedCache(1, torch.zeros(len(src_mask), 0, dtype=torch.int64, device=self.device), source, lengths)
 
     def decode_step(self, ids: Tensor, cache: RecordedCache) -> tuple[Tensor, RecordedCache]:
-        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it.
-
-        The logits are there until the next step.
-        """
+        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
         n, written = len(ids), cache.written + len(ids)
         self._make_room(self.tables, written)
         new = torch.arange(cache.written, written, device=self.device)
@@ -110,7 +115,13 @@ class RecordedTransformer:
             self.steps[key] = _Step(self, *key)
         step = self.steps[key]
         step.fill(ids, new, past, cache.source, cache.lengths)
-        return step.logits()[:n], RecordedCache(written, past, cache.source, cache.lengths)
+        try:
+            decoded = step(self)
+        except BaseException:  # memory, most likely: smaller steps need what the recordings hold
+            self._forget()
+            raise
+        logits = self.packed.output(decoded[:n], False, None)
+        return logits, RecordedCache(written, past, cache.source, cache.lengths)
 
     def _make_room(self, tables: list[Tensor], rows: int) -> None:
         """Tables of at least so many rows, in place of those in the list. What was recorded wrote to the old ones."""
@@ -131,7 +142,8 @@ class _Step:
     def __init__(self, model: RecordedTransformer, count: int, beam: int, length: int, width: int) -> None:
         zeros = partial(torch.zeros, dtype=torch.int64, device=model.device)
         rows = count * beam
-        self.model = model
+        self.used = False
+        self.recording: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
         self.ids, self.new, self.position = zeros(rows), zeros(rows), zeros(1)
         self.past = Seen(zeros(rows, length), zeros(rows) + 1, zeros(0))
         self.source = Seen(zeros(count, width), zeros(count) + 1, zeros(0))
@@ -146,31 +158,53 @@ class _Step:
         self.source.lengths.copy_(F.pad(lengths, (0, len(self.source.lengths) - len(lengths)), value=1))
         self.position.fill_(past.size(1) - 1)
 
-    def logits(self) -> Tensor:
-        """(rows, V); the step is recorded when it is made for the first time."""
-        if self.model.device.type != "cuda":
-            return self._make()
-        graph, logits = self._recording
+    def __call__(self, model: RecordedTransformer) -> Tensor:
+        """The decoder's output (rows, D), there until the next step. What is needed a second time is recorded."""
+        if not self.used or model.stream is None:
+            self.used = True
+            return self._make(model)
+        if self.recording is None:
+            with _recording_alone(), torch.cuda.device(model.device):
+                self.recording = self._record(model, model.stream)
+        graph, decoded = self.recording
         graph.replay()
-        return logits
+        return decoded
 
-    @cached_property
-    def _recording(self) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        before = torch.cuda.Stream()
-        before.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(before):
-            self._make()  # libraries set up what they need, which cannot be recorded; the rows are written again
-        torch.cuda.current_stream().wait_stream(before)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.model.pool):
-            logits = self._make()
-        return graph, logits
+    def _record(self, model: RecordedTransformer, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(stream):
+                self._make(model)  # libraries set up what they need, which cannot be recorded; the rows come once more
+        finally:
+            torch.cuda.current_stream().wait_stream(stream)
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, model.pool, stream, capture_error_mode="thread_local"):
+                decoded = self._make(model)
+        finally:
+            torch.cuda.set_stream(before)  # which a recording that failed does not do
+        return graph, decoded
 
-    def _make(self) -> Tensor:
-        model = self.model
+    def _make(self, model: RecordedTransformer) -> Tensor:
         x = F.embedding(self.ids, model.model.tgt_embedding.weight) * math.sqrt(model.config.d_model)
         x = x + self.positions.index_select(0, self.position)
         return model.packed.through(x, model.tables, self.new, self.past, model.cross, self.source)
+
+
+RECORDING = threading.Lock()
+
+
+@contextlib.contextmanager
+def _recording_alone() -> Iterator[None]:
+    """A process records one thing at a time, and may not meanwhile drop what it recorded before."""
+    with RECORDING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _sizes(place: Tensor, values: Tensor) -> list[tuple[int, int]]:
@@ -190,32 +224,32 @@ def recorded(model: Transformer, precision: Precision) -> RecordedTransformer | 
         error = _error(made)
         problem = None if error < BOUNDS[precision] else f"their logits differ by {error:.1%}"
     except RuntimeError as failed:
-        if is_out_of_memory(failed):
-            raise
-        made, problem = None, str(failed).splitlines()[0]
+        made, problem = None, str(failed).strip().split("\n")[0]
     if problem is None:
         return made
-    print(f"transduce: translating without recorded steps, which is slower, for {problem}", file=sys.stderr)
+    print(f"transduce: translating without recorded steps, which is slower: {problem}", file=sys.stderr)
     return None
 
 
 @torch.inference_mode()
 def _error(recorded: RecordedTransformer) -> float:
-    """The relative error of the logits of a few steps of two sentences."""
+    """The relative error of the logits of a few steps of two sentences: made, then recorded, then replayed."""
     model, device, precision = recorded.model, recorded.device, recorded.precision
-    src = torch.tensor([[4, 5, 6, 2], [5, 2, 0, 0]], device=device) % model.src_embedding.num_embeddings
-    mask, both = torch.tensor([[True] * 4, [True, True, False, False]], device=device), torch.arange(2, device=device)
-    rows, found, expected = both.repeat_interleave(2), [], []
+    longest = min(3, model.config.max_positions or 3)
+    some = torch.arange(3, 3 + 4 * longest, device=device) % model.tgt_embedding.num_embeddings
+    mask = torch.tensor([[True] * longest, [True] + [False] * (longest - 1)], device=device)
+    src, steps = some[: 2 * longest].view(2, -1) % model.src_embedding.num_embeddings, some.view(longest, 4)
+    both, rows = torch.arange(2, device=device), torch.tensor([1, 0, 2, 2], device=device)
+    found, expected = [], []
     with mixed_precision(precision, device):
-        cache = model.start(model.encode(src, mask), mask).select(rows, both)
-    packed = recorded.start(recorded.encode(src, mask), mask).select(rows, both)
-    for ids in torch.tensor([[1, 1, 1, 1], [4, 5, 6, 4], [5, 5, 4, 6]], device=device):
+        cache = model.start(model.encode(src, mask), mask).select(both.repeat_interleave(2), both)
+    packed = recorded.start(recorded.encode(src, mask), mask).select(both.repeat_interleave(2), both)
+    for ids in steps:
         with mixed_precision(precision, device):
-            logits, cache = model.decode_step(ids % model.tgt_embedding.num_embeddings, cache)
+            logits, cache = model.decode_step(ids, cache)
         expected.append(logits.float())
-        logits, packed = recorded.decode_step(ids % model.tgt_embedding.num_embeddings, packed)
-        found.append(logits.clone())
-        rows = torch.tensor([1, 0, 2, 2], device=device)
+        logits, packed = recorded.decode_step(ids, packed)
+        found.append(logits)
         cache, packed = cache.select(rows, both), packed.select(rows, both)
     difference = torch.stack(found) - torch.stack(expected)
     return float(difference.norm() / torch.stack(expected).norm())
