@@ -323,7 +323,7 @@ def _each(
     if not side_by_side or min(threads, len(batches)) < 2:
         return [work(batch) for batch in batches]
     patience = sys.getswitchinterval()
-    sys.setswitchinterval(2e-4)  # a thread that comes back from a kernel of 0.1 ms does not wait 5 ms for its turn
+    sys.setswitchinterval(5e-5)  # a thread that comes back from a kernel of 0.1 ms does not wait 5 ms for its turn
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(work, batches))
