@@ -90,7 +90,7 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
             src = torch.tensor([sources[i] + [PAD] * (width - len(sources[i])) for i in members])
             mask = (src != PAD).long()
             made = model.generate(
-                input_ids=src, attention_mask=mask, num_beams=beam, do_sample=False, max_new_tokens=128
+                input_ids=src, attention_mask=mask, num_beams=beam, do_sample=False, max_new_tokens=width + 50
             )
             for i, row in zip(members, made[:, 1:].tolist(), strict=True):
                 outputs[i] = tokenizer.decode(row[: row.index(EOS)] if EOS in row else row)
