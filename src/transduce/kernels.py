@@ -93,8 +93,10 @@ class Plain:
         self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, which: Tensor, n_heads: int
     ) -> Tensor:
         at_once = max(1, GATHERED // max(1, index.size(1) * (keys.size(1) + values.size(1))))
-        parts = zip(queries.split(at_once), which.long().split(at_once), strict=True)
-        return torch.cat([self._attend(q, keys, values, index[i], lengths[i], n_heads) for q, i in parts])
+        out = queries.new_empty(len(queries), values.size(1))  # small results between large ones would keep their room
+        for part, q, i in zip(*(x.split(at_once) for x in (out, queries, which.long())), strict=True):
+            part.copy_(self._attend(q, keys, values, index[i], lengths[i], n_heads))
+        return out
 
     def _attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, lengths: Tensor, n_heads: int
