@@ -81,7 +81,7 @@ def logits_of_a_search(model: Transformer, other: Any) -> tuple[Tensor, Tensor]:
             ids = torch.randint(13, (len(rows),), generator=generator)
             expected, cache = model.decode_step(ids, cache)
             found, others = other.decode_step(ids, others)
-            said.append((expected, found.clone()))
+            said.append((expected, found))
             stay = torch.tensor([0, 2]) if step == 7 else torch.arange(len(stay))
             beams = torch.randint(2, (len(stay), 2), generator=generator)
             rows = (2 * stay[:, None] + beams).flatten()

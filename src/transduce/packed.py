@@ -183,7 +183,7 @@ class PackedTransformer:
 
     def __init__(self, model: Transformer, precision: Precision, kernels: Kernels | None = None) -> None:
         self.kernels = kernels or compiled() or PLAIN
-        self.config, self.model = model.config, model
+        self.config, self.model, self.device = model.config, model, model.output.weight.device
         layers = cast(Iterable[EncoderLayer], model.encoder), cast(Iterable[DecoderLayer], model.decoder)
         self.encoder, self.decoder = ([_Layer(one, precision, self.kernels) for one in stack] for stack in layers)
         self.output = _linear([model.output], precision, self.kernels)

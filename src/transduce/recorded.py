@@ -74,8 +74,8 @@ class RecordedTransformer:
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
         self.model, self.config, self.precision = model, model.config, precision
-        self.device = model.output.weight.device
         self.packed = PackedTransformer(model, precision, _Fused())
+        self.device, self.kernels = self.packed.device, self.packed.kernels
         self.alone = threading.Lock()
         empty = partial(torch.zeros, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=self.device)
         self.tables = [empty(ROOM, width) for width in self.packed.table_widths]

@@ -25,7 +25,7 @@ from transduce.checkpoint import LoadedModel, load_model
 from transduce.config import SearchConfig
 from transduce.errors import UserError, is_out_of_memory
 from transduce.hypotheses import Hypothesis, Sampling
-from transduce.kernels import PLAIN, compiled
+from transduce.kernels import compiled
 from transduce.lines import (
     MAX_LINE_TOKENS,
     Part,
@@ -251,10 +251,8 @@ def _ready(model: Model, precision: str) -> Searched:
 
 def decoder(model: Searched) -> Decoder[Any]:
     """The model's `decode_step` as a step function over logits."""
-    if isinstance(model, RecordedTransformer):
-        device, best = model.device, PLAIN.best
-    elif isinstance(model, PackedTransformer):
-        device, best = torch.device("cpu"), model.kernels.best
+    if isinstance(model, PackedTransformer | RecordedTransformer):
+        device, best = model.device, model.kernels.best
     else:
         device, best = model.output.weight.device, None
 
