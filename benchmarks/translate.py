@@ -5,14 +5,17 @@
 Exports MODEL to both, installs them into a virtual environment of its own (benchmarks/peers), and lets every side
 translate the whole file in turn, round by round, each in a process that has been started and warmed up before. Reading
 and detokenising are part of the time, loading is not. Then each translates single sentences. Best peer: the one with
-the highest median of this run. CTranslate2's penalty is length^0.6, the nearest that it has to the paper's. Hugging
-Face's Marian is post-norm, so a pre-norm model leaves it out. Writes benchmarks/results/translate.json.
+the highest median of this run. "transduce int8,5" is int8 with a lookahead of 5, without one our search is exact; the
+others end theirs when as many hypotheses as the beam has places have ended. Their penalty is length^0.6, the nearest
+that they have to the paper's. Hugging Face's Marian is post-norm; a pre-norm model takes the weights of its M2M100.
+Writes benchmarks/results/translate.json.
 """
 
 import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -21,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers" / "translate"
@@ -32,7 +36,8 @@ Translate = Callable[[Sequence[str], int], list[str]]
 # ---- the sides, each in a process of its own ---------------------------------------------------------------------
 
 
-def transduce(precision: str, folder: Path, threads: int) -> Translate:
+def transduce(kind: str, folder: Path, threads: int) -> Translate:
+    """kind: precision, or precision and lookahead, as in "int8,5"."""
     import torch
 
     from transduce import load
@@ -40,17 +45,18 @@ def transduce(precision: str, folder: Path, threads: int) -> Translate:
 
     keep_freed_memory()
     torch.set_num_threads(threads)
-    model = load(folder, precision=precision)
-    return lambda lines, beam: [best.text for best in model.translate(lines, beam_size=beam)]
+    precision, _, tokens = kind.partition(",")
+    model, lookahead = load(folder, precision=precision), int(tokens) if tokens else None
+    return lambda lines, beam: [best.text for best in model.translate(lines, beam_size=beam, lookahead=lookahead)]
 
 
 def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
-    """kind: compute type, workers x threads of each, sentences a batch, as in "int8,2x1,32"."""
+    """kind: compute type, workers x threads of each, sentences a batch, maybe patience, as in "int8,2x1,32,0.5"."""
     import ctranslate2 as peer
 
     from transduce.tokens import CONTROLS, EOS, Tokenizer
 
-    compute, workers, batch = kind.split(",")
+    compute, workers, batch, *patience = kind.split(",")
     inter, intra = (int(part) for part in workers.split("x"))
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     vocabulary, ids = tokenizer.vocabulary, {piece: i for i, piece in enumerate(tokenizer.vocabulary)}
@@ -59,7 +65,12 @@ def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
     def translate(lines: Sequence[str], beam: int) -> list[str]:
         sources = [[vocabulary[token] for token in source] for source in tokenizer.encode_batch(lines)]
         found = model.translate_batch(
-            sources, beam_size=beam, max_batch_size=int(batch), length_penalty=0.6, max_decoding_length=128
+            sources,
+            beam_size=beam,
+            patience=float(patience[0]) if patience else 1.0,
+            max_batch_size=int(batch),
+            length_penalty=0.6,
+            max_decoding_length=128,
         )
         return [
             tokenizer.decode([ids[piece] for piece in one.hypotheses[0] if piece != CONTROLS[EOS]]) for one in found
@@ -72,12 +83,20 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
     import torch
     from transformers import MarianMTModel
 
-    from transduce.tokens import EOS, PAD, Tokenizer
+    from transduce.tokens import BOS, EOS, PAD, UNK, Tokenizer
 
     torch.set_num_threads(threads)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    model = MarianMTModel.from_pretrained(folder, dtype=dtype).eval()
+    exported = (folder / "generation_config.json").exists()
+    model = MarianMTModel.from_pretrained(folder, dtype=dtype) if exported else pre_norm(folder).to(dtype)
+    settings = {
+        "bad_words_ids": [[PAD], [BOS], [UNK]],
+        "do_sample": False,
+        "pad_token_id": PAD,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+    }
 
     @torch.inference_mode()
     def translate(lines: Sequence[str], beam: int) -> list[str]:
@@ -90,7 +109,12 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
             src = torch.tensor([sources[i] + [PAD] * (width - len(sources[i])) for i in members])
             mask = (src != PAD).long()
             made = model.generate(
-                input_ids=src, attention_mask=mask, num_beams=beam, do_sample=False, max_new_tokens=width + 50
+                input_ids=src,
+                attention_mask=mask,
+                num_beams=beam,
+                max_new_tokens=width + 50,
+                **settings,
+                **({"early_stopping": True, "length_penalty": 0.6} if beam > 1 else {}),
             )
             for i, row in zip(members, made[:, 1:].tolist(), strict=True):
                 outputs[i] = tokenizer.decode(row[: row.index(EOS)] if EOS in row else row)
@@ -99,6 +123,49 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
     return translate
 
 
+def pre_norm(folder: Path) -> Any:
+    """The pre-norm model of `folder` as Hugging Face's M2M100, whose sinusoids and norms are put in order by hand."""
+    import torch
+    from transformers import M2M100Config, M2M100ForConditionalGeneration
+
+    from transduce.checkpoint import load_model, weights
+    from transduce.marian import their_names
+    from transduce.tokens import BOS, EOS, PAD
+
+    loaded = load_model(folder)
+    ours, sizes = loaded.config.model, {}
+    for side in ("encoder", "decoder"):
+        sizes[f"{side}_layers"], sizes[f"{side}_ffn_dim"] = ours.n_layers, ours.d_ff
+        sizes[f"{side}_attention_heads"] = ours.n_heads
+    config = M2M100Config(
+        vocab_size=ours.vocab_size,
+        d_model=ours.d_model,
+        activation_function=ours.activation,
+        scale_embedding=True,
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+        **sizes,
+    )
+    model = M2M100ForConditionalGeneration(config).eval()
+    names = their_names(ours)
+    names |= {f"{side}_norm.{kind}": f"model.{side}.layer_norm.{kind}" for side in SIDES for kind in ("weight", "bias")}
+    left = model.load_state_dict({names[name]: values for name, values in weights(loaded.model).items()}, strict=False)
+    tied = {"lm_head.weight", *(f"model.{side}.embed_tokens.weight" for side in SIDES)}
+    assert not left.unexpected_keys and {*left.missing_keys} <= tied, left
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = ours.norm_eps
+    for side in (model.model.encoder, model.model.decoder):
+        table = side.embed_positions.weights
+        first = side.embed_positions.padding_idx + 1  # the number that they give to the first position
+        table[first:] = loaded.model.positions(0, len(table) - first)
+    return model
+
+
+SIDES = ("encoder", "decoder")
+LOOKAHEAD = re.compile(r"transduce \w+,\d+")
 MAKERS = {"transduce": transduce, "ctranslate2": ctranslate2, "huggingface": huggingface}
 
 
@@ -176,7 +243,7 @@ def export(model: Path, to: str, folder: Path) -> Path:
 
 
 def sides_of(threads: int) -> list[str]:
-    ours = ["transduce fp32", "transduce int8"]
+    ours = ["transduce fp32", "transduce int8", "transduce fp32,5", "transduce int8,5"]
     shapes = [f"{threads}x1,32", f"{threads}x1,64", f"{threads}x1,128", f"1x{threads},64"]
     theirs = [f"ctranslate2 {compute},{shape}" for compute in ("float32", "int8") for shape in shapes]
     return [*ours, *theirs, "huggingface fp32"]
@@ -224,18 +291,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work_folder = Path(temporary)
         folders = {"transduce": asked.model, "ctranslate2": export(asked.model, "ctranslate2", work_folder)}
-        if json.loads((asked.model / "config.json").read_text(encoding="utf-8"))["model"]["norm"] == "post":
-            folders["huggingface"] = export(asked.model, "marian", work_folder)
+        norm = json.loads((asked.model / "config.json").read_text(encoding="utf-8"))["model"]["norm"]
+        folders["huggingface"] = export(asked.model, "marian", work_folder) if norm == "post" else asked.model
         sides = []
         for i, name in enumerate(asked.sides or sides_of(asked.threads)):
             program = name.split(" ")[0]
-            if program not in folders:
-                continue
             python = sys.executable if program == "transduce" else peers
             sides.append(Side(name, python, folders[program], asked.threads, asked.src, work_folder / f"{i}.txt"))
         beam4 = speeds(sides, 4, len(references), asked.rounds)
         scores = {side.name: bleu(side.out.read_text(encoding="utf-8").split("\n")[:-1], references) for side in sides}
-        greedy = speeds(sides, 1, len(references), asked.rounds)
+        without = [side for side in sides if not LOOKAHEAD.fullmatch(side.name)]  # greedy search has no use for one
+        greedy = speeds(without, 1, len(references), asked.rounds)
         alone = {side.name: [1e3 * t for t in json.loads(side.ask("alone", 4, asked.alone))] for side in sides}
         latencies = {
             name: (statistics.median(times), statistics.quantiles(times, n=20)[-1]) for name, times in alone.items()
@@ -243,20 +309,28 @@ def main() -> None:
     ratios = {}
     for name, found, mine, peers in (
         ("ratio_int8_beam4", beam4, "transduce int8", "ctranslate2 int8"),
+        ("ratio_int8_beam4_lookahead", beam4, "transduce int8,5", "ctranslate2 int8"),
         ("ratio_fp32_beam4", beam4, "transduce fp32", "ctranslate2 float32"),
+        ("ratio_fp32_beam4_lookahead", beam4, "transduce fp32,5", "ctranslate2 float32"),
         ("ratio_int8_greedy", greedy, "transduce int8", "ctranslate2 int8"),
         ("ratio_fp32_greedy", greedy, "transduce fp32", "ctranslate2 float32"),
         ("ratio_huggingface_beam4", beam4, "transduce fp32", "huggingface"),
+        ("ratio_huggingface_beam4_lookahead", beam4, "transduce fp32,5", "huggingface"),
         ("ratio_huggingface_greedy", greedy, "transduce fp32", "huggingface"),
     ):
-        if best(found, of=mine) and best(found, of=peers):
-            ratios[name] = best(found, of=mine) / best(found, of=peers)
-    ours, theirs = (
-        min((median for name, (median, _) in latencies.items() if name.startswith(program)), default=0.0)
-        for program in ("transduce", "ctranslate2")
-    )
-    if ours and theirs:
-        ratios["latency_ratio"] = theirs / ours
+        if mine in found and best(found, of=peers):
+            ratios[name] = statistics.median(found[mine]) / best(found, of=peers)
+    medians = {name: median for name, (median, _) in latencies.items()}
+    for name, mine, peers in (
+        ("latency_ratio", ("transduce fp32", "transduce int8"), "ctranslate2"),
+        ("latency_ratio_lookahead", ("transduce fp32,5", "transduce int8,5"), "ctranslate2"),
+        ("latency_ratio_fp32", ("transduce fp32",), "ctranslate2 float32"),
+        ("latency_ratio_fp32_lookahead", ("transduce fp32,5",), "ctranslate2 float32"),
+    ):
+        ours = [medians[side] for side in mine if side in medians]
+        theirs = [median for side, median in medians.items() if side.startswith(peers)]
+        if ours and theirs:
+            ratios[name] = min(theirs) / min(ours)
     print(table(beam4, "beam 4, sentences/s"), "", table(greedy, "greedy, sentences/s"), sep="\n")
     print("\n| one sentence alone, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
     for name, (median, most) in sorted(latencies.items(), key=lambda item: item[1]):

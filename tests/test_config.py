@@ -52,7 +52,7 @@ KEYS = {
     "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout",
     "train": "max_steps warmup_steps lr_factor adam_beta2 label_smoothing seed precision accumulate log_every_steps "
     "evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints ema_decay use best_by patience",
-    "search": "beam_size alpha length_penalty max_extra_tokens min_tokens",
+    "search": "beam_size alpha length_penalty max_extra_tokens min_tokens lookahead",
 }
 # What the scripts of users rely on. A name may be added here, never taken away.
 PROMISED = {
@@ -279,6 +279,7 @@ HUGE = str((1 << 63) - 1)
         ("train.patience", ("1", "null"), ("0",)),
         ("train.accumulate", ("10000",), ("0", "10001")),
         ("search.alpha", ("0", "3", "10"), ("-0.1", "10.001", "nan", "inf", "1e300")),
+        ("search.lookahead", ("1", "null", HUGE), ("0", "-1")),
         ("search.beam_size", ("1", "10000"), ("0", "10001", HUGE)),
         ("search.max_extra_tokens", ("1", "1000000"), ("0", "1000001", HUGE)),
         ("search.min_tokens", ("0", "50"), ("-1", "51", HUGE)),

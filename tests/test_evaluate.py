@@ -178,6 +178,7 @@ def test_mistakes(toy: Toy, test_set: tuple[Path, Path], tmp_path: Path, cli: Ca
         (["--hyp", ref, "--ref", ref, "--language", "English"], "language 'English'"),
         (["--hyp", ref, "--ref", ref, "--beam-size", 3], "have no effect with --hyp"),
         (["--hyp", ref, "--ref", ref, "--src", src], "have no effect with --hyp"),
+        (["--hyp", ref, "--ref", ref, "--lookahead", 5], "have no effect with --hyp"),
         ([toy.model, "--ref", ref], "needs --src"),
         ([toy.model, "--hyp", ref, "--ref", ref], "give either a model and --src"),
         (["--ref", ref], "give either a model and --src"),

@@ -155,6 +155,7 @@ def test_the_command_line_both_ways(toy: Toy, tmp_path: Path) -> None:
         (["OUT", "OUT"], "CTranslate2 takes one"),
         (["OUT", "MODEL"], "CTranslate2 takes one"),
         (["OUT", "--temperature", "0.5"], "--engine torch"),
+        (["OUT", "--lookahead", "5"], "rule of its own"),
         (["OUT", "--precision", "fp8"], "'fp8'"),
         (["OUT", "--beam-size", "0"], "beam_size"),
     ],

@@ -26,6 +26,7 @@ from transduce.pipe import Ask, run_filter, translations
 PLAIN = Ask(
     beam_size=None,
     alpha=None,
+    lookahead=None,
     n_best=1,
     sampling=None,
     seed=1,
@@ -196,6 +197,8 @@ def test_asked_for_what_has_no_effect(toy: Toy, tmp_path: Path, cli: Callable[..
         (["--seed", 3], "--seed 3 has no effect without"),
         (["--top-k", 3, "--beam-size", 2], "have no effect with --temperature"),
         (["--temperature", 1, "--n-best", 2, "--json"], "have no effect with --temperature"),
+        (["--temperature", 1, "--lookahead", 5], "have no effect with --temperature"),
+        (["--lookahead", 0], "search.lookahead=0"),
         (["--temperature", 0], "temperature is 0"),
         (["--top-p", 1.5], "top_p is 1.5"),
         (["--beam-size", 0], "search.beam_size=0"),

@@ -285,6 +285,34 @@ def test_the_bound_holds_for_every_extension_and_is_reached_by_one(penalty: Pena
         assert search.best_attainable(log_prob, length, 9, asked) == pytest.approx(max(reached))
 
 
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_the_bound_with_a_lookahead_leaves_longer_extensions_out(penalty: Penalty) -> None:
+    asked = replace(request([9], penalty), lookahead=2)
+    for length in range(1, 9):
+        reached = [-7.0 / divisor(longer, penalty) for longer in range(length + 1, min(9, length + 2) + 1)]
+        assert search.best_attainable(-7.0, length, 9, asked) == pytest.approx(max(reached))
+
+
+def test_a_lookahead_misses_only_what_overtakes_by_being_longer() -> None:
+    """An output of 2 tokens at log 0.5, or one of 7 at log 0.4, whose mean is better from the third token on."""
+    path = (3, 3, 3, 3, 3, 3)
+    written = {path[:n]: {3: 0.998} for n in range(1, 6)}
+    table = written_table({(): {2: 0.5, 3: 0.4}, (2,): {EOS: 0.999}, path: {EOS: 0.998}, **written}, {4: 0.9})
+    asked, steps = request([9], ("power", 0.3)), []
+    for lookahead, ids in ((None, list(path)), (7, list(path)), (3, [2]), (1, [2])):
+        reader = Reader(table)
+        best = beam_search(reader.decoder, start([0]), replace(asked, lookahead=lookahead), beam_size=2)[0][0]
+        assert best.ids == ids and best.finished, lookahead
+        steps.append(len(reader.rows_per_step))
+    assert steps[0] == steps[1] > steps[2] >= steps[3]
+
+
+def test_without_a_length_penalty_every_lookahead_is_exact() -> None:
+    table, asked = random_table(3), request([12] * 20, ("none", 0.0))
+    exact = beam(table, range(20), asked, size=3, n_best=2)
+    assert beam(table, range(20), replace(asked, lookahead=1), size=3, n_best=2) == exact
+
+
 def test_two_k_candidates_keep_eos_from_emptying_the_beam() -> None:
     """K = 2. At step 2 the two likeliest extensions both end in EOS; were only K looked at, nothing would go on.
 
@@ -543,6 +571,7 @@ def test_a_beam_with_no_way_on_is_no_error_once_something_is_finished() -> None:
         (lambda: request([4, 4], prefixes=[[2], [3, EOS]]), "prefix of sentence 2 contains EOS"),
         (lambda: request([4, 2], prefixes=[[2], [3, 3, 3]]), "prefix of sentence 2 has 3 tokens.* 2"),
         (lambda: replace(request([4]), banned=[BOS, EOS]), "EOS.*banned"),
+        (lambda: replace(request([4]), lookahead=0), "lookahead is 0.*at least 1"),
         (lambda: Sampling(temperature=0.0), "temperature is 0.0.*greedy"),
         (lambda: Sampling(temperature=math.nan), "temperature is nan"),
         (lambda: Sampling(top_k=0), "top_k is 0"),

@@ -20,6 +20,7 @@ from transduce import search as searching
 from transduce.batches import collate
 from transduce.checkpoint import LoadedModel, load_model, save_model, weights
 from transduce.config import Config, SearchConfig
+from transduce.hypotheses import Hypothesis
 from transduce.lines import MAX_LINE_TOKENS, split_line
 from transduce.model import Transformer
 from transduce.tokens import BOS, EOS, PAD, UNK, Tokenizer
@@ -296,11 +297,24 @@ def test_settings_that_cannot_be_met_are_refused(model: Translator) -> None:
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             model.translate(["a"], **wrong)  # type: ignore
-    for ignored in ({"beam_size": 2}, {"n_best": 2}):
+    for ignored in ({"beam_size": 2}, {"lookahead": 2}, {"n_best": 2}):
         with pytest.raises(UserError, match="no effect on sampling"):
             model.translate(["a"], sampling=Sampling(), **ignored)  # type: ignore
     with pytest.raises(UserError, match="temperature is 0"):
         Sampling(temperature=0)
+
+
+def test_lookahead_is_used(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+
+    def noted(decoder: object, state: object, request: searching.Request, **_: object) -> list[list[Hypothesis]]:
+        asked.append(request.lookahead)
+        return [[Hypothesis([], 0.0, 0.0, [0.0], True)] for _ in request.max_lengths]
+
+    monkeypatch.setattr("transduce.search.beam_search", noted)
+    model.translate(["a"])
+    model.translate(["a"], lookahead=3)
+    assert asked == [None, 3]
 
 
 def test_alpha_and_beam_size_are_used(doubter: Translator) -> None:

@@ -273,6 +273,7 @@ def translate(
     output: Path | None = None,
     beam_size: int | None = None,
     alpha: float | None = None,
+    lookahead: int | None = None,
     n_best: int = 1,
     temperature: float | None = None,
     top_k: int | None = None,
@@ -297,6 +298,9 @@ def translate(
         Hypotheses kept by the search; default: the model's own setting. 1 is greedy search.
     alpha
         Exponent of the length penalty; default: the model's own setting.
+    lookahead
+        The search ends when no output could be better that is at most so many tokens longer than those at hand.
+        Default: the model's own setting, usually no limit, which is exact and slower.
     n_best
         Outputs for each line; more than one needs --json.
     temperature
@@ -323,15 +327,17 @@ def translate(
     samples = not (temperature is None and top_k is None and top_p is None)
     if seed is not None and not samples:
         raise UserError(f"--seed {seed} has no effect without --temperature, --top-k or --top-p")
-    if samples and (beam_size is not None or n_best > 1):
-        raise UserError("--beam-size and --n-best have no effect with --temperature, --top-k or --top-p; drop them")
+    if samples and (beam_size is not None or lookahead is not None or n_best > 1):
+        searched = "--beam-size, --lookahead and --n-best"
+        raise UserError(f"{searched} have no effect with --temperature, --top-k or --top-p; drop them")
 
     from transduce.hypotheses import Sampling
     from transduce.pipe import Ask, run_filter
 
     sampling = Sampling(1.0 if temperature is None else temperature, top_k, top_p) if samples else None
     seed = 1 if seed is None else seed
-    run_filter(models, input, output, Ask(beam_size, alpha, n_best, sampling, seed, split, precision, engine, json))
+    ask = Ask(beam_size, alpha, lookahead, n_best, sampling, seed, split, precision, engine, json)
+    run_filter(models, input, output, ask)
 
 
 # ---- score -------------------------------------------------------------------------------------------------------
@@ -391,6 +397,7 @@ def evaluate(
     tokenize: str = "13a",
     beam_size: int | None = None,
     alpha: float | None = None,
+    lookahead: int | None = None,
     precision: str = "fp32",
     json: bool = False,
 ) -> None:
@@ -414,6 +421,8 @@ def evaluate(
         Default: the model's own setting.
     alpha
         Exponent of the length penalty; default: the model's own setting.
+    lookahead
+        Default: the model's own setting; see `transduce translate --help`.
     precision
         fp32, or bf16.
     json
@@ -424,8 +433,9 @@ def evaluate(
     if bool(models) == bool(hyp):
         raise UserError("give either a model and --src, or one or two --hyp files")
     if hyp:
-        if src is not None or beam_size is not None or alpha is not None or precision != "fp32":
-            raise UserError("--src, --beam-size, --alpha and --precision have no effect with --hyp; leave them out")
+        if any(given is not None for given in (src, beam_size, alpha, lookahead)) or precision != "fp32":
+            of_a_model = "--src, --beam-size, --alpha, --lookahead and --precision"
+            raise UserError(f"{of_a_model} have no effect with --hyp; leave them out")
         judged = judge_hypotheses(hyp, ref, language=language, tokenize=tokenize)
     elif src is None:
         raise UserError("a model needs --src, the text to translate")
@@ -433,7 +443,7 @@ def evaluate(
         from transduce.translate import load
 
         translator = load(*models, precision=precision)
-        ask = translator.settings(beam_size, alpha)
+        ask = translator.settings(beam_size, alpha, lookahead)
         judged = judge_model(translator, src, ref, language=language, tokenize=tokenize, ask=ask)
     if json:
         _print_json(judged)

@@ -97,6 +97,7 @@ class SearchConfig:
     length_penalty: LengthPenalty = "gnmt"  # ((5+|Y|)/6)^alpha, or |Y|^alpha, or 1; |Y| counts EOS
     max_extra_tokens: int = 50  # an output is at most this much longer than its own source, in tokens
     min_tokens: int = 0  # no end of sentence before so many tokens
+    lookahead: int | None = None  # tokens within which an output must overtake the best found; None: no limit, exact
 
 
 @dataclass(frozen=True)
@@ -303,7 +304,7 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
         "at least 1, below 2^63",
         lambda x: 1 <= x < 1 << 63,
         "data.batch_tokens train.max_steps train.warmup_steps train.log_every_steps train.evaluate_every_steps "
-        "train.checkpoint_every_steps train.keep_checkpoints train.average_checkpoints train.patience",
+        "train.checkpoint_every_steps train.keep_checkpoints train.average_checkpoints train.patience search.lookahead",
     ),
     ("0 or more, below 2^63", lambda x: 0 <= x < 1 << 63, "train.seed"),
     ("0 or more", lambda x: x >= 0, "search.min_tokens"),
@@ -421,7 +422,12 @@ def to_json(config: Config) -> str:
 
 # What a key means in the files of versions that did not have it: what the program did at the time, which need not be
 # today's default. A change that cannot be told in this way is a new FORMAT_VERSION.
-ADDED_LATER: dict[str, Any] = {"model.kind": "transformer", "model.activation": "relu", "model.output_bias": False}
+ADDED_LATER: dict[str, Any] = {
+    "model.kind": "transformer",
+    "model.activation": "relu",
+    "model.output_bias": False,
+    "search.lookahead": None,
+}
 
 
 def from_json(text: str | bytes, where: Path | str) -> Config:

@@ -73,9 +73,17 @@ class ExportedTranslator:
         self._pieces = tokenizer.vocabulary
         self._ids = {piece: i for i, piece in enumerate(self._pieces)}
 
-    def settings(self, beam_size: int | None = None, alpha: float | None = None, n_best: int = 1) -> SearchConfig:
+    def settings(
+        self,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        lookahead: int | None = None,
+        n_best: int = 1,
+    ) -> SearchConfig:
         """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
-        return search_settings(self.config, beam_size, alpha, n_best)
+        if lookahead is not None:
+            raise UserError(f"lookahead is {lookahead}, but CTranslate2 ends its search by a rule of its own; drop it")
+        return search_settings(self.config, beam_size, alpha, lookahead, n_best)
 
     def translate(
         self,
@@ -83,12 +91,13 @@ class ExportedTranslator:
         *,
         beam_size: int | None = None,
         alpha: float | None = None,
+        lookahead: int | None = None,
         n_best: int = 1,
         split: Split = "long",
     ) -> list[Translation]:
         """Translate each line, as `translate.Translator.translate` does; the differences are those of this module."""
         refuse_string(lines)
-        ask = self.settings(beam_size, alpha, n_best)
+        ask = self.settings(beam_size, alpha, lookahead, n_best)
         parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         found = self._search(sources, ask, n_best)

@@ -44,7 +44,8 @@ def judge_model(
     pairs = list(read_pairs(src, ref))
     sources, references = [s for s, _ in pairs], [r for _, r in pairs]
     found = perplexity(mean_loss(translator, sources, references))
-    translations = [t.text for t in translator.translate(sources, beam_size=ask.beam_size, alpha=ask.alpha)]
+    asked = {"beam_size": ask.beam_size, "alpha": ask.alpha, "lookahead": ask.lookahead}
+    translations = [t.text for t in translator.translate(sources, **asked)]
     scores = corpus_scores(translations, references, language=language, tokenize=tokenize)
     return Judged(len(pairs), {"model": scores}, perplexity=found, search=ask, missing=left_out())
 
@@ -114,6 +115,7 @@ def show(judged: Judged) -> str:
     if judged.search is not None:
         search = judged.search
         lines[0] += f", beam {search.beam_size}, alpha {search.alpha:g} ({search.length_penalty})"
+        lines[0] += f", lookahead {search.lookahead}" if search.lookahead is not None else ""
     if judged.perplexity is not None:
         lines += [
             "",

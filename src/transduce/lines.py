@@ -46,11 +46,12 @@ class Part:
     gap: str
 
 
-def search_settings(config: Config, beam_size: int | None, alpha: float | None, n_best: int) -> SearchConfig:
+def search_settings(
+    config: Config, beam_size: int | None, alpha: float | None, lookahead: int | None, n_best: int
+) -> SearchConfig:
     """The search settings of `config`, or others in their place. UserError if they cannot be met."""
-    ask = config.search
-    ask = dataclasses.replace(ask, beam_size=ask.beam_size if beam_size is None else beam_size)
-    ask = dataclasses.replace(ask, alpha=ask.alpha if alpha is None else alpha)
+    given = {"beam_size": beam_size, "alpha": alpha, "lookahead": lookahead}
+    ask = dataclasses.replace(config.search, **{name: value for name, value in given.items() if value is not None})
     wrong = problems(dataclasses.replace(config, search=ask))
     if not 1 <= n_best <= ask.beam_size:
         wrong.append(f"n_best={n_best}: expected 1 to the beam size, {ask.beam_size}")

@@ -114,6 +114,7 @@ class Translator:
         *,
         beam_size: int | None = None,
         alpha: float | None = None,
+        lookahead: int | None = None,
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         split: Split = "long",
@@ -123,7 +124,8 @@ class Translator:
     ) -> list[Translation]:
         """Translate each line; the answer for a line does not depend on the others.
 
-        beam_size, alpha: in place of the model's own settings. prefixes: text that each output must begin with.
+        beam_size, alpha, lookahead: in place of the model's own settings.
+        prefixes: text that each output must begin with.
         sampling: draw from the model instead of searching; the draw for a line depends on `seed` and its number,
         counted from `first_number`.
         split: "long": a line of data.max_tokens tokens or more is translated sentence by sentence, and a sentence as
@@ -132,9 +134,10 @@ class Translator:
         Raises UserError for settings that cannot be met.
         """
         refuse_string(lines, prefixes or [])
-        if sampling is not None and (beam_size is not None or n_best != 1):
-            raise UserError("beam_size and n_best have no effect on sampling, which draws one output; leave them out")
-        ask = self.settings(beam_size, alpha, n_best)
+        if sampling is not None and (beam_size is not None or lookahead is not None or n_best != 1):
+            searched = "beam_size, lookahead and n_best"
+            raise UserError(f"{searched} have no effect on sampling, which draws one output; leave them out")
+        ask = self.settings(beam_size, alpha, lookahead, n_best)
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines; give one for each line, '' for none")
         parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split, prefixes)
@@ -146,9 +149,15 @@ class Translator:
             found = search(self._searched, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
         return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)
 
-    def settings(self, beam_size: int | None = None, alpha: float | None = None, n_best: int = 1) -> SearchConfig:
+    def settings(
+        self,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        lookahead: int | None = None,
+        n_best: int = 1,
+    ) -> SearchConfig:
         """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
-        return search_settings(self.config, beam_size, alpha, n_best)
+        return search_settings(self.config, beam_size, alpha, lookahead, n_best)
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """The log-probability of each given translation: log P(tgt | src), with each token's share.
@@ -357,6 +366,7 @@ def _request(
         banned=(PAD, BOS, UNK),
         min_length=ask.min_tokens,
         prefixes=prefixes,
+        lookahead=ask.lookahead,
     )
 
 
