@@ -313,26 +313,25 @@ def search(
         return searching.beam_search(joint, state, request, beam_size=ask.beam_size, n_best=n_best)
 
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    batches = list(_by_length(sources, ask.beam_size, BATCH_TOKENS[torch.device(joint.device).type]))
-    work = functools.partial(_fitting, outputs)
-    side_by_side = all(isinstance(model, PackedTransformer) for model in models)
-    for members, found in zip(batches, _each(work, batches, side_by_side=side_by_side), strict=True):
+    at_once = torch.get_num_threads() if all(isinstance(model, PackedTransformer) for model in models) else 1
+    batches = list(_by_length(sources, ask.beam_size, BATCH_TOKENS[torch.device(joint.device).type], at_once))
+    for members, found in zip(batches, _each(functools.partial(_fitting, outputs), batches, at_once), strict=True):
         for i, hypotheses in zip(members, found, strict=True):
             results[i] = hypotheses
     return results
 
 
 def _each(
-    work: Callable[[list[int]], list[list[Hypothesis]]], batches: Sequence[list[int]], *, side_by_side: bool
+    work: Callable[[list[int]], list[list[Hypothesis]]], batches: Sequence[list[int]], at_once: int
 ) -> list[list[list[Hypothesis]]]:
-    """What `work` makes of each batch. Packed models, whose kernels use one thread, do several at a time."""
+    """What `work` makes of each batch, so many of them at once, each on one thread: packed models gain by it."""
     threads = torch.get_num_threads()
-    if not side_by_side or min(threads, len(batches)) < 2:
+    if min(at_once, len(batches)) < 2:
         return [work(batch) for batch in batches]
     patience = sys.getswitchinterval()
     sys.setswitchinterval(5e-5)  # a thread that comes back from a kernel of 0.1 ms does not wait 5 ms for its turn
     try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(work, batches))
     finally:
         torch.set_num_threads(threads)
@@ -374,14 +373,25 @@ def _request(
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
 
 
-def _by_length(sources: Sequence[Sequence[int]], beam_size: int, batch_tokens: int) -> Iterator[list[int]]:
-    """The numbers of the sources in batches of like length, the longest first."""
+def _by_length(
+    sources: Sequence[Sequence[int]], beam_size: int, batch_tokens: int, at_once: int = 1
+) -> Iterator[list[int]]:
+    """The numbers of the sources in batches of like length, the longest first.
+
+    As many batches as go into turns of `at_once`, all with about the same number of tokens, so that none of those who
+    work at once waits for another at the end. Padding included, none is over twice `batch_tokens`.
+    """
+    costs = [(len(source) + 1) * beam_size for source in sources]
+    turns = -(-sum(costs) // (batch_tokens * at_once))
+    share = sum(costs) / (turns * at_once) if sum(costs) > batch_tokens else batch_tokens
     members: list[int] = []
-    for i in sorted(range(len(sources)), key=lambda i: -len(sources[i])):
-        if members and (len(members) + 1) * (len(sources[members[0]]) + 1) * beam_size > batch_tokens:
+    done = begun = 0
+    for i in sorted(range(len(sources)), key=lambda i: -costs[i]):
+        if members and (done // share > begun // share or (len(members) + 1) * costs[members[0]] > 2 * batch_tokens):
             yield members
-            members = []
+            members, begun = [], done
         members.append(i)
+        done += costs[i]
     if members:
         yield members
 
