@@ -1,5 +1,6 @@
 """The packed Transformer is the Transformer: the same logits at every step of a search, whatever its rows do."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ import transduce
 from transduce.config import ModelConfig, SearchConfig
 from transduce.kernels import PLAIN, Kernels, compiled
 from transduce.packed import PackedTransformer, Precision, round_up
-from transduce.translate import BATCH_TOKENS, Translator, search
+from transduce.translate import BATCH_TOKENS, Translator, _by_length, search
 
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
 both = pytest.mark.parametrize("kernels", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
@@ -108,6 +109,27 @@ def test_threads_change_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> No
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize("longest", [9, 40, 900])
+def test_batches_are_even_shares_in_turns(at_once: int, longest: int) -> None:
+    """So that all who work at once are done at about the same time."""
+    chance = random.Random(longest)
+    lengths = [chance.randint(0, longest) for _ in range(300)]
+    batches = list(_by_length([[7] * length for length in lengths], 2, 1_500, at_once))
+    costs = [sum(2 * (lengths[i] + 1) for i in members) for members in batches]
+    padded = [2 * (max(lengths[i] for i in members) + 1) * len(members) for members in batches]
+    assert sorted(i for members in batches for i in members) == list(range(300))
+    assert [lengths[i] for members in batches for i in members] == sorted(lengths, reverse=True)
+    assert all(most <= 3_000 or len(members) == 1 for most, members in zip(padded, batches, strict=True))
+    if 2 * (longest + 1) < 600:  # else some sentences are as long as a share
+        assert len(batches) % at_once == 0 and max(costs) - min(costs) <= 4 * (longest + 1)
+
+
+def test_what_one_batch_holds_is_one_batch() -> None:
+    assert list(_by_length([[7] * 3, [7] * 9, []], 2, 1_500, 8)) == [[1, 0, 2]]
+    assert list(_by_length([], 2, 1_500, 8)) == []
 
 
 def test_auto_says_what_it_chose(toy: Toy) -> None:
