@@ -47,12 +47,10 @@ def _linear(parts: Sequence[nn.Linear], precision: Precision, kernels: Kernels) 
     packed = onednn._reorder_linear_weight(weight, 256)
 
     def linear(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
-        if missing := round_up(len(x)) - len(x):
-            more = residual if residual is None else _longer(residual, missing)
-            return linear(_longer(x, missing), relu, more)[: len(x)]
-        if residual is not None and dtype == torch.float32:
-            return onednn._linear_pointwise.binary(x, residual, packed, bias, "add")
-        y = onednn._linear_pointwise(x.to(dtype), packed, bias, "relu" if relu else "none", [], "").float()
+        rows, missing = x.to(dtype), round_up(len(x)) - len(x)
+        rows = F.pad(rows, (0, 0, 0, missing)) if missing else rows
+        y = onednn._linear_pointwise(rows, packed, bias, "relu" if relu else "none", [], "").float()
+        y = y[: len(x)] if missing else y
         return y if residual is None else y + residual
 
     return linear
@@ -189,19 +187,15 @@ class PackedTransformer:
         layers = cast(Iterable[EncoderLayer], model.encoder), cast(Iterable[DecoderLayer], model.decoder)
         self.encoder, self.decoder = ([_Layer(one, precision, self.kernels) for one in stack] for stack in layers)
         self.output = _linear([model.output], precision, self.kernels)
-        onednn = precision != "int8" and self.device.type == "cpu"
-        self.rows = round_up if onednn else _exactly  # how many rows are computed where so many are asked for
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Token ids (B,S) with mask (B,S) -> memory (R,D), the real tokens of all sentences one below the other."""
         x = self._embed(self.model.src_embedding, src, 0)[src_mask]
         seen = _sources(src_mask)
         seen = seen[seen.which.repeat_interleave(seen.lengths)]
-        count, more = len(x), self.rows(len(x)) - len(x)
-        x, seen = _longer(x, more), replace(seen, which=_longer(seen.which, more))
         for layer in self.encoder:
             x = layer.feed_forward(layer.attend_self(x, *layer.project(x), seen))
-        return self.model.encoder_norm(x)[:count]
+        return self.model.encoder_norm(x)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> PackedCache:
         """The cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
@@ -216,18 +210,15 @@ class PackedTransformer:
     def decode_step(self, ids: Tensor, cache: PackedCache) -> tuple[Tensor, PackedCache]:
         """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
         n, begin, length = len(ids), cache.written, cache.length + 1
-        rows, more = self.rows(n), self.rows(n) - n  # what is computed of those more is overwritten or cut off
-        x = self._embed(self.model.tgt_embedding, _longer(ids, more)[:, None], cache.length)[:, 0]
-        new = torch.arange(begin, begin + rows, dtype=torch.int32)
-        past = torch.cat([_longer(cache.past, more), new[:, None]], dim=1)
-        seen = Seen(past, torch.full((rows,), length, dtype=torch.int32), torch.arange(rows, dtype=torch.int32))
-        source = replace(cache.source, which=_longer(cache.source.which, more))
-        room = rows * cache.source.index.size(1)  # for as many steps as the longest source has tokens
+        x = self._embed(self.model.tgt_embedding, ids[:, None], cache.length)[:, 0]
+        new = torch.arange(begin, begin + n, dtype=torch.int32)
+        past = torch.cat([cache.past, new[:, None]], dim=1)
+        seen = Seen(past, torch.full((n,), length, dtype=torch.int32), torch.arange(n, dtype=torch.int32))
+        room = n * cache.source.index.size(1)  # for as many steps as the longest source has tokens
         tables = cache.tables or [x.new_empty(room, width) for width in self.table_widths]
-        tables = [_with_room(table, begin + rows) for table in tables]
-        x = self.through(x, tables, slice(begin, begin + rows), seen, cache.cross, source)
-        logits = self.output(x, False, None)[:n]
-        return logits, PackedCache(tables, begin + n, past[:n], cache.cross, cache.source)
+        tables = [_with_room(table, begin + n) for table in tables]
+        x = self.through(x, tables, slice(begin, begin + n), seen, cache.cross, cache.source)
+        return self.output(x, False, None), PackedCache(tables, begin + n, past, cache.cross, cache.source)
 
     @property
     def table_widths(self) -> list[int]:
@@ -258,15 +249,6 @@ class PackedTransformer:
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
         positions = self.model.positions(start, start + ids.size(1))
         return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + positions
-
-
-def _exactly(rows: int) -> int:
-    return rows
-
-
-def _longer(x: Tensor, more: int) -> Tensor:
-    """x with so many rows of zeros more."""
-    return torch.cat([x, x.new_zeros(more, *x.shape[1:])]) if more else x
 
 
 def _sources(src_mask: Tensor) -> Seen:
