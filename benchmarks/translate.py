@@ -137,8 +137,10 @@ def pre_norm(folder: Path) -> Any:
     for side in ("encoder", "decoder"):
         sizes[f"{side}_layers"], sizes[f"{side}_ffn_dim"] = ours.n_layers, ours.d_ff
         sizes[f"{side}_attention_heads"] = ours.n_heads
+    assert ours.tie_src_tgt and ours.tie_output, "M2M100 has one matrix for embeddings and output"
     config = M2M100Config(
         vocab_size=ours.vocab_size,
+        max_position_embeddings=2048,
         d_model=ours.d_model,
         activation_function=ours.activation,
         scale_embedding=True,

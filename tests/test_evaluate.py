@@ -93,14 +93,14 @@ def test_validation_text_is_checked(model: Translator) -> None:
 
 
 def test_a_model_is_judged(model: Translator, test_set: tuple[Path, Path]) -> None:
-    judged = judge_model(model, *test_set, language="en", tokenize="13a", ask=model.settings(5, 0.0))
+    judged = judge_model(model, *test_set, language="en", tokenize="13a", ask=model.settings(5, 0.0, lookahead=9))
     src, ref = (path.read_text("utf-8").splitlines() for path in test_set)
     assert judged.lines == 5
     assert judged.perplexity == pytest.approx(math.exp(mean_loss(model, src, ref)))
     scores = {score.name: score for score in judged.systems["model"]}
     assert scores["exact_match"].value == 80
     shown = show(judged)
-    assert "5 lines, beam 5, alpha 0 (gnmt)" in shown
+    assert "5 lines, beam 5, alpha 0 (gnmt), lookahead 9" in shown
     assert all(score.signature in shown and score.label in shown for score in scores.values())
     assert f"{judged.perplexity:.3f}" in shown and "per subword of the reference" in shown
 

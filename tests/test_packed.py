@@ -111,25 +111,38 @@ def test_threads_change_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> No
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3])
-@pytest.mark.parametrize("longest", [9, 40, 900])
-def test_batches_are_even_shares_in_turns(at_once: int, longest: int) -> None:
-    """So that all who work at once are done at about the same time."""
+@pytest.mark.parametrize("at_once", [2, 3])
+@pytest.mark.parametrize("longest", [9, 40, 200])
+def test_batches_of_several_at_once_are_even_shares(at_once: int, longest: int) -> None:
+    """So that all are done at about the same time."""
     chance = random.Random(longest)
     lengths = [chance.randint(0, longest) for _ in range(300)]
-    batches = list(_by_length([[7] * length for length in lengths], 2, 1_500, at_once))
+    batches = batches_of(lengths, 1_500, at_once)
     costs = [sum(2 * (lengths[i] + 1) for i in members) for members in batches]
-    padded = [2 * (max(lengths[i] for i in members) + 1) * len(members) for members in batches]
-    assert sorted(i for members in batches for i in members) == list(range(300))
+    assert len(batches) % at_once == 0
+    assert max(costs) - min(costs) <= 4 * (longest + 1)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "at_once", "sizes"),
+    [
+        ([3, 9, 0], 8, [3]),  # what one batch holds is one batch
+        ([], 8, []),
+        ([2_000, 1, 1], 8, [1, 2]),  # nothing is too long to be searched
+        ([4] * 160, 64, [40, 40, 40, 40]),  # shares of a quarter of the limit at least
+        ([200] + [2] * 300, 1, [3, 250, 48]),  # what pads keeps to the limit with its padding
+        ([200] + [2] * 300, 2, [7, 147, 147]),  # what does not, to twice as much
+    ],
+)
+def test_batches_keep_to_their_limits(lengths: list[int], at_once: int, sizes: list[int]) -> None:
+    assert [len(members) for members in batches_of(lengths, 1_500, at_once)] == sizes
+
+
+def batches_of(lengths: list[int], batch_tokens: int, at_once: int) -> list[list[int]]:
+    batches = list(_by_length([[7] * length for length in lengths], 2, batch_tokens, at_once))
+    assert sorted(i for members in batches for i in members) == list(range(len(lengths)))
     assert [lengths[i] for members in batches for i in members] == sorted(lengths, reverse=True)
-    assert all(most <= 3_000 or len(members) == 1 for most, members in zip(padded, batches, strict=True))
-    if 2 * (longest + 1) < 600:  # else some sentences are as long as a share
-        assert len(batches) % at_once == 0 and max(costs) - min(costs) <= 4 * (longest + 1)
-
-
-def test_what_one_batch_holds_is_one_batch() -> None:
-    assert list(_by_length([[7] * 3, [7] * 9, []], 2, 1_500, 8)) == [[1, 0, 2]]
-    assert list(_by_length([], 2, 1_500, 8)) == []
+    return batches
 
 
 def test_auto_says_what_it_chose(toy: Toy) -> None:

@@ -284,6 +284,14 @@ def test_the_number_of_lines_never_changes(model: transduce.Translator, count: i
     assert sum(a == turned(b) for a, b in zip(found, lines, strict=True)) >= 0.98 * count
 
 
+def test_what_was_asked_arrives(model: transduce.Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(model, "translate", lambda lines, **given: asked.append(given) or [])
+    ask = replace(PLAIN, beam_size=3, alpha=0.5, lookahead=7, n_best=2, split="sentences")
+    list(translations(model, io.BytesIO(b"a b\n"), "memory", ask))
+    assert asked == [{"beam_size": 3, "alpha": 0.5, "lookahead": 7, "n_best": 2, "split": "sentences"}]
+
+
 def test_a_draw_does_not_depend_on_how_the_lines_arrive(model: transduce.Translator) -> None:
     class Slow(io.BytesIO):
         def __next__(self) -> bytes:

@@ -294,7 +294,7 @@ def test_the_bound_with_a_lookahead_leaves_longer_extensions_out(penalty: Penalt
 
 
 def test_a_lookahead_misses_only_what_overtakes_by_being_longer() -> None:
-    """An output of 2 tokens at log 0.5, or one of 7 at log 0.4, whose mean is better from the third token on."""
+    """An output of 2 tokens at log 0.5, or one of 7 at log 0.4, whose score is better for being longer."""
     path = (3, 3, 3, 3, 3, 3)
     written = {path[:n]: {3: 0.998} for n in range(1, 6)}
     table = written_table({(): {2: 0.5, 3: 0.4}, (2,): {EOS: 0.999}, path: {EOS: 0.998}, **written}, {4: 0.9})

@@ -299,8 +299,8 @@ def translate(
     alpha
         Exponent of the length penalty; default: the model's own setting.
     lookahead
-        The search ends when no output could be better that is at most so many tokens longer than those at hand.
-        Default: the model's own setting, usually no limit, which is exact and slower.
+        The beam search ends when no output could be better that is at most so many tokens longer than those at hand.
+        Default: the model's own setting, usually no limit, which is exact and slower; so is 10000. Not of CTranslate2.
     n_best
         Outputs for each line; more than one needs --json.
     temperature
@@ -443,7 +443,7 @@ def evaluate(
         from transduce.translate import load
 
         translator = load(*models, precision=precision)
-        ask = translator.settings(beam_size, alpha, lookahead)
+        ask = translator.settings(beam_size, alpha, lookahead=lookahead)
         judged = judge_model(translator, src, ref, language=language, tokenize=tokenize, ask=ask)
     if json:
         _print_json(judged)

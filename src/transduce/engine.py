@@ -2,8 +2,8 @@
 
 It answers as `transduce.translate` does, by the same rules for blank, long and cut lines, but for what CTranslate2 does
 its own way:
-- Its beam search stops at the first beam_size hypotheses that end, and knows another length penalty than the paper's.
-  It is asked for all of them and for none of its penalties, and ours then ranks them.
+- Its beam search stops at the first beam_size hypotheses that end, whatever `search.lookahead` says, and knows another
+  length penalty than the paper's. It is asked for all of them and for none of its penalties, and ours then ranks them.
 - Banned tokens are left out of its softmax, so that log-probabilities are slightly higher; those of single tokens are
   not told. It draws otherwise, so sampling is refused.
 """
@@ -77,13 +77,13 @@ class ExportedTranslator:
         self,
         beam_size: int | None = None,
         alpha: float | None = None,
-        lookahead: int | None = None,
         n_best: int = 1,
+        lookahead: int | None = None,
     ) -> SearchConfig:
         """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
         if lookahead is not None:
             raise UserError(f"lookahead is {lookahead}, but CTranslate2 ends its search by a rule of its own; drop it")
-        return search_settings(self.config, beam_size, alpha, lookahead, n_best)
+        return search_settings(self.config, beam_size, alpha, n_best, lookahead)
 
     def translate(
         self,
@@ -91,13 +91,13 @@ class ExportedTranslator:
         *,
         beam_size: int | None = None,
         alpha: float | None = None,
-        lookahead: int | None = None,
         n_best: int = 1,
+        lookahead: int | None = None,
         split: Split = "long",
     ) -> list[Translation]:
         """Translate each line, as `translate.Translator.translate` does; the differences are those of this module."""
         refuse_string(lines)
-        ask = self.settings(beam_size, alpha, lookahead, n_best)
+        ask = self.settings(beam_size, alpha, n_best, lookahead)
         parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         found = self._search(sources, ask, n_best)

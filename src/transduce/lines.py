@@ -47,7 +47,7 @@ class Part:
 
 
 def search_settings(
-    config: Config, beam_size: int | None, alpha: float | None, lookahead: int | None, n_best: int
+    config: Config, beam_size: int | None, alpha: float | None, n_best: int, lookahead: int | None
 ) -> SearchConfig:
     """The search settings of `config`, or others in their place. UserError if they cannot be met."""
     given = {"beam_size": beam_size, "alpha": alpha, "lookahead": lookahead}

@@ -295,7 +295,7 @@ def _their_generation(config: Config) -> dict[str, Any]:
     return {
         "num_beams": config.search.beam_size,
         "length_penalty": config.search.alpha,
-        "early_stopping": "never" if config.search.beam_size > 1 and config.search.lookahead is None else False,
+        "early_stopping": "never" if config.search.beam_size > 1 else False,
         "max_length": config.data.max_tokens + config.search.max_extra_tokens,
         "bad_words_ids": [[PAD], [BOS], [UNK]],
         "pad_token_id": PAD,

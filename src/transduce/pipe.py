@@ -52,7 +52,7 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
     _check_files(source, target)
     lines = _count(source)
     translator = _load(models, ask)
-    translator.settings(ask.beam_size, ask.alpha, ask.lookahead, ask.n_best)
+    translator.settings(ask.beam_size, ask.alpha, ask.n_best, ask.lookahead)
     with ExitStack() as stack:
         # Never closed, and not sys.stdin: a thread reads it, maybe still waiting for a line when this program ends.
         reading = open(STDIN if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)

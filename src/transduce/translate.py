@@ -114,8 +114,8 @@ class Translator:
         *,
         beam_size: int | None = None,
         alpha: float | None = None,
-        lookahead: int | None = None,
         n_best: int = 1,
+        lookahead: int | None = None,
         prefixes: Sequence[str] | None = None,
         split: Split = "long",
         sampling: Sampling | None = None,
@@ -137,7 +137,7 @@ class Translator:
         if sampling is not None and (beam_size is not None or lookahead is not None or n_best != 1):
             searched = "beam_size, lookahead and n_best"
             raise UserError(f"{searched} have no effect on sampling, which draws one output; leave them out")
-        ask = self.settings(beam_size, alpha, lookahead, n_best)
+        ask = self.settings(beam_size, alpha, n_best, lookahead)
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines; give one for each line, '' for none")
         parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split, prefixes)
@@ -153,11 +153,11 @@ class Translator:
         self,
         beam_size: int | None = None,
         alpha: float | None = None,
-        lookahead: int | None = None,
         n_best: int = 1,
+        lookahead: int | None = None,
     ) -> SearchConfig:
         """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
-        return search_settings(self.config, beam_size, alpha, lookahead, n_best)
+        return search_settings(self.config, beam_size, alpha, n_best, lookahead)
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """The log-probability of each given translation: log P(tgt | src), with each token's share.
@@ -369,29 +369,34 @@ def _request(
     )
 
 
-# Source tokens times beam, padding included, that are searched together: a GPU takes as long for a step of few.
+# Source tokens times beam that are searched together: a GPU takes as long for a step of few.
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
 
 
 def _by_length(
     sources: Sequence[Sequence[int]], beam_size: int, batch_tokens: int, at_once: int = 1
 ) -> Iterator[list[int]]:
-    """The numbers of the sources in batches of like length, the longest first.
+    """The numbers of the sources in batches of like length, the longest first, each of at most `batch_tokens`, padded.
 
-    As many batches as go into turns of `at_once`, all with about the same number of tokens, so that none of those who
-    work at once waits for another at the end. Padding included, none is over twice `batch_tokens`.
+    For those who work `at_once` and do not pad, in even shares, so that none waits for another at the end: a number of
+    batches that goes into turns, but none of under a quarter of `batch_tokens`, nor of over twice as many padded. A
+    source that is longer is a batch by itself.
     """
     costs = [(len(source) + 1) * beam_size for source in sources]
-    turns = -(-sum(costs) // (batch_tokens * at_once))
-    share = sum(costs) / (turns * at_once) if sum(costs) > batch_tokens else batch_tokens
+    remaining, most, shares = sum(costs), batch_tokens, 1
+    if at_once > 1 and remaining > batch_tokens:
+        most, turns = 2 * batch_tokens, math.ceil(remaining / batch_tokens / at_once)
+        shares = min(turns * at_once, 4 * remaining // batch_tokens)
     members: list[int] = []
-    done = begun = 0
+    cost = 0
     for i in sorted(range(len(sources)), key=lambda i: -costs[i]):
-        if members and (done // share > begun // share or (len(members) + 1) * costs[members[0]] > 2 * batch_tokens):
+        full = shares > 1 and cost + costs[i] / 2 > max(remaining / shares, batch_tokens / 4)
+        if members and (full or (len(members) + 1) * costs[members[0]] > most):
             yield members
-            members, begun = [], done
+            remaining, shares = remaining - cost, shares - full
+            members, cost = [], 0
         members.append(i)
-        done += costs[i]
+        cost += costs[i]
     if members:
         yield members
 
