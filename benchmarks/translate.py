@@ -301,7 +301,8 @@ def main() -> None:
             python = sys.executable if program == "transduce" else peers
             sides.append(Side(name, python, folders[program], asked.threads, asked.src, work_folder / f"{i}.txt"))
         beam4 = speeds(sides, 4, len(references), asked.rounds)
-        scores = {side.name: bleu(side.out.read_text(encoding="utf-8").split("\n")[:-1], references) for side in sides}
+        outputs = {side.name: side.out.read_text(encoding="utf-8").split("\n")[:-1] for side in sides}
+        scores = {name: bleu(output, references) for name, output in outputs.items()}
         without = [side for side in sides if not LOOKAHEAD.fullmatch(side.name)]  # greedy search has no use for one
         greedy = speeds(without, 1, len(references), asked.rounds)
         alone = {side.name: [1e3 * t for t in json.loads(side.ask("alone", 4, asked.alone))] for side in sides}
@@ -338,11 +339,19 @@ def main() -> None:
     for name, (median, most) in sorted(latencies.items(), key=lambda item: item[1]):
         print(f"| {name} | {median:.1f} | {most:.1f} | {scores[name]:.2f} |")
     print("\n" + "\n".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+    changed = {
+        name: sum(a != b for a, b in zip(outputs[name], outputs[f"{name},5"], strict=True))
+        for name in outputs
+        if f"{name},5" in outputs
+    }
+    for name, count in changed.items():
+        print(f"{name}: the lookahead changes {count} of {len(references)} lines")
     result = {
         **{name: round(value, 3) for name, value in ratios.items()},
         "bleu_fp32": scores.get("transduce fp32"),
         "bleu_int8": scores.get("transduce int8"),
         "bleu": scores,
+        "lines_changed_by_lookahead": changed,
         "sentences_per_second": {"beam4": beam4, "greedy": greedy},
         "latency_ms": latencies,
         "lines": len(references),
