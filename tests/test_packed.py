@@ -126,10 +126,10 @@ def test_batches_of_several_at_once_are_even_shares(at_once: int, longest: int) 
 @pytest.mark.parametrize(
     ("lengths", "at_once", "sizes"),
     [
-        ([3, 9, 0], 8, [3]),  # what one batch holds is one batch
+        ([3, 9, 0], 8, [3]),  # few are one batch
         ([], 8, []),
         ([2_000, 1, 1], 8, [1, 2]),  # nothing is too long to be searched
-        ([4] * 160, 64, [40, 40, 40, 40]),  # shares of a quarter of the limit at least
+        ([4] * 40, 64, [10, 10, 10, 10]),  # shares of a sixteenth of the limit at least
         ([200] + [2] * 300, 1, [3, 250, 48]),  # what pads keeps to the limit with its padding
         ([200] + [2] * 300, 2, [7, 147, 147]),  # what does not, to twice as much
     ],

@@ -379,18 +379,18 @@ def _by_length(
     """The numbers of the sources in batches of like length, the longest first, each of at most `batch_tokens`, padded.
 
     For those who work `at_once` and do not pad, in even shares, so that none waits for another at the end: a number of
-    batches that goes into turns, but none of under a quarter of `batch_tokens`, nor of over twice as many padded. A
+    batches that goes into turns, but none of under a sixteenth of `batch_tokens`, nor of over twice as many padded. A
     source that is longer is a batch by itself.
     """
     costs = [(len(source) + 1) * beam_size for source in sources]
-    remaining, most, shares = sum(costs), batch_tokens, 1
-    if at_once > 1 and remaining > batch_tokens:
-        most, turns = 2 * batch_tokens, math.ceil(remaining / batch_tokens / at_once)
-        shares = min(turns * at_once, 4 * remaining // batch_tokens)
+    remaining, shares, least, most = sum(costs), 1, batch_tokens // 16, batch_tokens
+    if at_once > 1:
+        turns = math.ceil(remaining / (batch_tokens * at_once))
+        shares, most = min(turns * at_once, remaining // least), 2 * batch_tokens
     members: list[int] = []
     cost = 0
     for i in sorted(range(len(sources)), key=lambda i: -costs[i]):
-        full = shares > 1 and cost + costs[i] / 2 > max(remaining / shares, batch_tokens / 4)
+        full = shares > 1 and cost + costs[i] / 2 > max(remaining / shares, least)
         if members and (full or (len(members) + 1) * costs[members[0]] > most):
             yield members
             remaining, shares = remaining - cost, shares - full
