@@ -300,7 +300,7 @@ def translate(
         Exponent of the length penalty; default: the model's own setting.
     lookahead
         The beam search ends when no output could be better that is at most so many tokens longer than those at hand.
-        Default: the model's own setting, usually no limit, which is exact and slower; so is 10000. Not of CTranslate2.
+        Default: the model's own setting, usually no limit, which is exact and slower, as is 10000. Not for CTranslate2.
     n_best
         Outputs for each line; more than one needs --json.
     temperature
