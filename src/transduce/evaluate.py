@@ -44,8 +44,8 @@ def judge_model(
     pairs = list(read_pairs(src, ref))
     sources, references = [s for s, _ in pairs], [r for _, r in pairs]
     found = perplexity(mean_loss(translator, sources, references))
-    found_for = translator.translate(sources, beam_size=ask.beam_size, alpha=ask.alpha, lookahead=ask.lookahead)
-    translations = [t.text for t in found_for]
+    translated = translator.translate(sources, beam_size=ask.beam_size, alpha=ask.alpha, lookahead=ask.lookahead)
+    translations = [t.text for t in translated]
     scores = corpus_scores(translations, references, language=language, tokenize=tokenize)
     return Judged(len(pairs), {"model": scores}, perplexity=found, search=ask, missing=left_out())
 
