@@ -66,16 +66,16 @@ for _name in ("msgspec", "tokenizers", "safetensors", "safetensors.torch", "rich
         sys.modules[_name] = _Absent(_name)
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from transduce.batches import Batch, collate  # noqa: E402
-from transduce.checkpoint import LoadedModel  # noqa: E402
-from transduce.config import Config, ModelConfig, SearchConfig, TrainConfig  # noqa: E402
-from transduce.export import spec_of  # noqa: E402
-from transduce.gradients import Gradients, update  # noqa: E402
-from transduce.model import Transformer, mixed_precision, reference_attention, sinusoids  # noqa: E402
-from transduce.optimizer import adam  # noqa: E402
-from transduce.packed import Precision  # noqa: E402
-from transduce.recorded import RecordedTransformer  # noqa: E402
-from transduce.tokens import CONTROLS  # noqa: E402
+from transduce.config.schema import Config, ModelConfig, SearchConfig, TrainConfig  # noqa: E402
+from transduce.data.batches import Batch, collate  # noqa: E402
+from transduce.data.tokenizer import CONTROLS  # noqa: E402
+from transduce.decoding.cpu_transformer import Precision  # noqa: E402
+from transduce.decoding.cuda_graphs import RecordedTransformer  # noqa: E402
+from transduce.interop.ctranslate2_export import spec_of  # noqa: E402
+from transduce.model.transformer import Transformer, mixed_precision, reference_attention, sinusoids  # noqa: E402
+from transduce.storage.checkpoints import LoadedModel  # noqa: E402
+from transduce.training.gradients import Gradients, update  # noqa: E402
+from transduce.training.optimizer import adam  # noqa: E402
 from transduce.translate import search  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch.nn.utils import get_total_norm
 
-from transduce.batches import collate
-from transduce.gradients import Gradients, update
-from transduce.model import Transformer
-from transduce.optimizer import adam
+from transduce.data.batches import collate
+from transduce.model.transformer import Transformer
 from transduce.recipes.multi30k import tiny
+from transduce.training.gradients import Gradients, update
+from transduce.training.optimizer import adam
 
 PIECES, PAIRS, TOKENS = 6_000, 136, 14  # pairs of the usual length, as many as a batch of the recipe has
 STEPS = 20

@@ -9,7 +9,7 @@ import argparse
 import random
 
 from transduce import Translation, load
-from transduce.text import read_lines
+from transduce.data.text import read_lines
 
 
 def main() -> None:

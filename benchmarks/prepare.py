@@ -27,10 +27,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from transduce import prepare, store, text
-from transduce.corpora import Corpus
-from transduce.part import FOOTER, find_part
-from transduce.tokens import Tokenizer
+from transduce.data import text
+from transduce.data import token_store as store
+from transduce.data import tokenize_corpus as prepare
+from transduce.data.corpora import Corpus
+from transduce.data.token_file import FOOTER, find_part
+from transduce.data.tokenizer import Tokenizer
 
 VOCABULARY = 50_000  # words of the generated languages, as frequent as Zipf says
 PIECES = 16_000
@@ -111,8 +113,8 @@ def index(folder: Path, pairs: int) -> dict[str, float]:
 
 def first_batch(folder: Path) -> dict[str, float]:
     """Opening a store, and the first batch of 25,000 tokens a side: seconds, and what they add to memory, in MB."""
-    from transduce.batches import Batches, State
-    from transduce.config import DataConfig
+    from transduce.config.schema import DataConfig
+    from transduce.data.batches import Batches, State
 
     corpus = Corpus(folder / "100000-24.src", folder / "100000-24.tgt")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")

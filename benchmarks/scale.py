@@ -51,10 +51,10 @@ def training(cell: Cell) -> Callable[[], object]:
     """A whole step: forward, loss, backward, update."""
     import torch
 
-    from transduce.batches import collate
-    from transduce.gradients import Gradients, update
-    from transduce.model import Transformer
-    from transduce.optimizer import adam
+    from transduce.data.batches import collate
+    from transduce.model.transformer import Transformer
+    from transduce.training.gradients import Gradients, update
+    from transduce.training.optimizer import adam
 
     config = configuration(cell["vocab_size"])
     model = Transformer(config.model).train()
@@ -73,9 +73,9 @@ def training(cell: Cell) -> Callable[[], object]:
 
 def translation(cell: Cell) -> Callable[[], object]:
     """A search for outputs as long as their sources."""
-    from transduce.config import SearchConfig
-    from transduce.model import Transformer
-    from transduce.packed import PackedTransformer
+    from transduce.config.schema import SearchConfig
+    from transduce.decoding.cpu_transformer import PackedTransformer
+    from transduce.model.transformer import Transformer
     from transduce.translate import search
 
     model = PackedTransformer(Transformer(configuration(cell["vocab_size"]).model).eval(), "fp32")
@@ -88,10 +88,10 @@ def encoder(cell: Cell) -> Callable[[], object]:
     """The encoder alone: translating, with or without kernels of its own; in training; with the slow attention."""
     import torch
 
-    from transduce.batches import pad
-    from transduce.kernels import PLAIN
-    from transduce.model import Transformer, fast_attention, reference_attention
-    from transduce.packed import PackedTransformer
+    from transduce.data.batches import pad
+    from transduce.decoding.cpu_transformer import PackedTransformer
+    from transduce.decoding.kernels import PLAIN
+    from transduce.model.transformer import Transformer, fast_attention, reference_attention
 
     model = Transformer(configuration(cell["vocab_size"]).model)
     src, mask = pad(sources(cell))
@@ -230,8 +230,8 @@ def save_small_model(folder: Path, lines: Sequence[str]) -> Path:
     import torch
 
     from transduce import Config, ModelConfig, SearchConfig, Transformer
-    from transduce.checkpoint import save_model, weights
-    from transduce.tokens import Tokenizer
+    from transduce.data.tokenizer import Tokenizer
+    from transduce.storage.checkpoints import save_model, weights
 
     torch.manual_seed(1)
     tokenizer = Tokenizer.learn(lines[:2_000], kind="bpe", vocab_size=1_000)

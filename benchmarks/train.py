@@ -47,11 +47,11 @@ def configuration(size: str) -> Any:
 
 def batches(config: Any, folder: Path, texts: Sequence[Path]) -> tuple[Iterator[Any], int]:
     """The stream of batches that training takes, and the number of pieces."""
-    from transduce.batches import Batches, State
-    from transduce.corpora import Corpus
-    from transduce.store import open_store
-    from transduce.text import read_lines
-    from transduce.tokens import Tokenizer
+    from transduce.data.batches import Batches, State
+    from transduce.data.corpora import Corpus
+    from transduce.data.text import read_lines
+    from transduce.data.token_store import open_store
+    from transduce.data.tokenizer import Tokenizer
 
     path = folder / "tokenizer.json"
     if not path.exists():
@@ -69,9 +69,9 @@ def batches(config: Any, folder: Path, texts: Sequence[Path]) -> tuple[Iterator[
 def transduce(config: Any, stream: Iterator[Any], kind: str) -> Step:
     import torch
 
-    from transduce.gradients import Gradients, dropout_seed, update
-    from transduce.model import Transformer
-    from transduce.optimizer import adam
+    from transduce.model.transformer import Transformer
+    from transduce.training.gradients import Gradients, dropout_seed, update
+    from transduce.training.optimizer import adam
 
     model = Transformer(config.model).train()
     optimizer = adam(model.parameters(), config.train.adam_beta2)
@@ -116,7 +116,7 @@ def torch_nn(config: Any, stream: Iterator[Any], kind: str) -> Step:
     import torch
     from torch import nn
 
-    from transduce.model import sinusoids
+    from transduce.model.transformer import sinusoids
 
     c = config.model
 

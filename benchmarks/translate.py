@@ -41,7 +41,7 @@ def transduce(kind: str, folder: Path, threads: int) -> Translate:
     import torch
 
     from transduce import load
-    from transduce.kernels import keep_freed_memory
+    from transduce.decoding.kernels import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(threads)
@@ -54,7 +54,7 @@ def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
     """kind: compute type, workers x threads of each, sentences a batch, maybe patience, as in "int8,2x1,32,0.5"."""
     import ctranslate2 as peer
 
-    from transduce.tokens import CONTROLS, EOS, Tokenizer
+    from transduce.data.tokenizer import CONTROLS, EOS, Tokenizer
 
     compute, workers, batch, *patience = kind.split(",")
     inter, intra = (int(part) for part in workers.split("x"))
@@ -83,7 +83,7 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
     import torch
     from transformers import MarianMTModel
 
-    from transduce.tokens import BOS, EOS, PAD, UNK, Tokenizer
+    from transduce.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
     torch.set_num_threads(threads)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
@@ -128,9 +128,9 @@ def pre_norm(folder: Path) -> Any:
     import torch
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-    from transduce.checkpoint import load_model, weights
-    from transduce.marian import their_names
-    from transduce.tokens import BOS, EOS, PAD
+    from transduce.data.tokenizer import BOS, EOS, PAD
+    from transduce.interop.marian import their_names
+    from transduce.storage.checkpoints import load_model, weights
 
     loaded = load_model(folder)
     ours, sizes = loaded.config.model, {}
@@ -287,7 +287,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "translate.json")
     asked = parser.parse_args()
     references = asked.ref.read_text(encoding="utf-8").splitlines()[: asked.lines]
-    from transduce.scores import bleu
+    from transduce.evaluation.metrics import bleu
 
     peers = install()
     with tempfile.TemporaryDirectory() as temporary:

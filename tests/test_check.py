@@ -8,16 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Finished, write_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.toy_task import Finished, write_lines
 
 from transduce.check import KINDS, NOTES, Checked, check, show, verdict
-from transduce.corpora import Corpus
-from transduce.demo_corpus.grammar import corpus as grammar
+from transduce.data.corpora import Corpus
+from transduce.data.line_checks import faults_of_line, faults_of_pair, main_script
+from transduce.data.tokenizer import Tokenizer
+from transduce.demo.grammar import corpus as grammar
 from transduce.errors import UserError
-from transduce.faults import faults_of_line, faults_of_pair, main_script
-from transduce.tokens import Tokenizer
 
 Pair = tuple[str, str]
 CLEAN: list[Pair] = list(dict.fromkeys(grammar(3, 600)))[:400]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Finished, Toy, turned, write_lines
+from support.toy_task import Finished, Toy, turned, write_lines
 
 import transduce
 from transduce import Translator, UserError
+from transduce.data.tokenizer import BOS, EOS
 from transduce.evaluate import (
     check_validation,
     judge_hypotheses,
@@ -20,7 +21,6 @@ from transduce.evaluate import (
     show,
     validation_scores,
 )
-from transduce.tokens import BOS, EOS
 
 
 @pytest.fixture(scope="module")

@@ -17,18 +17,21 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, Finished, Toy, toy_lines, turned, write_lines, write_pairs
+from support.toy_task import ROOT, Finished, Toy, toy_lines, turned, write_lines, write_pairs
 
 import transduce
-from transduce import checkpoint, gradients, run, stopping
 from transduce import train as training
-from transduce.batches import Batch
-from transduce.checkpoint import checkpoints, load_checkpoint, load_model, weights
-from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+from transduce.data.batches import Batch
 from transduce.errors import UserError
-from transduce.gradients import Gradient, Gradients, dropout_seed
-from transduce.log import read_log
-from transduce.model import Transformer
+from transduce.model.transformer import Transformer
+from transduce.storage import checkpoints as checkpoint
+from transduce.storage import run_folder as run
+from transduce.storage.checkpoints import checkpoints, load_checkpoint, load_model, weights
+from transduce.storage.run_log import read_log
+from transduce.training import gradients
+from transduce.training import signals as stopping
+from transduce.training.gradients import Gradient, Gradients, dropout_seed
 
 Texts = dict[str, tuple[Path, Path]]
 

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Toy, turned
+from support.toy_task import Toy, turned
 
 import transduce
 from transduce import Sampling, Translation, Translator, UserError
-from transduce import search as searching
-from transduce.batches import collate
-from transduce.checkpoint import LoadedModel, load_model, save_model, weights
-from transduce.config import Config, SearchConfig
-from transduce.hypotheses import Hypothesis
-from transduce.lines import MAX_LINE_TOKENS, split_line
-from transduce.model import Transformer
-from transduce.tokens import BOS, EOS, PAD, UNK, Tokenizer
+from transduce.config.schema import Config, SearchConfig
+from transduce.data.batches import collate
+from transduce.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from transduce.decoding import search as searching
+from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.segmentation import MAX_LINE_TOKENS, split_line
+from transduce.model.transformer import Transformer
+from transduce.storage.checkpoints import LoadedModel, load_model, save_model, weights
 from transduce.translate import search
 
 LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
@@ -311,7 +311,7 @@ def test_lookahead_is_used(model: Translator, monkeypatch: pytest.MonkeyPatch) -
         asked.append(request.lookahead)
         return [[Hypothesis([], 0.0, 0.0, [0.0], True)] for _ in request.max_lengths]
 
-    monkeypatch.setattr("transduce.search.beam_search", noted)
+    monkeypatch.setattr("transduce.decoding.search.beam_search", noted)
     model.translate(["a"])
     model.translate(["a"], lookahead=3)
     assert asked == [None, 3]

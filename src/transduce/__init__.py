@@ -11,12 +11,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+    from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+    from transduce.data.tokenizer import Tokenizer
+    from transduce.decoding.hypothesis import Sampling
+    from transduce.decoding.segmentation import Translation
     from transduce.errors import UserError
-    from transduce.hypotheses import Sampling
-    from transduce.lines import Translation
-    from transduce.model import Transformer
-    from transduce.tokens import Tokenizer
+    from transduce.model.transformer import Transformer
     from transduce.train import fit
     from transduce.translate import Attended, Scored, Translator, load
 
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "config": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
+    "config.schema": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
     "errors": ("UserError",),
-    "hypotheses": ("Sampling",),
-    "lines": ("Translation",),
-    "model": ("Transformer",),
-    "tokens": ("Tokenizer",),
+    "decoding.hypothesis": ("Sampling",),
+    "decoding.segmentation": ("Translation",),
+    "model.transformer": ("Transformer",),
+    "data.tokenizer": ("Tokenizer",),
     "train": ("fit",),
     "translate": ("Attended", "Scored", "Translator", "load"),
 }

@@ -1,5 +1,5 @@
 """`python -m transduce`."""
 
-from transduce.cli import main
+from transduce.cli.main import main
 
 main()

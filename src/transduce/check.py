@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from transduce import corpora, text
-from transduce.corpora import Corpus
+from transduce.data import corpora, text
+from transduce.data.corpora import Corpus
+from transduce.data.line_checks import faults_of_line, faults_of_pair, main_script, script_of
+from transduce.data.overlap import find_leaks
+from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
-from transduce.faults import faults_of_line, faults_of_pair, main_script, script_of
-from transduce.leaks import find_leaks
-from transduce.tokens import Tokenizer
 
 KINDS = {
     "not_utf8": "not UTF-8",

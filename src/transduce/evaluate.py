@@ -6,13 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transduce.config import SearchConfig
+from transduce.config.schema import SearchConfig
+from transduce.data.text import is_blank, read_lines, read_pairs
 from transduce.errors import UserError
-from transduce.scores import Bootstrap, Score, bleu, check_settings, corpus_scores, left_out, paired_bootstrap
-from transduce.text import is_blank, read_lines, read_pairs
+from transduce.evaluation.metrics import (
+    Bootstrap,
+    Score,
+    bleu,
+    check_settings,
+    corpus_scores,
+    left_out,
+    paired_bootstrap,
+)
 
 if TYPE_CHECKING:  # for which given translations need not wait: it loads torch
-    from transduce.tokens import Tokenizer
+    from transduce.data.tokenizer import Tokenizer
     from transduce.translate import Translator
 
 

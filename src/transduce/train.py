@@ -17,11 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduce import corpora, distributed, text
-from transduce.baselines import Model, build
-from transduce.batches import Batches, State
-from transduce.card import model_card, recipe_in_words
-from transduce.checkpoint import (
+from transduce.config.schema import Config, inherit, validate, without_effect
+from transduce.data import corpora, text
+from transduce.data.batches import Batches, State
+from transduce.data.corpora import Corpus
+from transduce.data.overlap import Leaks, leaks_into
+from transduce.data.token_store import open_store
+from transduce.data.tokenizer import Tokenizer
+from transduce.decoding.segmentation import MAX_LINE_TOKENS
+from transduce.errors import UserError
+from transduce.evaluate import check_validation, validation_scores
+from transduce.evaluation.metrics import bleu_signature
+from transduce.evaluation.run_report import refresh_report
+from transduce.model.baseline import Model, build
+from transduce.model.transformer import parameter_count
+from transduce.recipes import configure
+from transduce.storage.checkpoints import (
     Checkpoint,
     LoadedModel,
     checkpoint_path,
@@ -34,20 +45,8 @@ from transduce.checkpoint import (
     save_model,
     set_weights,
 )
-from transduce.config import Config, inherit, validate, without_effect
-from transduce.corpora import Corpus
-from transduce.errors import UserError
-from transduce.evaluate import check_validation, validation_scores
-from transduce.gradients import Gradient, Gradients, dropout_seed, update
-from transduce.leaks import Leaks, leaks_into
-from transduce.lines import MAX_LINE_TOKENS
-from transduce.log import Log, board_problems
-from transduce.model import parameter_count
-from transduce.optimizer import adam, learning_rate
-from transduce.progress import Progress, in_words
-from transduce.recipes import configure
-from transduce.report import refresh_report
-from transduce.run import (
+from transduce.storage.model_card import model_card, recipe_in_words
+from transduce.storage.run_folder import (
     beginning_problems,
     claim,
     final_weights,
@@ -58,10 +57,12 @@ from transduce.run import (
     rounding_differs,
     run_tokenizer,
 )
-from transduce.scores import bleu_signature
-from transduce.stopping import StopSignal
-from transduce.store import open_store
-from transduce.tokens import Tokenizer
+from transduce.storage.run_log import Log, board_problems
+from transduce.training import distributed
+from transduce.training.gradients import Gradient, Gradients, dropout_seed, update
+from transduce.training.optimizer import adam, learning_rate
+from transduce.training.progress import Progress, in_words
+from transduce.training.signals import StopSignal
 from transduce.translate import Translator, load
 
 Pair = tuple[Path, Path]
@@ -93,7 +94,7 @@ def fit(
 ) -> Translator:
     """Train on the line-aligned texts `src` and `tgt` and return the model, ready to translate.
 
-    src: alone, one file of both sides (see `transduce.corpora`), or several corpora, with weights.
+    src: alone, one file of both sides (see `transduce.data.corpora`), or several corpora, with weights.
     valid: two more such texts to judge by. out: the folder of the run; if it holds a run, that one goes on.
     recipe: a name, FILE.py:FUNCTION, or a Config. settings: overrides such as "train.max_steps=2000".
     allow_change: keys, such as "train.max_steps", in which the recipe and settings may differ from those of a run that

@@ -18,15 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduce import search as searching
-from transduce.baselines import Model
-from transduce.batches import Batch, collate, pad
-from transduce.checkpoint import LoadedModel, load_model
-from transduce.config import SearchConfig
-from transduce.errors import UserError, is_out_of_memory
-from transduce.hypotheses import Hypothesis, Sampling
-from transduce.kernels import compiled
-from transduce.lines import (
+from transduce.config.schema import SearchConfig
+from transduce.data.batches import Batch, collate, pad
+from transduce.data.text import is_blank
+from transduce.data.tokenizer import BOS, EOS, PAD, UNK
+from transduce.decoding import search as searching
+from transduce.decoding.cpu_transformer import PackedTransformer, Precision
+from transduce.decoding.cuda_graphs import RecordedTransformer, recorded
+from transduce.decoding.hypothesis import Hypothesis, Sampling
+from transduce.decoding.kernels import compiled
+from transduce.decoding.search import Decoder, Request
+from transduce.decoding.segmentation import (
     MAX_LINE_TOKENS,
     Part,
     Split,
@@ -36,13 +38,11 @@ from transduce.lines import (
     search_settings,
     translations_of,
 )
-from transduce.loss import token_log_probs
-from transduce.model import Mask, Transformer, attention_weights, mixed_precision
-from transduce.packed import PackedTransformer, Precision
-from transduce.recorded import RecordedTransformer, recorded
-from transduce.search import Decoder, Request
-from transduce.text import is_blank
-from transduce.tokens import BOS, EOS, PAD, UNK
+from transduce.errors import UserError, is_out_of_memory
+from transduce.model.baseline import Model
+from transduce.model.transformer import Mask, Transformer, attention_weights, mixed_precision
+from transduce.storage.checkpoints import LoadedModel, load_model
+from transduce.training.loss import token_log_probs
 
 # ---- what comes back ---------------------------------------------------------------------------------------------
 

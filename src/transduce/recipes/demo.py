@@ -1,6 +1,6 @@
 """The recipe of `transduce demo`."""
 
-from transduce.config import Config, DataConfig, ModelConfig, TrainConfig
+from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 
 
 def demo() -> Config:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 
 
 def tiny() -> Config:

@@ -1,6 +1,6 @@
 """A first model for a corpus of your own."""
 
-from transduce.config import Config, DataConfig, ModelConfig, TrainConfig
+from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 
 
 def small() -> Config:

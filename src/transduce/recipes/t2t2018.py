@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from transduce.config import Config
+from transduce.config.schema import Config
 from transduce.recipes import vaswani2017
 
 

@@ -7,7 +7,7 @@ search. Each has sizes that make 2.1 M parameters and the learning rate that ser
 they have had the same time, and where they have had the same FLOPs.
 """
 
-from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 
 
 def transformer() -> Config:

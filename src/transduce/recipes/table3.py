@@ -17,7 +17,7 @@ import dataclasses
 from dataclasses import replace
 from typing import Any
 
-from transduce.config import Config, DataConfig, ModelConfig, TrainConfig
+from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.recipes import vaswani2017
 
 # The columns of the table that a row changes. The paper's development figures (perplexity per token, BLEU, parameters)

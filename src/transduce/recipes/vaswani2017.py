@@ -9,7 +9,7 @@ steps, where the paper's were by minutes (one in 10 minutes is one in about 1,50
 
 from dataclasses import replace
 
-from transduce.config import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 
 
 def base() -> Config:

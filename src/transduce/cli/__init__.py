@@ -1,0 +1,1 @@
+"""The command line: one command, its subcommands, and the exit codes."""

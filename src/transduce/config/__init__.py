@@ -1,0 +1,1 @@
+"""What a run is: its settings, their checks, and config.json."""

@@ -1,0 +1,112 @@
+"""Tokens of Marian models, in the place of `tokens.Tokenizer`: a sentencepiece model for each language, one vocabulary.
+
+The control ids are ours, so that nothing else need know of theirs:
+
+    <pad> 0     a row that nothing uses
+    <s>   1     their <pad>, with which their outputs begin
+    </s>  2     their </s>
+    <unk> 3     a row that nothing uses
+    from 4 on   all their other pieces in their order, their <unk> among them, which they encode and produce like any
+
+sentencepiece is an extra (`transduce[sentencepiece]`). Its text is not lossless: it normalises what it reads.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from transduce.data.tokenizer import CONTROLS, SPACE, Tokenizer
+from transduce.errors import UserError
+
+FORMAT = "transduce sentencepiece pair"
+UNKNOWN = "<unknown>"  # their <unk>
+
+
+def document(source: bytes, target: bytes, pieces: Sequence[str]) -> str:
+    """The `tokenizer.json` of two sentencepiece models and a vocabulary, ours in order."""
+    models = {"source": base64.b64encode(source).decode(), "target": base64.b64encode(target).decode()}
+    content = {"format": FORMAT, **models, "pieces": list(pieces)}
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+
+def is_pair(text: str) -> bool:
+    """Whether a `tokenizer.json` is one of these."""
+    return FORMAT in text[:100]
+
+
+class SentencePieces(Tokenizer):
+    """Text to ids by the source's model, or by the target's (`target`); ids to text by the target's."""
+
+    def __init__(self, text: str, side: str = "source") -> None:
+        content = _content(text)
+        self.kind = "sentencepiece"
+        self.vocab_size = len(content["pieces"])
+        self._text = text
+        self._side = side
+        self._pieces = content["pieces"]
+        self._vocabulary = {piece: i for i, piece in enumerate(self._pieces)}
+        self._encoder = _model(content[side], side)
+        self._decoder = _model(content["target"], "target")
+
+    @property
+    def target(self) -> Tokenizer:
+        """The same vocabulary, with text encoded as that of the target language."""
+        return self if self._side == "target" else SentencePieces(self._text, "target")
+
+    def encode(self, line: str) -> list[int]:
+        """The ids of a line; a language code before it, such as >>fra<<, is a piece of its own."""
+        code, rest = _language_code(line)
+        unknown = self._vocabulary[UNKNOWN]
+        pieces = [*code, *self._encoder.encode(rest, out_type=str)]
+        ids = [self._vocabulary.get(piece, unknown) for piece in pieces]
+        return [unknown if token < len(CONTROLS) else token for token in ids]
+
+    def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
+        return [self.encode(line) for line in lines]
+
+    def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
+        raise UserError("BPE-dropout needs a bpe tokenizer, and this one is sentencepiece; set data.bpe_dropout=0.")
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of any ids; control ids and their <unk> are left out."""
+        left_out = {*range(len(CONTROLS)), self._vocabulary[UNKNOWN]}
+        pieces = [self._pieces[token] for token in ids if token not in left_out]
+        return self._decoder.decode_pieces(pieces).replace(SPACE, " ").strip()
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._pieces[token] for token in ids]
+
+    def __reduce__(self) -> tuple[type["SentencePieces"], tuple[str, str]]:
+        return type(self), (self._text, self._side)
+
+
+def _language_code(line: str) -> tuple[list[str], str]:
+    """What stands before a line of a model of several target languages: ([">>fra<<"], rest), or ([], line)."""
+    end = line.find("<<")
+    if line.startswith(">>") and end != -1:
+        return [line[: end + 2]], line[end + 2 :]
+    return [], line
+
+
+def _content(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+        pieces = content["pieces"]
+        sound = [content["format"] == FORMAT, isinstance(pieces, list), all(isinstance(p, str) for p in pieces)]
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise UserError(f"not a pair of sentencepiece models ({problem}).") from None
+    if not all(sound) or len({*pieces}) < len(pieces) or pieces[:4] != [*CONTROLS] or UNKNOWN not in pieces:
+        raise UserError("its vocabulary is not one that transduce import marian writes.")
+    return content
+
+
+def _model(encoded: Any, side: str) -> Any:
+    try:
+        import sentencepiece
+    except ImportError as problem:
+        raise UserError(f"{problem}; it is an extra: pip install 'transduce[sentencepiece]'") from None
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=base64.b64decode(encoded, validate=True))
+    except (RuntimeError, ValueError, TypeError) as problem:
+        raise UserError(f"its sentencepiece model of the {side} cannot be read ({problem}).") from None

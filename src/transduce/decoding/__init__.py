@@ -1,0 +1,1 @@
+"""Section 6.1: probabilities in, sentences out."""

@@ -1,0 +1,123 @@
+"""The tour: an embedded English-German corpus -> train -> judge on unseen sentences -> translate -> a picture.
+
+It goes the way of any user's corpus, through the same functions; `transduce.demo_corpus` writes the sentences.
+"""
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from transduce.demo.grammar import corpus
+from transduce.errors import UserError
+from transduce.evaluation.attention_plot import attention_picture
+from transduce.evaluation.metrics import bleu
+from transduce.recipes.demo import demo as recipe
+from transduce.train import train
+from transduce.translate import Translator, load
+
+Pairs = list[tuple[str, str]]
+
+SIZES = {"train": 40_000, "valid": 500, "test": 1_000, "longer": 500}
+SEED = 2017
+
+
+def run_demo(out: Path) -> Path:
+    """Do the whole tour in the new folder `out` and return out/report.json.
+
+    Raises UserError if there is something in `out` already.
+    """
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise UserError(f"{out} exists already; give the name of a new folder with --out, or remove it")
+    started_at = time.monotonic()
+    _say(f"1. A corpus of English sentences, each with its one German translation: {out / 'corpus'}")
+    sets = write_corpus(out / "corpus")
+    files = {name: (out / "corpus" / f"{name}.en", out / "corpus" / f"{name}.de") for name in SIZES}
+    _say(f"   {SIZES['train']:,} pairs to train on, such as")
+    _show(sets["train"][:3])
+
+    _say(f"\n2. Training: tokens, then {recipe().train.max_steps:,} steps")
+    train_started_at = time.monotonic()
+    model_path = train(recipe(), train=files["train"], valid=files["valid"], out=out)
+    train_seconds = time.monotonic() - train_started_at
+
+    _say(f"\n3. {SIZES['test']:,} sentences it has never seen, and {SIZES['longer']:,} longer than any it has seen")
+    model = load(model_path)
+    report = {
+        **judge(model, sets["test"], ""),
+        **judge(model, sets["longer"], "_longer"),
+        "train_seconds": round(train_seconds, 1),
+        "train_steps": recipe().train.max_steps,
+    }
+    _say("   A few of them:")
+    samples = [src for src, _ in [*sets["test"][:4], *sets["longer"][:1]]]
+    _show([(src, t.text) for src, t in zip(samples, model.translate(samples), strict=True)])
+
+    _say("\n4. What it attends to while it translates the first of them")
+    _say(f"   {_picture(model, samples[0], out / 'attention.png')}")
+
+    report["seconds"] = round(time.monotonic() - started_at, 1)
+    (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    print(_summary(report, out))
+    return out / "report.json"
+
+
+def write_corpus(folder: Path) -> dict[str, Pairs]:
+    """Write NAME.en and NAME.de for train, valid, test and longer; no sentence is in two of them."""
+    folder.mkdir(parents=True)
+    sets: dict[str, Pairs] = {}
+    seen: set[str] = set()
+    for number, (name, size) in enumerate(SIZES.items()):
+        sets[name] = corpus(SEED + number, size, longer=name == "longer", exclude=seen)
+        seen |= {src for src, _ in sets[name]}
+        for side, language in enumerate(("en", "de")):
+            lines = "".join(pair[side] + "\n" for pair in sets[name])
+            (folder / f"{name}.{language}").write_bytes(lines.encode())
+    return sets
+
+
+def judge(model: Translator, pairs: Pairs, suffix: str) -> dict[str, float]:
+    """BLEU (sacreBLEU 13a) and per cent of exact translations, as bleu{suffix} and exact_match{suffix}."""
+    references = [tgt for _, tgt in pairs]
+    outputs = [translation.text for translation in model.translate([src for src, _ in pairs])]
+    exact = 100 * sum(a == b for a, b in zip(outputs, references, strict=True)) / len(pairs)
+    found = {f"bleu{suffix}": round(bleu(outputs, references), 2), f"exact_match{suffix}": round(exact, 2)}
+    _say("   " + ", ".join(f"{name} {value}" for name, value in found.items()))
+    return found
+
+
+def _picture(model: Translator, sentence: str, path: Path) -> str:
+    """Draw the attention of the last decoder layer over the source; in words, where it is or why it is not."""
+    if find_spec("matplotlib") is None:
+        return "no picture: that needs matplotlib (pip install 'transduce[plot]')"
+    seen = model.attend(sentence)
+    attention_picture(seen.cross[-1], seen.src_pieces, seen.tgt_pieces, path, title=sentence)
+    return str(path)
+
+
+def _summary(report: dict[str, float], out: Path) -> str:
+    rule, figures = "-" * min(shutil.get_terminal_size().columns, 80), out / "report.json"
+    model, src, ref = (shlex.quote(f"{out / path}") for path in ("model", "corpus/test.en", "corpus/test.de"))
+    return f"""{rule}
+unseen sentences   BLEU {report["bleu"]:6.2f}   exact {report["exact_match"]:6.2f} %
+longer sentences   BLEU {report["bleu_longer"]:6.2f}   exact {report["exact_match_longer"]:6.2f} %
+training           {report["train_seconds"]:.0f} s; everything {report["seconds"]:.0f} s; figures in {figures}
+
+Go on with
+  echo "The old woman buys the red suitcase." | transduce translate {model}
+  transduce evaluate {model} --src {src} --ref {ref} --language de
+  transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run   (your own text)"""
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show(pairs: Sequence[tuple[str, str]]) -> None:
+    for src, tgt in pairs:
+        _say(f"     {src}\n       {tgt}")

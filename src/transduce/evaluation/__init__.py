@@ -1,0 +1,1 @@
+"""Section 6: outputs in; figures, plots and pages out."""

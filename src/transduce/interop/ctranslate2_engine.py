@@ -1,0 +1,154 @@
+"""A model exported to CTranslate2 (`transduce.interop.ctranslate2_export`), translating without torch.
+
+It answers as `transduce.translate` does, by the same rules for blank, long and cut lines, but for what CTranslate2 does
+its own way:
+- Its beam search stops at the first beam_size hypotheses that end, whatever `search.lookahead` says, and knows another
+  length penalty than the paper's. It is asked for all of them and for none of its penalties, and ours then ranks them.
+- Banned tokens are left out of its softmax, so that log-probabilities are slightly higher; those of single tokens are
+  not told. It draws otherwise, so sampling is refused.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from transduce.config.schema import Config, SearchConfig, from_json
+from transduce.data.tokenizer import BOS, CONTROLS, EOS, PAD, Tokenizer
+from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis
+from transduce.decoding.segmentation import (
+    Split,
+    Translation,
+    parts_of,
+    refuse_string,
+    search_settings,
+    translations_of,
+)
+from transduce.errors import UserError
+from transduce.storage.atomic_folder import check_folder, listed_files, read_verified
+
+FILES = ("model.bin", "config.json", "shared_vocabulary.json", "transduce.json", "tokenizer.json")
+COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32", "auto": "auto"}
+
+
+def import_ctranslate2() -> ModuleType:
+    """The library, which is an extra. UserError if it is not there."""
+    try:
+        import ctranslate2
+    except ImportError as problem:
+        raise UserError(f"{problem}; CTranslate2 is an extra: pip install 'transduce[ctranslate2]'") from None
+    return ctranslate2
+
+
+def is_exported(path: Path) -> bool:
+    """Whether `path` is a folder that this engine reads, damaged or not."""
+    return (path / "transduce.json").exists()
+
+
+def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
+    """The model of an exported folder, every byte of it verified.
+
+    precision: "fp32", "bf16" or "int8", "auto" for what is fastest, None for that of the weights on disk. UserError if
+    the folder is not whole, or this machine cannot compute so.
+    """
+    if precision not in COMPUTE_TYPES:
+        expected = ", ".join(name for name in COMPUTE_TYPES if name)
+        raise UserError(f"precision is {precision!r}, expected one of {expected}")
+    if path.is_dir() and not is_exported(path):
+        raise UserError(f"{path} is not for CTranslate2; make one: transduce export MODEL --to ctranslate2 --out OUT")
+    ctranslate2 = import_ctranslate2()
+    listed_files(path, kind="folder of an exported model", needed=FILES)
+    config = from_json(read_verified(path, "transduce.json"), path / "transduce.json")
+    tokenizer = Tokenizer.from_json(read_verified(path, "tokenizer.json").decode(), path / "tokenizer.json")
+    check_folder(path)
+    try:
+        model = ctranslate2.Translator(str(path), compute_type=COMPUTE_TYPES[precision])
+    except (ValueError, RuntimeError) as problem:
+        raise UserError(f"CTranslate2 cannot use {path} in precision {precision}: {problem}") from None
+    return ExportedTranslator(model, config, tokenizer)
+
+
+class ExportedTranslator:
+    """A model that CTranslate2 holds, with its tokenizer and its search settings."""
+
+    def __init__(self, model: Any, config: Config, tokenizer: Tokenizer) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self._model = model
+        self._pieces = tokenizer.vocabulary
+        self._ids = {piece: i for i, piece in enumerate(self._pieces)}
+
+    def settings(
+        self,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        n_best: int = 1,
+        lookahead: int | None = None,
+    ) -> SearchConfig:
+        """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
+        if lookahead is not None:
+            raise UserError(f"lookahead is {lookahead}, but CTranslate2 ends its search by a rule of its own; drop it")
+        return search_settings(self.config, beam_size, alpha, n_best, lookahead)
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        n_best: int = 1,
+        lookahead: int | None = None,
+        split: Split = "long",
+    ) -> list[Translation]:
+        """Translate each line, as `translate.Translator.translate` does; the differences are those of this module."""
+        refuse_string(lines)
+        ask = self.settings(beam_size, alpha, n_best, lookahead)
+        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split)
+        sources = self.tokenizer.encode_batch([part.text for part in parts])
+        found = self._search(sources, ask, n_best)
+        return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)
+
+    def _search(self, sources: Sequence[Sequence[int]], ask: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
+        """The n_best outputs for each source, best first.
+
+        Sources of one length together: the longest output allowed hangs on it, and is one for a whole call.
+        """
+        found: list[list[Hypothesis]] = [[] for _ in sources]
+        for length, members in _by_length(sources):
+            results = self._model.translate_batch(
+                [[self._pieces[token] for token in sources[i]] for i in members],
+                beam_size=ask.beam_size,
+                num_hypotheses=ask.beam_size,
+                length_penalty=0,
+                max_batch_size=max(1, BATCH_TOKENS // ((length + 1) * ask.beam_size)),
+                max_input_length=0,  # as long as it is
+                max_decoding_length=min(length + ask.max_extra_tokens, self.config.model.max_positions or sys.maxsize),
+                min_decoding_length=ask.min_tokens,
+                disable_unk=True,
+                suppress_sequences=[[CONTROLS[PAD]], [CONTROLS[BOS]]],
+                return_end_token=True,
+                return_scores=True,
+            )
+            for i, result in zip(members, results, strict=True):
+                hypotheses = map(partial(self._hypothesis, ask), result.hypotheses, result.scores)
+                found[i] = sorted(hypotheses, key=lambda h: (not h.finished, -h.score))[:n_best]
+        return found
+
+    def _hypothesis(self, ask: SearchConfig, pieces: Sequence[str], log_prob: float) -> Hypothesis:
+        finished = pieces[-1:] == [CONTROLS[EOS]]
+        ids = [self._ids[piece] for piece in (pieces[:-1] if finished else pieces)]
+        score = log_prob / LENGTH_PENALTIES[ask.length_penalty](len(pieces), ask.alpha)
+        return Hypothesis(ids, score, log_prob, [], finished)
+
+
+BATCH_TOKENS = 8_192  # source tokens times beam that are searched together
+
+
+def _by_length(sources: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+    """The numbers of the sources of each length, the longest first."""
+    members: dict[int, list[int]] = {}
+    for i in sorted(range(len(sources)), key=lambda i: -len(sources[i])):
+        members.setdefault(len(sources[i]), []).append(i)
+    return [*members.items()]

@@ -1,0 +1,1 @@
+"""What is on disk: checkpoints, models, runs, logs."""

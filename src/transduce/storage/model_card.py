@@ -1,0 +1,47 @@
+"""The model card: README.md of a model folder, for whoever finds the model later."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from transduce.config.schema import Config
+
+
+def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
+    """The card as Markdown: what the weights are, and `facts`, such as recipe, text and validation scores."""
+    from transduce import __version__
+
+    model = config.model
+    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"
+    if model.kind == "transformer":
+        sizes += f", d_ff {model.d_ff}, {model.n_heads} heads, {model.norm}-norm, {model.positions} positions"
+    rows = {
+        "weights": origin,
+        "architecture": f"{model.kind.capitalize()}, {sizes}",
+        "tokenizer": f"{config.data.tokenizer}, {model.vocab_size:,} pieces, shared by both languages",
+        **facts,
+        "made with": f"transduce {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+    }
+    table = "\n".join(f"| {name} | {_cell(value)} |" for name, value in rows.items())
+    return f"""# A translation model
+
+| | |
+|---|---|
+{table}
+
+All settings are in config.json. To use it: `transduce translate THIS_FOLDER < in.txt > out.txt`
+"""
+
+
+def recipe_in_words(recipe: str | Config, settings: Sequence[str], start_from: Path | None) -> str:
+    """What a run was asked for, as the command line has it."""
+    name = recipe if isinstance(recipe, str) else "a Config made in Python"
+    parent = [f"--from {start_from}"] if start_from is not None else []
+    return " ".join([name, *(f"--set {setting}" for setting in settings), *parent])
+
+
+def _cell(value: str) -> str:
+    """`value` so that it stays within its cell: paths may hold anything, and signatures hold bars."""
+    return " ".join(value.splitlines()).replace("|", "\\|")

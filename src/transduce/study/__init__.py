@@ -1,1 +1,0 @@
-"""Studies: the tables of the paper as commands."""

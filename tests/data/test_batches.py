@@ -1,0 +1,441 @@
+"""Batches: the order is a function of (seed, epoch), for any number of ranks, and loses no pair."""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.small_texts import contents, open_one, sentences, write_corpus
+
+import transduce.data.batches
+from transduce.config.schema import DataConfig
+from transduce.data.batches import Batch, Batches, Plan, SortKeys, State, collate, pad, plan
+from transduce.data.corpora import Corpus
+from transduce.data.token_store import TokenStore, open_store
+from transduce.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from transduce.errors import UserError
+
+PAIRS = [*sentences(300), ("", "leer"), ("leer", ""), ("", ""), ("Hund " * 100, "Hund"), ("Hund", "Katze " * 100)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.learn((side for pair in PAIRS for side in pair), vocab_size=350)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_corpus(tmp_path_factory.mktemp("corpus"), PAIRS)
+
+
+@pytest.fixture(scope="module")
+def store(corpus: tuple[Path, Path], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return open_one(tmp_path_factory.mktemp("data") / "train", corpus, tokenizer)
+
+
+# ---- which pairs -------------------------------------------------------------------------------------------------
+
+
+def used(store: TokenStore, tokenizer: Tokenizer, max_tokens: int, epoch: int = 0) -> list[int]:
+    """The numbers of the pairs of an epoch, rising."""
+    batches = Batches(store, tokenizer, DataConfig(batch_tokens=1_000, max_tokens=max_tokens), seed=1)
+    members = [pair for batch in batches.plan(epoch) for pair in batch.tolist()]
+    return sorted(members)
+
+
+def test_empty_sides_and_long_pairs_are_left_out(store: TokenStore, tokenizer: Tokenizer) -> None:
+    def is_good(pair: tuple[str, str]) -> bool:
+        return all(1 <= len(tokenizer.encode(side)) < 60 for side in pair)
+
+    assert used(store, tokenizer, 60) == [i for i, pair in enumerate(PAIRS) if is_good(pair)]
+    assert used(store, tokenizer, 60) == list(range(300))
+
+
+def test_the_limit_counts_eos(store: TokenStore, tokenizer: Tokenizer) -> None:
+    longest = max(len(ids) + 1 for pair in contents(store)[:300] for ids in pair)
+    assert len(used(store, tokenizer, longest)) == 300
+    assert len(used(store, tokenizer, longest - 1)) < 300
+
+
+def test_no_pair_at_all_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    store = open_one(tmp_path / "data", write_corpus(tmp_path, PAIRS[300:]), tokenizer)
+    with pytest.raises(UserError, match=r"train\.en and .*train\.de .* all 5 have .* data\.max_tokens=60"):
+        Batches(store, tokenizer, DataConfig(max_tokens=60), seed=1)
+
+
+@pytest.mark.parametrize("weight", [1, 2, 3.0, 0.5, 0.3, 1.25, 2.7])
+def test_after_each_epoch_a_pair_has_come_as_often_as_its_weight_says(
+    tmp_path: Path, tokenizer: Tokenizer, weight: float
+) -> None:
+    known = write_corpus(tmp_path / "known", PAIRS[:50])
+    weighed = write_corpus(tmp_path / "weighed", [*PAIRS[100:300], PAIRS[300]])
+    store = open_store(tmp_path / "data", [Corpus(*known), Corpus(*weighed, weight=weight)], tokenizer)
+    counts = np.zeros(len(store), int)
+    for epoch in range(12):
+        np.add.at(counts, used(store, tokenizer, 60, epoch), 1)
+        assert (counts[:50] == epoch + 1).all() and counts[250] == 0
+        share = weight * (epoch + 1)
+        assert counts[50:250].min() >= np.floor(share) and counts[50:250].max() <= np.ceil(share)
+        assert abs(counts[50:250].mean() - share) < 0.13  # over three standard deviations of a binomial mean
+
+
+def test_which_pairs_a_fraction_takes_is_drawn_by_the_seed(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    halved = Corpus(*write_corpus(tmp_path, PAIRS[:300]), weight=0.5)
+    store = open_store(tmp_path / "data", [halved], tokenizer)
+    config = DataConfig(batch_tokens=1_000, max_tokens=60)
+    first = {
+        seed: sorted(pair for batch in Batches(store, tokenizer, config, seed=seed).plan(0) for pair in batch.tolist())
+        for seed in (1, 2)
+    }
+    assert first[1] != first[2] and first[1] == used(store, tokenizer, 60)
+    assert 100 < len(first[1]) < 200 and first[1] != list(range(first[1][0], first[1][-1] + 1))
+
+
+# ---- the plan ----------------------------------------------------------------------------------------------------
+
+LENGTHS = st.lists(st.tuples(st.integers(2, 40), st.integers(2, 40)), min_size=1, max_size=200)
+
+
+def planned(lengths: np.ndarray, batch_tokens: int, seed: int = 1, epoch: int = 0) -> Plan:
+    """The plan for pairs of these lengths (n,2)."""
+    generator = np.random.default_rng([seed, epoch])
+    sort_keys = SortKeys(int(lengths.max()), len(lengths))
+    keys = sort_keys.pack(np.arange(len(lengths)), lengths, generator)
+    return plan(keys, sort_keys, batch_tokens=batch_tokens, generator=generator)
+
+
+def as_lists(batches: Plan) -> list[list[int]]:
+    return [members.tolist() for members in batches]
+
+
+@given(LENGTHS, st.integers(40, 300), st.integers(0, 2**63 - 1), st.integers(0, 10**6))
+def test_an_epoch_has_every_pair_once_within_the_budget(
+    pairs: list[tuple[int, int]], batch_tokens: int, seed: int, epoch: int
+) -> None:
+    lengths = np.array(pairs)
+    batches = planned(lengths, batch_tokens, seed, epoch)
+    assert sorted(pair for members in as_lists(batches) for pair in members) == list(range(len(lengths)))
+    for members in batches:
+        assert members.dtype == np.int64
+        assert (lengths[members].sum(0) > 0).all() and (lengths[members].sum(0) <= batch_tokens).all()
+    assert as_lists(planned(lengths, batch_tokens, seed, epoch)) == as_lists(batches)
+
+
+def plain_plan(lengths: np.ndarray, batch_tokens: int) -> list[list[tuple[int, int]]]:
+    """The lengths in each batch, by the plain rule, in the order before turns are drawn."""
+
+    def place(pair: tuple[int, int]) -> tuple[int, int, int]:
+        band = pair[1] // 2
+        return band, pair[0] if band % 2 == 0 else -pair[0], pair[1]
+
+    batches: list[list[tuple[int, int]]] = [[]]
+    for pair in sorted(map(tuple, lengths.tolist()), key=place):
+        fits = all(sum(one[side] for one in batches[-1]) + pair[side] <= batch_tokens for side in (0, 1))
+        if batches[-1] and not fits:
+            batches.append([])
+        batches[-1].append(pair)
+    return batches
+
+
+@given(st.lists(st.tuples(st.integers(2, 300), st.integers(2, 300)), min_size=1, max_size=100), st.integers(2, 500))
+def test_against_the_plain_rule(pairs: list[tuple[int, int]], batch_tokens: int) -> None:
+    lengths, original = np.array(pairs), transduce.data.batches.CUT_PAIRS
+    try:
+        for transduce.data.batches.CUT_PAIRS in (1, 7, original):
+            batches = planned(lengths, batch_tokens)
+            inverse = np.argsort(batches.turns)
+            found = [[tuple(pair) for pair in lengths[batches[i]].tolist()] for i in inverse]
+            assert found == plain_plan(lengths, batch_tokens)
+    finally:
+        transduce.data.batches.CUT_PAIRS = original
+
+
+@given(st.integers(2, 65_534), st.integers(1, 1 << 32), st.data())
+def test_sort_keys_keep_lengths_and_numbers(longest: int, pairs: int, data: st.DataObject) -> None:
+    length, number = st.integers(2, longest), st.integers(0, pairs - 1)
+    rows = np.array(data.draw(st.lists(st.tuples(number, length, length), min_size=1, max_size=20)))
+    sort_keys = SortKeys(longest, pairs)
+    keys = sort_keys.pack(rows[:, 0], rows[:, 1:].astype(np.uint16), np.random.default_rng(1))
+    assert (keys & np.uint64((1 << sort_keys.pair_bits) - 1)).tolist() == rows[:, 0].tolist()
+    src, tgt = sort_keys.lengths(keys)
+    assert src.tolist() == rows[:, 1].tolist() and tgt.tolist() == rows[:, 2].tolist()
+
+
+def test_a_pair_over_the_budget_is_alone() -> None:
+    batches = planned(np.array([[5, 5], [90, 5], [5, 5]]), 10)
+    assert sorted(sorted(members) for members in as_lists(batches)) == [[0, 2], [1]]
+
+
+def random_lengths(count: int = 20_000) -> np.ndarray:
+    """Like sentences and their translations: correlated, and mostly short."""
+    chance = np.random.default_rng(1)
+    src = np.clip(chance.gamma(4, 4, count).astype(np.int64), 2, 100)
+    return np.stack([src, np.clip((src * chance.normal(1.1, 0.2, count)).astype(np.int64), 2, 100)], axis=1)
+
+
+def test_seed_and_epoch_change_batches_and_their_order() -> None:
+    lengths = random_lengths()
+    plans = {(seed, epoch): as_lists(planned(lengths, 2_000, seed, epoch)) for seed, epoch in [(1, 0), (1, 1), (2, 0)]}
+    for key, other in [((1, 0), (1, 1)), ((1, 0), (2, 0)), ((1, 1), (2, 0))]:
+        shared = {frozenset(members) for members in plans[key]} & {frozenset(members) for members in plans[other]}
+        assert len(shared) < len(plans[key]) / 10
+
+
+def test_pairs_of_equal_length_meet_by_chance() -> None:
+    """Neighbours in the text do not stay neighbours."""
+    batches = planned(np.full((20_000, 2), 10), 1_000)
+    steps_between = np.concatenate([np.diff(members) for members in batches])
+    assert np.mean(np.abs(steps_between)) == pytest.approx(20_000 / 3, rel=0.05)
+
+
+def test_the_order_of_batches_does_not_follow_their_lengths() -> None:
+    lengths = random_lengths()
+    means = [lengths[members, 1].mean() for members in planned(lengths, 2_000)]
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2
+
+
+def test_batches_are_full_and_hold_pairs_of_like_length() -> None:
+    lengths = random_lengths()
+    batches = planned(lengths, 2_000)
+    padded = sum(len(members) * lengths[members].max(0).sum() for members in batches)
+    assert padded < 1.075 * lengths.sum()
+    fill = [lengths[members].sum(0).max() / 2_000 for members in batches]
+    assert sorted(fill)[1] > 0.9  # of all but the last
+
+
+# ---- the stream --------------------------------------------------------------------------------------------------
+
+CONFIG = DataConfig(batch_tokens=120, max_tokens=60)
+
+
+def as_pairs(batch: Batch) -> list[tuple[list[int], list[int]]]:
+    """The ids of a batch, without BOS, EOS and padding."""
+    src = [row[mask].tolist()[:-1] for row, mask in zip(batch.src, batch.src_mask, strict=True)]
+    tgt = [row[mask].tolist()[:-1] for row, mask in zip(batch.tgt_out, batch.tgt_mask, strict=True)]
+    return list(zip(src, tgt, strict=True))
+
+
+def steps(batches: Batches, state: State = State(), count: int = 10**9) -> Iterator[tuple[list[Batch], State]]:  # noqa: B008
+    return islice(batches.stream(state), count)
+
+
+def equal(a: list[Batch], b: list[Batch]) -> bool:
+    return len(a) == len(b) and all(
+        torch.equal(x.src, y.src) and torch.equal(x.tgt_in, y.tgt_in) and torch.equal(x.tgt_out, y.tgt_out)
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def test_an_epoch_of_the_stream_has_every_usable_pair_once(store: TokenStore, tokenizer: Tokenizer) -> None:
+    batches = Batches(store, tokenizer, CONFIG, seed=3)
+    size = len(batches.plan(0))
+    for epoch in (0, 1):
+        found = [
+            pair for parts, _ in steps(batches, State(epoch, 0), len(batches.plan(epoch))) for pair in as_pairs(*parts)
+        ]
+        assert sorted(found) == sorted(contents(store)[:300])
+    states = [state for _, state in steps(batches, State(), size + 1)]
+    assert states == [*(State(0, i) for i in range(1, size)), State(1, 0), State(1, 1)]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_stream_from_any_state_is_the_rest_of_the_stream(
+    store: TokenStore, tokenizer: Tokenizer, dropout: float
+) -> None:
+    config = DataConfig(batch_tokens=400, max_tokens=60, bpe_dropout=dropout)
+    whole = list(steps(Batches(store, tokenizer, config, seed=3), State(), 30))
+    assert whole[-1][1].epoch >= 1
+    for done in range(0, 30, 4):
+        state = whole[done - 1][1] if done else State()
+        rest = list(steps(Batches(store, tokenizer, config, seed=3), state, 30 - done))
+        assert [after for _, after in rest] == [after for _, after in whole[done:]]
+        assert all(equal(a, b) for (a, _), (b, _) in zip(rest, whole[done:], strict=True))
+
+
+def test_neither_torchs_nor_numpys_generator_is_touched_or_asked(store: TokenStore, tokenizer: Tokenizer) -> None:
+    config = DataConfig(batch_tokens=400, max_tokens=60, bpe_dropout=0.2)
+    first = list(steps(Batches(store, tokenizer, config, seed=3), State(), 4))
+    torch.manual_seed(5)
+    np.random.seed(5)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    second = list(steps(Batches(store, tokenizer, config, seed=3), State(), 4))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    assert all(equal(a, b) for (a, _), (b, _) in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("accumulate", [2, 3, 8, 1000])
+def test_accumulation_cuts_a_step_and_changes_none(store: TokenStore, tokenizer: Tokenizer, accumulate: int) -> None:
+    one = steps(Batches(store, tokenizer, CONFIG, seed=3), State(), 40)
+    many = steps(Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate), State(), 40)
+    for (parts, state), (cut, other_state) in zip(one, many, strict=True):
+        pairs = as_pairs(*parts)
+        assert state == other_state and len(cut) == min(accumulate, len(pairs))
+        assert sorted(pair for part in cut for pair in as_pairs(part)) == sorted(pairs)
+        assert sum(int(part.tgt_mask.sum()) for part in cut) == int(parts[0].tgt_mask.sum())
+        assert max(len(part.src) for part in cut) - min(len(part.src) for part in cut) <= 1
+
+
+@pytest.mark.parametrize(("ranks", "accumulate"), [(1, 2), (2, 1), (2, 3), (4, 1), (4, 2), (7, 5)])
+def test_all_ranks_together_see_what_one_alone_sees(
+    store: TokenStore, tokenizer: Tokenizer, ranks: int, accumulate: int
+) -> None:
+    """Each step's pairs are dealt to ranks and micro-batches; with more hands than pairs some get none."""
+    alone = Batches(store, tokenizer, CONFIG, seed=3)
+    count = len(alone.plan(0)) + 3
+    streams = [
+        steps(Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate, rank=rank, ranks=ranks), State(), count)
+        for rank in range(ranks)
+    ]
+    without = 0
+    for (whole,), state in steps(alone, State(), count):
+        found = [next(stream) for stream in streams]
+        assert all(after == state for _, after in found)
+        hands = [micro_batches for micro_batches, _ in found]
+        for part in range(ranks * accumulate):  # part p is pairs p, p + parts, ... and goes to rank p % ranks
+            expected = whole.pairs[part :: ranks * accumulate].tolist()
+            if expected:
+                assert hands[part % ranks][part // ranks].pairs.tolist() == expected
+        assert sum(map(len, hands)) == min(ranks * accumulate, len(whole.pairs))
+        assert sorted(p for hand in hands for part in hand for p in as_pairs(part)) == sorted(as_pairs(whole))
+        without += any(not hand for hand in hands)
+    assert without or ranks < 4
+
+
+def test_a_batch_knows_its_pairs_and_where_they_are(store: TokenStore, tokenizer: Tokenizer) -> None:
+    batches = Batches(store, tokenizer, CONFIG, seed=3, accumulate=2)
+    for micro_batches, _ in steps(batches, State(), 20):
+        for batch in micro_batches:
+            assert batch.pairs.dtype == np.int64
+            assert as_pairs(batch) == [contents(store)[pair] for pair in batch.pairs]
+    assert batches.where(np.array([2, 16])) == f"{store.corpora[0].name}, lines 3, 17"
+    assert batches.where(np.arange(30)).endswith("lines " + ", ".join(map(str, range(1, 21))) + " and 10 more")
+
+
+def test_tokens_of_a_step_stay_within_the_budget(store: TokenStore, tokenizer: Tokenizer) -> None:
+    for batch_tokens in (60, 61, 120, 1000):
+        batches = Batches(store, tokenizer, DataConfig(batch_tokens=batch_tokens, max_tokens=60), seed=3)
+        for (batch,), _ in steps(batches, State(), len(batches.plan(0))):
+            assert batch.src_mask.sum() <= batch_tokens and batch.tgt_mask.sum() <= batch_tokens
+
+
+# ---- BPE-dropout -------------------------------------------------------------------------------------------------
+
+
+def epoch_pairs(batches: Batches, epoch: int) -> list[tuple[list[int], list[int]]]:
+    return [
+        pair for (batch,), _ in steps(batches, State(epoch, 0), len(batches.plan(epoch))) for pair in as_pairs(batch)
+    ]
+
+
+@pytest.mark.parametrize(("dropout", "batch_tokens", "max_tokens"), [(0.1, 200, 60), (0.5, 61, 61), (0.9, 300, 70)])
+def test_dropout_stays_within_both_limits_and_keeps_the_text(
+    store: TokenStore, tokenizer: Tokenizer, dropout: float, batch_tokens: int, max_tokens: int
+) -> None:
+    config = DataConfig(batch_tokens=batch_tokens, max_tokens=max_tokens, bpe_dropout=dropout)
+    batches = Batches(store, tokenizer, config, seed=3)
+    for (batch,), _ in steps(batches, State(), len(batches.plan(0))):
+        for mask in (batch.src_mask, batch.tgt_mask):
+            assert mask.sum() <= batch_tokens and mask.sum(1).max() <= max_tokens
+    found = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
+    assert sorted(found) == sorted(PAIRS[pair] for pair in np.concatenate(list(batches.plan(0))))
+
+
+def test_dropout_draws_anew_for_each_epoch_and_seed_and_only_then(store: TokenStore, tokenizer: Tokenizer) -> None:
+    config = DataConfig(batch_tokens=1000, max_tokens=60, bpe_dropout=0.2)
+    draws = {
+        (seed, epoch): sorted(epoch_pairs(Batches(store, tokenizer, config, seed=seed), epoch))
+        for seed, epoch in [(1, 0), (1, 1), (2, 0)]
+    }
+    plain = sorted(contents(store)[:300])
+    assert draws[1, 0] == sorted(epoch_pairs(Batches(store, tokenizer, config, seed=1), 0))
+    for a, b in [((1, 0), (1, 1)), ((1, 0), (2, 0))]:
+        assert sum(pair in draws[b] for pair in draws[a]) < 100
+    assert sum(pair in plain for pair in draws[1, 0]) < 100
+
+
+def test_dropout_draws_for_each_side_by_itself(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    same = [(src, src) for src, _ in PAIRS[:100]]
+    store = open_one(tmp_path / "data", write_corpus(tmp_path, same), tokenizer)
+    batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
+    assert sum(src == tgt for src, tgt in epoch_pairs(batches, 0)) < 50
+
+
+def test_dropout_does_not_depend_on_the_batch(
+    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transduce.data.batches.GROWTH", 30)  # so that no batch has to give it up
+    small, large = (
+        Batches(store, tokenizer, DataConfig(batch_tokens=size, max_tokens=256, bpe_dropout=0.1), seed=1)
+        for size in (2_000, 10_000)
+    )
+    assert sorted(epoch_pairs(small, 0)) == sorted(epoch_pairs(large, 0))
+
+
+def test_a_batch_that_dropout_made_too_large_gives_up_the_dropout_of_its_last_pairs(
+    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transduce.data.batches.GROWTH", 0)  # so that plans leave no room
+    config = DataConfig(batch_tokens=300, max_tokens=60, bpe_dropout=0.5)
+    batches = Batches(store, tokenizer, config, seed=1)
+    plain = dict(zip(range(300), contents(store), strict=False))
+    mixed = 0
+    for members, ((batch,), _) in zip(batches.plan(0), steps(batches, State(), len(batches.plan(0))), strict=True):
+        assert batch.src_mask.sum() <= 300 and batch.tgt_mask.sum() <= 300
+        is_plain = [pair[0] == plain[i][0] for pair, i in zip(as_pairs(batch), members, strict=True)]
+        mixed += not is_plain[0] and is_plain[-1]
+    assert mixed
+
+
+def test_files_from_windows_are_read_through_spans_as_they_are_read_through(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    src, tgt = write_corpus(tmp_path, PAIRS[:60], end="\r\n")
+    for path in (src, tgt):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().removesuffix(b"\r\n"))
+    store = open_one(tmp_path / "data", (src, tgt), tokenizer)
+    assert contents(store) == [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in PAIRS[:60]]
+    batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
+    found = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
+    assert sorted(found) == sorted(PAIRS[:60])
+
+
+def test_text_that_changes_during_training_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    src, tgt = write_corpus(tmp_path, PAIRS[:60])
+    store = open_one(tmp_path / "data", (src, tgt), tokenizer)
+    src.write_bytes(b"cut")
+    batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
+    with pytest.raises(UserError, match=r"train\.en .* was changed while in use"):
+        next(batches.stream(State()))
+
+
+# ---- tensors -----------------------------------------------------------------------------------------------------
+
+
+def test_pad() -> None:
+    ids, mask = pad([np.array([5, 6, 7]), np.array([8]), np.array([9, 5])])
+    assert ids.tolist() == [[5, 6, 7], [8, PAD, PAD], [9, 5, PAD]]
+    assert mask.tolist() == [[True, True, True], [True, False, False], [True, True, False]]
+    assert ids.dtype == torch.int64 and mask.dtype == torch.bool
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int64])
+def test_collate(dtype: type) -> None:
+    top = np.iinfo(np.uint16).max
+    batch = collate([np.array([top, 6], dtype), np.array([7], dtype)], [np.array([8], dtype), np.array([], dtype)])
+    assert batch.src.tolist() == [[top, 6, EOS], [7, EOS, PAD]]
+    assert batch.src_mask.tolist() == [[True, True, True], [True, True, False]]
+    assert batch.tgt_in.tolist() == [[BOS, 8], [BOS, PAD]]
+    assert batch.tgt_out.tolist() == [[8, EOS], [EOS, PAD]]
+    assert batch.tgt_mask.tolist() == [[True, True], [True, False]]
+    assert all(ids.dtype == torch.int64 for ids in (batch.src, batch.tgt_in, batch.tgt_out))
+
+
+def test_to_keeps_the_values() -> None:
+    batch = collate([np.array([5])], [np.array([6, 7])])
+    assert equal([batch.to(torch.device("cpu"))], [batch])
+    assert batch.to(torch.device("meta")).tgt_mask.device.type == "meta"

@@ -1,0 +1,367 @@
+"""Corpora in any form give the same pairs as plain text, and a clear message if they are not what they seem."""
+
+import gzip
+import lzma
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.toy_task import Finished, Toy
+
+from transduce.data import corpora, text
+from transduce.data.corpora import Corpus, parse, plain_files, read_pairs
+from transduce.errors import UserError
+
+PAIRS = [("a dog", "ein Hund"), ("", "leer"), ("two\u2028lines", "zwei\x0bZeilen"), ("x" * 50_000, "Ende"), ("z", "")]
+
+
+def as_bytes(side: int, end: str = "\n") -> bytes:
+    return "".join(pair[side] + end for pair in PAIRS).encode()
+
+
+def zstandard() -> Any:
+    return pytest.importorskip("zstandard")
+
+
+def pack(kind: str, content: bytes) -> bytes:
+    if kind == "gz":
+        return gzip.compress(content)
+    return lzma.compress(content) if kind == "xz" else zstandard().ZstdCompressor().compress(content)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Corpus:
+    for side, name in enumerate(("a.en", "a.de")):
+        (tmp_path / name).write_bytes(as_bytes(side))
+    return Corpus(tmp_path / "a.en", tmp_path / "a.de")
+
+
+def both_ways(corpus: Corpus, folder: Path) -> list[tuple[str, str]]:
+    """The pairs of a corpus, read as it is, which must be those of its plain files."""
+    pairs = list(read_pairs(corpus))
+    assert list(text.read_pairs(*plain_files(corpus, folder))) == pairs
+    return pairs
+
+
+# ---- what the command line says ----------------------------------------------------------------------------------
+
+
+def test_what_follows_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    a, b = Path("a"), Path("b")
+    assert parse(["a", "b"]) == Corpus(a, b)
+    assert parse(["a", "b", "2"]) == Corpus(a, b, 2.0)
+    assert parse(["a", "0.25"]) == Corpus(a, None, 0.25)
+    assert parse(["a"]) == Corpus(a)
+    (tmp_path / "7").write_bytes(b"x\n")
+    assert parse(["a", "7"]) == Corpus(a, Path("7"))  # a file of that name is a file
+
+
+@pytest.mark.parametrize("words", [["2"], [], ["a", "b", "c"], ["a", "b", "1", "2"]])
+def test_what_does_not_follow_train(words: list[str]) -> None:
+    if words != ["2"]:
+        with pytest.raises(UserError, match="expected SRC TGT or FILE, and perhaps a weight"):
+            parse(words)
+    else:
+        assert corpora.problems([parse(words)]) == [
+            "2 is no file; expected two text files, or one with both sides in columns"
+        ]
+
+
+@pytest.mark.parametrize("weight", [0, -1, 1_000, float("nan"), float("inf")])
+def test_weights_that_are_none(plain: Corpus, weight: float) -> None:
+    (problem,) = corpora.problems([Corpus(plain.src, plain.tgt, weight)])
+    assert f"the weight of {plain.name} is {weight:g}; expected more than 0 and less than 1,000" in problem
+
+
+def test_problems_are_told_together(tmp_path: Path, plain: Corpus) -> None:
+    (tmp_path / "no.tsv").write_bytes(b"one column\n")
+    found = corpora.problems(
+        [plain, Corpus(tmp_path / "x", plain.tgt), Corpus(tmp_path / "no.tsv"), Corpus(tmp_path, plain.tgt)]
+    )
+    assert [line.split(str(tmp_path), 1)[1].split(";")[0] for line in found] == [
+        "/x is no file",
+        "/no.tsv alone",
+        " is no file",
+    ]
+    assert corpora.problems([]) == ["no text to learn from: expected at least one corpus"]
+    assert corpora.problems([plain]) == []
+
+
+def test_two_paths_are_a_corpus(plain: Corpus) -> None:
+    assert plain.tgt is not None
+    assert corpora.as_corpora((plain.src, plain.tgt)) == corpora.as_corpora([plain]) == [plain]
+
+
+# ---- packed ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
+def test_packed_text_is_read_as_it_is(tmp_path: Path, plain: Corpus, kind: str) -> None:
+    """Whatever its name, in several streams, also one side alone."""
+    assert plain.tgt is not None
+    packed = tmp_path / "packed"
+    packed.write_bytes(pack(kind, as_bytes(0)[:20_000]) + pack(kind, as_bytes(0)[20_000:]))
+    assert text.packing(packed) == kind and text.packing(plain.src) is None
+    assert text.count_lines(packed) == len(PAIRS)
+    assert both_ways(Corpus(packed, plain.tgt), tmp_path / "made") == PAIRS
+    assert plain_files(plain, tmp_path / "none") == (plain.src, plain.tgt) and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"one", b"\xef\xbb\xbfa\r\nb\n"])
+def test_packed_text_of_any_kind(tmp_path: Path, kind: str, content: bytes) -> None:
+    (tmp_path / "plain").write_bytes(content)
+    (tmp_path / "packed").write_bytes(pack(kind, content))
+    assert list(text.read_lines(tmp_path / "packed")) == list(text.read_lines(tmp_path / "plain"))
+
+
+def test_zeros_after_the_end_mean_nothing(tmp_path: Path) -> None:
+    (tmp_path / "padded").write_bytes(gzip.compress(b"a\n") + bytes(40_000) + gzip.compress(b"b\n") + bytes(1))
+    assert list(text.read_lines(tmp_path / "padded")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
+def test_damaged_packed_text(tmp_path: Path, plain: Corpus, kind: str) -> None:
+    """Cut anywhere, or with other bytes in the middle or at the end, it never passes for shorter text."""
+    packed = tmp_path / "packed"
+    chance = "".join(chr(97 + i * i % 7919 % 26) for i in range(60_000))  # so that much is left when it is packed
+    whole = pack(kind, chance.encode())
+    if kind == "zst":
+        whole = zstandard().ZstdCompressor(write_checksum=True).compress(chance.encode())
+    for damaged in (*(whole[:size] for size in range(7, len(whole), len(whole) // 9)), whole + b"more"):
+        packed.write_bytes(damaged)
+        with pytest.raises(UserError, match=f"packed cannot be unpacked as {kind}: .*; get the file again"):
+            list(text.read_lines(packed))
+    middle = bytearray(whole)
+    middle[len(whole) // 2] ^= 0x10
+    packed.write_bytes(middle)
+    with pytest.raises(UserError, match=f"packed cannot be unpacked as {kind}"):
+        list(text.read_lines(packed))
+
+
+def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = tmp_path / "a.zst"
+    packed.write_bytes(pack("zst", b"a\n"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(UserError, match=r"pip install 'transduce\[data\]'\. Or unpack it: zstd -d .*a\.zst"):
+        list(text.read_lines(packed))
+
+
+def test_plain_files_are_made_once_and_again_when_theirs_change(tmp_path: Path, plain: Corpus) -> None:
+    packed, made = tmp_path / "packed", tmp_path / "made"
+    packed.write_bytes(gzip.compress(as_bytes(0)))
+    corpus = Corpus(packed, plain.tgt)
+    src, tgt = plain_files(corpus, made)
+    before = src.stat().st_mtime_ns
+    assert plain_files(corpus, made) == (src, tgt) and src.stat().st_mtime_ns == before
+    packed.write_bytes(gzip.compress(as_bytes(0).replace(b"a dog", b"a cat")))
+    assert next(text.read_lines(plain_files(corpus, made)[0])) == "a cat"
+    packed.write_bytes(gzip.compress(as_bytes(0))[:-9])
+    with pytest.raises(UserError, match="cannot be unpacked"):
+        plain_files(corpus, made)
+    packed.write_bytes(gzip.compress(as_bytes(0)))
+    assert both_ways(corpus, made) == PAIRS  # and nothing is left of the half that was written
+
+
+# ---- tab-separated columns ---------------------------------------------------------------------------------------
+
+
+def test_tab_separated_columns(tmp_path: Path) -> None:
+    table = tmp_path / "t.tsv"
+    table.write_bytes("".join(f"{src}\t{tgt}\r\n" for src, tgt in PAIRS).encode())
+    assert both_ways(Corpus(table), tmp_path / "made") == PAIRS
+    table.write_bytes(gzip.compress("".join(f"7\t{tgt}\t{src}\t\n" for src, tgt in PAIRS).encode()))
+    assert both_ways(Corpus(Path(f"{table}:3,2")), tmp_path / "made2") == PAIRS
+    assert corpora.problems([Corpus(Path(f"{table}:3,2")), Corpus(table)]) == []
+    (tmp_path / "u.tsv").write_text("7\tb\ta\n")
+    assert both_ways(Corpus(tmp_path / "?.tsv:3,2"), tmp_path / "made3") == [*PAIRS, ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("content", "asked", "message"),
+    [
+        ("a\tb\nc\n", "", r"t\.tsv:2 has 1 tab-separated columns; expected at least 2"),
+        ("a\tb\tc\n", "", r"has 3 tab-separated columns; say which are source and target: .*t\.tsv:1,2"),
+        ("a\tb\tc\n", ":1,4", "has 3 tab-separated columns; say which are source and target, not 1,4"),
+        ("a\tb\tc\n", ":0,1", "say which are source and target, not 0,1"),
+        ("a\tb\tc\n", ":en,de", "say which are source and target, not en,de"),
+        ("a\tb\tc\n", ":2", "say which are source and target, not 2"),
+        ("", "", r"t\.tsv is empty"),
+    ],
+)
+def test_tables_that_are_wrong(tmp_path: Path, content: str, asked: str, message: str) -> None:
+    (tmp_path / "t.tsv").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        list(read_pairs(Corpus(Path(f"{tmp_path / 't.tsv'}{asked}"))))
+
+
+# ---- parquet and arrow -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pa() -> Any:
+    return pytest.importorskip("pyarrow")
+
+
+def write_parquet(table: Any, path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=2)
+
+
+def columns(pa: Any, **more: list[Any]) -> Any:
+    return pa.table({"en": [src for src, _ in PAIRS], "de": [tgt for _, tgt in PAIRS], **more})
+
+
+def test_parquet(tmp_path: Path, pa: Any) -> None:
+    path = tmp_path / "p"  # known by its first bytes
+    write_parquet(columns(pa, id=list(range(5))), path)
+    assert both_ways(Corpus(path), tmp_path / "made") == PAIRS
+    assert list(read_pairs(Corpus(Path(f"{path}:de,en")))) == [(tgt, src) for src, tgt in PAIRS]
+    assert corpora.problems([Corpus(path)]) == []
+
+
+def test_a_folder_of_translations_as_hugging_face_has_them(tmp_path: Path, pa: Any) -> None:
+    """Two parquet files with a struct column; rows in the order of the files' names."""
+    for number, pairs in enumerate((PAIRS[:2], PAIRS[2:])):
+        rows = [{"de": tgt, "en": src} for src, tgt in pairs]
+        write_parquet(
+            pa.table({"translation": rows, "id": ["x"] * len(rows)}), tmp_path / f"train-0000{number}.parquet"
+        )
+    assert both_ways(Corpus(Path(f"{tmp_path}:en,de")), tmp_path / "made") == PAIRS
+    with pytest.raises(UserError, match="has the text columns de, en, id; say which are source and target: .*:de,en"):
+        list(read_pairs(Corpus(tmp_path)))
+    assert both_ways(Corpus(tmp_path / "train-*.parquet:en,de"), tmp_path / "made2") == PAIRS
+    (tmp_path / "test-00000.parquet").write_bytes((tmp_path / "train-00000.parquet").read_bytes())
+    with pytest.raises(UserError, match=r"test-00000\.parquet is not for training, it seems; give what is"):
+        corpora.problems([Corpus(Path(f"{tmp_path}:en,de"))])
+    assert both_ways(Corpus(tmp_path / "train-*.parquet:en,de"), tmp_path / "made2") == PAIRS
+
+
+def test_a_folder_that_save_to_disk_wrote(tmp_path: Path, pa: Any) -> None:
+    """Arrow streams beside two JSON files."""
+    table = columns(pa)
+    for number, rows in enumerate((table.slice(0, 2), table.slice(2))):
+        with pa.ipc.new_stream(tmp_path / f"data-0000{number}-of-00002.arrow", table.schema) as stream:
+            stream.write_table(rows)
+    (tmp_path / "state.json").write_text("{}")
+    assert both_ways(Corpus(tmp_path), tmp_path / "made") == PAIRS
+
+
+def test_a_dataset_by_name(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the network: what the library would have fetched lies in a folder."""
+    (tmp_path / "de-en").mkdir()
+    for name, rows in (("train-0", PAIRS[:3]), ("train-1", PAIRS[3:]), ("test-0", PAIRS)):
+        table = pa.table({"translation": [{"de": tgt, "en": src} for src, tgt in rows]})
+        write_parquet(table, tmp_path / "de-en" / f"{name}.parquet")
+
+    class Hub:
+        @staticmethod
+        def snapshot_download(name: str, *, repo_type: str, allow_patterns: list[str]) -> str:
+            if name != "wmt/wmt14":
+                raise FileNotFoundError(f"404: no {name}\nand so on")
+            assert repo_type == "dataset" and allow_patterns == ["de-en/train-*.parquet"]
+            return str(tmp_path)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub)
+    named = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet:en,de"))
+    assert both_ways(named, tmp_path / "made") == PAIRS and corpora.problems([named]) == []
+    swapped = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet"))
+    assert list(read_pairs(swapped)) == [(tgt, src) for src, tgt in PAIRS]
+    with pytest.raises(UserError, match="hf:wmt/none/x cannot be fetched: 404: no wmt/none; or download it"):
+        corpora.problems([Corpus(Path("hf:wmt/none/x"))])
+    with pytest.raises(UserError, match="expected hf:OWNER/SET/FILES"):
+        corpora.problems([Corpus(Path("hf:wmt/wmt14"))])
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"to be fetched: pip install 'transduce\[data\]'"):
+        corpora.problems([named])
+
+
+def test_cells_that_are_no_line(tmp_path: Path, pa: Any) -> None:
+    write_parquet(pa.table({"a": ["x\ny", None, "\r\nz"], "b": ["1", "2", "3"]}), tmp_path / "p.parquet")
+    found = both_ways(Corpus(tmp_path / "p.parquet"), tmp_path / "made")
+    assert found == [("x y", "1"), ("", "2"), (" z", "3")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (":en,fr", "has the text columns en, de; 'fr' is none; say which"),
+        (":en,d", "'d' is none; did you mean 'de'?"),
+        (":en", "say which are source and target: .*:en,de"),
+        (":en,number", "'number' is none"),
+    ],
+)
+def test_columns_that_are_not_there(tmp_path: Path, pa: Any, asked: str, message: str) -> None:
+    write_parquet(columns(pa, number=list(range(5))), tmp_path / "p.parquet")
+    with pytest.raises(UserError, match=message):
+        list(read_pairs(Corpus(Path(f"{tmp_path / 'p.parquet'}{asked}"))))
+
+
+def test_tables_that_are_damaged_or_empty(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p.parquet"
+    write_parquet(columns(pa), path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-5], whole[: len(whole) // 2], whole[:4]):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"p\.parquet cannot be read as a table of sentence pairs: "):
+            list(read_pairs(Corpus(path)))
+    write_parquet(columns(pa).slice(0, 0), path)
+    with pytest.raises(UserError, match="holds no rows"):
+        list(read_pairs(Corpus(path)))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match=r"holds no \.parquet or \.arrow files"):
+        list(read_pairs(Corpus(tmp_path / "folder")))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"needs one more package to be read: pip install 'transduce\[data\]'"):
+        list(read_pairs(Corpus(path)))
+
+
+def test_reading_corpora_needs_no_torch() -> None:
+    program = "import sys, transduce.data.token_store, transduce.data.corpora as _; "
+    program += "print('torch' in sys.modules, 'pyarrow' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program]).split() == [b"False", b"False"]
+
+
+# ---- from the command line ---------------------------------------------------------------------------------------
+
+
+def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., Finished]) -> None:
+    """Plain, tab-separated and packed, with weights; and how much of the validation text is among them."""
+    lines = [path.read_text().splitlines() for path in (*toy.train, *toy.valid)]
+    for path, part in zip((tmp_path / "a.src", tmp_path / "a.tgt"), lines[:2], strict=True):
+        path.write_text("".join(line + "\n" for line in part[:500]))
+    rows = [f"{src}\t{tgt}\n" for src, tgt in zip(lines[0][500:600], lines[1][500:600], strict=True)]
+    unknown = next(src for src in lines[2][1:] if src not in lines[0][:600])
+    rows += [f"{lines[2][0]}\t{lines[3][0]}\n", f"{unknown}\tx\n"]
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    command = ["train", "--recipe", f"{toy.folder / 'recipe.py'}:reverse", "--set", "train.max_steps=2"]
+    command += ["--train", tmp_path / "a.src", tmp_path / "a.tgt", "2", "--train", tmp_path / "b.tsv.gz", "0.5"]
+    command += ["--valid", *toy.valid, "--out", tmp_path / "run"]
+    done = cli(*command)
+    assert done.code == 0, done.err
+    assert "602 pairs, " in done.err
+    seen = {*zip(lines[0][:600], lines[1][:600], strict=True), (lines[2][0], lines[3][0]), (unknown, "x")}
+    leaked = [pair in seen for pair in zip(lines[2], lines[3], strict=True)]
+    sources = [src in {src for src, _ in seen} for src in lines[2]]
+    leaks = f"of the 60 of valid.src, {sum(leaked)} pairs and {sum(sources)} sources are in the training text, too"
+    assert sum(leaked) < sum(sources) and leaks in done.err
+    again = cli(*command, "--resume")
+    assert again.code == 0 and leaks in again.err
+    command[command.index("0.5")] = "0.25"
+    assert "was begun with other text than" in cli(*command, "--resume").err
+
+
+def test_what_train_says_of_corpora_that_are_wrong(tmp_path: Path, toy: Toy, cli: Callable[..., Finished]) -> None:
+    command = ["train", "--recipe", "small", "--valid", *toy.valid, "--out", tmp_path / "run"]
+    for words, message in [
+        (["--train", *toy.train, "0"], "expected SRC TGT or FILE, and perhaps a weight over 0"),
+        (["--train", *toy.train, *toy.train], "expected SRC TGT or FILE"),
+        (["--train", toy.train[0]], "alone; expected two text files"),
+        (["--train", *toy.train, "--train", tmp_path / "gone.tsv"], "gone.tsv is no file"),
+    ]:
+        done = cli(*command, *words)
+        assert done.code == 2 and message in done.err, done.err
+        assert not (tmp_path / "run").exists()

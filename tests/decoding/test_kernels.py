@@ -1,0 +1,234 @@
+"""The inner loops of translation: what they compute, the compiled ones as the plain ones, each row by itself."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from transduce.decoding import kernels
+from transduce.decoding.kernels import PLAIN, Compiled, Kernels, Plain, compiled
+
+needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
+both = pytest.mark.parametrize("kernel", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
+SHAPES = [(1, 4, 16), (7, 33, 65), (13, 512, 130), (6, 1, 1), (40, 70, 64)]
+
+
+def noise(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- products in int8 --------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_product_is_that_of_the_rounded_factors(kernel: Kernels, shape: tuple[int, int, int]) -> None:
+    """Computed in float64 from the factors as they are after rounding, which is part of the definition."""
+    m, k, n = shape
+    x, weight, bias, residual = noise(m, k), noise(n, k, seed=2), noise(n, seed=3), noise(m, n, seed=4)
+    x[0] *= 1_000  # a scale for each row: a large one takes nothing from the others
+    packed = kernel.pack(weight, bias)
+
+    def rounded(rows: Tensor) -> Tensor:
+        scales = rows.abs().amax(1, keepdim=True) / 127
+        return (rows / scales).round().double() * scales.double()
+
+    expected = rounded(x) @ rounded(weight).T + bias
+    for relu in (False, True):
+        plain = expected.relu() if relu else expected
+        tolerance = 1e-5 * plain.abs().amax(1, keepdim=True) + 1e-6
+        assert ((kernel.linear(x, packed, relu=relu) - plain).abs() <= tolerance).all()
+        found = kernel.linear(x, packed, relu=relu, residual=residual)
+        assert ((found - plain - residual).abs() <= tolerance + 1e-6).all()
+
+
+@both
+def test_a_product_is_near_that_of_the_factors_themselves(kernel: Kernels) -> None:
+    x, weight, bias = noise(50, 512), noise(300, 512, seed=2), noise(300, seed=3)
+    expected = x @ weight.T + bias
+    error = (kernel.linear(x, kernel.pack(weight, bias)) - expected).norm() / expected.norm()
+    assert 1e-4 < error < 0.015
+
+
+@both
+def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
+    weight, bias = noise(20, 8), noise(20, seed=2)
+    weight[3] = 0
+    found = kernel.linear(torch.cat([torch.zeros(1, 8), noise(2, 8)]), kernel.pack(weight, bias))
+    assert_close(found[0], bias)
+    assert_close(found[:, 3], bias[3].expand(3))
+
+
+@both
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_no_number_stays_none_and_stays_in_its_row(kernel: Kernels, bad: float) -> None:
+    x, packed = noise(9, 40), kernel.pack(noise(20, 40, seed=2), torch.zeros(20))
+    good = kernel.linear(x, packed)
+    x[4, 17] = bad
+    found = kernel.linear(x, packed)
+    assert not found[4].isfinite().any()
+    others = torch.arange(9) != 4
+    assert found[others].equal(good[others])
+
+
+@both
+def test_a_row_of_a_product_does_not_depend_on_the_others(kernel: Kernels) -> None:
+    x, packed = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3))
+    together = kernel.linear(x, packed)
+    for begin, end in ((0, 1), (5, 7), (7, 12), (30, 31), (11, 31)):
+        assert kernel.linear(x[begin:end].contiguous(), packed).equal(together[begin:end])
+
+
+# ---- attention ---------------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(("n_heads", "d_k", "d_v"), [(1, 16, 16), (3, 5, 9), (8, 64, 64), (2, 33, 20)])
+def test_attention_over_rows_wherever_they_lie(kernel: Kernels, n_heads: int, d_k: int, d_v: int) -> None:
+    """Against eq. 1 in float64, one query at a time; keys and values are columns of a wider table."""
+    generator = torch.Generator().manual_seed(5)
+    table, queries = 3 * noise(40, n_heads * (d_k + d_v) + 7), noise(11, n_heads * d_k + 3, seed=2)
+    keys, values = table[:, 2 : 2 + n_heads * d_k], table[:, -n_heads * d_v :]
+    lengths = torch.tensor([1, 2, 16, 17, 20, 3, 20, 1, 5, 15, 19], dtype=torch.int32)
+    index = torch.randint(40, (11, 20), generator=generator).int()
+    index[torch.arange(20) >= lengths[:, None]] = 2**30  # never looked at
+    which = torch.tensor([3, 0, 10, 2, 2, 1, 4, 9, 8, 7, 6], dtype=torch.int32)  # one twice, one not at all
+    found = kernel.attend(queries[:, : n_heads * d_k], keys, values, index, lengths, which, n_heads)
+    for i, j in enumerate(which.tolist()):
+        length = int(lengths[j])
+        rows = index[j, :length].long()
+        q = queries[i, : n_heads * d_k].double().view(n_heads, 1, d_k)
+        k, v = (x[rows].double().view(length, n_heads, -1).transpose(0, 1) for x in (keys, values))
+        expected = ((q @ k.mT) / d_k**0.5).softmax(-1) @ v
+        assert_close(found[i].double(), expected.flatten(), rtol=0, atol=1e-5)
+        alone = kernel.attend(
+            queries[i : i + 1, : n_heads * d_k], keys, values, index[j : j + 1, :length].contiguous(),
+            lengths[j : j + 1], torch.zeros(1, dtype=torch.int32), n_heads,
+        )  # fmt: skip
+        assert_close(alone[0], found[i], rtol=0, atol=0 if isinstance(kernel, Compiled) else 1e-5)
+
+
+def test_the_plain_attention_gathers_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, lengths = torch.arange(40, dtype=torch.int32).view(2, 20), torch.tensor([20, 3], dtype=torch.int32)
+    which = torch.tensor([0, 1, 1, 0, 1, 0, 0], dtype=torch.int32)
+    given = (noise(7, 6), noise(40, 6, seed=2), noise(40, 8, seed=3), index, lengths, which, 2)
+    together = PLAIN.attend(*given)
+    for floats in (1, 20 * 14 * 2, 20 * 14 * 3 + 5):  # 1, 2 and 3 queries
+        monkeypatch.setattr(kernels, "GATHERED", floats)
+        assert_close(PLAIN.attend(*given), together)
+
+
+# ---- the best tokens ---------------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("size", [1, 5, 16, 100, 10_007])
+def test_the_best_tokens_are_those_of_the_log_softmax(kernel: Kernels, size: int) -> None:
+    logits = 5 * noise(6, size) + 1_000
+    values, ids = kernel.best(logits, min(size, 12))
+    expected = logits.double().log_softmax(1)
+    assert_close(values.double(), expected.gather(1, ids), rtol=0, atol=1e-3)  # of a thousand, in fp32
+    assert_close(values.double(), expected.topk(min(size, 12)).values, rtol=0, atol=1e-3)
+    for row in ids.tolist():
+        assert len(set(row)) == len(row)
+
+
+@needs_compiled
+def test_of_equals_the_lowest_id_comes_first() -> None:
+    kernel = compiled()
+    assert kernel is not None
+    logits = torch.zeros(2, 50)
+    logits[1, [7, 30, 33]] = 1.0
+    assert kernel.best(logits, 4)[1].tolist() == [[0, 1, 2, 3], [7, 30, 33, 0]]
+
+
+@both
+def test_a_nan_among_the_logits_shows(kernel: Kernels) -> None:
+    logits = noise(2, 100)
+    logits[1, 50] = torch.nan
+    values, _ = kernel.best(logits, 3)
+    assert values[0].isfinite().all()
+    assert values[1].isnan().any()
+
+
+# ---- compiling ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and nothing compiled yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels, "compiled", kernels.compiled.__wrapped__)
+    return tmp_path / "transduce"
+
+
+@needs_compiled
+def test_it_is_compiled_once(fresh: Path) -> None:
+    assert isinstance(kernels.compiled(), Compiled)
+    (library,) = fresh.iterdir()
+    before = library.stat().st_mtime_ns
+    assert isinstance(kernels.compiled(), Compiled)
+    assert [path.stat().st_mtime_ns for path in fresh.iterdir()] == [before]
+
+
+def test_without_a_compiler_there_are_the_plain_ones(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert kernels.compiled() is None
+    assert not fresh.exists()
+
+
+@pytest.mark.parametrize("flaw", ["compiler", "library", "folder"])
+def test_what_cannot_be_compiled_or_loaded_is_no_error(
+    fresh: Path, flaw: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(command: list[str], **_: object) -> None:
+        if flaw == "compiler":
+            raise subprocess.CalledProcessError(1, command)
+        Path(command[-1]).write_text("no library")
+
+    monkeypatch.setattr("subprocess.run", run)
+    if flaw == "folder":
+        fresh.write_text("a file where the folder should be")
+    assert kernels.compiled() is None
+
+
+def test_the_plain_kernels_are_kernels() -> None:
+    checked: Kernels = Plain()
+    assert checked
+
+
+# ---- matrix products in fp32 -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 32), (100, 128, 128), (512, 2048, 512)])
+def test_products_are_in_fp32_whoever_does_them(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    torch.manual_seed(1)
+    x, y = torch.randn(m, k), torch.randn(k, n)
+    with kernels.faster_products(torch.device("cpu")):
+        found = x @ y
+    exact = x.double() @ y.double()
+    assert (found - exact).norm() < 2e-6 * exact.norm()
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_products_that_would_be_rounded_to_bf16_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "EXACT", 1e-9)
+    kernels._onednn_is_exact.cache_clear()
+    with kernels.faster_products(torch.device("cpu")):
+        assert torch.get_float32_matmul_precision() == "highest"
+    kernels._onednn_is_exact.cache_clear()
+
+
+def test_another_device_and_another_choice_are_left_alone() -> None:
+    with kernels.faster_products(torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "highest"
+    torch.set_float32_matmul_precision("high")
+    try:
+        with kernels.faster_products(torch.device("cpu")):
+            assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")

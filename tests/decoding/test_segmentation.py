@@ -1,0 +1,117 @@
+"""Where a line is cut into sentences, and how their translations are put together."""
+
+import time
+
+import pytest
+
+from transduce import UserError
+from transduce.data.tokenizer import Tokenizer
+from transduce.decoding.segmentation import SPLITS, join, parts_of, sentences, split_line
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.learn(["a dog runs .", "der Hund läuft ."] * 10, kind="bpe", vocab_size=290)
+
+
+# ---- sentences ---------------------------------------------------------------------------------------------------
+
+SENTENCES = [
+    ["A dog runs.", "The old cat sleeps!", "Does it rain?", "It does…", "And it snows"],
+    ["Wait...", '"Who is it?" she asked.', "(It was late.)", "“No one.”", "He left"],
+    ["Mr. Smith met Dr. J. R. Jones, e.g. at St. Paul's, at 5 p.m. sharp.", "Then he left."],
+    ["Am 3. Mai kam Hr. Weiß, d. h. z.B. um 12 Uhr.", "Er blieb bis 1998.", "Er kostet 3.50 Euro."],
+    ["Sie sagt: „Nein.“", "Am 21. Juli (ca. 8 Uhr) kam Fr. Klein usw. zurück.", "Er geht."],
+    ["Er rief: »Nein!«", "Er ging.", "»Ja.«", "Sie blieb."],
+    ["« Il pleut. »", "Elle rit !", "M. Leroi dort."],
+    ["a dog , mr. smith 's , runs .", "the cat sleeps .", "it rains"],  # lowercased and tokenised
+    ["He lives in the U.S. with a dog.", "See www.example.com/a.b?c=d for No. 7 here.", "Really?!"],
+    ["iPhones are sold.", "They are 3.5 times as dear."],
+    ["यह एक कुत्ता है।", "वह सोता है।"],
+    ["هل تمطر؟", "نعم."],
+    ["no end at all"],
+    ["!"],
+]
+WIDE = [
+    ["これはペンです。", "「本当ですか？」", "はい！！", "そうです"],
+    ["他是学生。", "你呢？", "（我不是。）", "3.5元。"],
+]
+
+
+@pytest.mark.parametrize("parts", SENTENCES, ids=lambda parts: parts[0])
+@pytest.mark.parametrize("gap", [" ", "  ", "\t", "\u2028"], ids=repr)
+def test_sentences(parts: list[str], gap: str) -> None:
+    assert [*sentences(gap.join(parts))] == [*((part, " ") for part in parts[:-1]), (parts[-1], "")]
+
+
+@pytest.mark.parametrize("parts", WIDE, ids=lambda parts: parts[0])
+@pytest.mark.parametrize("gap", ["", " "], ids=repr)
+def test_sentences_that_no_space_follows(parts: list[str], gap: str) -> None:
+    assert [*sentences(gap.join(parts))] == [*((part, gap) for part in parts[:-1]), (parts[-1], "")]
+
+
+@pytest.mark.parametrize("line", ["", "a. ", "  a. B.  ", ". . .", "\x1c. \x1c.", "。。 。", "...!?... Ah.\x85 !"])
+def test_nothing_is_lost_and_no_sentence_is_blank(line: str) -> None:
+    found = [*sentences(line)]
+    assert "".join("".join(text.split()) for text, _ in found) == "".join(line.split())
+    assert all(text.strip() for text, _ in found) or not line.strip()
+
+
+def test_a_line_of_nothing_but_abbreviations_takes_no_time() -> None:
+    started_at = time.process_time()
+    assert len([*sentences("Mr. J. B. " * 10_000)]) == 1
+    assert time.process_time() - started_at < 5
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_too_long_is_cut_at_the_best_place_there_is(tokenizer: Tokenizer) -> None:
+    def texts(line: str, limit: int) -> list[str]:
+        return [text for text, _ in split_line(line, tokenizer, limit)]
+
+    line = "Tom ran, with Mr. Wolf and two big dogs, home. He slept."
+    sentence = "Tom ran, with Mr. Wolf and two big dogs, home."
+    assert texts(line, len(tokenizer.encode(sentence))) == [sentence, "He slept."]
+    halved = texts(line, len(tokenizer.encode(sentence)) - 1)
+    assert halved == ["Tom ran, with Mr.", "Wolf and two big dogs, home.", "He slept."]
+    assert texts("one two three, four five six", 20) == ["one two three,", "four five six"]
+    assert texts("one two three four five six", 20) == ["one two three", "four five six"]
+
+
+def test_which_lines_become_parts(tokenizer: Tokenizer) -> None:
+    lines = ["A dog. A cat.", "", "A dog. A cat. A dog. A cat.", "A dog. A cat."]
+    limit = len(tokenizer.encode(lines[0]))
+    prefixes = ["", "", "", "Ein"]
+    long, _ = parts_of(lines, tokenizer, limit, "long", prefixes)
+    assert [(part.line, part.text) for part in long] == [
+        (0, lines[0]), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
+    ]  # fmt: skip
+    every, _ = parts_of(lines, tokenizer, limit, "sentences", prefixes)
+    assert [(part.line, part.text) for part in every] == [
+        (0, "A dog."), (0, "A cat."), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
+    ]  # fmt: skip
+    assert SPLITS == ("long", "sentences")
+    with pytest.raises(UserError, match="split is 'never', expected one of long, sentences"):
+        parts_of(lines, tokenizer, limit, "never")  # pyright: ignore[reportArgumentType]
+
+
+# ---- translations ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([("A dog.", " "), ("A cat.", "")], "A dog. A cat."),
+        ([("It is a pen.", ""), ("Really?", ""), ("Yes", "")], "It is a pen. Really? Yes"),
+        (
+            [("これはペンです。", " "), ("「本当？」", " "), ("はい", "")],
+            "これはペンです。「本当？」はい",
+        ),
+        ([("the one", " "), ("half", ""), ("word", "")], "the one halfword"),
+        ([("", " "), ("b", "")], " b"),
+        ([("a.", "")], "a."),
+    ],
+)
+def test_the_gaps_are_those_of_the_target(texts: list[tuple[str, str]], expected: str) -> None:
+    assert join(texts) == expected

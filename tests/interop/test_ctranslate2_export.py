@@ -1,0 +1,211 @@
+"""Models as CTranslate2 folders: they compute what ours do, run without torch, and what cannot be so is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.random_models import CONFIG, random_model, saved
+from support.toy_task import ROOT, Toy, run_transduce
+
+import transduce
+from transduce import UserError
+from transduce.config.schema import ModelConfig
+from transduce.data.tokenizer import Tokenizer
+from transduce.storage.checkpoints import LoadedModel, load_model, weights
+from transduce.translate import Translator
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="needs transduce[export]")
+
+from transduce.interop import ctranslate2_engine as engine  # noqa: E402
+from transduce.interop import ctranslate2_export as export  # noqa: E402
+
+LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
+
+
+def exported(loaded: LoadedModel, folder: Path, precision: str = "fp32") -> Path:
+    export.export_ctranslate2(saved(loaded, folder / "model"), folder / "out", precision)
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def turner(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of the toy task, exported."""
+    folder = tmp_path_factory.mktemp("export") / "turner"
+    export.export_ctranslate2(toy.model, folder)
+    return folder
+
+
+# ---- the same answers --------------------------------------------------------------------------------------------
+
+VARIANTS = {
+    "the paper's": {},
+    "word pieces": {},
+    "pre-norm": {"norm": "pre"},
+    "no bias, eps": {"attention_bias": False, "norm_eps": 1e-3},
+    "halves": {"positions": "halves"},
+    "tensor2tensor": {"positions": "tensor2tensor"},
+    "learned": {"positions": "learned", "max_positions": 60},
+    "nothing tied": {"tie_src_tgt": False, "tie_output": False},
+    "embeddings tied": {"tie_output": False},
+    "output tied": {"tie_src_tgt": False},
+    "Marian's": {"positions": "halves", "activation": "swish", "output_bias": True, "norm_eps": 1e-5},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_architecture_answers_the_same(variant: str, tmp_path: Path) -> None:
+    kind = "wordpiece" if variant == "word pieces" else "bpe"
+    loaded = random_model(replace(CONFIG, **VARIANTS[variant]), kind)
+    theirs = engine.load(exported(loaded, tmp_path)).translate(LINES)
+    ours = Translator([loaded]).translate(LINES)
+    assert [t.text for t in theirs] == [t.text for t in ours]
+    assert [t.pieces for t in theirs] == [t.pieces for t in ours]
+    assert [t.finished for t in theirs] == [t.finished for t in ours]
+    for a, b in zip(theirs, ours, strict=True):
+        assert b.score <= a.score <= 0.9 * b.score  # higher, for it is told without what was banned
+
+
+def test_a_trained_model_with_its_own_length_penalty(turner: Path, toy: Toy) -> None:
+    ours, theirs = transduce.load(toy.model), engine.load(turner)
+    lines = [*toy.unseen[:100], *LINES, "a b c d e f. " * 10]
+    assert [t.text for t in theirs.translate(lines)] == [t.text for t in ours.translate(lines)]
+    assert theirs.settings() == ours.settings()
+    best = theirs.translate(["a b c d"], n_best=4)[0]
+    assert len(best.alternatives) == 3
+    assert [t.score for t in best.alternatives] == sorted((t.score for t in best.alternatives), reverse=True)
+    assert best.score > best.alternatives[0].score
+    assert best.score == pytest.approx(ours.translate(["a b c d"])[0].score, abs=1e-3)
+
+
+def test_eight_bits(toy: Toy, tmp_path: Path) -> None:
+    export.export_ctranslate2(toy.model, tmp_path / "out", "int8")
+    small, large = (tmp_path / "out" / "model.bin").stat().st_size, (toy.model / "model.safetensors").stat().st_size
+    assert small < large  # of so small a model the table of positions is the largest part
+    lines = toy.unseen[:50]
+    ours = [t.text for t in transduce.load(toy.model).translate(lines)]
+    for precision in (None, "int8", "fp32"):
+        found = [t.text for t in engine.load(tmp_path / "out", precision=precision).translate(lines)]
+        assert sum(a == b for a, b in zip(found, ours, strict=True)) >= 48
+
+
+def test_the_folder_is_one_of_ctranslate2s_own(turner: Path, toy: Toy) -> None:
+    tokenizer = Tokenizer.load(turner / "tokenizer.json")
+    direct = ctranslate2.Translator(str(turner))
+    pieces = [tokenizer.vocabulary[token] for token in tokenizer.encode("a b c")]
+    ids = [tokenizer.vocabulary.index(piece) for piece in direct.translate_batch([pieces])[0].hypotheses[0]]
+    assert tokenizer.decode(ids) == transduce.load(toy.model).translate(["a b c"])[0].text
+
+
+# ---- without torch -----------------------------------------------------------------------------------------------
+
+
+def test_it_translates_without_torch(turner: Path) -> None:
+    program = "import sys\ntry:\n    from transduce.cli.main import main\n    main()\nfinally:\n"
+    program += "    print(*[name for name in ('torch', 'transformers') if name in sys.modules], file=sys.stderr)"
+    command = [sys.executable, "-c", program, "translate", str(turner)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, input=b"a b c\n\nd e\n", capture_output=True, env=environment, check=True)
+    assert done.stdout == b"c b a\n\ne d\n"
+    assert done.stderr.strip() == b""
+
+
+def test_the_command_line_both_ways(toy: Toy, tmp_path: Path) -> None:
+    done = run_transduce("export", toy.model, "--to", "ctranslate2", "--out", tmp_path / "out")
+    assert done.code == 0 and b"" == done.out and "differ by" in done.err
+    found = run_transduce("translate", tmp_path / "out", "--engine", "ctranslate2", "--json", given=b"a b\n")
+    answer = json.loads(found.out)
+    assert answer["text"] == "b a" and answer["score"] < 0 and answer["token_log_probs"] == []
+    again = run_transduce("export", toy.model, tmp_path / "out", "--to", "ctranslate2")
+    assert again.code == 2 and "exists already" in again.err
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["MODEL", "--engine", "ctranslate2"], "transduce export MODEL --to ctranslate2"),
+        (["OUT", "--engine", "torch"], "give the model that it was made of"),
+        (["OUT", "OUT"], "CTranslate2 takes one"),
+        (["OUT", "MODEL"], "CTranslate2 takes one"),
+        (["OUT", "--temperature", "0.5"], "--engine torch"),
+        (["OUT", "--lookahead", "5"], "rule of its own"),
+        (["OUT", "--precision", "fp8"], "'fp8'"),
+        (["OUT", "--beam-size", "0"], "beam_size"),
+    ],
+)
+def test_what_the_engine_cannot_do(arguments: list[str], message: str, turner: Path, toy: Toy) -> None:
+    places = {"MODEL": str(toy.model), "OUT": str(turner)}
+    done = run_transduce("translate", *[places.get(word, word) for word in arguments], given=b"a b c\n")
+    assert done.code == 2 and message in done.err and done.out == b""
+
+
+def test_heads_of_another_width_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="d_k=4 and d_v=8"):
+        exported(random_model(replace(CONFIG, d_k=4)), tmp_path)
+    rival = random_model(ModelConfig(kind="recurrent", vocab_size=None, d_model=32, n_layers=2, dropout=0.0))
+    with pytest.raises(UserError, match="'recurrent': only a Transformer"):
+        exported(rival, tmp_path / "rival")
+    with pytest.raises(UserError, match="'fp16'"):
+        exported(random_model(CONFIG), tmp_path, "fp16")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("fault", ["norm", "bias", "positions", "nan"])
+def test_a_model_that_computes_something_else_is_not_written(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = export.spec_of
+
+    def wrong(loaded: LoadedModel, library: Any) -> Any:
+        spec = right(loaded, library)
+        if fault == "norm":
+            spec.decoder.layer[1].ffn.layer_norm.gamma[3] += 0.1
+        elif fault == "bias":
+            spec.encoder.layer[0].self_attention.linear[0].bias[-1] += 0.1
+        elif fault == "positions":
+            spec.encoder.position_encodings.encodings = spec.encoder.position_encodings.encodings[1:]
+        else:
+            spec.decoder.projection.weight[7, 7] = float("nan")
+        return spec
+
+    monkeypatch.setattr(export, "spec_of", wrong)
+    with pytest.raises(ArithmeticError, match="computes something else"):
+        exported(random_model(CONFIG), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", engine.FILES)
+def test_a_damaged_folder_is_refused(name: str, turner: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in turner.iterdir():
+        content = bytearray(path.read_bytes())
+        if path.name == name:
+            content[len(content) // 2] ^= 1
+        (copy / path.name).write_bytes(content)
+    with pytest.raises(UserError, match=name):
+        engine.load(copy)
+    (copy / name).unlink()
+    with pytest.raises(UserError):
+        engine.load(copy)
+
+
+def test_without_the_extra_it_says_what_to_install(turner: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(UserError, match=r"transduce\[ctranslate2\]"):
+        engine.load(turner)
+
+
+def test_the_model_itself_is_left_as_it_is(toy: Toy, tmp_path: Path) -> None:
+    loaded = load_model(toy.model)
+    before = weights(loaded.model)
+    export._files(loaded, engine.import_ctranslate2(), tmp_path, "int8")
+    assert all(torch.equal(before[name], value) for name, value in weights(loaded.model).items())

@@ -1,0 +1,234 @@
+"""Marian models in Hugging Face's form: what is imported or exported computes and translates as it does there."""
+
+import io
+import json
+import random
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.random_models import CONFIG, random_model, saved
+from support.toy_task import run_transduce
+
+import transduce
+from transduce import UserError
+from transduce.data.tokenizer import EOS
+from transduce.interop.marian import export_marian, import_marian
+from transduce.storage.checkpoints import load_model
+
+sentencepiece = pytest.importorskip("sentencepiece", reason="needs transduce[export]")
+transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+
+WORDS = "der Hund läuft über die Straße und das Kind spielt im Garten mit dem Ball".split()
+LINES = ["der Hund läuft", "das Kind spielt im Garten", "unbekannt 漢字", ">>fra<< der Ball", "x"]
+
+
+def sentences(seed: int) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(2, 9))) for _ in range(300)]
+
+
+def spm(seed: int) -> bytes:
+    model = io.BytesIO()
+    trainer = sentencepiece.SentencePieceTrainer
+    given = iter(sentences(seed))
+    trainer.train(sentence_iterator=given, model_writer=model, vocab_size=36 + seed, minloglevel=2, num_threads=1)
+    return model.getvalue()
+
+
+def opus(folder: Path, **changes: Any) -> Path:
+    """A random model of exactly the form of the OPUS-MT models, but small."""
+    folder.mkdir()
+    models = {"source": spm(1), "target": spm(2)}
+    pieces: list[str] = []
+    for side, content in models.items():
+        (folder / f"{side}.spm").write_bytes(content)
+        processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+        pieces += [processor.id_to_piece(i) for i in range(3, processor.vocab_size())]
+    vocabulary = ["</s>", "<unk>", *dict.fromkeys([*pieces, ">>fra<<"]), "<pad>"]
+    ids = {piece: i for i, piece in enumerate(vocabulary)}
+    (folder / "vocab.json").write_text(json.dumps(ids), "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer"}))
+    pad = len(ids) - 1
+    sides = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+    config = transformers.MarianConfig(
+        vocab_size=len(ids),
+        d_model=32,
+        **{
+            **{f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sides.items()},
+            "activation_function": "swish",
+            "scale_embedding": True,
+            "pad_token_id": pad,
+            "decoder_start_token_id": pad,
+            "eos_token_id": 0,
+            "forced_eos_token_id": 0,
+            "max_position_embeddings": 128,
+            "init_std": 0.5,
+            **changes,
+        },
+    )
+    torch.manual_seed(1)
+    model = transformers.MarianMTModel(config).eval()
+    model.final_logits_bias.normal_()
+    model.final_logits_bias[0, 0] += 3  # so that outputs end
+    model.save_pretrained(folder)
+    return folder
+
+
+def hugging_face(folder: Path) -> tuple[Any, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        return transformers.MarianMTModel.from_pretrained(folder).eval(), tokenizer
+
+
+# ---- import ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"activation_function": "relu"},
+        {"share_encoder_decoder_embeddings": False},
+        {"tie_word_embeddings": False},
+    ],
+    ids=str,
+)
+def test_an_imported_model_computes_and_translates_as_there(changes: dict[str, Any], tmp_path: Path) -> None:
+    folder = opus(tmp_path / "opus", **changes)
+    import_marian(folder, tmp_path / "model")
+    theirs, tokenizer = hugging_face(folder)
+    loaded, model = load_model(tmp_path / "model"), transduce.load(tmp_path / "model")
+    pad = theirs.config.pad_token_id
+    ours = {pad: 1, 0: EOS} | {i: i + 3 for i in range(1, pad)}  # their id -> ours
+
+    given = tokenizer(LINES, text_target=LINES, return_tensors="pt", padding=True)
+    for line, src, tgt in zip(LINES, given["input_ids"].tolist(), given["labels"].tolist(), strict=True):
+        for side, ids in ((loaded.tokenizer, src), (loaded.tokenizer.target, tgt)):
+            assert [*side.encode(line), EOS] == [ours[i] for i in ids if i != pad]
+
+    start = torch.full((len(LINES), 1), pad)
+    decoder_ids = torch.cat([start, given["labels"]], 1)
+    mask = given["attention_mask"]
+    with torch.inference_mode():
+        wanted = theirs(input_ids=given["input_ids"], attention_mask=mask, decoder_input_ids=decoder_ids).logits
+        mapped = [x.apply_(lambda i: ours[i]) for x in (given["input_ids"].clone(), decoder_ids.clone())]
+        logits = loaded.model(mapped[0], mask.bool(), mapped[1])
+    torch.testing.assert_close(logits[..., [ours[i] for i in range(pad + 1)]], wanted, rtol=1e-4, atol=1e-3)
+    assert (logits[..., [0, 3]] < -1e3).all()
+    assert min(loaded.tokenizer.encode("<pad> <s> </s> <unk>")) > 3  # text is never a control token
+
+    search = replace(loaded.config.search, min_tokens=6, alpha=0.0)  # a random model would rather say nothing
+    model = transduce.Translator([replace(loaded, config=replace(loaded.config, search=search))])
+    asked = {"bad_words_ids": [[pad]], "min_new_tokens": 6, "max_length": 50, "forced_eos_token_id": None}
+    several = {"num_beams": 4, "early_stopping": "never", "length_penalty": 0.0, **asked}
+    told = {"output_scores": True, "return_dict_in_generate": True}
+    equal = 0
+    for line in LINES:
+        alone = tokenizer([line], return_tensors="pt")
+        greedy = theirs.generate(**alone, num_beams=1, **asked)[0, 1:].tolist()
+        assert list(model.translate([line], beam_size=1)[0].pieces)[: len(greedy)] == loaded.tokenizer.pieces(
+            [ours[i] for i in greedy]
+        )
+        best, made = model.translate([line])[0], theirs.generate(**alone, **several, **told)
+        score, ids = made.sequences_scores[0].item(), made.sequences[0].tolist()
+        if best.text == tokenizer.decode(ids, skip_special_tokens=True):
+            assert best.score == pytest.approx(score, abs=1e-3)
+            equal += len(best.text) > 0
+        else:  # theirs forgets what ends outside the best 4 extensions, and prefers what was cut to what ended worse
+            assert best.score > score or ids[-1] != 0
+    assert equal >= 1  # 3 to 5 where anything is tied
+
+
+def test_it_is_a_model_like_any(tmp_path: Path) -> None:
+    folder = opus(tmp_path / "opus")
+    done = run_transduce("import", "marian", folder, "--out", tmp_path / "model")
+    assert (done.code, done.out, done.err) == (0, b"", "")
+    model = transduce.load(tmp_path / "model")
+    best = model.translate(LINES[:1])[0]
+    assert model.score(LINES[:1], [best.text])[0].log_prob < 0
+    assert run_transduce("import", "marian", folder, tmp_path / "model").code == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation_function": "gelu"}, "activation_function='gelu'"),
+        ({"scale_embedding": False}, "scale_embedding=False"),
+        ({"decoder_layers": 1}, "encoder_layers and decoder_layers differ"),
+        ({"decoder_start_token_id": 5}, "outputs begin with another token"),
+    ],
+)
+def test_what_would_not_be_the_same_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        import_marian(opus(tmp_path / "opus", **changes), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_pickle_is_never_read(tmp_path: Path) -> None:
+    folder = opus(tmp_path / "opus")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"a pickle, .*save_pretrained"):
+        import_marian(folder, tmp_path / "model")
+    (folder / "source.spm").unlink()
+    with pytest.raises(UserError, match=r"it has no model.safetensors, source.spm"):
+        import_marian(folder, tmp_path / "model")
+
+
+# ---- export ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"positions": "halves", "norm_eps": 1e-5, "activation": "swish", "output_bias": True},
+        {"attention_bias": False, "tie_src_tgt": False},
+        {"tie_output": False},
+        {"tie_src_tgt": False, "tie_output": False},
+    ],
+    ids=str,
+)
+def test_an_exported_model_translates_the_same_there(changes: dict[str, Any], tmp_path: Path) -> None:
+    loaded = random_model(replace(CONFIG, **changes))
+    assert "differ by" in export_marian(saved(loaded, tmp_path / "model"), tmp_path / "out")
+    theirs, tokenizer = hugging_face(tmp_path / "out")
+    model = transduce.load(tmp_path / "model")
+    for line, found in zip(TEXTS, model.translate(TEXTS), strict=True):
+        given = tokenizer([line], return_tensors="pt")
+        assert given["input_ids"][0].tolist() == [*loaded.tokenizer.encode(line), EOS]
+        length = 1 + len(found.pieces)
+        made = theirs.generate(given["input_ids"], attention_mask=given["attention_mask"], max_length=length)[0]
+        assert loaded.tokenizer.pieces(made.tolist()[1:]) == list(found.pieces)
+
+
+TEXTS = ["a b c", "d", "f e d c b a", "Zürich ist schön."]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": "pre"}, "model.norm='pre'"),
+        ({"positions": "tensor2tensor"}, "model.positions='tensor2tensor'"),
+        ({"d_k": 4}, "model.d_k=4"),
+    ],
+)
+def test_what_marian_cannot_hold_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        export_marian(saved(random_model(replace(CONFIG, **changes)), tmp_path / "model"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_imported_model_is_for_ctranslate2_too(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    from transduce.interop import ctranslate2_engine as engine
+    from transduce.interop.ctranslate2_export import export_ctranslate2
+
+    import_marian(opus(tmp_path / "opus"), tmp_path / "model")
+    export_ctranslate2(tmp_path / "model", tmp_path / "out")
+    ours = transduce.load(tmp_path / "model").translate(LINES, beam_size=1)
+    assert [t.text for t in engine.load(tmp_path / "out").translate(LINES, beam_size=1)] == [t.text for t in ours]

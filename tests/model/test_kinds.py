@@ -1,0 +1,197 @@
+"""Each kind of model goes through the one loop: trained, resumed, saved, loaded, searched, scored, looked at."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.killing import differences, ending
+from support.toy_task import Finished, toy_lines, write_lines, write_pairs
+
+import transduce
+from transduce import train as training
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, to_json
+from transduce.errors import UserError
+from transduce.model.baseline import Model, build
+from transduce.storage.atomic_folder import write_folder
+from transduce.storage.checkpoints import load_model
+from transduce.translate import Translator
+
+KINDS = ("recurrent", "convolutional")
+Texts = dict[str, tuple[Path, Path]]
+
+
+def config_of(kind: Any) -> Config:
+    return Config(
+        model=ModelConfig(kind=kind, vocab_size=None, d_model=16, n_layers=2, dropout=0.2),
+        data=DataConfig(vocab_size=290, batch_tokens=150, max_tokens=24),
+        train=TrainConfig(
+            max_steps=30,
+            warmup_steps=10,
+            accumulate=2,
+            log_every_steps=7,
+            evaluate_every_steps=15,
+            checkpoint_every_steps=8,
+            average_checkpoints=2,
+        ),
+        search=SearchConfig(max_extra_tokens=3),
+    )
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
+    folder = tmp_path_factory.mktemp("texts")
+    pairs = {"train": toy_lines(1, 200), "valid": toy_lines(2, 4)}
+    return {name: write_pairs(folder, name, lines) for name, lines in pairs.items()}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
+    """A run of each rival that nothing disturbed."""
+    out = tmp_path_factory.mktemp(request.param) / "run"
+    training.train(config_of(request.param), out=out, **texts)
+    return out
+
+
+def kind_of(run: Path) -> str:
+    return json.loads((run / "config.json").read_bytes())["model"]["kind"]
+
+
+def test_a_model_is_of_the_kind_that_is_asked() -> None:
+    names = [type(build(ModelConfig(kind=kind, vocab_size=9))).__name__ for kind in ("transformer", *KINDS)]
+    assert names == ["Transformer", "Recurrent", "Convolutional"]
+    with pytest.raises(UserError, match=r"cannot build the model: .*vocab_size is None"):
+        build(ModelConfig(kind="recurrent", vocab_size=None))
+    with pytest.raises(UserError, match=r"model.d_ff=7 has no effect with model.kind='recurrent'; expected .* 2048"):
+        build(ModelConfig(kind="recurrent", vocab_size=9, d_ff=7))
+
+
+def test_stopped_and_resumed_is_never_stopped(
+    run: Path, texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = training.learning_rate
+    for stop in (3, 17):
+        with monkeypatch.context() as patch:
+
+            def learning_rate(now: int, stop: int = stop, **given: Any) -> float:
+                if now == stop:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return real(now, **given)
+
+            patch.setattr(training, "learning_rate", learning_rate)
+            training.train(config_of(kind_of(run)), out=tmp_path / "run", resume=True, **texts)
+    training.train(config_of(kind_of(run)), out=tmp_path / "run", resume=True, **texts)
+    assert differences(ending(tmp_path / "run"), ending(run)) == []
+
+
+def test_bf16_says_nearly_the_same(run: Path) -> None:
+    exact, rounded = (
+        transduce.load(run / "model", precision=p).score(["a b c"], ["c b a"])[0] for p in ("fp32", "bf16")
+    )
+    assert rounded.log_prob == pytest.approx(exact.log_prob, rel=0.02) and rounded != exact
+
+
+# ---- used --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def doubter(run: Path) -> Translator:
+    """The model after a knock on the head, so that its search has much to choose from."""
+    loaded = load_model(run / "model")
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in loaded.model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return Translator([loaded])
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_the_answer_does_not_depend_on_the_neighbours(doubter: Translator, beam_size: int) -> None:
+    lines = ["a b c", "d", "", "f e d c b a", "j i", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
+    together = doubter.translate(lines, beam_size=beam_size)
+    alone = [doubter.translate([line], beam_size=beam_size)[0] for line in lines]
+    turned = doubter.translate(lines[::-1], beam_size=beam_size)[::-1]
+    assert [t.pieces for t in together] == [t.pieces for t in alone] == [t.pieces for t in turned]
+    assert [t.score for t in together] == pytest.approx([t.score for t in alone], abs=1e-5)
+
+
+def test_score_is_what_the_search_says_of_its_own_output(doubter: Translator) -> None:
+    for line in ("a b c", "j i h g"):
+        found = doubter.translate([line])[0]
+        if found.finished:
+            scored = doubter.score([line], [found.text])[0]
+            assert scored.log_prob == pytest.approx(sum(found.token_log_probs), abs=1e-4)
+
+
+def test_it_attends_to_the_source_alone(run: Path) -> None:
+    seen = transduce.load(run / "model").attend("a b c", "c b a")
+    source, target = len(seen.src_pieces), len(seen.tgt_pieces)
+    layers = 1 if kind_of(run) == "recurrent" else 2
+    assert seen.cross.shape == (layers, 1, target, source)
+    assert seen.cross.sum(axis=3) == pytest.approx(1.0, abs=1e-5)
+    assert seen.encoder.shape == (0, 1, source, source) and seen.decoder.shape == (0, 1, target, target)
+
+
+def test_models_of_several_kinds_are_an_ensemble(run: Path, texts: Texts, tmp_path: Path) -> None:
+    first = load_model(run / "model")
+    sizes = ModelConfig(vocab_size=first.tokenizer.vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=16)
+    other: Model = build(sizes).eval()
+    both = Translator([first, replace(first, model=other)])
+    assert len(both.translate(["a b c", "d"])) == 2
+
+
+# ---- through the command line, and hostile -----------------------------------------------------------------------
+
+RECIPE = """
+from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
+
+def small():
+    return Config(
+        model=ModelConfig(vocab_size=None, d_model=16, n_layers=1),
+        data=DataConfig(vocab_size=290, batch_tokens=150, max_tokens=24),
+        train=TrainConfig(max_steps=4, warmup_steps=2, use="last"),
+        search=SearchConfig(max_extra_tokens=3),
+    )
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_line(kind: str, texts: Texts, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+    (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")
+    given = ["--train", *texts["train"], "--valid", *texts["valid"], "--out", tmp_path / "run"]
+    begin = ["train", "--recipe", f"{tmp_path / 'recipe.py'}:small", "--set", f"model.kind={kind}"]
+    refused = cli(*begin, "--set", "model.d_ff=99", "--set", "model.norm=pre", *given)
+    assert refused.code == 2 and not (tmp_path / "run").exists()
+    assert f"model.d_ff=99 has no effect with model.kind='{kind}'" in refused.err and "model.norm='pre'" in refused.err
+    refused = cli(*begin[:-1], "model.kind=foo", *given)
+    assert refused.code == 2 and "expected one of 'transformer', 'recurrent', 'convolutional'" in refused.err
+
+    done = cli(*begin, *given)
+    assert done.code == 0, done.err
+    assert f"| architecture | {kind.capitalize()}, 1 + 1 layers, d_model 16 |" in (
+        tmp_path / "run" / "model" / "README.md"
+    ).read_text("utf-8")
+    assert f"{kind.capitalize()} of 1 + 1 layers" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    lines = write_lines(tmp_path / "lines", ["a b c", "", "d"])
+    assert cli("translate", tmp_path / "run" / "model", "--input", lines).out.count(b"\n") == 3
+    judged = cli(
+        "evaluate", tmp_path / "run" / "model", "--src", texts["valid"][0], "--ref", texts["valid"][1], "--json"
+    )
+    assert json.loads(judged.out)["perplexity"] > 1
+
+
+@pytest.mark.parametrize(
+    "changed", [{"kind": "transformer"}, {"n_layers": 3}, {"d_model": 1_000_000}, {"n_layers": 9_999}]
+)
+def test_weights_of_another_kind_or_size_are_refused(run: Path, changed: dict[str, Any], tmp_path: Path) -> None:
+    config = load_model(run / "model").config
+    files = {path.name: [path.read_bytes()] for path in (run / "model").iterdir() if path.name != "manifest.json"}
+    files["config.json"] = [to_json(replace(config, model=replace(config.model, **changed))).encode()]
+    write_folder(tmp_path / "forged", files)
+    with pytest.raises(UserError, match="does not fit its configuration"):
+        load_model(tmp_path / "forged")

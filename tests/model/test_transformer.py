@@ -1,0 +1,416 @@
+"""The model's parts: sizes, positions, ties, initialisation, dropout, and what cannot be built."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support import reference
+from support.small_models import (
+    CONFIG,
+    NARROW,
+    both_norms,
+    ids,
+    mask_of,
+    model_of,
+    noise,
+)
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from transduce.config.schema import ModelConfig, Positions
+from transduce.errors import UserError
+from transduce.model.transformer import (
+    LONG,
+    Attention,
+    FeedForward,
+    Residual,
+    Transformer,
+    attention_weights,
+    fast_attention,
+    parameter_count,
+    reference_attention,
+    sinusoids,
+)
+
+# ---- how large it is ---------------------------------------------------------------------------------------------
+
+BASE = ModelConfig(vocab_size=40_960)
+
+
+@pytest.mark.parametrize(
+    ("change", "millions", "papers"),
+    [
+        pytest.param({}, 65.11, 65, id="base"),
+        pytest.param({"n_layers": 2}, 35.68, 36, id="N=2"),
+        pytest.param({"n_layers": 4}, 50.40, 50, id="N=4"),
+        pytest.param({"n_layers": 8}, 79.82, 80, id="N=8"),
+        pytest.param({"d_model": 256, "d_k": 32, "d_v": 32}, 27.85, 28, id="d_model=256"),
+        pytest.param({"d_model": 1024, "d_k": 128, "d_v": 128}, 167.94, 168, id="d_model=1024"),
+        pytest.param({"d_ff": 1024}, 52.51, 53, id="d_ff=1024"),
+        pytest.param({"d_ff": 4096}, 90.30, 90, id="d_ff=4096"),
+        pytest.param({"d_k": 16}, 58.02, 58, id="d_k=16"),
+        pytest.param({"d_k": 32}, 60.38, 60, id="d_k=32"),
+        # The paper says 213 million of its big model; no vocabulary that fits the ten others gives that.
+        pytest.param({"d_model": 1024, "d_ff": 4096, "n_heads": 16}, 218.3, None, id="big"),
+    ],
+)
+def test_parameter_counts_of_table_3(change: dict[str, int], millions: float, papers: int | None) -> None:
+    config = replace(BASE, **change)
+    with torch.device("meta"):
+        found = parameter_count(Transformer(config))
+    d_k, d_v = (width or config.d_model // config.n_heads for width in (config.d_k, config.d_v))
+    wanted = reference.parameter_count(
+        vocab_size=40_960,
+        d_model=config.d_model,
+        n_layers=config.n_layers,
+        n_heads=config.n_heads,
+        d_k=d_k,
+        d_v=d_v,
+        d_ff=config.d_ff,
+    )
+    assert found == wanted
+    assert found / 1e6 == pytest.approx(millions, abs=0.05 if papers is None else 0.005)
+    assert papers is None or round(found / 1e6) == papers
+
+
+@pytest.mark.parametrize(
+    ("changed", "more"),
+    [
+        ({"tie_src_tgt": False}, 13 * 8),
+        ({"tie_output": False}, 13 * 8),
+        ({"norm": "pre"}, 2 * 2 * 8),
+        ({"positions": "learned", "max_positions": 7}, 7 * 8),
+        ({"attention_bias": False}, -2 * 3 * 4 * 8),
+    ],
+    ids=str,
+)
+def test_what_an_option_adds(changed: dict[str, Any], more: int) -> None:
+    plain, other = (parameter_count(Transformer(config)) for config in (CONFIG, replace(CONFIG, **changed)))
+    assert other - plain == more
+
+
+# ---- positions ---------------------------------------------------------------------------------------------------
+
+LAYOUTS: tuple[Positions, ...] = ("interleaved", "halves", "tensor2tensor")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("d_model", [4, 10, 512])
+def test_every_layout_is_its_formula_rounded_once(layout: Positions, d_model: int) -> None:
+    found = sinusoids(300, d_model, layout)
+    some = [0, 1, 2, 255, 256, 299]
+    wanted = torch.tensor([reference.position(pos, d_model, layout) for pos in some], dtype=torch.float64)
+    assert found.shape == (300, d_model)
+    assert_close(found[some], wanted.float(), rtol=1.2e-7, atol=1e-12)
+
+
+def test_worked_numbers_of_the_table() -> None:
+    wanted = [[0.0, 1.0, 0.0, 1.0], [0.841, 0.540, 0.010, 1.000], [0.909, -0.416, 0.020, 1.000]]
+    assert_close(sinusoids(3, 4), torch.tensor(wanted), atol=5e-4, rtol=0)
+
+
+def test_halves_are_the_interleaved_columns_in_another_order() -> None:
+    interleaved = sinusoids(20, 10)
+    assert torch.equal(sinusoids(20, 10, "halves"), torch.cat([interleaved[:, ::2], interleaved[:, 1::2]], dim=1))
+    assert not torch.equal(sinusoids(20, 10, "tensor2tensor"), sinusoids(20, 10, "halves"))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sinusoids_have_no_limit(layout: Positions) -> None:
+    positions = Transformer(replace(CONFIG, positions=layout)).positions
+    first = positions(0, 4).clone()
+    for end in (256, 257, 700, 5000):
+        assert_close(positions(end - 3, end), sinusoids(end, 8, layout)[-3:], rtol=0, atol=0)
+    assert torch.equal(positions(0, 4), first)
+
+
+def test_sinusoids_are_neither_trained_nor_stored() -> None:
+    model = Transformer(CONFIG)
+    names = {name for name, _ in model.named_parameters()} | set(model.state_dict())
+    assert not any("position" in name for name in names)
+
+
+def test_a_table_that_grew_during_inference_serves_training() -> None:
+    model = Transformer(CONFIG)
+    src, src_mask = ids(1, 300), mask_of(300)
+    with torch.inference_mode():
+        model.encode(src, src_mask)
+    copy.deepcopy(model).encode(src, src_mask).sum().backward()
+    model.encode(src, src_mask).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_table_that_grows_keeps_its_dtype(dtype: torch.dtype) -> None:
+    model = model_of(CONFIG, dtype)
+    assert model.encode(ids(1, 300), mask_of(300)).dtype == dtype
+
+
+def test_learned_positions_end_with_a_clear_error() -> None:
+    model = model_of(replace(CONFIG, positions="learned", max_positions=9))
+    assert isinstance(model.positions.table, nn.Parameter)
+    assert torch.equal(model.positions(2, 9), model.positions.table[2:9])
+    src_mask = mask_of(9)
+    cache = model.start(model.encode(ids(1, 9), src_mask), src_mask)
+    with pytest.raises(UserError, match=r"sequence of 10 tokens.*learned positions for 9.*model\.max_positions"):
+        model.encode(ids(1, 10), mask_of(10))
+    for _ in range(9):
+        _, cache = model.decode_step(ids(1), cache)
+    with pytest.raises(UserError, match="sequence of 10 tokens"):
+        model.decode_step(ids(1), cache)
+
+
+# ---- ties --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tie_src_tgt", "tie_output", "matrices"), [(True, True, 1), (True, False, 2), (False, True, 2), (False, False, 3)]
+)
+def test_each_tie_is_optional(tie_src_tgt: bool, tie_output: bool, matrices: int) -> None:
+    model = Transformer(replace(CONFIG, tie_src_tgt=tie_src_tgt, tie_output=tie_output))
+    src, tgt, output = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
+    assert (tgt is src) == tie_src_tgt
+    assert (output is tgt) == tie_output
+    assert (output is src) == (tie_src_tgt and tie_output)
+    names = [name for name, weight in model.named_parameters() if weight.shape == (13, 8)]
+    assert len(names) == matrices
+    assert model.output.bias is None
+
+
+def test_an_output_bias_is_added_to_the_logits_and_trained() -> None:
+    model, biased = model_of(CONFIG), model_of(replace(CONFIG, output_bias=True))
+    for name, weight in model.named_parameters():
+        biased.get_parameter(name).data.copy_(weight)
+    batch = ids(2, 6), mask_of(6, 4), ids(2, 5)
+    assert_close(biased(*batch), model(*batch) + biased.output.bias, rtol=1e-12, atol=1e-12)
+    assert biased.output.bias.any() and "output.bias" in dict(biased.named_parameters())
+    assert not Transformer(replace(CONFIG, output_bias=True)).output.bias.any()  # begins at 0
+
+
+@both_norms
+def test_swish_in_the_place_of_relu(norm: Any) -> None:
+    layer = model_of(replace(CONFIG, norm=norm, activation="swish")).encoder[0].feed_forward
+    x = noise(2, 5, 8)
+    inner = x @ layer.w_1.weight.T + layer.w_1.bias
+    wanted = (inner / (1 + (-inner).exp())) @ layer.w_2.weight.T + layer.w_2.bias
+    assert_close(layer(x), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_every_parameter_has_one_name_and_a_gradient() -> None:
+    model = Transformer(replace(NARROW, norm="pre", tie_src_tgt=False, tie_output=False))
+    parameters = list(model.named_parameters(remove_duplicate=False))
+    assert len({name for name, _ in parameters}) == len({id(weight) for _, weight in parameters}) == len(parameters)
+    model(ids(2, 6), mask_of(6, 4), ids(2, 5)).square().sum().backward()
+    assert all(weight.grad is not None and weight.grad.any() for name, weight in parameters if "w_k.bias" not in name)
+
+
+def test_the_tied_matrix_is_learned_from_all_three_places() -> None:
+    untied = Transformer(replace(CONFIG, tie_src_tgt=False, tie_output=False)).double()
+    tied = Transformer(CONFIG).double()
+    tied.load_state_dict(untied.state_dict(), strict=False)
+    table = tied.src_embedding.weight
+    with torch.no_grad():
+        for matrix in (untied.src_embedding.weight, untied.tgt_embedding.weight, untied.output.weight):
+            matrix.copy_(table)
+    for model in (tied, untied):
+        model(ids(2, 6), mask_of(6, 4), ids(2, 5)).square().sum().backward()
+    parts = [m.weight.grad for m in (untied.src_embedding, untied.tgt_embedding, untied.output)]
+    assert_close(table.grad, parts[0] + parts[1] + parts[2], rtol=1e-10, atol=1e-12)
+
+
+# ---- initialisation ----------------------------------------------------------------------------------------------
+
+WIDE = ModelConfig(vocab_size=600, d_model=64, n_layers=2, n_heads=4, d_k=24, d_v=20, d_ff=160)
+SELF = math.sqrt(6 / (64 + 2 * 96 + 80))  # one matrix of Q, K and V
+CROSS = math.sqrt(6 / (64 + 96 + 80))  # one matrix of K and V
+BOUNDS = {
+    "self_attention.w_q": SELF,
+    "self_attention.w_k": SELF,
+    "self_attention.w_v": SELF,
+    "self_attention.w_o": math.sqrt(6 / (80 + 64)),
+    "cross_attention.w_q": math.sqrt(6 / (64 + 96)),
+    "cross_attention.w_k": CROSS,
+    "cross_attention.w_v": CROSS,
+    "cross_attention.w_o": math.sqrt(6 / (80 + 64)),
+    "feed_forward.w_1": math.sqrt(6 / (64 + 160)),
+    "feed_forward.w_2": math.sqrt(6 / (64 + 160)),
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_matrices_begin_glorot_uniform(kind: str) -> None:
+    torch.manual_seed(1)
+    model, bound = Transformer(WIDE), BOUNDS[kind]
+    matrices = [weight for name, weight in model.named_parameters() if name.endswith(f"{kind}.weight")]
+    assert len(matrices) == (2 if kind.startswith("cross") else 4)
+    for matrix in matrices:
+        # 5,120 or more uniform values: the standard deviation within 4 %, the mean within 7 %, is 6 sigma.
+        assert 0.99 * bound < matrix.abs().max() <= bound
+        assert matrix.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.04)
+        assert abs(matrix.mean().item()) < 0.07 * bound
+    assert not torch.equal(matrices[0], matrices[1])
+
+
+def test_fused_projections_of_the_base_model_begin_smaller() -> None:
+    model = Transformer(ModelConfig(vocab_size=100, n_layers=1))
+    plain = math.sqrt(6 / (512 + 512))
+    for attention, ratio, parts in (("self", math.sqrt(1 / 2), "qkv"), ("cross", math.sqrt(2 / 3), "kv")):
+        for letter in parts:
+            weight = model.decoder[0].get_submodule(f"{attention}_attention.w_{letter}").weight
+            assert weight.abs().max().item() == pytest.approx(ratio * plain, rel=1e-3)
+    assert model.decoder[0].cross_attention.w_q.weight.abs().max().item() == pytest.approx(plain, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (WIDE, "src_embedding.weight"),
+        (replace(WIDE, tie_src_tgt=False), "tgt_embedding.weight"),
+        (replace(WIDE, tie_output=False), "output.weight"),
+        (replace(WIDE, positions="learned", max_positions=600), "positions.table"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_tables_begin_normal(config: ModelConfig, name: str) -> None:
+    torch.manual_seed(1)
+    table = dict(Transformer(config).named_parameters())[name]
+    # 38,400 normal values: 2 % of the standard deviation is 5.5 sigma, and some lie beyond 3.5 of it.
+    assert table.std().item() == pytest.approx(64**-0.5, rel=0.02)
+    assert abs(table.mean().item()) < 0.03 * 64**-0.5
+    assert table.abs().max() > 3.5 * 64**-0.5
+
+
+def test_biases_begin_at_zero_and_gains_at_one() -> None:
+    model = Transformer(replace(CONFIG, norm="pre"))
+    vectors = {name: weight for name, weight in model.named_parameters() if weight.dim() == 1}
+    gains = {name for name in vectors if "norm" in name and name.endswith("weight")}
+    assert len(gains) == 2 * 2 + 2 * 3 + 2
+    for name, vector in vectors.items():
+        assert (vector == (1.0 if name in gains else 0.0)).all(), name
+
+
+def test_the_seed_decides_the_initialisation() -> None:
+    first, again, other = ([torch.manual_seed(seed), Transformer(CONFIG)][1] for seed in (1, 1, 2))
+    same = [torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True)]
+    assert all(same)
+    assert not torch.equal(first.output.weight, other.output.weight)
+
+
+# ---- dropout, where it is named ----------------------------------------------------------------------------------
+
+DROPOUTS = ("dropout", "attention_dropout", "ffn_dropout")
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_each_dropout_acts_in_training_only(name: str) -> None:
+    model = model_of(replace(CONFIG, **{name: 0.5}))
+    given = ids(2, 6), mask_of(6, 4), ids(2, 5)
+    plain = model_of(CONFIG)(*given)
+    assert torch.equal(model(*given), plain)
+    model.train()
+    assert not torch.allclose(model(*given), plain)
+    assert not torch.equal(model(*given), model(*given))
+    assert torch.equal(model.eval()(*given), plain)
+
+
+def test_no_dropout_is_the_same_in_training() -> None:
+    given = ids(2, 6), mask_of(6, 4), ids(2, 5)
+    assert torch.equal(model_of(CONFIG).train()(*given), model_of(CONFIG)(*given))
+
+
+def assert_dropped(found: Tensor, plain: Tensor, probability: float) -> None:
+    """Each value of `found` is 0, or that of `plain` over (1 - probability), and about that share is 0."""
+    kept = found != 0
+    assert_close(found[kept], (plain / (1 - probability)).expand_as(found)[kept], rtol=1e-5, atol=1e-6)
+    share = 1 - kept.double().mean().item()
+    assert abs(share - probability) < 5 * math.sqrt(probability * (1 - probability) / found.numel())
+
+
+@pytest.mark.parametrize("attention", [reference_attention, fast_attention], ids=["reference", "fast"])
+@pytest.mark.parametrize("width", [16, LONG])
+def test_attention_dropout_is_of_the_weights(attention: Attention, width: int) -> None:
+    torch.manual_seed(1)
+    queries, keys = noise(4, 2, 40, 8, dtype=torch.float32), noise(4, 2, width, 8, dtype=torch.float32)
+    mask = torch.ones(40, width, dtype=torch.bool)
+    values = torch.eye(width).expand(4, 2, width, width)  # so that what comes out is the weights
+    found = attention(queries, keys, values, mask, 0.3)
+    assert_dropped(found, attention_weights(queries, keys, mask), 0.3)
+
+
+def inputs_of(module: nn.Module, run: Callable[[], object]) -> Tensor:
+    """The first argument that `module` gets during `run`."""
+    seen: list[Tensor] = []
+    hook = module.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    run()
+    hook.remove()
+    return seen[0]
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_dropout_is_of_the_embedding_sums(stack: str) -> None:
+    config = replace(CONFIG, d_model=64)
+    given = ids(30, 20), mask_of(*[20] * 30), ids(30, 20, seed=5)
+    plain, dropped, others = (
+        model_of(replace(config, **changed)).train()
+        for changed in ({}, {"dropout": 0.2}, {"attention_dropout": 0.2, "ffn_dropout": 0.2})
+    )
+    sums, found, untouched = (
+        inputs_of(model.get_submodule(stack)[0], lambda model=model: model(*given))
+        for model in (plain, dropped, others)
+    )
+    assert_dropped(found, sums, 0.2)
+    assert torch.equal(untouched, sums)
+
+
+@both_norms
+def test_dropout_is_of_the_sub_layers_output(norm: Any) -> None:
+    torch.manual_seed(1)
+    residual = Residual(replace(CONFIG, d_model=64, norm=norm, dropout=0.2)).train()
+    output, x = torch.randn(100, 64), torch.randn(100, 64)
+    if norm == "post":
+        summed = inputs_of(residual.norm, lambda: residual(x, lambda _: output))
+    else:
+        summed = residual(x, lambda _: output)
+    assert_dropped(summed - x, output, 0.2)
+
+
+def test_ffn_dropout_is_of_the_inner_activations() -> None:
+    torch.manual_seed(1)
+    network = FeedForward(replace(CONFIG, d_ff=64, dropout=0.9, ffn_dropout=0.2)).train()
+    with torch.no_grad():
+        network.w_1.bias += 10  # so that ReLU leaves no zero of its own
+    x = torch.randn(100, 8)
+    assert_dropped(inputs_of(network.w_2, lambda: network(x)), network.w_1(x), 0.2)
+
+
+# ---- what cannot be built ----------------------------------------------------------------------------------------
+
+
+def test_an_impossible_model_names_all_that_is_wrong() -> None:
+    with pytest.raises(UserError) as caught:
+        Transformer(ModelConfig(vocab_size=None, d_model=9, n_heads=2, positions="learned"))
+    for words in ("d_model=9 is not a multiple of model.n_heads=2", "needs model.max_positions", "vocab_size is None"):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"d_model": 9, "d_k": 3, "d_v": 3}, "even number"),
+        ({"max_positions": 5}, "no effect with sinusoids"),
+        ({"d_model": 2, "positions": "tensor2tensor"}, "d_model=2: .*tensor2tensor"),
+        ({"d_model": 9, "d_k": 3}, "is not a multiple"),
+    ],
+    ids=str,
+)
+def test_an_impossible_model_is_refused(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Transformer(replace(CONFIG, **changed))
+
+
+def test_an_odd_width_is_possible_with_learned_positions_and_given_heads() -> None:
+    model = model_of(replace(NARROW, d_model=9, positions="learned", max_positions=6))
+    assert model(ids(2, 6), mask_of(6, 4), ids(2, 5)).shape == (2, 5, 13)

@@ -1,0 +1,247 @@
+"""Recipes: every one is possible, pure and says whose it is; Table 3 is the paper's."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transduce.config.schema import Config, ModelConfig, keys, override, problems
+from transduce.errors import UserError
+from transduce.recipes import RECIPES, find_recipe, vaswani2017
+
+PRESETS = (
+    "vaswani2017-base",
+    "vaswani2017-big",
+    "vaswani2017-big-enfr",
+    "vaswani2017-parse",
+    "t2t2018-base",
+)
+OTHERS = ("demo", "small", "multi30k-tiny", "multi30k-raw")
+
+# What each row of Table 3 changes in the base model, as the table has it (d_k and d_v where they are derived, too).
+TABLE_3: dict[str, dict[str, Any]] = {
+    "base": {},
+    "h1": {"model.n_heads": 1},
+    "h4": {"model.n_heads": 4},
+    "h16": {"model.n_heads": 16},
+    "h32": {"model.n_heads": 32},
+    "dk16": {"model.d_k": 16, "model.d_v": 64},
+    "dk32": {"model.d_k": 32, "model.d_v": 64},
+    "n2": {"model.n_layers": 2},
+    "n4": {"model.n_layers": 4},
+    "n8": {"model.n_layers": 8},
+    "d256": {"model.d_model": 256},
+    "d1024": {"model.d_model": 1024},
+    "ff1024": {"model.d_ff": 1024},
+    "ff4096": {"model.d_ff": 4096},
+    "dropout0": {"model.dropout": 0.0},
+    "dropout0.2": {"model.dropout": 0.2},
+    "smoothing0": {"train.label_smoothing": 0.0},
+    "smoothing0.2": {"train.label_smoothing": 0.2},
+    "learned": {"model.positions": "learned", "model.max_positions": 1024},
+    "big": {
+        "model.d_model": 1024,
+        "model.d_ff": 4096,
+        "model.n_heads": 16,
+        "model.dropout": 0.3,
+        "train.max_steps": 300_000,
+    },
+}
+HEAD_WIDTHS = {
+    "h1": 512,
+    "h4": 128,
+    "h16": 32,
+    "h32": 16,
+    "d256": 32,
+    "d1024": 128,
+    "big": 64,
+}  # d_k = d_v, columns 5, 6
+HOW_OFTEN = ("train.checkpoint_every_steps", "train.evaluate_every_steps", "train.keep_checkpoints")
+
+
+def values(config: Config) -> dict[str, Any]:
+    return {name: getattr(getattr(config, name.split(".")[0]), name.split(".")[1]) for name in keys()}
+
+
+def test_the_names_are_all_here() -> None:
+    rows = {f"{scale}-table3-{row}" for row in TABLE_3 for scale in ("vaswani2017", "small")}
+    rivals = {f"small-table2-{row}" for row in ("transformer", "recurrent", "convolutional")}
+    assert set(RECIPES) == {*PRESETS, *OTHERS, *rivals, *rows}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_possible_and_pure(name: str) -> None:
+    config = find_recipe(name)()
+    assert problems(config) == []
+    assert config == RECIPES[name]()
+    assert config.model.vocab_size is None  # the tokenizer's
+    assert override(config, ["train.seed=2"]) == dataclasses.replace(
+        config, train=dataclasses.replace(config.train, seed=2)
+    )
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_a_row_of_table_3_changes_what_the_table_says(row: str) -> None:
+    base, config = values(vaswani2017.base()), values(RECIPES[f"vaswani2017-table3-{row}"]())
+    assert config["train.use"] == "last"  # "without checkpoint averaging"
+    changed = {name: value for name, value in config.items() if value != base[name] and name not in HOW_OFTEN}
+    del changed["train.use"]
+    changed.pop("train.average_checkpoints", None)  # unused
+    assert changed == TABLE_3[row]
+    if row in HEAD_WIDTHS:
+        assert (config["model.d_k"], config["model.d_v"]) == (None, None)
+        assert config["model.d_model"] // config["model.n_heads"] == HEAD_WIDTHS[row]
+
+
+def test_the_base_model_is_the_papers() -> None:
+    config = vaswani2017.base()
+    assert dataclasses.replace(config.model, vocab_size=37_000) == ModelConfig()
+    assert (config.data.vocab_size, config.data.batch_tokens, config.data.tokenizer) == (37_000, 25_000, "bpe")
+    assert (config.train.max_steps, config.train.use, config.train.average_checkpoints) == (100_000, "average", 5)
+
+
+def test_the_big_models_are_the_papers() -> None:
+    big, enfr = vaswani2017.big(), vaswani2017.big_enfr()
+    assert (big.model.d_model, big.model.d_ff, big.model.n_heads, big.model.dropout) == (1024, 4096, 16, 0.3)
+    assert (big.train.max_steps, big.train.average_checkpoints, big.model.n_layers) == (300_000, 20, 6)
+    assert enfr.model == dataclasses.replace(big.model, dropout=0.1)
+    assert (enfr.data.tokenizer, enfr.data.vocab_size, enfr.train) == ("wordpiece", 32_000, big.train)
+
+
+def test_the_parsing_model_is_the_papers() -> None:
+    config = vaswani2017.parse()
+    assert (config.model.n_layers, config.model.d_model, config.data.vocab_size) == (4, 1024, 16_000)
+    search = config.search
+    assert (search.beam_size, search.alpha, search.max_extra_tokens) == (21, 0.3, 300)
+
+
+def test_t2t2018_differs_from_the_paper_where_its_code_does() -> None:
+    base, config = values(vaswani2017.base()), values(RECIPES["t2t2018-base"]())
+    assert {name: value for name, value in config.items() if value != base[name]} == {
+        "model.norm": "pre",
+        "model.attention_bias": False,
+        "model.attention_dropout": 0.1,
+        "model.ffn_dropout": 0.1,
+        "model.positions": "tensor2tensor",
+        "train.lr_factor": 2.0,
+        "train.warmup_steps": 8_000,
+        "train.adam_beta2": 0.997,
+    }
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_presets_docstring_says_whose_choice_is_whose(name: str) -> None:
+    text = " ".join((RECIPES[name].__doc__ or "").split())
+    assert "The paper fixes:" in text and "We chose:" in text
+    assert "The code does" in text or "The 2017 code" in text
+
+
+def test_every_recipe_but_the_rows_has_a_docstring() -> None:
+    assert all(RECIPES[name].__doc__ for name in (*PRESETS, *OTHERS))
+
+
+# ---- finding one -------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_name_gets_the_nearest_and_all() -> None:
+    with pytest.raises(
+        UserError, match="no recipe is called 'vaswani-base'; did you mean 'vaswani2017-base'?"
+    ) as caught:
+        find_recipe("vaswani-base")
+    assert all(name in str(caught.value) for name in RECIPES)
+    for name in ("", "zzzz", "Base"):
+        with pytest.raises(UserError, match="no recipe is called"):
+            find_recipe(name)
+
+
+OWN = """
+from dataclasses import replace
+
+from transduce.config.schema import Config, TrainConfig
+from transduce.recipes.vaswani2017 import base
+
+SEED = 7
+
+
+def mine():
+    return replace(base(), train=TrainConfig(seed=SEED))
+
+
+def impossible():
+    return Config(train=TrainConfig(max_steps=0))
+
+
+def lookup():
+    return {}["a key of my own"]
+
+
+def needs(argument):
+    return Config()
+
+
+def leaves():
+    raise SystemExit(0)
+
+
+def other():
+    return {"train": 1}
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "my recipes.py"
+    path.write_text(OWN, encoding="utf-8")
+    return path
+
+
+def test_a_function_of_the_users_own(own: Path) -> None:
+    config = find_recipe(f"{own}:mine")()
+    assert config.train.seed == 7 and config.model == vaswani2017.base().model
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("absent", "defines no 'absent'"),
+        ("mini", "defines no 'mini'; did you mean 'mine'?"),
+        ("", "defines no ''"),
+        ("lookup", "failed: KeyError: 'a key of my own'"),
+        ("needs", "failed: TypeError"),
+        ("number", "failed: TypeError"),
+        ("leaves", "failed: SystemExit"),
+        ("other", "returned dict, expected transduce.Config"),
+    ],
+)
+def test_a_function_that_is_no_recipe(own: Path, function: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        find_recipe(f"{own}:{function}")
+    assert f"{own}:{function}" in str(caught.value) and words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("recipe.py", "def broken(:", "failed: SyntaxError"),
+        ("recipe.py", "import no_such_module_here", "failed: ModuleNotFoundError"),
+        ("recipe.py", b"\xff\xfe\x00", "failed: SyntaxError"),
+        ("recipe.txt", "x = 1", "is not a Python file; its name must end in .py"),
+        ("folder.py/x", "", "does not exist"),
+    ],
+)
+def test_a_file_that_holds_no_recipe(tmp_path: Path, name: str, text: str | bytes, words: str) -> None:
+    path = tmp_path / name
+    if path.parent == tmp_path:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError) as caught:
+        find_recipe(f"{path}:recipe")
+    assert str(path) in str(caught.value) and words in str(caught.value)
+
+
+def test_an_impossible_recipe_of_the_users_own_is_refused_when_it_is_used(own: Path) -> None:
+    with pytest.raises(UserError, match="train.max_steps=0: expected at least 1"):
+        override(find_recipe(f"{own}:impossible")(), [])

@@ -1,0 +1,269 @@
+"""Folders of files: there whole or not at all; whatever is damaged or foreign is refused by name."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from transduce.errors import UserError
+from transduce.storage.atomic_folder import (
+    Content,
+    check_folder,
+    decode_json,
+    encode_json,
+    read_folder,
+    remove_unfinished,
+    write_folder,
+)
+
+FILES: dict[str, Content] = {
+    "a.json": [b'{"x": 1}'],
+    "b.safetensors": [bytes(range(128)), memoryview(bytes(range(128, 256)))],
+    "README.md": [b"# A card\n"],
+}
+WHOLE = {name: b"".join(pieces) for name, pieces in FILES.items()}
+
+
+# ---- folders -----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_comes_back(tmp_path: Path) -> None:
+    write_folder(tmp_path / "deep" / "er" / "model", FILES)
+    assert read_folder(tmp_path / "deep" / "er" / "model") == {
+        name: content for name, content in WHOLE.items() if name != "README.md"
+    }
+    assert {path.name for path in (tmp_path / "deep" / "er" / "model").iterdir()} == {*FILES, "manifest.json"}
+    assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["model"]
+
+
+def test_an_older_folder_is_replaced_whole(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model", FILES)
+    write_folder(tmp_path / "model", {"c.json": [b"{}"]})
+    assert read_folder(tmp_path / "model") == {"c.json": b"{}"}
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_manifest_lists_size_and_hash_of_all_but_the_card(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model", FILES)
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_bytes())
+    assert manifest == {
+        "format_version": 1,
+        "files": {
+            name: {"size": len(WHOLE[name]), "sha256": hashlib.sha256(WHOLE[name]).hexdigest()}
+            for name in ("a.json", "b.safetensors")
+        },
+    }
+
+
+def test_the_card_may_be_edited_or_removed(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model", FILES)
+    (tmp_path / "model" / "README.md").write_text("other words", encoding="utf-8")
+    read_folder(tmp_path / "model")
+    (tmp_path / "model" / "README.md").unlink()
+    read_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("umask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
+def test_permissions_are_the_users(tmp_path: Path, umask: int, file_mode: int, folder_mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_folder(tmp_path / "model", FILES)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "model").stat().st_mode) == folder_mode
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()} == {file_mode}
+
+
+def test_every_file_is_on_the_disk_before_the_folder_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[str, str]] = []
+    real_fsync, real_rename = os.fsync, Path.rename
+
+    def fsync(descriptor: int) -> None:
+        events.append(("fsync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        real_fsync(descriptor)
+
+    def rename(self: Path, target: Path) -> Path:
+        events.append(("rename", target.name))
+        return real_rename(self, target)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc")
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    write_folder(tmp_path / "model", FILES)
+    place = events.index(("rename", "model"))
+    before = [name for kind, name in events[:place] if kind == "fsync"]
+    assert before[:-2] == list(FILES) and before[-2] == "manifest.json" and before[-1].startswith(".tmp-model-")
+    assert events[place + 1 :] == [("fsync", tmp_path.name)]
+
+
+# ---- damage ------------------------------------------------------------------------------------------------------
+
+
+def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = folder / "manifest.json"
+    content = decode_json(path.read_bytes())
+    path.write_bytes(encode_json(change(content) or content))
+
+
+def entry(content: bytes) -> dict[str, Any]:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_folder(tmp_path / "model", FILES)
+    return tmp_path / "model"
+
+
+def test_every_changed_byte_is_found(folder: Path) -> None:
+    for name in ("a.json", "b.safetensors"):
+        content = (folder / name).read_bytes()
+        for place in range(len(content)):
+            (folder / name).write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+            with pytest.raises(UserError, match=f"{name} differs from its manifest"):
+                read_folder(folder)
+        for damaged in (content[:-1], content + b"\0", b""):
+            (folder / name).write_bytes(damaged)
+            with pytest.raises(UserError, match=rf"{name} has {len(damaged)} bytes, expected {len(content)}"):
+                read_folder(folder)
+        (folder / name).unlink()
+        with pytest.raises(UserError, match=f"{name} is missing"):
+            read_folder(folder)
+        (folder / name).write_bytes(content)
+
+
+def test_every_changed_byte_of_the_manifest_is_found(folder: Path) -> None:
+    manifest = (folder / "manifest.json").read_bytes()
+    for place in range(len(manifest)):
+        for flip in (0x01, 0x10, 0x80):
+            damaged = manifest[:place] + bytes([manifest[place] ^ flip]) + manifest[place + 1 :]
+            (folder / "manifest.json").write_bytes(damaged)
+            with pytest.raises(UserError, match=re.escape(str(folder))):
+                check_folder(folder)
+    for damaged in (*(manifest[:length] for length in range(len(manifest))), manifest + b" ", manifest + b"{}"):
+        (folder / "manifest.json").write_bytes(damaged)
+        with pytest.raises(UserError, match="manifest.json is damaged"):
+            read_folder(folder)
+
+
+def test_reading_and_checking_refuse_the_same(folder: Path) -> None:
+    check_folder(folder)
+    (folder / "b.safetensors").write_bytes(WHOLE["b.safetensors"][::-1])
+    for look in (read_folder, check_folder):
+        with pytest.raises(UserError, match="b.safetensors differs from its manifest"):
+            look(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "[]", "{}", '{"format_version": 1}', '{"format_version": 1, "files": []}', "[" * 100_000, "\xff"]
+)
+def test_a_foreign_manifest(folder: Path, text: str) -> None:
+    (folder / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match="manifest.json is damaged"):
+        read_folder(folder)
+
+
+def test_another_format_version(folder: Path) -> None:
+    rewrite_manifest(folder, lambda content: {**content, "format_version": 2})
+    with pytest.raises(UserError, match="format version 2, this program reads 1"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../secret.json", "/etc/passwd", "sub/a.json", "a.pt", "a.bin", ".json", "a.json\n", "A.json", "", "a.json/"],
+)
+def test_a_manifest_can_name_only_files_of_ours(folder: Path, name: str) -> None:
+    (folder.parent / "secret.json").write_bytes(b"secret")
+    rewrite_manifest(folder, lambda content: content["files"].update({name: entry(b"secret")}))
+    with pytest.raises(UserError, match="which is not a file of a transduce folder"):
+        read_folder(folder)
+
+
+def test_a_link_is_not_followed(folder: Path) -> None:
+    (folder.parent / "secret.json").write_bytes(WHOLE["a.json"])
+    (folder / "a.json").unlink()
+    (folder / "a.json").symlink_to(folder.parent / "secret.json")
+    with pytest.raises(UserError, match="'a.json', which is not a file of a transduce folder"):
+        read_folder(folder)
+
+
+def test_a_folder_in_the_place_of_a_file(folder: Path) -> None:
+    (folder / "a.json").unlink()
+    (folder / "a.json").mkdir()
+    with pytest.raises(UserError, match="a.json is missing"):
+        read_folder(folder)
+
+
+def test_no_folder_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        read_folder(tmp_path / "absent")
+    with pytest.raises(UserError, match="not a folder written by transduce"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"a": 1, "a": 1}', b'{"a":1}', b"[1,\n  2\n]", b"1 ", b"1e0", b"[" * 100_000, b"\xff"]
+)
+def test_json_has_one_form(text: bytes) -> None:
+    for content in ({"a": [1, 2.5, None, "ü\u2028"], "b": {}}, [], "x", 0.1):
+        assert decode_json(encode_json(content)) == content
+    with pytest.raises(ValueError, match="^(?!.*Traceback)"):
+        decode_json(text)
+
+
+# ---- room, and what an interruption leaves -----------------------------------------------------------------------
+
+
+class Usage(NamedTuple):
+    """What `shutil.disk_usage` tells, as far as we ask."""
+
+    free: int
+
+
+@pytest.mark.parametrize(("free", "enough"), [(150, True), (149, False), (0, False)])
+def test_what_has_no_room_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, enough: bool
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(free))
+    files: dict[str, Content] = {"a.json": [bytes(40), bytes(10)], "b.safetensors": [bytes(50)]}
+    if enough:
+        write_folder(tmp_path / "model", files)
+        return
+    with pytest.raises(OSError, match=f"150 bytes needed, {free} free") as caught:
+        write_folder(tmp_path / "model", files)
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(tmp_path / "model")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_an_interruption_left_is_removed(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model", FILES)
+    for name in (".tmp-model-12", ".tmp-old-model-12"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").touch()
+    (tmp_path / ".tmp-config.json").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".tmp-link").symlink_to(tmp_path / "elsewhere")
+    remove_unfinished(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "model"]
+    check_folder(tmp_path / "model")
+
+
+def test_a_folder_that_was_moved_away_for_a_new_one_comes_back(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a-model-7", FILES)
+    (tmp_path / "a-model-7").rename(tmp_path / ".tmp-old-a-model-7-12")
+    (tmp_path / ".tmp-a-model-7-12").mkdir()
+    remove_unfinished(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a-model-7"]
+    check_folder(tmp_path / "a-model-7")

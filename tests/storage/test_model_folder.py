@@ -1,0 +1,239 @@
+"""Model folders: what was saved comes back; what does not belong together, or is none of ours, is refused by name."""
+
+import ast
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import transduce
+from transduce.config.schema import Config, DataConfig, ModelConfig, to_json
+from transduce.data.tokenizer import Tokenizer
+from transduce.errors import UserError
+from transduce.model.transformer import Transformer
+from transduce.storage import checkpoints as checkpoint_module
+from transduce.storage.atomic_folder import write_folder
+from transduce.storage.checkpoints import Checkpoint, load_model, save_checkpoint, save_model, set_weights, weights
+
+# ---- models ------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Tiny:
+    """A model and what belongs to it, unsaved."""
+
+    model: Transformer
+    config: Config
+    tokenizer: Tokenizer
+
+    def save(self, path: Path) -> Path:
+        save_model(path, weights(self.model), self.config, self.tokenizer, "# A card\n")
+        return path
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.learn(["a dog runs and a cat runs"] * 2, vocab_size=300)
+
+
+@pytest.fixture
+def tiny(tokenizer: Tokenizer) -> Iterator[Tiny]:
+    torch.manual_seed(1)
+    model = ModelConfig(vocab_size=tokenizer.vocab_size, d_model=8, n_layers=2, n_heads=2, d_ff=16)
+    yield Tiny(Transformer(model), Config(model=model, data=DataConfig(vocab_size=300)), tokenizer)
+
+
+@pytest.fixture
+def saved(tiny: Tiny, tmp_path: Path) -> Path:
+    return tiny.save(tmp_path / "model")
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_model_comes_back(tiny: Tiny, saved: Path) -> None:
+    names = {"model.safetensors", "config.json", "tokenizer.json", "README.md", "manifest.json"}
+    assert {path.name for path in saved.iterdir()} == names
+    loaded = load_model(saved)
+    assert loaded.config == tiny.config and loaded.tokenizer.to_json() == tiny.tokenizer.to_json()
+    assert equal(weights(loaded.model), weights(tiny.model))
+    assert not loaded.model.training
+    src = torch.tensor([[5, 6, 7]])
+    mask = torch.ones_like(src, dtype=torch.bool)
+    assert torch.equal(loaded.model(src, mask, src), tiny.model.eval()(src, mask, src))
+
+
+def test_a_model_moved_and_linked_still_loads(saved: Path, tmp_path: Path) -> None:
+    moved = saved.rename(tmp_path / "moved")
+    (tmp_path / "link").symlink_to(moved)
+    load_model(tmp_path / "link")
+
+
+def test_every_file_of_a_model_is_checked(saved: Path) -> None:
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        content = (saved / name).read_bytes()
+        (saved / name).write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        with pytest.raises(UserError, match=f"{name} differs from its manifest"):
+            load_model(saved)
+        (saved / name).write_bytes(content)
+    load_model(saved)
+
+
+def replace_file(folder: Path, name: str, content: bytes | None) -> None:
+    """Put other content into a folder and its manifest, as a forger would."""
+    files = {path.name: [path.read_bytes()] for path in folder.iterdir() if path.name != "manifest.json"}
+    if content is None:
+        del files[name]
+    else:
+        files[name] = [content]
+    shutil.rmtree(folder)
+    write_folder(folder, files)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_model_without_one_of_its_files(saved: Path, name: str) -> None:
+    replace_file(saved, name, None)
+    with pytest.raises(UserError, match=f"is not a model folder: it has no {name}"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b"null", b"[" * 100_000, b"\x80\x04\x95"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_forged_file_is_a_user_error(saved: Path, name: str, content: bytes) -> None:
+    replace_file(saved, name, content)
+    with pytest.raises(UserError, match=name):
+        load_model(saved)
+
+
+def test_the_tokenizer_of_another_model(saved: Path) -> None:
+    other = Tokenizer.learn(["another text with other letters: xyz"] * 2, vocab_size=310)
+    other.save(saved / "tokenizer.json")
+    with pytest.raises(UserError, match="tokenizer.json"):
+        load_model(saved)
+    replace_file(saved, "tokenizer.json", other.to_json().encode())
+    with pytest.raises(UserError, match=f"embedding rows but its tokenizer {other.vocab_size} pieces"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"d_model": 10**6},
+        {"d_ff": 10**6},
+        {"n_layers": 10**4},
+        {"n_heads": 1, "d_k": 10**6},
+        {"n_heads": 10**4, "d_k": 4, "d_v": 4},
+        {"positions": "learned", "max_positions": 10**6},
+        {"d_model": 16},
+        {"n_layers": 3},
+        {"n_heads": 4},
+        {"d_ff": 4096},
+        {"norm": "pre"},
+        {"tie_src_tgt": False},
+        {"attention_bias": False},
+    ],
+)
+def test_a_configuration_of_another_size_is_refused_at_once(tiny: Tiny, saved: Path, sizes: dict[str, Any]) -> None:
+    model = dataclasses.replace(tiny.config.model, **sizes)
+    replace_file(saved, "config.json", to_json(dataclasses.replace(tiny.config, model=model)).encode())
+    if sizes == {"n_heads": 4}:  # the one that no shape betrays
+        load_model(saved)
+        return
+    started_at = time.monotonic()
+    with pytest.raises(UserError, match="does not fit its configuration"):
+        load_model(saved)
+    assert time.monotonic() - started_at < 2
+
+
+def test_weights_that_are_not_finite_are_not_loaded(tiny: Tiny, tmp_path: Path) -> None:
+    with torch.no_grad():
+        tiny.model.src_embedding.weight[3, 3] = float("nan")
+    with pytest.raises(UserError, match="src_embedding.weight holds values that are not finite"):
+        load_model(tiny.save(tmp_path / "model"))
+
+
+def test_other_folders_are_told_from_models(tiny: Tiny, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    path = save_checkpoint(run, Checkpoint({}, {}, None, {"step": 5}))
+    with pytest.raises(UserError, match="run is a run that has no model yet"):
+        load_model(run)
+    tiny.save(run / "model")
+    with pytest.raises(UserError, match=f"run is a run, not a model; give {run / 'model'}"):
+        load_model(run)
+    with pytest.raises(UserError, match=f"is a checkpoint, not a model; make one: transduce average {run} --last 1"):
+        load_model(path)
+    with pytest.raises(UserError, match="no such folder; expected a model folder"):
+        load_model(tmp_path / "absent")
+    with pytest.raises(UserError, match="not a folder written by transduce"):
+        load_model(tmp_path)
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------
+
+
+def test_weights_are_copies(tiny: Tiny) -> None:
+    taken = weights(tiny.model)
+    before = taken["src_embedding.weight"].clone()
+    with torch.no_grad():
+        tiny.model.src_embedding.weight.add_(1)
+    assert torch.equal(taken["src_embedding.weight"], before)
+    set_weights(tiny.model, taken, "here")
+    assert equal(weights(tiny.model), taken)
+    assert "output.weight" not in taken and "tgt_embedding.weight" not in taken  # tied: there once
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("encoder_extra.weight", torch.zeros(1), "encoder_extra.weight is in only one of them"),
+        ("src_embedding.weight", None, "src_embedding.weight is in only one of them"),
+        ("src_embedding.weight", torch.zeros(2, 2), r"src_embedding.weight has the shape \(2, 2\), expected"),
+        (
+            "encoder.0.feed_forward.w_1.bias",
+            torch.full((16,), float("nan")),
+            "w_1.bias holds values that are not finite",
+        ),
+        (
+            "encoder.0.feed_forward.w_1.bias",
+            torch.full((16,), float("inf")),
+            "w_1.bias holds values that are not finite",
+        ),
+        ("encoder.0.feed_forward.w_1.bias", torch.ones(16, dtype=torch.int64), "w_1.bias holds torch.int64"),
+    ],
+)
+def test_weights_that_do_not_fit_change_nothing(tiny: Tiny, name: str, value: Tensor | None, words: str) -> None:
+    before = weights(tiny.model)
+    given = {key: torch.zeros_like(tensor) for key, tensor in before.items()}
+    if value is None:
+        del given[name]
+    else:
+        given[name] = value
+    with pytest.raises(UserError, match=words):
+        set_weights(tiny.model, given, "here")
+    assert equal(weights(tiny.model), before)
+
+
+# ---- no pickle ---------------------------------------------------------------------------------------------------
+
+
+def test_nothing_in_the_package_reads_pickles_or_runs_text() -> None:
+    modules = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    calls = {"torch.load", "torch.jit.load", "np.load", "numpy.load", "eval", "exec", "pickle.loads", "torch.save"}
+    package = Path(transduce.__file__).parent
+    files = sorted(package.rglob("*.py"))
+    assert Path(checkpoint_module.__file__) in files
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not modules & {alias.name.split(".")[0] for alias in node.names}, file
+            elif isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] not in modules, file
+            elif isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in calls, f"{file}:{node.lineno}"

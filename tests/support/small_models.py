@@ -1,0 +1,88 @@
+"""Tiny models, ids and masks for the tests of the model; float64, so that an error of one part in 10^10 shows."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from support import reference
+from transduce.config.schema import ModelConfig
+from transduce.model.transformer import Transformer
+
+CONFIG = ModelConfig(vocab_size=13, d_model=8, n_layers=2, n_heads=2, d_ff=12, dropout=0.0)
+NARROW = replace(CONFIG, d_k=3, d_v=5)  # neither is d_model / n_heads
+both_norms = pytest.mark.parametrize("norm", ["post", "pre"])
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+all_configs = pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(replace(base, norm=norm), id=f"{norm}-{name}")
+        for (name, base), norm in product({"plain": CONFIG, "narrow": NARROW}.items(), ("post", "pre"))
+    ],
+)
+
+
+def disturb(module: nn.Module) -> None:
+    """Give biases and gains, which begin at 0 and 1, values of their own, so that leaving one out would show."""
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.dim() == 1:
+                weight += 0.3 * torch.randn_like(weight)
+
+
+def model_of(config: ModelConfig, dtype: torch.dtype = torch.float64) -> Transformer:
+    torch.manual_seed(1)
+    model = Transformer(config).eval()
+    disturb(model)
+    return model.to(dtype)
+
+
+def ids(*shape: int, seed: int = 2) -> Tensor:
+    return torch.randint(4, 13, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mask_of(*lengths: int, width: int | None = None) -> Tensor:
+    """True where a sentence of each of these lengths has tokens, (B,S)."""
+    return torch.arange(width or max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+def noise(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(3)).requires_grad_()
+
+
+def causal(length: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def listed(module: nn.Module) -> reference.Weights:
+    return {name: value.tolist() for name, value in module.state_dict().items()}
+
+
+# ---- a search ----------------------------------------------------------------------------------------------------
+
+SRC, SRC_MASK = torch.randint(4, 13, (3, 7), generator=torch.Generator().manual_seed(1)), mask_of(7, 3, 5)
+
+
+def logits_of_a_search(model: Transformer, other: Any) -> tuple[Tensor, Tensor]:
+    """What a model and one with its interface say, step by step, while rows are repeated, permuted and dropped."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.inference_mode():
+        cache = model.start(model.encode(SRC, SRC_MASK), SRC_MASK)
+        others = other.start(other.encode(SRC, SRC_MASK), SRC_MASK)
+        said: list[tuple[Tensor, Tensor]] = []
+        stay = torch.arange(3)
+        rows = stay.repeat_interleave(2)
+        for step in range(20):
+            cache, others = cache.select(rows, stay), others.select(rows, stay)
+            assert others.length == cache.length == step
+            ids = torch.randint(13, (len(rows),), generator=generator)
+            expected, cache = model.decode_step(ids, cache)
+            found, others = other.decode_step(ids, others)
+            said.append((expected, found))
+            stay = torch.tensor([0, 2]) if step == 7 else torch.arange(len(stay))
+            beams = torch.randint(2, (len(stay), 2), generator=generator)
+            rows = (2 * stay[:, None] + beams).flatten()
+    return torch.cat([expected for expected, _ in said]), torch.cat([found for _, found in said])

@@ -1,0 +1,399 @@
+"""A disk that is full, broken or read-only: what was saved before still loads, the message says what was needed where,
+training goes on while it can, and the exit code is 3."""
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from support.killing import AVERAGE, Texts, write_texts
+from support.toy_task import ROOT, Finished
+
+from transduce.storage import checkpoints as checkpoint
+from transduce.storage.atomic_folder import check_folder, read_folder, remove_unfinished, write_file, write_folder
+from transduce.storage.checkpoints import (
+    Checkpoint,
+    checkpoints,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+    step_of,
+)
+from transduce.storage.run_log import Log, read_log
+from transduce.train import train
+
+ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EFBIG]
+
+# ---- a failure at every point of a save --------------------------------------------------------------------------
+
+
+class Disk:
+    """Counts what is asked of the disk, and fails one of the calls; a write is done by half before it fails."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, fail_at: int | None = None, code: int = 0) -> None:
+        self.calls: list[str] = []
+        self.fail_at, self.code = fail_at, code
+        asked = [(os, "fsync"), (os, "open"), (Path, "open"), (Path, "mkdir"), (Path, "rename"), (Path, "replace")]
+        for owner, name in [*asked, (shutil, "disk_usage")]:
+            patch.setattr(owner, name, self.faulty(name, vars(owner)[name]))
+
+    def faulty(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.count(name)
+            result = real(*args, **kwargs)
+            return FaultyFile(self, result) if name == "open" and "wb" in args else result
+
+        return call
+
+    def count(self, name: str) -> None:
+        self.calls.append(name)
+        if len(self.calls) - 1 == self.fail_at:
+            raise OSError(self.code, os.strerror(self.code))
+
+
+class FaultyFile:
+    """A file on such a disk."""
+
+    def __init__(self, disk: Disk, file: Any) -> None:
+        self.disk, self.file = disk, file
+        self.fileno = file.fileno
+
+    def __enter__(self) -> "FaultyFile":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.file.close()
+
+    def write(self, content: bytes) -> None:
+        self.file.write(content[: len(content) // 2])
+        self.disk.count("write")
+        self.file.write(content[len(content) // 2 :])
+
+    def flush(self) -> None:
+        self.disk.count("flush")
+        self.file.flush()
+
+
+def a_checkpoint(step: int) -> Checkpoint:
+    generator = torch.Generator().manual_seed(step)
+    tensors = {name: torch.randn(30, generator=generator) for name in ("w", "b", "v")}
+    moments = {f"{m}/{name}": value**2 for m in ("exp_avg", "exp_avg_sq") for name, value in tensors.items()}
+    return Checkpoint(tensors, moments, tensors, {"step": step})
+
+
+def points_of(act: Callable[[], object]) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
+        act()
+    return disk.calls
+
+
+def problem_at(point: int, code: int, act: Callable[[], object]) -> OSError:
+    with pytest.MonkeyPatch.context() as patch:
+        Disk(patch, point, code)
+        with pytest.raises(OSError) as caught:
+            act()
+    assert caught.value.errno == code
+    return caught.value
+
+
+def test_a_save_has_so_many_points(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, a_checkpoint(5))
+    calls = points_of(lambda: save_checkpoint(tmp_path, a_checkpoint(10)))
+    assert len(calls) >= 40
+    assert calls.count("mkdir") == 2 and calls.count("rename") == 1 and calls.count("disk_usage") == 1
+    assert calls.count("open") == 5 + 2 and calls.count("fsync") == 5 + 2 and calls.count("write") > 5
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+def test_a_save_that_fails_at_any_point_leaves_the_checkpoints_before_it(tmp_path: Path, code: int) -> None:
+    first = save_checkpoint(tmp_path, a_checkpoint(5))
+    save_checkpoint(tmp_path / "counted", a_checkpoint(5))
+    calls = points_of(lambda: save_checkpoint(tmp_path / "counted", a_checkpoint(10)))
+    for point, name in enumerate(calls):
+        problem = problem_at(point, code, lambda: save_checkpoint(tmp_path, a_checkpoint(10)))
+        after = checkpoints(tmp_path)
+        assert after[0] == first and not [*tmp_path.glob("checkpoints/.tmp-*")], (point, name)
+        if name in ("write", "flush"):
+            assert str(tmp_path) in problem.filename and " bytes" in problem.strerror, (point, name)
+        for path in after:  # a name that could not be made durable may be there
+            assert load_checkpoint(path).weights["w"].equal(a_checkpoint(step_of(path)).weights["w"])
+        assert len(after) == 1 or point >= calls.index("rename")
+        second = save_checkpoint(tmp_path, a_checkpoint(10)) if len(after) == 1 else after[1]
+        assert newest_checkpoint(tmp_path) == (second, [])
+        shutil.rmtree(second)
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+def test_a_model_that_cannot_be_replaced_stays(tmp_path: Path, code: int) -> None:
+    old, new = {"old.json": [b"{}"]}, {"new.json": [b"{}"], "b.safetensors": [bytes(9), bytes(9)]}
+    path = tmp_path / "model"
+    write_folder(path, old)
+    calls = points_of(lambda: write_folder(tmp_path / "model", new))
+    for point in range(len(calls)):
+        write_folder(path, old)
+        with pytest.MonkeyPatch.context() as patch:
+            Disk(patch, point, code)
+            try:
+                write_folder(path, new)
+            except OSError as problem:
+                assert problem.errno == code
+        assert [*read_folder(path)] in ([*old], [*new])
+        remove_unfinished(tmp_path)
+        assert [left.name for left in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path, code: int) -> None:
+    path = tmp_path / "config.json"
+    write_file(path, b"old")
+    calls = points_of(lambda: write_file(tmp_path / "config.json", b"old"))
+    for point, name in enumerate(calls):
+        problem = problem_at(point, code, lambda: write_file(path, b"new"))
+        assert path.read_bytes() == (b"new" if point > calls.index("replace") else b"old")
+        if name == "write":
+            assert problem.filename == str(tmp_path / ".tmp-config.json") and "writing 3 bytes" in problem.strerror
+        write_file(path, b"old")
+
+
+# ---- the log -----------------------------------------------------------------------------------------------------
+
+
+def test_reports_that_found_no_room_are_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every number of bytes that the disk may have taken of them."""
+    for room in range(60):
+        run = tmp_path / str(room)
+        run.mkdir()
+        log = Log(run, 0)
+        log.report(1, {"loss": 1.5})
+        log.file = FullAfter(log.file, room)
+        for step in (2, 3):
+            log.report(step, {"loss": step / 2})
+        if log.pending:
+            with pytest.raises(OSError, match=f"writing {len(log.pending)} bytes") as caught:
+                log.sync()
+            assert caught.value.filename == str(run / "log.jsonl")
+        log.file.room = 10_000
+        log.report(4, {"loss": 2.0})
+        log.sync()
+        log.close()
+        assert read_log(run) == [
+            {"step": step, "loss": loss} for step, loss in zip((1, 2, 3, 4), (1.5, 1.0, 1.5, 2.0), strict=True)
+        ]
+
+
+class FullAfter:
+    """A file on a disk that has room for so many bytes more."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self.file, self.room = file, room
+        self.name, self.fileno, self.close = file.name, file.fileno, file.close
+
+    def write(self, content: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = self.file.write(content[: self.room])
+        self.room -= written
+        return written
+
+
+# ---- training ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out)
+    return out
+
+
+class FailingSaves:
+    """Makes some of the saves of checkpoints fail, as a full disk does."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, steps: set[int]) -> None:
+        self.tried: list[int] = []
+
+        def write(path: Path, files: Any) -> None:
+            step = int(path.name.removeprefix("step-")) if path.name.startswith("step-") else None
+            if step is not None:
+                self.tried.append(step)
+            if step in steps:
+                raise OSError(errno.ENOSPC, "No space left on device: 300 bytes needed, 7 free", str(path))
+            write_folder(path, files)
+
+        patch.setattr(checkpoint, "write_folder", write)
+
+
+def test_training_goes_on_without_two_saves_in_a_row(
+    texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Saves are due at 6, 9 (best so far), 12, 18, 24, 30 and 32; the mean is that of the last three."""
+    saves = FailingSaves(monkeypatch, {6, 9, 18})
+    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=tmp_path / "run")
+    assert saves.tried[:3] == [6, 9, 12]
+    whole = (undisturbed / "model" / "model.safetensors").read_bytes()
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == whole
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("not saved")]
+    place = tmp_path / "run" / "checkpoints" / "step-00000006"
+    assert said[0].startswith("not saved at step 6: [Errno 28] No space left on device: 300 bytes needed, 7 free: ")
+    assert repr(str(place)) in said[0] and len(said) == 3  # 18 is the best so far and due besides: it is tried once
+
+
+def test_three_failed_saves_in_a_row_end_the_run_and_it_goes_on_later(
+    texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        saves = FailingSaves(patch, set(range(10, 33)))
+        with pytest.raises(OSError, match="300 bytes needed, 7 free"):
+            train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out)
+    assert len([step for step in saves.tried if step >= 10]) == 3
+    assert [step_of(path) for path in checkpoints(out)] == [6, 9]
+    for path in checkpoints(out):
+        check_folder(path)
+    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out, resume=True)
+    whole = (undisturbed / "model" / "model.safetensors").read_bytes()
+    assert (out / "model" / "model.safetensors").read_bytes() == whole
+
+
+def test_a_last_save_that_fails_ends_the_run_without_a_model(
+    texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        FailingSaves(patch, {32})
+        with pytest.raises(OSError, match="7 free"):
+            train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out)
+    assert not (out / "model").exists()
+    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out, resume=True)
+    whole = (undisturbed / "model" / "model.safetensors").read_bytes()
+    assert (out / "model" / "model.safetensors").read_bytes() == whole
+
+
+def test_the_best_that_could_not_be_saved_is_told(
+    texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = replace(AVERAGE, train=replace(AVERAGE.train, use="best", max_steps=12, checkpoint_every_steps=5))
+    FailingSaves(monkeypatch, {9})
+    train(config, train=texts["train"], valid=texts["valid"], out=tmp_path / "run")
+    card = (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
+    assert "step-00000012, for the best one, step-00000009, is damaged or could not be saved" in " ".join(card.split())
+
+
+# ---- real disks --------------------------------------------------------------------------------------------------
+
+
+def train_command(texts: Texts, folder: Path, out: Path, *more: str) -> list[str]:
+    recipe = folder / "recipe.py"
+    recipe.write_text("from killing import AVERAGE\n\n\ndef recipe():\n    return AVERAGE\n", encoding="utf-8")
+    parts = ["train", "--recipe", f"{recipe}:recipe", "--train", *map(str, texts["train"])]
+    return [*parts, "--valid", *map(str, texts["valid"]), "--out", str(out), *more]
+
+
+def run_train(*command: str, before: str = "true") -> Finished:
+    """`transduce COMMAND` in a shell that does something `before`."""
+    found = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    shell = ["bash", "-c", f'{before} && exec "$@"', "bash", sys.executable, "-m", "transduce", *command]
+    done = subprocess.run(shell, capture_output=True, env={**os.environ, "PYTHONPATH": found}, timeout=120)
+    return Finished(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 10 MB of its own, where root may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = shutil.which("mount") and os.geteuid() == 0
+    if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", place]).returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+class Plenty(NamedTuple):
+    """A `disk_usage` that promises too much."""
+
+    free: int = 1 << 40
+
+
+def leave_free(place: Path, size: int) -> Path:
+    """Fill a file system up to `size` bytes."""
+    ballast = place / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(place).free - size)
+    return ballast
+
+
+@pytest.mark.parametrize("free", [0, 1 << 12, 1 << 16, 1 << 19, 1_200_000])
+def test_a_full_disk_leaves_the_checkpoint_before(small_disk: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """Also where the room that was there when it was asked for has gone to others in the meantime."""
+    first = save_checkpoint(small_disk, a_checkpoint(5))
+    big = replace(a_checkpoint(10), weights={"w": torch.zeros(300_000)})  # 1.2 MB
+    ballast = leave_free(small_disk, free)
+    with pytest.raises(OSError, match=r"No space left on device: 1,80[0-9],[0-9]{3} bytes needed, [0-9,]+ free"):
+        save_checkpoint(small_disk, big)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: Plenty())
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            save_checkpoint(small_disk, big)
+    assert caught.value.errno == errno.ENOSPC and str(small_disk) in str(caught.value.filename)
+    assert newest_checkpoint(small_disk) == (first, []) and load_checkpoint(first).state == {"step": 5}
+    ballast.unlink()
+    second = save_checkpoint(small_disk, big)
+    assert newest_checkpoint(small_disk) == (second, [])
+
+
+def test_a_read_only_disk_leaves_what_is_there(small_disk: Path, texts: Texts, tmp_path: Path) -> None:
+    out = small_disk / "run"
+    config = replace(AVERAGE, train=replace(AVERAGE.train, max_steps=6))
+    train(config, train=texts["train"], valid=texts["valid"], out=out)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(OSError, match="Read-only file system") as caught:
+        save_checkpoint(out, a_checkpoint(9))
+    assert str(out) in str(caught.value.filename)
+    done = run_train(*train_command(texts, tmp_path, out, "--resume", "--allow-change", "train.max_steps"))
+    assert done.code == 3 and f"transduce: {out}" in done.err and "Read-only file system" in done.err, done.err
+    assert newest_checkpoint(out) == (out / "checkpoints" / "step-00000006", [])
+
+
+def test_a_disk_that_fills_up_ends_the_command_with_3_and_the_run_goes_on(
+    small_disk: Path, texts: Texts, tmp_path: Path
+) -> None:
+    """Each checkpoint has some 180 kB, and there is room for three."""
+    out = small_disk / "run"
+    ballast = leave_free(small_disk, 700_000)
+    done = run_train(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9"))
+    assert done.code == 3, done.err
+    said = [line for line in done.err.splitlines() if line.startswith("not saved at step")]
+    last = done.err.splitlines()[-1]
+    assert len(said) == 2 and last.startswith(f"transduce: {out}/checkpoints/step-"), done.err
+    assert re.search(r"No space left on device: [0-9,]+ bytes needed, [0-9,]+ free; make room there", last)
+    newest = newest_checkpoint(out)
+    assert newest is not None and newest[1] == [] and load_checkpoint(newest[0]).state["step"] == step_of(newest[0])
+    ballast.unlink()
+    done = run_train(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9", "--resume"))
+    assert done.code == 0, done.err
+    check_folder(out / "model")
+
+
+def test_a_limit_on_the_size_of_files(texts: Texts, tmp_path: Path) -> None:
+    """`ulimit -f`: any file of more than 40 kB fails with EFBIG, as the second moments do."""
+    out = tmp_path / "run"
+    done = run_train(*train_command(texts, tmp_path, out), before="ulimit -f 40")
+    assert done.code == 3, done.err
+    last = done.err.splitlines()[-1]
+    assert re.search(r"/checkpoints/\S*\.safetensors: File too large, writing [0-9,]+ bytes", last), done.err
+    assert checkpoints(out) == [] and not [*(out / "checkpoints").iterdir()]

@@ -1,0 +1,219 @@
+"""Files that changed on the disk: every change is found, nothing crashes, and an older checkpoint takes over."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.killing import AVERAGE, Texts, write_texts
+
+from transduce.config.schema import from_json, to_json
+from transduce.data.corpora import Corpus
+from transduce.data.token_store import TokenStore, open_store
+from transduce.data.tokenizer import Tokenizer
+from transduce.errors import UserError
+from transduce.storage.checkpoints import checkpoints, load_model
+from transduce.storage.run_folder import average_run, claim, find_run, run_tokenizer
+from transduce.train import train
+
+# ---- what happens to a file --------------------------------------------------------------------------------------
+
+Change = Callable[[bytes, random.Random], bytes | None]
+
+
+def truncated(content: bytes, rng: random.Random) -> bytes:
+    return content[: rng.randrange(len(content))]
+
+
+def one_bit(content: bytes, rng: random.Random) -> bytes:
+    place = rng.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+
+
+def eight_bytes(content: bytes, rng: random.Random) -> bytes:
+    place = rng.randrange(len(content))
+    return (content[:place] + rng.randbytes(8) + content[place + 8 :])[: len(content)]
+
+
+def zero_page(content: bytes, rng: random.Random) -> bytes:
+    place = rng.randrange(len(content)) // 4096 * 4096
+    page = content[place : place + 4096]
+    return content[:place] + bytes(len(page)) + content[place + 4096 :]
+
+
+def longer(content: bytes, rng: random.Random) -> bytes:
+    return content + rng.randbytes(rng.choice((1, 8, 4096)))
+
+
+def deleted(content: bytes, rng: random.Random) -> None:
+    return None
+
+
+CHANGES: tuple[Change, ...] = (truncated, one_bit, eight_bytes, zero_page, longer, deleted)
+
+
+def mutate(files: list[Path], others: list[Path], rng: random.Random) -> str:
+    """Change one of `files`, or put one of `others` with its name in its place. What was done, in words."""
+    while True:
+        file = rng.choice(files)
+        content, change = file.read_bytes(), rng.choice((*CHANGES, None))
+        twins = [other for other in others if other.name == file.name] if change is None else []
+        if change is not None and content:
+            changed = change(content, rng)
+        elif twins:
+            changed = rng.choice(twins).read_bytes()
+        else:
+            continue
+        if changed == content:
+            continue
+        if changed is None:
+            file.unlink()
+        else:
+            file.write_bytes(changed)
+        return f"{file.name}: {change.__name__ if change else 'another step or run'}"
+
+
+# ---- what is looked at -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Two runs of the same length on different text, of which the first gets damaged."""
+
+    out: Path
+    other: Path
+    texts: Texts
+    pairs: list[object]  # of the first, in full
+
+    @property
+    def corpora(self) -> list[Corpus]:
+        return [Corpus(*self.texts["train"])]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("runs")
+    texts = write_texts(folder)
+    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=folder / "run")
+    lines = texts["valid"][0].read_text("utf-8") * 9
+    other = folder / "other.src", folder / "other.tgt"
+    for path in other:
+        path.write_text(lines + "klm nop\n" * 9, encoding="utf-8")
+    train(AVERAGE, train=other, valid=texts["valid"], out=folder / "other")
+    tokenizer = Tokenizer.load(folder / "run" / "tokenizer.json")
+    store = open_store(folder / "run" / "data" / "train", [Corpus(*texts["train"])], tokenizer)
+    return Runs(folder / "run", folder / "other", texts, pairs_of(store))
+
+
+def pairs_of(store: TokenStore) -> list[object]:
+    pairs = [store[number] for number in range(len(store))]
+    return [([side.tolist() for side in pair.ids], pair.line(0), pair.line(1)) for pair in pairs]
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "README.md")
+
+
+def checkpoint_is_passed_over(runs: Runs) -> None:
+    path, said = find_run(runs.out)
+    older, newest = checkpoints(runs.out)[-2:]
+    assert path == older
+    assert str(newest) in said[0] and said[-1] == f"the run goes on from {older.name} instead"
+
+
+def model_is_refused(runs: Runs) -> None:
+    with pytest.raises(UserError, match="model"):
+        load_model(runs.out / "model")
+
+
+def tokenizer_is_refused(runs: Runs) -> None:
+    newest = checkpoints(runs.out)[-1]
+    with pytest.raises(UserError, match="tokenizer.json"):
+        run_tokenizer(runs.out, newest)
+    with pytest.raises(UserError, match="tokenizer.json"):
+        average_run(runs.out, last=1, out=runs.out / "average")
+
+
+def config_is_refused(runs: Runs) -> None:
+    """Or, where a change means nothing, as that of 1e-6 to 1E-6, written anew."""
+    whole = from_json((runs.out / "model" / "config.json").read_bytes(), "")
+    tokenizer = Tokenizer.load(runs.out / "tokenizer.json")
+    path = runs.out / "config.json"
+    try:
+        same = from_json(path.read_bytes(), path) == whole
+    except (UserError, FileNotFoundError):
+        same = False
+    if same:
+        claim(runs.out, whole, tokenizer, [])
+        assert path.read_bytes() == to_json(whole).encode()
+        return
+    with pytest.raises((UserError, FileNotFoundError), match="config.json|was begun with another configuration"):
+        claim(runs.out, whole, tokenizer, [])
+
+
+def store_is_prepared_anew(runs: Runs) -> None:
+    """When it is opened, or else found when it is read, and then prepared anew at the next opening."""
+    tokenizer = Tokenizer.load(runs.out / "tokenizer.json")
+    for _ in range(2):
+        store = open_store(runs.out / "data" / "train", runs.corpora, tokenizer)
+        try:
+            store.check()
+            break
+        except OSError as problem:
+            assert "part-" in str(problem)
+    store.check()
+    assert pairs_of(store) == runs.pairs
+
+
+CASES = {
+    "checkpoint": (checkpoint_is_passed_over, lambda run: files_in(checkpoints(run)[-1])),
+    "model": (model_is_refused, lambda run: files_in(run / "model")),
+    "tokenizer": (tokenizer_is_refused, lambda run: [run / "tokenizer.json"]),
+    "config": (config_is_refused, lambda run: [run / "config.json"]),
+    "data": (store_is_prepared_anew, lambda run: files_in(run / "data" / "train")),
+}
+COUNTS = {"checkpoint": 600, "model": 600, "tokenizer": 400, "config": 200, "data": 200}  # together 2,000
+
+
+def damage(runs: Runs, kind: str, count: int, seed: int) -> None:
+    """Change the files of a kind so many times, look at what comes of it, and mend them."""
+    is_found, listed = CASES[kind]
+    rng = random.Random(f"{kind} {seed}")
+    others = [*files_in(runs.other), *(file for path in checkpoints(runs.out)[:-1] for file in files_in(path))]
+    for number in range(count):
+        files = {file: file.read_bytes() for file in listed(runs.out)}
+        done = mutate([*files], others, rng)
+        try:
+            is_found(runs)
+        except Exception as problem:
+            raise AssertionError(f"change {number} of the {kind}: {done}") from problem
+        finally:
+            for file, content in files.items():
+                if kind != "data":
+                    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_every_change_is_found(runs: Runs, kind: str) -> None:
+    damage(runs, kind, COUNTS[kind], seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CASES)
+def test_every_one_of_twenty_times_as_many(runs: Runs, kind: str) -> None:
+    damage(runs, kind, 20 * COUNTS[kind], seed=2)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_change(change: Change) -> None:
+    rng, content = random.Random(1), bytes(range(256)) * 40
+    assert all(change(content, rng) != content for _ in range(50))
+
+
+def test_whole_files_are_not_refused(runs: Runs) -> None:
+    for is_found, _ in CASES.values():
+        if is_found not in (store_is_prepared_anew, config_is_refused):
+            with pytest.raises(BaseException, match="DID NOT RAISE|not enough values|assert"):
+                is_found(runs)
+    assert find_run(runs.out) == (checkpoints(runs.out)[-1], [])

@@ -1,0 +1,173 @@
+"""What only a GPU can show: the same answers as on the CPU, in fp32 and bf16, and a training run that resumes there."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from transduce.config.schema import ModelConfig, SearchConfig, TrainConfig
+from transduce.data.batches import Batch, collate
+from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.cuda_graphs import recorded
+from transduce.model.transformer import Transformer
+from transduce.training.gradients import Gradients, batch_loss, update
+from transduce.training.optimizer import adam
+from transduce.translate import search
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+CONFIG = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=4, d_ff=64, dropout=0.0)
+
+
+def pair() -> tuple[Transformer, Transformer]:
+    """The same model on the CPU and on the GPU."""
+    torch.manual_seed(1)
+    cpu = Transformer(CONFIG)
+    gpu = Transformer(CONFIG)
+    gpu.load_state_dict(cpu.state_dict())
+    return cpu, gpu.cuda()
+
+
+def batch_of(lengths: list[tuple[int, int]]) -> Batch:
+    generator = torch.Generator().manual_seed(2)
+    sides = ([torch.randint(4, 50, (pair[side],), generator=generator).numpy() for pair in lengths] for side in (0, 1))
+    return collate(*sides)
+
+
+def test_loss_and_gradients_equal_the_cpu() -> None:
+    cpu, gpu = pair()
+    batch = batch_of([(5, 7), (3, 2), (9, 9)])
+    losses = [batch_loss(cpu, batch, 0.1), batch_loss(gpu, batch.to(torch.device("cuda")), 0.1)]
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(losses[1].cpu(), losses[0], rtol=1e-5, atol=1e-4)
+    for a, b in zip(cpu.parameters(), gpu.parameters(), strict=True):
+        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_bf16_is_near_fp32() -> None:
+    _, gpu = pair()
+    batch = batch_of([(5, 7), (3, 2), (9, 9)]).to(torch.device("cuda"))
+    fp32, bf16 = (batch_loss(gpu, batch, 0.1, precision).item() for precision in ("fp32", "bf16"))
+    assert abs(fp32 - bf16) / fp32 < 0.02
+
+
+def test_a_batch_that_does_not_fit_is_cut() -> None:
+    """With room for half of what the batch takes beside the model, the gradient is the same."""
+    torch.manual_seed(1)
+    device, said = torch.device("cuda"), []
+    model = Transformer(replace(CONFIG, vocab_size=1_000, d_model=256, d_ff=2_048)).to(device)
+    rng = np.random.default_rng(1)
+    src, tgt = ([rng.integers(4, 1_000, rng.integers(20, 100)) for _ in range(512)] for _ in range(2))
+
+    def gradient() -> list[torch.Tensor]:
+        Gradients(model, TrainConfig(), device, said.extend).of([collate(src, tgt)], seed=1)
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    expected = gradient()
+    assert not said
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    gradient()
+    taken = torch.cuda.max_memory_allocated() - before
+    model.zero_grad()
+    torch.cuda.empty_cache()
+    try:
+        room = torch.cuda.memory_reserved() + taken / 2
+        torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(device).total_memory)
+        found = gradient()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert said
+    for (name, _), a, b in zip(model.named_parameters(), found, expected, strict=True):
+        assert name.endswith("w_k.bias") or (a - b).norm() <= 1e-5 * b.norm(), name
+
+
+def test_cached_decoding_equals_full_decoding() -> None:
+    _, gpu = pair()
+    batch = batch_of([(5, 7), (3, 7)]).to(torch.device("cuda"))
+    with torch.inference_mode():
+        memory = gpu.eval().encode(batch.src, batch.src_mask)
+        full = gpu.logits(gpu.decode(batch.tgt_in, memory, batch.src_mask))
+        cache = gpu.start(memory, batch.src_mask)
+        for t in range(batch.tgt_in.size(1)):
+            step, cache = gpu.decode_step(batch.tgt_in[:, t], cache)
+            torch.testing.assert_close(step, full[:, t], rtol=1e-4, atol=1e-4)
+
+
+@contextmanager
+def waits() -> Iterator[list[str]]:
+    """What torch says of each wait for the GPU within."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield said
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            said += [str(one.message) for one in caught if "synchroniz" in str(one.message)]
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-4), ("bf16", 3e-2)])
+def test_recorded_steps_say_what_the_model_says(precision: Precision, bound: float) -> None:
+    """Replayed, too: the second search meets only steps that the first has recorded."""
+    _, gpu = pair()
+    gpu.eval()
+    made = recorded(gpu, precision)
+    assert made is not None
+    sources = [[4 + i % 40] * (1 + i % 7) for i in range(20)]
+    ask = SearchConfig(max_extra_tokens=10)
+    expected = search([gpu], sources, ask)
+    for _ in range(2):
+        found = search([made], sources, ask)
+        for (a, *_), (b, *_) in zip(found, expected, strict=True):
+            assert a.score == pytest.approx(b.score, rel=bound)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_training_step_waits_once(precision: str) -> None:
+    _, gpu = pair()
+    gradients = Gradients(gpu, TrainConfig(precision=precision), torch.device("cuda"), print)
+    optimizer = adam(gpu.parameters())
+    batches = [batch_of([(5, 7), (3, 2)]), batch_of([(9, 9)])]
+    gradients.of(batches, seed=1)
+    with waits() as none:
+        gradient = gradients.of(batches, seed=2)
+        update(optimizer, 1)
+        optimizer.zero_grad()
+    assert none == []
+    with waits() as once:
+        assert gradient.is_finite
+    assert len(once) == 1
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_decoding_step_waits_once(beam_size: int) -> None:
+    _, gpu = pair()
+    sources = [[*range(4, 4 + length)] for length in (3, 5, 9)]
+    ask = SearchConfig(beam_size=beam_size, max_extra_tokens=30, min_tokens=30)
+    search([gpu.eval()], sources, ask)
+    with waits() as said:
+        found = search([gpu], sources, ask)
+    longest = max(len(one[0].token_log_probs) for one in found)
+    assert longest >= 30 and len(said) <= longest + 2  # to send the sources
+
+
+def test_a_run_trains_and_translates_on_the_gpu(tmp_path: Path) -> None:
+    import transduce
+
+    letters = "abcdefgh"
+    lines = [" ".join(letters[(i * k) % 8] for k in range(1, 6)) for i in range(400)]
+    for name in ("src", "tgt"):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    settings = ["train.max_steps=60", "train.warmup_steps=20", "data.vocab_size=300", "train.precision=bf16"]
+    texts = (tmp_path / "src", tmp_path / "tgt")
+    model = transduce.fit(*texts, valid=texts, out=tmp_path / "run", recipe="demo", settings=settings)
+    assert model.models[0].output.weight.is_cuda
+    assert len(model.translate(lines[:3])) == 3

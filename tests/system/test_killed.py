@@ -1,0 +1,202 @@
+"""Killed is the same as not killed, and a run that is told to go on longer the same as one that was asked for more.
+
+The short form of `killing.py`, which tells what is trained, how trainers die, and what is compared.
+"""
+
+import random
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.killing import (
+    AVERAGE,
+    CONFIGS,
+    How,
+    Killer,
+    Texts,
+    Trap,
+    differences,
+    ending,
+    kill_everywhere,
+    write_texts,
+)
+from support.toy_task import Finished
+
+from transduce.config.schema import CHANGEABLE, Config, from_json, keys
+from transduce.errors import UserError
+from transduce.storage.checkpoints import checkpoints, step_of
+from transduce.train import train
+
+HOW: dict[str, How] = {"average": "kill", "ema": "power", "best": "torn"}  # each configuration has its own way to die
+
+
+def with_train(config: Config, **changes: Any) -> Config:
+    return replace(config, train=replace(config.train, **changes))
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def killer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
+    folder = tmp_path_factory.mktemp("killer")
+    yield Killer(CONFIGS[request.param], folder / request.param)
+    shutil.rmtree(folder)
+
+
+# ---- killed ------------------------------------------------------------------------------------------------------
+
+
+def test_the_harness_sees_all_that_is_done_to_files(killer: Killer) -> None:
+    kinds = {operation.partition(" ")[0] for operation in killer.operations}
+    assert kinds == {"open", "fsync", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
+    order = ["config.json", "tokenizer.json", "data", "log.jsonl", "step-00000006", "step-00000027", "model-"]
+    numbers = [killer.first(name) for name in order]
+    assert numbers == sorted(numbers)
+    files = [name for name, content in killer.expected.items() if content != "folder" and "." in name]
+    for name in files:
+        assert killer.first(Path(name).name) < len(killer.operations)
+
+
+def test_killed_at_the_operations_of_a_save(killer: Killer) -> None:
+    """Of step 18, and of removing what it makes superfluous."""
+    how = HOW[killer.config.train.use]
+    begin, end = killer.first("step-00000018"), killer.first("step-00000024")
+    assert end - begin > 12
+    for at in range(begin, end, 1 if how == "kill" else 3):
+        killer.killed_at(Trap(at, how, size=100))
+
+
+@pytest.mark.parametrize("names", [("config.json", "step-00000006"), ("model-", None)], ids=["begin", "end"])
+def test_killed_while_a_run_begins_and_ends(killer: Killer, names: tuple[str, str | None]) -> None:
+    begin, end = (killer.first(name) if name else len(killer.operations) for name in names)
+    for at in range(begin, end, 4):
+        killer.killed_at(Trap(at, HOW[killer.config.train.use], size=100))
+
+
+def test_killed_again_as_soon_as_it_is_resumed(killer: Killer) -> None:
+    """At every fifth operation of a resumed life, one after the other: a run that hardly gets anywhere."""
+    traps = [Trap(at, "kill") for at in range(0, 30, 5)]
+    killer.killed_at(Trap(killer.first("step-00000012"), HOW[killer.config.train.use], size=100), *traps)
+
+
+def test_killed_and_stopped_at_random_moments(killer: Killer) -> None:
+    rng = random.Random(killer.config.train.use)
+    kills = killer.kills
+    while killer.kills < kills + 3:
+        killer.killed_at_random(rng, signal.SIGKILL)
+    killer.killed_at_random(rng, signal.SIGTERM, signal.SIGINT)
+
+
+def test_a_finished_run_is_resumed_twice_and_stays_as_it_is(killer: Killer) -> None:
+    out = killer.new_run()
+    assert [killer.life(out), killer.life(out), killer.life(out)] == [0, 0, 0]
+    killer.finish(out, "resumed when finished")
+
+
+@pytest.mark.slow
+def test_killed_everywhere(tmp_path: Path) -> None:
+    *_, last = kill_everywhere(tmp_path, kills=200, seed=2)
+    assert "kills" in last
+
+
+def test_the_comparison_sees_every_difference(killer: Killer, tmp_path: Path) -> None:
+    """A bit of a weight, a line of the log, a file too many."""
+    out = tmp_path / "run"
+    train(killer.config, **killer.texts, out=out)  # type: ignore[arg-type]
+    assert differences(ending(out), killer.expected) == []
+    (out / "model" / ".tmp-1").touch()
+    log = (out / "log.jsonl").read_bytes()
+    (out / "log.jsonl").write_bytes(log[: log.rindex(b"\n", 0, -1) + 1])
+    found = [line.partition(":")[0] for line in differences(ending(out), killer.expected)]
+    assert found == ["log.jsonl", "model/.tmp-1"]
+    weights = checkpoints(out)[0] / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError, match="differs from its manifest"):
+        ending(out)
+
+
+# ---- told anew ---------------------------------------------------------------------------------------------------
+
+FEWER: dict[str, dict[str, Any]] = {"average": {"max_steps": 22}, "ema": {"max_steps": 22}, "best": {"patience": 1}}
+
+
+def test_a_finished_run_given_more_steps_is_the_run_that_was_asked_for_them(killer: Killer, tmp_path: Path) -> None:
+    """Step 22 is in turn for nothing: what its being the last left in the log is all that differs."""
+    fewer, out = FEWER[killer.config.train.use], tmp_path / "run"
+    train(with_train(killer.config, **fewer), train=killer.texts["train"], valid=killer.texts["valid"], out=out)
+    ended_at = step_of(checkpoints(out)[-1])
+    assert ended_at == fewer.get("max_steps", 18)
+    change = {"allow_change": [f"train.{key}" for key in fewer], "resume": True}
+    train(killer.config, **killer.texts, out=out, **change)  # type: ignore[arg-type]
+    found = ending(out)
+    lines = [line for line in found["log.jsonl"] if line["step"] != 22]
+    assert len(found["log.jsonl"]) - len(lines) == (2 if ended_at == 22 else 0)
+    assert differences({**found, "log.jsonl": lines}, killer.expected) == []
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
+    """A run of 6 steps."""
+    out = tmp_path_factory.mktemp("short") / "run"
+    train(with_train(AVERAGE, max_steps=6), train=texts["train"], valid=texts["valid"], out=out)
+    return out
+
+
+def refusal(out: Path, texts: Texts, config: Config, *allow_change: str, resume: bool = True) -> str:
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(UserError) as caught:
+        train(
+            config, train=texts["train"], valid=texts["valid"], out=out, resume=resume, allow_change=list(allow_change)
+        )
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    return str(caught.value)
+
+
+def test_what_may_change_is_changed_only_when_allowed(short: Path, texts: Texts) -> None:
+    message = refusal(short, texts, with_train(AVERAGE, max_steps=9, seed=2))
+    assert "train.max_steps: 6 then, 9 now (--allow-change train.max_steps lets it)" in message
+    assert "train.seed: 1 then, 2 now" in message and "--allow-change train.seed" not in message
+    message = refusal(short, texts, with_train(AVERAGE, max_steps=9, seed=2), "train.max_steps", "train.patience")
+    assert "train.seed: 1 then, 2 now" in message and "max_steps" not in message
+
+
+def test_what_may_not_change_is_not_allowed_to(short: Path, texts: Texts) -> None:
+    message = refusal(short, texts, with_train(AVERAGE, max_steps=6), "train.seed", "nonsense", resume=False)
+    assert "--allow-change train.seed: another value would make another run; expected train.max_steps, " in message
+    assert "--allow-change nonsense: " in message
+    assert "--allow-change train.seed nonsense has no effect without --resume" in message
+    assert set(CHANGEABLE) < set(keys())
+
+
+def test_a_run_cannot_have_fewer_steps_than_it_has_done(short: Path, texts: Texts) -> None:
+    message = refusal(short, texts, with_train(AVERAGE, max_steps=5), "train.max_steps")
+    assert message == f"train.max_steps=5, but {short} has done 6 steps; expected at least that"
+
+
+def test_the_command_changes_all_that_may_change_and_the_run_remembers(
+    short: Path, texts: Texts, tmp_path: Path, cli: Callable[..., Finished]
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(short, out)
+    (tmp_path / "recipe.py").write_text("from killing import AVERAGE\nrecipe = lambda: AVERAGE\n", encoding="utf-8")
+    values = {"max_steps": 9, "accumulate": 3, "log_every_steps": 2, "keep_checkpoints": 4, "patience": 8}
+    assert {f"train.{key}" for key in values} == set(CHANGEABLE)
+    command = ["train", "--recipe", f"{tmp_path / 'recipe.py'}:recipe", "--train", *texts["train"]]
+    command += ["--valid", *texts["valid"], "--out", out, "--resume"]
+    for key, value in values.items():
+        command += ["--set", f"train.{key}={value}"]
+    done = cli(*command)
+    assert done.code == 2 and all(f"--allow-change train.{key} lets it" in done.err for key in values)
+    done = cli(*command, *(part for name in CHANGEABLE for part in ("--allow-change", name)))
+    assert done.code == 0, done.err
+    assert step_of(checkpoints(out)[-1]) == 9
+    assert from_json((out / "config.json").read_bytes(), out).train == replace(AVERAGE.train, **values)
+    assert cli(*command).code == 0  # the same command as ever
