@@ -41,7 +41,7 @@ def transduce(kind: str, folder: Path, threads: int) -> Translate:
     import torch
 
     from transduce import load
-    from transduce.decoding.kernels import keep_freed_memory
+    from transduce.model.cpu_backend import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(threads)

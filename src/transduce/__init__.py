@@ -10,6 +10,8 @@ Names load when they are first used, so that `import transduce` does not wait fo
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from transduce.version import __version__
+
 if TYPE_CHECKING:
     from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
     from transduce.data.tokenizer import Tokenizer
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from transduce.model.transformer import Transformer
     from transduce.train import fit
     from transduce.translate import Attended, Scored, Translator, load
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Attended",
@@ -36,6 +36,7 @@ __all__ = [
     "Translation",
     "Translator",
     "UserError",
+    "__version__",
     "fit",
     "load",
 ]
@@ -60,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted(__all__)

@@ -198,37 +198,3 @@ def test_what_cannot_be_compiled_or_loaded_is_no_error(
 def test_the_plain_kernels_are_kernels() -> None:
     checked: Kernels = Plain()
     assert checked
-
-
-# ---- matrix products in fp32 -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(1, 64, 32), (100, 128, 128), (512, 2048, 512)])
-def test_products_are_in_fp32_whoever_does_them(shape: tuple[int, int, int]) -> None:
-    m, k, n = shape
-    torch.manual_seed(1)
-    x, y = torch.randn(m, k), torch.randn(k, n)
-    with kernels.faster_products(torch.device("cpu")):
-        found = x @ y
-    exact = x.double() @ y.double()
-    assert (found - exact).norm() < 2e-6 * exact.norm()
-    assert torch.get_float32_matmul_precision() == "highest"
-
-
-def test_products_that_would_be_rounded_to_bf16_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "EXACT", 1e-9)
-    kernels._onednn_is_exact.cache_clear()
-    with kernels.faster_products(torch.device("cpu")):
-        assert torch.get_float32_matmul_precision() == "highest"
-    kernels._onednn_is_exact.cache_clear()
-
-
-def test_another_device_and_another_choice_are_left_alone() -> None:
-    with kernels.faster_products(torch.device("cuda")):
-        assert torch.get_float32_matmul_precision() == "highest"
-    torch.set_float32_matmul_precision("high")
-    try:
-        with kernels.faster_products(torch.device("cpu")):
-            assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision("highest")

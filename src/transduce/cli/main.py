@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, NoReturn
 from cyclopts import App, CycloptsError, Parameter, Token
 from rich.console import Console
 
-from transduce import __version__
 from transduce.cli.study import app as study
 from transduce.data.corpora import Corpus, parse
 from transduce.errors import UserError, is_out_of_memory
+from transduce.version import __version__
 
 app = App(
     name="transduce",

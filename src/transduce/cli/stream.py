@@ -113,7 +113,7 @@ def _load(models: Sequence[Path], ask: Ask) -> "Translator | engine.ExportedTran
     if ask.engine == "torch" and exported:
         raise UserError(f"{exported[0]} is for --engine ctranslate2; give the model that it was made of")
     if ask.engine != "ctranslate2" and not exported:
-        from transduce.decoding.kernels import keep_freed_memory
+        from transduce.model.cpu_backend import keep_freed_memory
         from transduce.translate import load
 
         keep_freed_memory()

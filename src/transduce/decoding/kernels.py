@@ -1,13 +1,12 @@
-"""Speed on a CPU. First the inner loops of translation, each twice: in torch, and in C++ (kernels.cpp).
+"""The inner loops of translation on a CPU, each twice: in torch, and in C++ (kernels.cpp).
 
     compiled() -> Kernels, or None where there is no compiler, or no AVX-512 with VNNI
     PLAIN      -> the same in torch: slower, needs nothing, and is what the compiled ones are tested against
 
 Installing needs no compiler: they are compiled when first needed, and kept in the user's cache folder, by the hash of
-their source. Then what training and translation ask of the C library's memory and of oneDNN's matrix products.
+their source.
 """
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -15,7 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -171,58 +170,6 @@ class Compiled:
         logits = logits.contiguous()
         self.library.best(logits.data_ptr(), n, v, count, values.data_ptr(), ids.data_ptr())
         return values, ids
-
-
-# ---- memory ------------------------------------------------------------------------------------------------------
-
-
-def keep_freed_memory() -> None:
-    """Let this process keep what it frees, for the next of the large tensors that come and go with every step.
-
-    The C library would give it back and ask anew; each page is then filled with zeros, which takes a quarter of the
-    time. For programs that do little else; does nothing without glibc.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        for setting, value in ((-4, 0), (-1, 2**31 - 1), (-2, 64 << 20)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
-            library.mallopt(setting, value)
-
-
-# ---- matrix products in fp32 --------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def faster_products(device: torch.device) -> Iterator[None]:
-    """Let oneDNN do the fp32 matrix products on a CPU, in place of MKL, where it rounds as little.
-
-    On processors that MKL does not know it is twice as fast. torch's switch for it is meant to allow products in bf16,
-    and on some processors it does: so it is tried first.
-    """
-    before = torch.get_float32_matmul_precision()
-    if device.type != "cpu" or before != "highest" or not _onednn_is_exact():
-        yield
-        return
-    torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@functools.cache
-def _onednn_is_exact() -> bool:
-    generator = torch.Generator().manual_seed(1)
-    x, y = (torch.randn(512, 512, generator=generator) for _ in range(2))
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        found = [(x[:m] @ y).double() - x[:m].double() @ y.double() for m in (16, 512)]
-    finally:
-        torch.set_float32_matmul_precision(before)
-    return all(error.square().mean().sqrt() < 512**0.5 * EXACT for error in found)
-
-
-EXACT = 2e-6  # of a product whose sums have a standard deviation of 1: fp32 has 4e-7, TF32 3e-4, bf16 2e-3
 
 
 # ---- compiling ---------------------------------------------------------------------------------------------------

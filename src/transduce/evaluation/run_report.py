@@ -20,11 +20,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from transduce import __version__
 from transduce.config.schema import SECTIONS, Config, ModelConfig, from_json
 from transduce.errors import UserError
 from transduce.evaluation.charts import Curve, chart_svg, kind, thin
 from transduce.storage.run_log import reports
+from transduce.version import __version__
 
 _MOST_ROWS = 50  # of a table
 _LARGEST = 1e99  # what is larger counts as not finite, what is smaller than its inverse as 0: no axis could show it

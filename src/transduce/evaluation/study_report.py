@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from transduce import __version__
+from transduce.version import __version__
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from transduce.config.schema import Config
 
 def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
     """The card as Markdown: what the weights are, and `facts`, such as recipe, text and validation scores."""
-    from transduce import __version__
+    from transduce.version import __version__
 
     model = config.model
     sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"

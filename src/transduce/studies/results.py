@@ -98,7 +98,7 @@ def read_results(path: Path) -> Results:
 
 def provenance() -> dict[str, Any]:
     """Command, versions, commit (None outside of a checkout), machine and date."""
-    from transduce import __version__
+    from transduce.version import __version__
 
     return {
         "command": shlex.join(["transduce", *sys.argv[1:]]),

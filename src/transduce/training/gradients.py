@@ -20,9 +20,9 @@ from torch.nn.utils import get_total_norm
 from transduce.config.schema import TrainConfig
 from transduce.data.batches import Batch, collate, places
 from transduce.data.tokenizer import UNK
-from transduce.decoding.kernels import faster_products
 from transduce.errors import is_out_of_memory
 from transduce.model.baseline import Model
+from transduce.model.cpu_backend import faster_products
 from transduce.model.transformer import mixed_precision
 from transduce.training import distributed
 from transduce.training.loss import projected_cross_entropy

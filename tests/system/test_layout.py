@@ -1,0 +1,92 @@
+"""The layout: imports go one way, without circles, and some packages never load torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.toy_task import ROOT
+
+PACKAGE = ROOT / "src" / "transduce"
+
+# A group may import the groups before it. Members of one group do not import each other.
+ORDER = """
+errors version | config | recipes data model | training decoding | storage | evaluation | translate |
+evaluate check | train | interop parsing serve family | studies demo | cli
+"""
+LEVEL = {name: level for level, group in enumerate(ORDER.split("|")) for name in group.split()}
+DOORS = {"__init__", "__main__"}  # what is imported from outside; nothing inside imports them
+WITHOUT_TORCH = ["transduce", "transduce.cli.main", "transduce.data.corpora", "transduce.evaluation.metrics"]
+
+
+def place(path: Path) -> str:
+    """The package or the program that a file of ours belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The dotted names below `transduce` that a file imports, wherever in it."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "transduce":
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("transduce."):
+            parent = (node.module or "").removeprefix("transduce.")
+            names = {f"{parent}.{alias.name}" for alias in node.names}
+            modules |= {name if is_module(name) else parent for name in names}
+        elif isinstance(node, ast.Import):
+            modules |= {a.name.removeprefix("transduce.") for a in node.names if a.name.startswith("transduce.")}
+    return modules
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if place(path) not in DOORS)
+GRAPH = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): imported_modules(path) for path in FILES}
+
+
+def test_every_package_and_program_has_a_place_in_the_order() -> None:
+    places = {place(path) for path in FILES}
+    assert places <= LEVEL.keys()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path: Path) -> None:
+    own = place(path)
+    for module in imported_modules(path):
+        other = module.split(".")[0]
+        assert other == own or LEVEL[other] < LEVEL[own], f"{path} imports {module}"
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    finished: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module not in finished:
+            for other in GRAPH.get(module, set()) | GRAPH.get(f"{module}.__init__", set()):
+                visit(other, (*path, module))
+            finished.add(module)
+
+    for module in GRAPH:
+        visit(module, ())
+
+
+def test_packages_have_no_code_in_init() -> None:
+    for path in PACKAGE.glob("*/__init__.py"):
+        if path.parent.name != "recipes":
+            assert [type(node) for node in ast.parse(path.read_text("utf-8")).body] == [ast.Expr], path
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_it_does_not_load_torch(module: str) -> None:
+    program = f"import sys, {module}; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program]).strip() == b"False"
+
+
+def test_the_top_of_the_package_is_short() -> None:
+    assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 24
