@@ -10,7 +10,7 @@ Names load when they are first used, so that `import transduce` does not wait fo
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from transduce.version import __version__
+from transduce.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
@@ -36,7 +36,6 @@ __all__ = [
     "Translation",
     "Translator",
     "UserError",
-    "__version__",
     "fit",
     "load",
 ]
@@ -61,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])
