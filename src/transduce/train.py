@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduce.config.schema import Config, inherit, validate, without_effect
+from transduce.config.overrides import inherit, without_effect
+from transduce.config.schema import Config
+from transduce.config.validation import validate
 from transduce.data import corpora, text
 from transduce.data.batches import Batches, State
 from transduce.data.corpora import Corpus
@@ -29,7 +31,7 @@ from transduce.errors import UserError
 from transduce.evaluate import check_validation, validation_scores
 from transduce.evaluation.metrics import bleu_signature
 from transduce.evaluation.run_report import refresh_report
-from transduce.model.baseline import Model, build
+from transduce.model.build import Model, build
 from transduce.model.transformer import parameter_count
 from transduce.recipes import configure
 from transduce.storage.checkpoints import (

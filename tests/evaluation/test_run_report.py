@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from support.toy_task import ROOT, Finished, Toy
 
-from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig, to_json
+from transduce.config.files import to_json
+from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.errors import UserError
 from transduce.evaluation.run_report import (
     duration,
@@ -363,7 +364,7 @@ def test_duration(seconds: float, words: str) -> None:
     ],
 )
 def test_parameter_count(model: ModelConfig) -> None:
-    from transduce.model.baseline import build
+    from transduce.model.build import build
     from transduce.model.transformer import parameter_count as counted
 
     assert parameter_count(model, model.vocab_size or 0) == counted(build(model))

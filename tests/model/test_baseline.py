@@ -5,7 +5,9 @@ import torch
 from torch import Tensor
 
 from transduce.config.schema import ModelConfig
-from transduce.model.baseline import Baseline, Convolutional, Recurrent
+from transduce.model.baseline import Baseline
+from transduce.model.convolutional import Convolutional
+from transduce.model.lstm import Recurrent
 from transduce.training.loss import projected_cross_entropy
 
 CONFIG = ModelConfig(vocab_size=13, d_model=8, n_layers=2, dropout=0.0)

@@ -15,9 +15,10 @@ from support.toy_task import Finished, toy_lines, write_lines, write_pairs
 
 import transduce
 from transduce import train as training
-from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, to_json
+from transduce.config.files import to_json
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 from transduce.errors import UserError
-from transduce.model.baseline import Model, build
+from transduce.model.build import Model, build
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.checkpoints import load_model
 from transduce.translate import Translator

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from transduce.config.schema import Config, ModelConfig, keys, override, problems
+from transduce.config.overrides import override
+from transduce.config.schema import Config, ModelConfig, keys
+from transduce.config.validation import problems
 from transduce.errors import UserError
 from transduce.recipes import RECIPES, find_recipe, vaswani2017
 

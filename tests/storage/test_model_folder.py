@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import transduce
-from transduce.config.schema import Config, DataConfig, ModelConfig, to_json
+from transduce.config.files import to_json
+from transduce.config.schema import Config, DataConfig, ModelConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer

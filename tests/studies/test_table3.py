@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.toy_task import write_pairs
 
-from transduce.config.schema import problems
+from transduce.config.validation import problems
 from transduce.evaluation.run_report import parameter_count
 from transduce.evaluation.study_report import markdown, page, write_report
 from transduce.recipes import RECIPES, table3

@@ -9,7 +9,7 @@ import torch
 from support.small_models import disturb
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig
 from transduce.data.tokenizer import Tokenizer
-from transduce.model.baseline import build
+from transduce.model.build import build
 from transduce.storage.checkpoints import LoadedModel, save_model, weights
 
 CONFIG = ModelConfig(vocab_size=None, d_model=32, n_layers=2, n_heads=4, d_ff=48, dropout=0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.killing import AVERAGE, Texts, write_texts
 
-from transduce.config.schema import from_json, to_json
+from transduce.config.files import from_json, to_json
 from transduce.data.corpora import Corpus
 from transduce.data.token_store import TokenStore, open_store
 from transduce.data.tokenizer import Tokenizer

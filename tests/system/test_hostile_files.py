@@ -19,7 +19,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from transduce.config.schema import Config, ModelConfig, to_json
+from transduce.config.files import to_json
+from transduce.config.schema import Config, ModelConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer

@@ -26,7 +26,8 @@ from support.killing import (
 )
 from support.toy_task import Finished
 
-from transduce.config.schema import CHANGEABLE, Config, from_json, keys
+from transduce.config.files import CHANGEABLE, from_json
+from transduce.config.schema import Config, keys
 from transduce.errors import UserError
 from transduce.storage.checkpoints import checkpoints, step_of
 from transduce.train import train

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from transduce.config.schema import Config, override
+from transduce.config.overrides import override
+from transduce.config.schema import Config
 from transduce.data import text
 from transduce.data.tokenizer import Tokenizer
 from transduce.recipes.demo import demo

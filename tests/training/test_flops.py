@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transduce.config.schema import ModelConfig
 from transduce.data.batches import Batch, collate
-from transduce.model.baseline import build
+from transduce.model.build import build
 from transduce.training.flops import UNKNOWN_TO_TORCH, step_flops
 
 V, D, L = 30, 8, 2

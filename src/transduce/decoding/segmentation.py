@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from transduce.config.schema import Config, SearchConfig, problems
+from transduce.config.schema import Config, SearchConfig
+from transduce.config.validation import problems
 from transduce.data.text import is_blank
 from transduce.data.tokenizer import EOS, Tokenizer
 from transduce.decoding.hypothesis import Hypothesis

@@ -20,7 +20,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from transduce.config.schema import SECTIONS, Config, ModelConfig, from_json
+from transduce.config.files import from_json
+from transduce.config.schema import SECTIONS, Config, ModelConfig
 from transduce.errors import UserError
 from transduce.evaluation.charts import Curve, chart_svg, kind, thin
 from transduce.storage.run_log import reports

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from transduce.config.schema import Config, SearchConfig, from_json
+from transduce.config.files import from_json
+from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import BOS, CONTROLS, EOS, PAD, Tokenizer
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis
 from transduce.decoding.segmentation import (

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from transduce.config.schema import ModelConfig, to_json
+from transduce.config.files import to_json
+from transduce.config.schema import ModelConfig
 from transduce.data.batches import collate
 from transduce.data.tokenizer import BOS, CONTROLS, EOS, UNK
 from transduce.errors import UserError

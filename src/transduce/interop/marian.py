@@ -19,7 +19,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, problems
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig
+from transduce.config.validation import problems
 from transduce.data.batches import collate
 from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces, document
 from transduce.data.tokenizer import BOS, CONTROLS, EOS, PAD, UNK

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.config.schema import ModelConfig, Positions, model_problems
+from transduce.config.schema import ModelConfig, Positions
+from transduce.config.validation import model_problems
 from transduce.errors import UserError
 from transduce.model.dropout import Dropout
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from transduce.config.schema import Config, overridden, problems, value_problems
+from transduce.config.overrides import overridden
+from transduce.config.schema import Config
+from transduce.config.validation import problems, value_problems
 from transduce.errors import UserError, nearest
 from transduce.recipes import demo, multi30k, small, t2t2018, table2, table3, vaswani2017
 

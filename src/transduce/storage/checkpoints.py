@@ -21,10 +21,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from transduce.config.schema import Config, ModelConfig, from_json, to_json
+from transduce.config.files import from_json, to_json
+from transduce.config.schema import Config, ModelConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
-from transduce.model.baseline import Model, build
+from transduce.model.build import Model, build
 from transduce.storage.atomic_folder import (
     Content,
     check_folder,

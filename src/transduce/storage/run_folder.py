@@ -9,15 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduce.config.schema import (
-    CHANGEABLE,
-    Config,
-    TrainConfig,
-    differences,
-    from_json,
-    permission_problems,
-    to_json,
-)
+from transduce.config.files import CHANGEABLE, differences, from_json, permission_problems, to_json
+from transduce.config.schema import Config, TrainConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import check_folder, write_file

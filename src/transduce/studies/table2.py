@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from transduce.config.schema import Config, from_json
+from transduce.config.files import from_json
+from transduce.config.schema import Config
 from transduce.data.batches import Batches, State
 from transduce.data.corpora import Corpus
 from transduce.data.token_store import open_store
@@ -22,7 +23,7 @@ from transduce.evaluate import judge_model
 from transduce.evaluation.run_report import duration
 from transduce.evaluation.study_charts import COLOURS, courses_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table, write_report
-from transduce.model.baseline import build
+from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints, load_state, regular_checkpoints, step_of
 from transduce.storage.run_folder import average_run
 from transduce.storage.run_log import reports

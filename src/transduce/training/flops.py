@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from transduce.data.batches import Batch
-from transduce.model.baseline import Model
+from transduce.model.build import Model
 from transduce.training.gradients import batch_loss
 
 Shape = Sequence[int]

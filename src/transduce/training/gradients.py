@@ -21,7 +21,7 @@ from transduce.config.schema import TrainConfig
 from transduce.data.batches import Batch, collate, places
 from transduce.data.tokenizer import UNK
 from transduce.errors import is_out_of_memory
-from transduce.model.baseline import Model
+from transduce.model.build import Model
 from transduce.model.cpu_backend import faster_products
 from transduce.model.transformer import mixed_precision
 from transduce.training import distributed

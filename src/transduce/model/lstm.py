@@ -1,0 +1,67 @@
+"""The recurrent rival of Table 2: an LSTM encoder-decoder with attention, instead of GNMT (Wu et al., 2016)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from transduce.config.schema import ModelConfig
+from transduce.model.baseline import Baseline, BaselineCache, attend
+from transduce.model.transformer import Attention, fast_attention
+
+
+class Recurrent(Baseline):
+    """A bidirectional LSTM reads; an LSTM writes, and attends with its top layer's state (Luong et al., 2015).
+
+    The context enters after the recurrence, not before it, so that torch's own LSTM runs over a whole target at once.
+    The writer starts from a projection of the mean of what was read.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        d_model, n_layers = config.d_model, config.n_layers
+        between = config.dropout if n_layers > 1 else 0.0
+        self.reader = nn.LSTM(d_model, d_model // 2, n_layers, batch_first=True, dropout=between, bidirectional=True)
+        self.writer = nn.LSTM(d_model, d_model, n_layers, batch_first=True, dropout=between)
+        self.begin = nn.Linear(d_model, 2 * n_layers * d_model)
+        self.w_q = nn.Linear(d_model, d_model, bias=False)
+        self.combine = nn.Linear(2 * d_model, d_model)
+
+    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
+        """(B,S) -> (B,S,D). Each sentence is read up to its own end; a row without a token gives zeros."""
+        x = self.dropout(self._embed(self.src_embedding, src))
+        lengths = src_mask.sum(dim=1)
+        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+        read, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True, total_length=src.size(1))
+        return self.dropout(read * src_mask[:, :, None])
+
+    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
+        """(B,T) with memory (B,S,D) -> (B,T,D)."""
+        x = self.dropout(self._embed(self.tgt_embedding, tgt_in))
+        written, _ = self.writer(x, self._first_state(memory, src_mask))
+        return self._with_context(written, memory, src_mask, attention)
+
+    def start(self, memory: Tensor, src_mask: Tensor) -> BaselineCache:
+        """The cache before the first token: one row for each sentence."""
+        hidden, cell = self._first_state(memory, src_mask)
+        return BaselineCache((hidden.transpose(0, 1), cell.transpose(0, 1)), memory, src_mask)
+
+    def decode_step(self, ids: Tensor, cache: BaselineCache) -> tuple[Tensor, BaselineCache]:
+        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
+        hidden, cell = (part.transpose(0, 1).contiguous() for part in cache.state)  # (L,N,D)
+        x = self._embed(self.tgt_embedding, ids[:, None])
+        written, (hidden, cell) = self.writer(x, (hidden, cell))  # (N,1,D)
+        by_sentence = written.reshape(len(cache.memory), -1, written.size(2))  # (B,K,D)
+        decoded = self._with_context(by_sentence, cache.memory, cache.src_mask, fast_attention).flatten(0, 1)
+        state = (hidden.transpose(0, 1), cell.transpose(0, 1))
+        return self.logits(decoded), BaselineCache(state, cache.memory, cache.src_mask, cache.length + 1)
+
+    def _first_state(self, memory: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden and cell state before the first token, (L,B,D) each."""
+        mean = memory.sum(dim=1) / src_mask.sum(dim=1, keepdim=True).clamp(min=1)
+        states = torch.tanh(self.begin(mean)).unflatten(1, (2, self.config.n_layers, -1))  # (B,2,L,D)
+        hidden, cell = states.permute(1, 2, 0, 3).contiguous()
+        return hidden, cell
+
+    def _with_context(self, written: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention) -> Tensor:
+        context = attend(self.w_q(written), memory, memory, src_mask, attention)
+        return self.dropout(torch.tanh(self.combine(torch.cat([context, written], dim=2))))

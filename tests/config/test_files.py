@@ -1,0 +1,145 @@
+"""config.json: a round trip changes nothing, and a damaged or hostile file is refused in words."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transduce.config import files
+from transduce.config.files import differences, from_json, to_json
+from transduce.config.overrides import override
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, keys
+from transduce.config.validation import problems
+from transduce.errors import UserError
+
+
+def configs() -> st.SearchStrategy[Config]:
+    return st.builds(
+        Config,
+        model=st.builds(
+            ModelConfig,
+            vocab_size=st.none() | st.integers(1, 10**6),
+            d_model=st.integers(1, 64).map(lambda n: 8 * n),
+            d_k=st.none() | st.integers(1, 256),
+            dropout=st.floats(0, 0.99),
+            norm=st.sampled_from(["post", "pre"]),
+            positions=st.sampled_from(["interleaved", "halves", "tensor2tensor"]),
+            norm_eps=st.floats(1e-30, 1),
+            tie_output=st.booleans(),
+        ),
+        data=st.builds(DataConfig, bpe_dropout=st.floats(0, 0.9)),
+        train=st.builds(TrainConfig, seed=st.integers(0, 2**63 - 1), patience=st.none() | st.integers(1)),
+        search=st.builds(SearchConfig, alpha=st.floats(0, 10)),
+    )
+
+
+@given(configs())
+def test_json_round_trip(config: Config) -> None:
+    if not problems(config):
+        assert from_json(to_json(config), "config.json") == config
+        assert from_json(to_json(config).encode(), "config.json") == config
+
+
+def test_a_key_that_was_added_later_means_in_older_files_what_was_done_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ADDED_LATER", {"model.norm": "pre", "train.patience": 7})
+    older = json.loads(to_json(Config()))
+    del older["model"]["norm"], older["train"]["patience"]
+    read = from_json(json.dumps(older), "config.json")
+    assert (read.model.norm, read.train.patience) == ("pre", 7)
+    assert from_json(to_json(Config()), "config.json") == Config()  # a file that has the keys keeps its own
+    del older["model"]["d_ff"]
+    with pytest.raises(UserError, match="key 'model.d_ff' is missing") as caught:
+        from_json(json.dumps(older), "config.json")
+    assert "norm" not in str(caught.value)
+    with pytest.raises(UserError, match="section 'model' is missing"):
+        from_json('{"format_version": 1}', "config.json")
+
+
+def changed(**sections: Any) -> str:
+    """A good config.json with other content in some places; None takes a place out."""
+    content = json.loads(to_json(Config()))
+    for name, values in sections.items():
+        if not isinstance(values, dict):
+            content[name] = values
+            continue
+        for key, value in values.items():
+            content.setdefault(name, {})[key] = value
+    return json.dumps(content)
+
+
+def without(name: str, key: str | None = None) -> str:
+    content = json.loads(to_json(Config()))
+    del (content if key is None else content[name])[key or name]
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        (to_json(Config())[:-5], "not valid JSON"),
+        (b"\xff\xfe{}", "not valid JSON"),
+        (b"\x80", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ('{"a":' * 100_000, "not valid JSON"),
+        ('{"model": ' + "9" * 10_000 + "}", "not valid JSON"),
+        ('{"format_version": 1, "format_version": 1}', "twice"),
+        ("null", "expected a JSON object"),
+        ("[]", "expected a JSON object"),
+        ('"model"', "expected a JSON object"),
+        ("{}", "no format_version"),
+        (changed(format_version=2), "format version 2"),
+        (changed(format_version="1"), "format version 1"),
+        (changed(format_version=None), "format version None"),
+        (without("train"), "section 'train' is missing"),
+        (changed(train=[]), "section 'train' is not an object"),
+        (changed(train=None), "section 'train' is not an object"),
+        (changed(extra={"a": 1}), "unknown section 'extra'"),
+        (changed(model={"d_modle": 1}), "unknown key 'model.d_modle'; did you mean 'd_model'?"),
+        (without("model", "norm"), "key 'model.norm' is missing"),
+        (changed(model={"d_model": "512"}), "model.d_model='512': expected an integer"),
+        (changed(model={"n_heads": 0}), "model.n_heads=0: expected 1 to 10,000"),
+        (changed(model={"n_heads": None}), "model.n_heads=None: expected an integer"),
+        (changed(model={"norm": ["post"]}), "model.norm=['post']: expected one of"),
+        (changed(model={"d_model": {"a": 1}}), "expected an integer"),
+        (changed(model={"dropout": float("nan")}), "model.dropout=nan"),
+        (changed(train={"lr_factor": float("inf")}), "train.lr_factor=inf"),
+        (changed(train={"seed": 1 << 80}), "below 2^63"),
+        (changed(train={"max_steps": True}), "train.max_steps=True: expected an integer"),
+    ],
+)
+def test_a_hostile_file_is_a_user_error_that_names_it(text: str | bytes, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        from_json(text, "some/config.json")
+    assert str(caught.value).startswith("some/config.json ") and words in str(caught.value)
+
+
+def test_all_that_is_unknown_in_a_file_is_named_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        from_json(changed(model={"a_knob": 1}, search={"beam": 1}, other=1), "config.json")
+    for words in ("model.a_knob", "search.beam", "other"):
+        assert words in str(caught.value)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
+def test_any_value_in_any_place_is_read_or_refused(value: Any) -> None:
+    for name in keys():
+        section, key = name.split(".")
+        try:
+            config = from_json(changed(**{section: {key: value}}), "config.json")
+        except UserError:
+            continue
+        assert not problems(config)
+
+
+def test_differences_name_what_changed() -> None:
+    assert differences(Config(), Config()) == []
+    other = override(Config(), ["train.max_steps=5", "model.d_k=32"])
+    assert differences(Config(), other) == [
+        "  model.d_k: None then, 32 now",
+        "  train.max_steps: 100000 then, 5 now (--allow-change train.max_steps lets it)",
+    ]
+    assert differences(Config(), other, ["train.max_steps"]) == ["  model.d_k: None then, 32 now"]

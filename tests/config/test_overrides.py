@@ -1,0 +1,141 @@
+"""Overrides of a configuration: values have the type of their field, and all problems come at once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transduce.config.overrides import override
+from transduce.config.schema import Config, keys, value_of
+from transduce.errors import UserError
+
+
+def refusal(config: Config, *settings: str) -> list[str]:
+    """The problems for which `settings` are refused."""
+    with pytest.raises(UserError) as caught:
+        override(config, settings)
+    return [*caught.value.args]
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("train.warmup_steps=123", 123),
+        ("train.warmup_steps=1e3", 1000),
+        ("train.lr_factor=2", 2.0),
+        ("train.lr_factor=2.5e-1", 0.25),
+        ("model.attention_bias=false", False),
+        ("model.attention_bias=true", True),
+        ("model.d_k=16", 16),
+        ("model.d_k=null", None),
+        ("train.patience=null", None),
+        ("model.vocab_size=8000", 8000),
+        ("model.norm=pre", "pre"),
+        ("data.tokenizer=wordpiece", "wordpiece"),
+        ("search.alpha=0", 0.0),
+    ],
+)
+def test_an_override_has_the_type_of_its_field(setting: str, expected: object) -> None:
+    name = setting.split("=")[0]
+    config = override(Config(), [setting])
+    value = value_of(config, name)
+    assert value == expected and type(value) is type(expected)
+    untouched = [key for key in keys() if key != name]
+    assert [value_of(config, key) for key in untouched] == [value_of(Config(), key) for key in untouched]
+
+
+def test_override_changes_a_copy() -> None:
+    start = Config()
+    assert override(start, ["model.d_ff=64"]).model.d_ff == 64
+    assert start == Config()
+
+
+def test_the_last_of_two_overrides_holds() -> None:
+    assert override(Config(), ["train.seed=3", "train.seed=4"]).train.seed == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.warmup_steps=4k", "expected an integer"),
+        ("train.warmup_steps=1.5", "expected an integer"),
+        ("train.warmup_steps=", "expected an integer"),
+        ("train.warmup_steps=null", "expected an integer"),
+        ("train.warmup_steps=true", "expected an integer"),
+        ("train.lr_factor=fast", "expected a number"),
+        ("model.d_k=wide", "expected an integer or null"),
+        ("train.ema_decay=yes", "expected a number or null"),
+        ("model.tie_output=maybe", "expected true or false"),
+        ("model.norm=middle", "expected one of 'post', 'pre'"),
+        ("train.precision=fp16", "expected one of 'fp32', 'bf16'"),
+    ],
+)
+def test_a_wrong_type_is_refused_in_words(setting: str, words: str) -> None:
+    assert refusal(Config(), setting) == [f"--set {setting}: {words}"]
+
+
+@pytest.mark.parametrize(
+    ("given_name", "nearest"),
+    [
+        ("train.warmup_step", "train.warmup_steps"),
+        ("train.warmup", "train.warmup_steps"),
+        ("warmup_steps", "train.warmup_steps"),
+        ("model.warmup_steps", "train.warmup_steps"),
+        ("Model.d_model", "model.d_model"),
+        ("model.dmodel", "model.d_model"),
+        ("search.beam", "search.beam_size"),
+        ("beam_size", "search.beam_size"),
+        ("train.batch_tokens", "data.batch_tokens"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(given_name: str, nearest: str) -> None:
+    (line,) = refusal(Config(), f"{given_name}=1")
+    assert line.endswith(f"unknown key {given_name!r}; did you mean {nearest!r}?")
+
+
+@pytest.mark.parametrize("setting", ["", "=", "train.max_steps", "model=3", "model.=3", ".=", "a.b.c=1", "__class__=1"])
+def test_what_is_no_setting_at_all(setting: str) -> None:
+    (line,) = refusal(Config(), setting)
+    assert "expected section.key=value" in line or "unknown key" in line
+
+
+@given(st.text(), st.text())
+def test_no_setting_makes_anything_but_a_user_error(name: str, value: str) -> None:
+    for setting in (f"{name}={value}", f"train.seed={value}", f"model.norm={value}", f"train.lr_factor={value}"):
+        try:
+            override(Config(), [setting])
+        except UserError:
+            continue
+
+
+def test_every_problem_is_named_at_once() -> None:
+    lines = refusal(
+        Config(),
+        "train.warmup_step=10",
+        "train.max_steps=many",
+        "no equals sign",
+        "model.dropout=1.0",
+        "model.n_heads=7",
+        "search.length_penalty=none",
+        "data.max_tokens=0",
+        "train.use=ema",
+    )
+    wanted = (
+        "train.warmup_step'",
+        "train.max_steps=many",
+        "no equals sign",
+        "model.dropout=1.0",
+        "model.n_heads=7",
+        "search.alpha=0.6",
+        "data.max_tokens=0",
+        "train.use='ema'",
+    )
+    assert len(lines) == len(wanted)
+    for words in wanted:
+        assert sum(words in line for line in lines) == 1, words
+
+
+def test_several_problems_are_counted_and_one_stands_alone() -> None:
+    with pytest.raises(UserError, match=r"^train.seed=-1: expected 0 or more, below 2\^63$"):
+        override(Config(), ["train.seed=-1"])
+    with pytest.raises(UserError, match="^2 problems:\n  train.max_steps=0: .*\n  train.seed=-1: "):
+        override(Config(), ["train.seed=-1", "train.max_steps=0"])
