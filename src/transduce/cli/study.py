@@ -5,18 +5,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from transduce.cli.help import add_command
 from transduce.errors import UserError
 
-app = App(
-    name="study", help="The tables of the paper as experiments: run them, go on with them, and read what came of it."
-)
 
-
-@app.command(
-    help_epilogue="""Examples:
-  transduce study table1
-  transduce study table1 --out table1""",
-)
 def table1(*, out: Path = Path("table1")) -> None:
     """Table 1: time and memory of four kinds of layer, what waits in them, and how far apart they leave positions.
 
@@ -26,6 +18,11 @@ def table1(*, out: Path = Path("table1")) -> None:
     ----------
     out
         Folder of the study: results.json, report.md, report.html. A layer that is there is not measured again.
+
+    Examples
+    --------
+    transduce study table1
+    transduce study table1 --out table1
     """
     from transduce.studies.table1 import run_table1
 
@@ -33,12 +30,6 @@ def table1(*, out: Path = Path("table1")) -> None:
     _tell(out)
 
 
-@app.command(
-    help_epilogue="""Examples:
-  transduce study table2 --train train.en train.de \\
-      --valid valid.en valid.de --test test.en test.de \\
-      --language de --out table2""",
-)
 def table2(
     *,
     train: tuple[Path, Path],
@@ -48,7 +39,7 @@ def table2(
     language: str = "en",
     jobs: int | None = None,
 ) -> None:
-    """Table 2: train the Transformer, an LSTM and a convolutional model; judge them at equal time and equal FLOPs.
+    r"""Table 2: train the Transformer, an LSTM and a convolutional model; judge them at equal time and equal FLOPs.
 
     The same command goes on with a study that was interrupted.
 
@@ -66,6 +57,12 @@ def table2(
         Language of the target text, such as de: the rules of the Moses tokenizer.
     jobs
         How many systems train side by side; default: one on each GPU, or one on a machine without.
+
+    Examples
+    --------
+    transduce study table2 --train train.en train.de \
+        --valid valid.en valid.de --test test.en test.de \
+        --language de --out table2
     """
     from transduce.studies.table2 import run_table2
     from transduce.studies.trainings import Texts
@@ -76,14 +73,6 @@ def table2(
     _tell(out)
 
 
-@app.command(
-    help_epilogue="""Examples:
-  transduce study table3 --train train.en train.de \\
-      --valid valid.en valid.de --language de --out table3
-  transduce study table3 --train train.en train.de \\
-      --valid valid.en valid.de --language de --out table3 \\
-      --rows base h1 --seeds 1 2 3 --jobs 2""",
-)
 def table3(
     *,
     train: tuple[Path, Path],
@@ -96,7 +85,7 @@ def table3(
     seeds: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
     jobs: int | None = None,
 ) -> None:
-    """Table 3: train and judge every variation on the base model.
+    r"""Table 3: train and judge every variation on the base model.
 
     The same command goes on with a study that was interrupted; a row that is in OUT/results.json is not run again.
 
@@ -120,6 +109,14 @@ def table3(
         Of each row; default: 1, and 1 2 3 for base, n2 and dropout0.
     jobs
         How many rows train side by side; default: one on each GPU, or one on a machine without.
+
+    Examples
+    --------
+    transduce study table3 --train train.en train.de \
+        --valid valid.en valid.de --language de --out table3
+    transduce study table3 --train train.en train.de \
+        --valid valid.en valid.de --language de --out table3 \
+        --rows base h1 --seeds 1 2 3 --jobs 2
     """
     from transduce.studies.table3 import run_table3
     from transduce.studies.trainings import Texts
@@ -135,3 +132,10 @@ def table3(
 def _tell(out: Path) -> None:
     """Where to look."""
     print(out / "report.html")
+
+
+app = App(
+    name="study", help="The tables of the paper as experiments: run them, go on with them, and read what came of it."
+)
+for _order, _command in enumerate((table1, table2, table3)):
+    add_command(app, _command, _order)
