@@ -204,7 +204,7 @@ def test_blank_is_white_space_only() -> None:
 
 def test_the_locale_decides_nothing(write: Callable[[str, bytes], Path]) -> None:
     path = write("text", "\ufeffGrüße\u2028東京\0\r\n".encode())
-    program = "import sys; from transduce import text; print(ascii(list(text.read_lines(sys.argv[1]))))"
+    program = "import sys; from transduce.data import text; print(ascii(list(text.read_lines(sys.argv[1]))))"
     answers = set()
     for locale in ("C", "C.UTF-8", "POSIX"):
         environment = {**os.environ, "LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

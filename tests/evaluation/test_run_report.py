@@ -185,7 +185,7 @@ def test_a_name_that_is_not_utf8(tmp_path: Path, cli: Callable[..., Finished]) -
 
 def test_colours_can_be_read() -> None:
     """4.5 to 1 for text and 3 to 1 for lines, as WCAG asks, in both schemes."""
-    style = (ROOT / "src" / "transduce" / "report.html").read_text(encoding="utf-8")
+    style = (ROOT / "src" / "transduce" / "evaluation" / "run_report.html").read_text(encoding="utf-8")
     schemes = [
         dict(re.findall(r"--(\w+): #(\w{6});", part)) for part in style.split("* { box-sizing")[0].split("@media")
     ]

@@ -298,7 +298,7 @@ def test_the_best_that_could_not_be_saved_is_told(
 
 def train_command(texts: Texts, folder: Path, out: Path, *more: str) -> list[str]:
     recipe = folder / "recipe.py"
-    recipe.write_text("from killing import AVERAGE\n\n\ndef recipe():\n    return AVERAGE\n", encoding="utf-8")
+    recipe.write_text("from support.killing import AVERAGE\n\n\ndef recipe():\n    return AVERAGE\n", encoding="utf-8")
     parts = ["train", "--recipe", f"{recipe}:recipe", "--train", *map(str, texts["train"])]
     return [*parts, "--valid", *map(str, texts["valid"]), "--out", str(out), *more]
 
