@@ -187,7 +187,8 @@ def test_the_command_changes_all_that_may_change_and_the_run_remembers(
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(short, out)
-    (tmp_path / "recipe.py").write_text("from support.killing import AVERAGE\nrecipe = lambda: AVERAGE\n", encoding="utf-8")
+    program = "from support.killing import AVERAGE\nrecipe = lambda: AVERAGE\n"
+    (tmp_path / "recipe.py").write_text(program, encoding="utf-8")
     values = {"max_steps": 9, "accumulate": 3, "log_every_steps": 2, "keep_checkpoints": 4, "patience": 8}
     assert {f"train.{key}" for key in values} == set(CHANGEABLE)
     command = ["train", "--recipe", f"{tmp_path / 'recipe.py'}:recipe", "--train", *texts["train"]]

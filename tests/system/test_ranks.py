@@ -161,7 +161,8 @@ def test_a_killed_rank_changes_nothing(texts: Texts, left_alone: Path, tmp_path:
 
 def test_a_stopped_rank_is_not_waited_for_longer_than_the_timeout(texts: Texts, tmp_path: Path) -> None:
     """The command ends with exit code 3 and one line."""
-    (tmp_path / "recipe.py").write_text("from support.killing import AVERAGE\nrecipe = lambda: AVERAGE\n", encoding="utf-8")
+    program = "from support.killing import AVERAGE\nrecipe = lambda: AVERAGE\n"
+    (tmp_path / "recipe.py").write_text(program, encoding="utf-8")
     command = ["train", "--recipe", f"{tmp_path / 'recipe.py'}:recipe", "--out", str(tmp_path / "run")]
     command += ["--train", *map(str, texts["train"]), "--valid", *map(str, texts["valid"]), "--rank-timeout", "5"]
     began_at = time.monotonic()
