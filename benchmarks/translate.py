@@ -130,7 +130,8 @@ def pre_norm(folder: Path) -> Any:
 
     from transduce.data.tokenizer import BOS, EOS, PAD
     from transduce.interop.marian import their_names
-    from transduce.storage.checkpoints import load_model, weights
+    from transduce.storage.model_folder import load_model
+    from transduce.storage.tensors import weights
 
     loaded = load_model(folder)
     ours, sizes = loaded.config.model, {}

@@ -27,8 +27,10 @@ from transduce.errors import UserError
 from transduce.model.transformer import Transformer
 from transduce.storage import checkpoints as checkpoint
 from transduce.storage import run_folder as run
-from transduce.storage.checkpoints import checkpoints, load_checkpoint, load_model, weights
+from transduce.storage.checkpoints import checkpoints, load_checkpoint
+from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_log import read_log
+from transduce.storage.tensors import weights
 from transduce.training import gradients
 from transduce.training import signals as stopping
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
@@ -527,7 +529,7 @@ def test_from_a_model_that_does_not_suit_is_refused(
     model = load_model(uninterrupted["average"] / "model")
     learned = replace(model.config.model, positions="learned", max_positions=24)
     parent = replace(model.config, model=learned)
-    checkpoint.save_model(tmp_path / "parent", weights(Transformer(learned)), parent, model.tokenizer, "")
+    save_model(tmp_path / "parent", weights(Transformer(learned)), parent, model.tokenizer, "")
     config = replace(CONFIG, data=replace(CONFIG.data, max_tokens=99))
     with pytest.raises(UserError, match="model.max_positions=24 is less than data.max_tokens=99"):
         training.train(config, out=tmp_path / "run", start_from=tmp_path / "parent", **texts)

@@ -23,7 +23,8 @@ from transduce.decoding import search as searching
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.segmentation import MAX_LINE_TOKENS, split_line
 from transduce.model.transformer import Transformer
-from transduce.storage.checkpoints import LoadedModel, load_model, save_model, weights
+from transduce.storage.model_folder import LoadedModel, load_model, save_model
+from transduce.storage.tensors import weights
 from transduce.translate import search
 
 LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]

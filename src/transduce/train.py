@@ -36,18 +36,15 @@ from transduce.model.transformer import parameter_count
 from transduce.recipes import configure
 from transduce.storage.checkpoints import (
     Checkpoint,
-    LoadedModel,
     checkpoint_path,
     checkpoints,
     drop_checkpoints_after,
     load_checkpoint,
-    load_model,
     prune_checkpoints,
     save_checkpoint,
-    save_model,
-    set_weights,
 )
 from transduce.storage.model_card import model_card, recipe_in_words
+from transduce.storage.model_folder import LoadedModel, load_model, save_model
 from transduce.storage.run_folder import (
     beginning_problems,
     claim,
@@ -60,7 +57,8 @@ from transduce.storage.run_folder import (
     run_tokenizer,
 )
 from transduce.storage.run_log import Log, board_problems
-from transduce.training import distributed
+from transduce.storage.tensors import set_weights
+from transduce.training import distributed, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed, update
 from transduce.training.optimizer import adam, learning_rate
 from transduce.training.progress import Progress, in_words
@@ -150,7 +148,7 @@ def train(
     problems += corpora.problems(sources) + missing_files(valid)
     problems += beginning_problems(out, resume=resume, start_from=start_from, allow_change=allow_change)
     problems += board_problems() if tensorboard else []
-    problems += distributed.shard_problems() if shard else []
+    problems += sharding.shard_problems() if shard else []
     if problems:
         raise UserError(*problems)
     first = distributed.is_first()
@@ -181,7 +179,7 @@ def train(
         set_weights(model, dict(parent.model.named_parameters()), str(start_from))
     del parent
     if shard:
-        distributed.shard(model)
+        sharding.shard(model)
     model.to(device)
     optimizer = adam(model.parameters(), config.train.adam_beta2)
     ema = _copy(model) if config.train.ema_decay is not None else None
@@ -274,7 +272,7 @@ def train(
                 meter = _Meter() if in_turn else meter  # should there be more steps one day, it counts on
             if last or tally.step % config.train.evaluate_every_steps == 0:
                 _refuse_nonfinite(model, tally, out)
-                weights = distributed.gathered(ema or dict(model.named_parameters()))
+                weights = sharding.gathered(ema or dict(model.named_parameters()))
                 scores = distributed.first_alone(_judge, weights, tokenizer, config, valid_pairs, judge_on)
                 del weights
                 log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
@@ -412,7 +410,7 @@ def _copy(model: Model) -> dict[str, Tensor]:
 
 def _parts(tensors: dict[str, Tensor], model: Model) -> dict[str, Tensor]:
     """Of whole tensors by name, what this rank has of the parameters of the same names, on their device."""
-    return {name: distributed.part_of(tensors[name], parameter) for name, parameter in model.named_parameters()}
+    return {name: sharding.part_of(tensors[name], parameter) for name, parameter in model.named_parameters()}
 
 
 def _move_average(ema: dict[str, Tensor], model: Model, decay: float) -> None:
@@ -457,7 +455,7 @@ class _Meter:
 
 def _refuse_nonfinite(model: Model, tally: Tally, out: Path) -> None:
     for name, parameter in model.named_parameters():
-        if not distributed.whole(parameter.detach()).isfinite().all():
+        if not sharding.whole(parameter.detach()).isfinite().all():
             raise _diverged(f"{name} holds values that are not finite numbers", tally, out)
 
 
@@ -521,8 +519,8 @@ def _checkpoint(
     """What is to be saved, for rank 0; the other ranks, which may have parts of it, get no tensors."""
     parameters = dict(model.named_parameters())
     moments = {f"{m}/{name}": optimizer.state[p][m] for name, p in parameters.items() for m in MOMENTS}
-    average = distributed.gathered(ema) if ema is not None else None
-    return Checkpoint(distributed.gathered(parameters), distributed.gathered(moments), average, state)
+    average = sharding.gathered(ema) if ema is not None else None
+    return Checkpoint(sharding.gathered(parameters), sharding.gathered(moments), average, state)
 
 
 def _restore(
@@ -535,7 +533,7 @@ def _restore(
         for name, parameter in model.named_parameters():
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(state["step"] - state["skipped"]), device=parameter.device),
-                **{m: distributed.part_of(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in MOMENTS},
+                **{m: sharding.part_of(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in MOMENTS},
             }
         meter.restore(state["since_report"])
         remembered = {field.name: state[field.name] for field in dataclasses.fields(Tally)}

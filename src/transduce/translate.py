@@ -41,7 +41,7 @@ from transduce.decoding.segmentation import (
 from transduce.errors import UserError, is_out_of_memory
 from transduce.model.build import Model
 from transduce.model.transformer import Mask, Transformer, attention_weights, mixed_precision
-from transduce.storage.checkpoints import LoadedModel, load_model
+from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.loss import token_log_probs
 
 # ---- what comes back ---------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ import transduce
 from transduce import UserError
 from transduce.config.schema import ModelConfig
 from transduce.data.tokenizer import Tokenizer
-from transduce.storage.checkpoints import LoadedModel, load_model, weights
+from transduce.storage.model_folder import LoadedModel, load_model
+from transduce.storage.tensors import weights
 from transduce.translate import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs transduce[export]")

@@ -17,7 +17,7 @@ import transduce
 from transduce import UserError
 from transduce.data.tokenizer import EOS
 from transduce.interop.marian import export_marian, import_marian
-from transduce.storage.checkpoints import load_model
+from transduce.storage.model_folder import load_model
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs transduce[export]")
 transformers = pytest.importorskip("transformers", reason="needs transduce[export]")

@@ -20,7 +20,7 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 from transduce.errors import UserError
 from transduce.model.build import Model, build
 from transduce.storage.atomic_folder import write_folder
-from transduce.storage.checkpoints import load_model
+from transduce.storage.model_folder import load_model
 from transduce.translate import Translator
 
 KINDS = ("recurrent", "convolutional")

@@ -15,7 +15,6 @@ from transduce.errors import UserError
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.checkpoints import (
     Checkpoint,
-    average,
     checkpoint_path,
     checkpoints,
     drop_checkpoints_after,
@@ -26,6 +25,7 @@ from transduce.storage.checkpoints import (
     regular_checkpoints,
     save_checkpoint,
 )
+from transduce.storage.tensors import average
 
 # ---- checkpoints -------------------------------------------------------------------------------------------------
 

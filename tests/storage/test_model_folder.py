@@ -20,7 +20,9 @@ from transduce.errors import UserError
 from transduce.model.transformer import Transformer
 from transduce.storage import checkpoints as checkpoint_module
 from transduce.storage.atomic_folder import write_folder
-from transduce.storage.checkpoints import Checkpoint, load_model, save_checkpoint, save_model, set_weights, weights
+from transduce.storage.checkpoints import Checkpoint, save_checkpoint
+from transduce.storage.model_folder import load_model, save_model
+from transduce.storage.tensors import set_weights, weights
 
 # ---- models ------------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from transduce.config.schema import Config, ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.model.transformer import Transformer
 from transduce.train import train
-from transduce.training import distributed, gradients
+from transduce.training import distributed, gradients, sharding
 from transduce.training.gradients import Gradient, Gradients
 
 # ---- ranks -------------------------------------------------------------------------------------------------------
@@ -251,12 +251,12 @@ def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, hands: list[list
     Two steps are made, and the second is told: nothing may be left of the first.
     """
     model, (src, tgt) = tiny_model(config, dtype), tiny_pairs()
-    distributed.shard(model)
+    sharding.shard(model)
     micro_batches = [collate([src[i] for i in hand], [tgt[i] for i in hand]) for hand in hands[distributed.rank()]]
     settings = TrainConfig(label_smoothing=0.1, accumulate=max(map(len, hands)))
     of = Gradients(model, settings, torch.device("cpu"), lambda lines: None).of
     found = [of(micro_batches, seed=1) for _ in range(2)][-1]
-    taken = {name: distributed.whole(p.grad).tolist() for name, p in model.named_parameters() if p.grad is not None}
+    taken = {name: sharding.whole(p.grad).tolist() for name, p in model.named_parameters() if p.grad is not None}
     here = sum(cast(Any, p).to_local().numel() for p in model.parameters())
     return {"loss": found.loss, "norm": found.norm, "gradient": taken, "here": here}
 
@@ -278,6 +278,6 @@ def train_weighed(config: Config, texts: Texts, out: Path, **more: Any) -> int:
 
 def _bytes_of_tensors() -> int:
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-    here = [cast(Any, one).to_local() if distributed.is_part(one) else one for one in tensors]
+    here = [cast(Any, one).to_local() if sharding.is_part(one) else one for one in tensors]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in here}
     return sum(storages.values())

@@ -13,7 +13,8 @@ from transduce.data.corpora import Corpus
 from transduce.data.token_store import TokenStore, open_store
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
-from transduce.storage.checkpoints import checkpoints, load_model
+from transduce.storage.checkpoints import checkpoints
+from transduce.storage.model_folder import load_model
 from transduce.storage.run_folder import average_run, claim, find_run, run_tokenizer
 from transduce.train import train
 

@@ -25,16 +25,10 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer
 from transduce.storage.atomic_folder import Content, encode_json, write_folder
-from transduce.storage.checkpoints import (
-    Checkpoint,
-    average,
-    load_checkpoint,
-    load_model,
-    save_checkpoint,
-    save_model,
-    weights,
-)
+from transduce.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_log import read_log
+from transduce.storage.tensors import average, weights
 
 MAX_SECONDS = 2  # of the processor
 MAX_BYTES = 200 << 20

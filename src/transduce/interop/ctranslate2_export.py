@@ -25,7 +25,7 @@ from transduce.errors import UserError
 from transduce.interop.ctranslate2_engine import import_ctranslate2
 from transduce.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Residual, Transformer
 from transduce.storage.atomic_folder import write_folder
-from transduce.storage.checkpoints import LoadedModel, load_model
+from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.loss import token_log_probs
 
 Precision = Literal["fp32", "int8"]

@@ -15,19 +15,17 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import check_folder, write_file
 from transduce.storage.checkpoints import (
-    average,
     checkpoint_path,
     checkpoints,
     load_checkpoint,
-    load_model,
     load_state,
     newest_checkpoint,
     regular_checkpoints,
-    save_model,
     step_of,
-    weights,
 )
 from transduce.storage.model_card import model_card
+from transduce.storage.model_folder import load_model, save_model
+from transduce.storage.tensors import average, weights
 
 
 def missing_files(paths: Sequence[Path]) -> list[str]:

@@ -24,7 +24,7 @@ from transduce.errors import is_out_of_memory
 from transduce.model.build import Model
 from transduce.model.cpu_backend import faster_products
 from transduce.model.transformer import mixed_precision
-from transduce.training import distributed
+from transduce.training import distributed, sharding
 from transduce.training.loss import projected_cross_entropy
 
 # ---- the gradient of a step --------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class Gradients:
     ) -> None:
         self.model, self.config, self.device, self.say = model, config, device, say
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
-        self.in_shards = any(distributed.is_part(parameter) for parameter in model.parameters())
+        self.in_shards = any(sharding.is_part(parameter) for parameter in model.parameters())
 
     def of(self, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
         """Put the gradient of the mean loss of a target token into .grad of every parameter, and say what it is like.
@@ -92,7 +92,7 @@ class Gradients:
         if not self.in_shards:  # of which they are summed already, in the backward pass
             distributed.sum_gradients(self.model.parameters())
         distributed.sum_over_ranks(loss)
-        norm = distributed.whole(get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
+        norm = sharding.whole(get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
         return Gradient(torch.stack([loss, norm.double()]), src_tokens, tgt_tokens)
 
     def _accumulate(self, micro_batches: Sequence[Batch], tokens: int) -> Tensor | None:

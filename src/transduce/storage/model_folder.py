@@ -1,0 +1,106 @@
+"""Model folders: the model to use, as RUN/model.
+
+    MODEL/    model.safetensors, config.json, tokenizer.json, README.md
+
+A model folder has a manifest (`transduce.storage.atomic_folder`): it is there whole or not at all, and verified when it
+is read.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from transduce.config.files import from_json, to_json
+from transduce.config.schema import Config, ModelConfig
+from transduce.data.tokenizer import Tokenizer
+from transduce.errors import UserError
+from transduce.model.build import Model, build
+from transduce.storage.atomic_folder import listed_files, read_verified, write_folder
+from transduce.storage.tensors import Tensors, check_shapes, encode_tensors, read_tensors, set_weights, tensor_shapes
+
+MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
+
+
+def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: Tokenizer, card: str) -> None:
+    """Write a model folder: weights, configuration, tokenizer, and `card` as its README.md."""
+    files = {
+        "model.safetensors": encode_tensors(tensors),
+        "config.json": [to_json(config).encode()],
+        "tokenizer.json": [tokenizer.to_json().encode()],
+        "README.md": [card.encode()],
+    }
+    write_folder(path, files)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model folder in memory."""
+
+    model: Model
+    config: Config
+    tokenizer: Tokenizer
+
+
+def load_model(path: Path) -> LoadedModel:
+    """Read a model folder. UserError if it is not one, is damaged, or its parts do not fit each other."""
+    _refuse_other(path)
+    listed_files(path, kind="model folder", needed=MODEL_FILES)
+    config = from_json(read_verified(path, "config.json"), path / "config.json")
+    tokenizer = _tokenizer(read_verified(path, "tokenizer.json"), path / "tokenizer.json")
+    if config.model.vocab_size != tokenizer.vocab_size:
+        raise UserError(
+            f"{path}: the model has {config.model.vocab_size} embedding rows but its tokenizer {tokenizer.vocab_size} "
+            "pieces; the two are not from the same run"
+        )
+    where = path / "model.safetensors"
+    shapes = tensor_shapes(path, "model.safetensors")
+    _refuse_hostile_sizes(config.model, shapes, where)
+    with torch.device("meta"):  # which takes no memory
+        check_shapes(build(config.model), shapes, where)
+    tensors = read_tensors(path, "model.safetensors")
+    model = build(config.model)
+    set_weights(model, tensors, where)
+    return LoadedModel(model.eval(), config, tokenizer)
+
+
+def _refuse_other(path: Path) -> None:
+    """Say where the model is to whoever gives another folder: a run, or one of its checkpoints."""
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; expected a model folder, such as RUN/model")
+    if (path / "checkpoints").is_dir() and not (path / "manifest.json").exists():
+        if (path / "model").is_dir():
+            raise UserError(f"{path} is a run, not a model; give {path / 'model'}")
+        raise UserError(f"{path} is a run that has no model yet; let it finish: transduce train ... --resume")
+    if (path / "state.json").exists():
+        run = path.absolute().parent.parent
+        raise UserError(f"{path} is a checkpoint, not a model; make one: transduce average {run} --last 1 --out MODEL")
+
+
+def _tokenizer(content: bytes, where: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_json(content.decode(), where)
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{where} is not valid UTF-8 ({problem}); use another copy") from None
+
+
+ONE_OF_A_LAYER = {  # a matrix that each layer has one of
+    "transformer": r"encoder\.\d+\.self_attention\.w_q\.weight",
+    "recurrent": r"writer\.weight_hh_l\d+",
+    "convolutional": r"readers\.\d+\.weights\.weight",
+}
+
+
+def _refuse_hostile_sizes(model: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
+    """UserError for a configuration whose model is too large even to be compared with the weights."""
+    sides = [model.vocab_size or 0, model.d_model]
+    if model.kind == "transformer":
+        d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
+        sides += [model.d_ff, model.n_heads * max(d_k, d_v), model.max_positions or 0]
+    layers = sum(bool(re.fullmatch(ONE_OF_A_LAYER[model.kind], name)) for name in shapes)
+    largest = max(map(math.prod, shapes.values()), default=0)
+    if model.n_layers != layers or max(sides) > largest:
+        raise UserError(f"{where} does not fit its configuration: they are of different sizes")
