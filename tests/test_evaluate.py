@@ -1,8 +1,9 @@
-"""Judging: the perplexity by hand, a model and given translations, and the comparison of two."""
+"""Evaluation: the perplexity by hand, of a model and of given translations, and the comparison of two systems."""
 
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,15 @@ import torch
 from support.toy_task import Finished, Toy, turned, write_lines
 
 import transduce
-from transduce import Translator, UserError
+from transduce import Translator, UserError, evaluate
 from transduce.data.tokenizer import BOS, EOS
 from transduce.evaluate import (
     check_validation,
-    judge_hypotheses,
-    judge_model,
+    evaluate_hypotheses,
+    evaluate_model,
+    format_evaluation,
     mean_loss,
     perplexity,
-    show,
     validation_scores,
 )
 
@@ -29,15 +30,16 @@ def model(toy: Toy) -> Translator:
 
 
 @pytest.fixture
-def test_set(tmp_path: Path) -> tuple[Path, Path]:
-    """Five lines, of which the last has another reference than the model's answer."""
+def test_set(tmp_path: Path) -> evaluate.TestSet:
+    """Five lines; the reference of the last one differs from the model's output."""
     lines = ["a b c", "d", "e f g h", "i j", "a c"]
     references = [turned(line) for line in lines[:-1]] + ["a c"]
-    return write_lines(tmp_path / "test.src", lines), write_lines(tmp_path / "test.ref", references)
+    src, ref = write_lines(tmp_path / "test.src", lines), write_lines(tmp_path / "test.ref", references)
+    return evaluate.TestSet(src, ref)
 
 
 def loss_by_hand(model: Translator, src: list[str], ref: list[str]) -> float:
-    """One sentence at a time, in float64, from the logits of the whole network."""
+    """Return the mean loss of a token: one sentence at a time, in float64, from the logits of the whole network."""
     network, encode = model.models[0].double(), model.tokenizer.encode
     total, tokens = 0.0, 0
     with torch.inference_mode():
@@ -53,24 +55,24 @@ def loss_by_hand(model: Translator, src: list[str], ref: list[str]) -> float:
     return total / tokens
 
 
-def test_perplexity_by_hand(toy: Toy, model: Translator) -> None:
+def test_the_mean_loss_equals_the_loss_by_hand(toy: Toy, model: Translator) -> None:
     src = ["a b c", "d e", "f", "a b c d e f g h i j"]
     ref = ["c b a", "e d f", "", "quite different"]
     expected = loss_by_hand(transduce.load(toy.model), src, ref)
     assert expected > 0.5
     assert mean_loss(model, src, ref) == pytest.approx(expected, rel=1e-5)
-    assert mean_loss(model, [*src, " "], [*ref, "not judged"]) == pytest.approx(expected, rel=1e-5)
-    with pytest.raises(UserError, match="every source line is blank"):
+    assert mean_loss(model, [*src, " "], [*ref, "not scored"]) == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(UserError, match="the source text: expected a line that is not blank"):
         mean_loss(model, ["", " "], ["a", "b"])
 
 
-def test_perplexity_of_any_loss() -> None:
+def test_perplexity_is_exp_of_the_loss() -> None:
     assert perplexity(0) == 1
     assert perplexity(math.log(37_000)) == pytest.approx(37_000)
     assert perplexity(1e9) == math.inf
 
 
-def test_validation_scores(model: Translator, toy: Toy) -> None:
+def test_validation_scores_separate_right_from_wrong(model: Translator, toy: Toy) -> None:
     pairs = [(line, turned(line)) for line in toy.unseen[:30]]
     scores = validation_scores(model, pairs)
     assert scores.keys() == {"loss", "perplexity", "bleu"}
@@ -81,92 +83,94 @@ def test_validation_scores(model: Translator, toy: Toy) -> None:
 
 def test_validation_text_is_checked(model: Translator) -> None:
     check_validation([("a", ""), ("", "b")], model.tokenizer, 100, "valid.en")
-    with pytest.raises(UserError, match="every line of valid.en is blank"):
+    with pytest.raises(UserError, match="valid.en: expected a line that is not blank"):
         check_validation([("", "a")], model.tokenizer, 100, "valid.en")
     length = len(model.tokenizer.encode("a b c"))
     check_validation([("a b c", "a")], model.tokenizer, length, "valid.en")
+    message = f"valid.en:2: expected at most {length - 1} tokens in the line .*, not {length}; leave the pair out"
     for pair in (("a b c", "a"), ("a", "a b c")):
-        with pytest.raises(
-            UserError, match=f"line 2 of valid.en, .* has {length} tokens; expected at most {length - 1}"
-        ):
+        with pytest.raises(UserError, match=message):
             check_validation([("a", "a"), pair], model.tokenizer, length - 1, "valid.en")
 
 
-def test_a_model_is_judged(model: Translator, test_set: tuple[Path, Path]) -> None:
-    judged = judge_model(model, *test_set, language="en", tokenize="13a", ask=model.settings(5, 0.0, lookahead=9))
-    src, ref = (path.read_text("utf-8").splitlines() for path in test_set)
-    assert judged.lines == 5
-    assert judged.perplexity == pytest.approx(math.exp(mean_loss(model, src, ref)))
-    scores = {score.name: score for score in judged.systems["model"]}
+def test_a_model_is_evaluated(model: Translator, test_set: evaluate.TestSet) -> None:
+    evaluation = evaluate_model(model, test_set, model.settings(5, 0.0, lookahead=9))
+    src, ref = (path.read_text("utf-8").splitlines() for path in (test_set.src, test_set.ref))
+    assert test_set.read() == (src, ref)
+    assert evaluation.lines == 5
+    assert evaluation.perplexity == pytest.approx(math.exp(mean_loss(model, src, ref)))
+    scores = {score.name: score for score in evaluation.systems["model"]}
     assert scores["exact_match"].value == 80
-    shown = show(judged)
-    assert "5 lines, beam 5, alpha 0 (gnmt), lookahead 9" in shown
-    assert all(score.signature in shown and score.label in shown for score in scores.values())
-    assert f"{judged.perplexity:.3f}" in shown and "per subword of the reference" in shown
+    text = format_evaluation(evaluation)
+    assert "5 lines, beam 5, alpha 0 (gnmt), lookahead 9" in text
+    assert all(score.signature in text and score.label in text for score in scores.values())
+    assert f"{evaluation.perplexity:.3f}" in text and "per subword of the reference" in text
 
 
 @pytest.mark.parametrize(
     ("language", "tokenize", "lines", "message"),
     [
-        ("de_DE", "13a", 5, "language 'de_DE'"),
-        ("de", "13b", 5, "tokenize '13b'"),
-        ("de", "13a", 4, "must match line by line"),
+        ("de_DE", "13a", 5, "language='de_DE'"),
+        ("de", "13b", 5, "tokenize='13b'"),
+        ("de", "13a", 4, "line by line"),
     ],
 )
-def test_what_cannot_be_scored_is_not_translated(
+def test_a_test_set_is_checked_before_the_model_translates(
     language: str,
     tokenize: str,
     lines: int,
     message: str,
     model: Translator,
-    test_set: tuple[Path, Path],
+    test_set: evaluate.TestSet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    src, ref = test_set
-    write_lines(ref, ref.read_text("utf-8").splitlines()[:lines])
-    for verb in ("translate", "score"):
-        monkeypatch.setattr(Translator, verb, lambda *given, **more: pytest.fail("too late"))
+    wrong = replace(test_set, language=language, tokenize=tokenize)
+    write_lines(wrong.ref, wrong.ref.read_text("utf-8").splitlines()[:lines])
+    for method in ("translate", "score"):
+        monkeypatch.setattr(Translator, method, lambda *args, **keywords: pytest.fail("too late"))
     with pytest.raises(UserError, match=message):
-        judge_model(model, src, ref, language=language, tokenize=tokenize, ask=model.settings())
+        evaluate_model(model, wrong, model.settings())
 
 
-def test_given_translations_are_judged_without_a_model(test_set: tuple[Path, Path], tmp_path: Path) -> None:
-    _, ref = test_set
+def test_given_translations_are_evaluated_without_a_model(test_set: evaluate.TestSet, tmp_path: Path) -> None:
+    ref = test_set.ref
     lines = ref.read_text("utf-8").splitlines()
     right, wrong = write_lines(tmp_path / "right", lines), write_lines(tmp_path / "wrong", ["x y z"] * len(lines))
-    one = judge_hypotheses([right], ref, language="en", tokenize="13a")
+    one = evaluate_hypotheses([right], ref, language="en", tokenize="13a")
     assert one.perplexity is None and one.significance is None
     assert next(s.value for s in one.systems[str(right)] if s.name == "exact_match") == 100
-    two = judge_hypotheses([wrong, right], ref, language="en", tokenize="13a")
+    two = evaluate_hypotheses([wrong, right], ref, language="en", tokenize="13a")
     assert two.significance is not None
     assert two.significance.delta > 0 and two.significance.p_value < 0.05
-    assert "p = " in show(two) and str(wrong) in show(two)
-    same = judge_hypotheses([right, right], ref, language="en", tokenize="13a")
+    assert "p = " in format_evaluation(two) and str(wrong) in format_evaluation(two)
+    same = evaluate_hypotheses([right, right], ref, language="en", tokenize="13a")
     assert same.significance is not None and same.significance.p_value == 1
-    with pytest.raises(UserError, match="3 --hyp files; expected one, or two"):
-        judge_hypotheses([right] * 3, ref, language="en", tokenize="13a")
+    with pytest.raises(UserError, match="--hyp: expected 1 or 2 files, not 3"):
+        evaluate_hypotheses([right] * 3, ref, language="en", tokenize="13a")
 
 
 # ---- through the command line ------------------------------------------------------------------------------------
 
 
-def test_json_holds_every_figure(toy: Toy, test_set: tuple[Path, Path], cli: Callable[..., Finished]) -> None:
-    src, ref = test_set
-    done = cli("evaluate", toy.model, "--src", src, "--ref", ref, "--json")
-    assert done.code == 0, done.err
-    judged = json.loads(done.out)
-    assert judged["lines"] == 5 and judged["search"]["beam_size"] == 4
-    names = [score["name"] for score in judged["systems"]["model"]]
+def test_json_holds_every_figure(toy: Toy, test_set: evaluate.TestSet, cli: Callable[..., Finished]) -> None:
+    src, ref = test_set.src, test_set.ref
+    process = cli("evaluate", toy.model, "--src", src, "--ref", ref, "--json")
+    assert process.code == 0, process.err
+    evaluation = json.loads(process.out)
+    assert evaluation["lines"] == 5 and evaluation["search"]["beam_size"] == 4
+    names = [score["name"] for score in evaluation["systems"]["model"]]
     assert {"bleu", "chrf", "bleu_as_given", "exact_match"} <= set(names)
-    assert all(score["signature"] for score in judged["systems"]["model"])
+    assert all(score["signature"] for score in evaluation["systems"]["model"])
     pair = cli("evaluate", "--hyp", ref, "--hyp", src, "--ref", ref, "--json")
     assert json.loads(pair.out)["significance"]["delta"] < 0
-    shown = cli("evaluate", "--hyp", ref, "--ref", ref)
-    assert shown.code == 0 and b"100.00" in shown.out
+    text = cli("evaluate", "--hyp", ref, "--ref", ref)
+    assert text.code == 0 and b"100.00" in text.out
 
 
-def test_mistakes(toy: Toy, test_set: tuple[Path, Path], tmp_path: Path, cli: Callable[..., Finished]) -> None:
-    src, ref = test_set
+def test_a_mistake_exits_with_2_and_prints_no_score(
+    toy: Toy, test_set: evaluate.TestSet, tmp_path: Path, cli: Callable[..., Finished]
+) -> None:
+    src, ref = test_set.src, test_set.ref
     short, empty = write_lines(tmp_path / "short", ["a"]), write_lines(tmp_path / "empty", [])
     for arguments, message in (
         ([toy.model, "--src", short, "--ref", ref], "short has 1 lines but"),
@@ -175,7 +179,7 @@ def test_mistakes(toy: Toy, test_set: tuple[Path, Path], tmp_path: Path, cli: Ca
         (["--hyp", empty, "--ref", empty], "are empty"),
         (["--hyp", tmp_path / "none", "--ref", ref], "none does not exist"),
         (["--hyp", ref, "--ref", ref, "--tokenize", "13b"], "did you mean '13a'?"),
-        (["--hyp", ref, "--ref", ref, "--language", "English"], "language 'English'"),
+        (["--hyp", ref, "--ref", ref, "--language", "English"], "language='English'"),
         (["--hyp", ref, "--ref", ref, "--beam-size", 3], "have no effect with --hyp"),
         (["--hyp", ref, "--ref", ref, "--src", src], "have no effect with --hyp"),
         (["--hyp", ref, "--ref", ref, "--lookahead", 5], "have no effect with --hyp"),
@@ -185,6 +189,6 @@ def test_mistakes(toy: Toy, test_set: tuple[Path, Path], tmp_path: Path, cli: Ca
         ([toy.model, "--src", src, "--ref", ref, "--beam-size", 0], "search.beam_size=0"),
         ([toy.model, "--src", src, "--ref", ref, "--alpha", 11], "search.alpha=11"),
     ):
-        done = cli("evaluate", *arguments)
-        assert (done.code, done.out) == (2, b""), (arguments, done)
-        assert message in done.err and "Traceback" not in done.err, done.err
+        process = cli("evaluate", *arguments)
+        assert (process.code, process.out) == (2, b""), (arguments, process)
+        assert message in process.err and "Traceback" not in process.err, process.err

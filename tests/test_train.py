@@ -360,8 +360,8 @@ def test_all_problems_of_the_configuration_come_before_any_text(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["", "  "], "every line of v.src is blank"),
-        (["a b", "a " * 9_000], "line 2 of v.src, or its reference, has"),
+        (["", "  "], "v.src: expected a line that is not blank"),
+        (["a b", "a " * 9_000], "v.src:2: expected at most"),
     ],
 )
 def test_validation_text_that_cannot_be_judged_is_refused_first(

@@ -52,7 +52,7 @@ def evaluate(
     transduce evaluate --hyp output.de --ref test.de --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
     """
-    from transduce.evaluate import judge_hypotheses, judge_model, show
+    from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
 
     if bool(models) == bool(hyp):
         raise UserError("give either a model and --src, or one or two --hyp files")
@@ -60,7 +60,7 @@ def evaluate(
         if any(given is not None for given in (src, beam_size, alpha, lookahead)) or precision != "fp32":
             of_a_model = "--src, --beam-size, --alpha, --lookahead and --precision"
             raise UserError(f"{of_a_model} have no effect with --hyp; leave them out")
-        judged = judge_hypotheses(hyp, ref, language=language, tokenize=tokenize)
+        evaluation = evaluate_hypotheses(hyp, ref, language=language, tokenize=tokenize)
     elif src is None:
         raise UserError("a model needs --src, the text to translate")
     else:
@@ -68,8 +68,8 @@ def evaluate(
 
         translator = load(*models, precision=precision)
         ask = translator.settings(beam_size, alpha, lookahead=lookahead)
-        judged = judge_model(translator, src, ref, language=language, tokenize=tokenize, ask=ask)
+        evaluation = evaluate_model(translator, TestSet(src, ref, language, tokenize), ask)
     if json:
-        print_json(judged)
+        print_json(evaluation)
     else:
-        print(show(judged))
+        print(format_evaluation(evaluation))

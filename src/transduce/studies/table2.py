@@ -19,7 +19,7 @@ from transduce.data.corpora import Corpus
 from transduce.data.token_store import open_store
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
-from transduce.evaluate import judge_model
+from transduce.evaluate import TestSet, evaluate_model
 from transduce.evaluation.run_report import duration
 from transduce.evaluation.study_charts import COLOURS, courses_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table, write_report
@@ -141,12 +141,12 @@ def judge(run: Path, step: int, texts: Texts) -> dict[str, Any]:
         averaged = min(AVERAGED, sum(step_of(path) <= step for path in checkpoints(run)))
         average_run(run, last=averaged, until=step, out=folder)
     translator = load(folder)
-    judged = judge_model(translator, *texts.test, language=texts.language, tokenize="13a", ask=translator.config.search)
-    scores = judged.systems["model"]
+    evaluation = evaluate_model(translator, TestSet(*texts.test, texts.language), translator.config.search)
+    scores = evaluation.systems["model"]
     return {
         "step": step,
-        "lines": judged.lines,
-        "perplexity": round(judged.perplexity or 0.0, 4),
+        "lines": evaluation.lines,
+        "perplexity": round(evaluation.perplexity or 0.0, 4),
         **{score.name: round(score.value, 4) for score in scores},
         "signatures": {score.name: score.signature for score in scores},
     }
