@@ -232,7 +232,7 @@ def save_small_model(folder: Path, lines: Sequence[str]) -> Path:
     from transduce import Config, ModelConfig, SearchConfig, Transformer
     from transduce.data.tokenizer import Tokenizer
     from transduce.storage.model_folder import save_model
-    from transduce.storage.tensors import weights
+    from transduce.training.weights import weights
 
     torch.manual_seed(1)
     tokenizer = Tokenizer.learn(lines[:2_000], kind="bpe", vocab_size=1_000)

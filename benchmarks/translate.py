@@ -131,7 +131,7 @@ def pre_norm(folder: Path) -> Any:
     from transduce.data.tokenizer import BOS, EOS, PAD
     from transduce.interop.marian import their_names
     from transduce.storage.model_folder import load_model
-    from transduce.storage.tensors import weights
+    from transduce.training.weights import weights
 
     loaded = load_model(folder)
     ours, sizes = loaded.config.model, {}

@@ -30,10 +30,10 @@ from transduce.storage import run_folder as run
 from transduce.storage.checkpoints import checkpoints, load_checkpoint
 from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_log import read_log
-from transduce.storage.tensors import weights
 from transduce.training import gradients
 from transduce.training import signals as stopping
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
+from transduce.training.weights import weights
 
 Texts = dict[str, tuple[Path, Path]]
 

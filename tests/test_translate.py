@@ -24,7 +24,7 @@ from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.segmentation import MAX_LINE_TOKENS, split_line
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
-from transduce.storage.tensors import weights
+from transduce.training.weights import weights
 from transduce.translate import search
 
 LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]

@@ -57,12 +57,12 @@ from transduce.storage.run_folder import (
     run_tokenizer,
 )
 from transduce.storage.run_log import Log, board_problems
-from transduce.storage.tensors import set_weights
 from transduce.training import distributed, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed, update
 from transduce.training.optimizer import adam, learning_rate
 from transduce.training.progress import Progress, in_words
 from transduce.training.signals import StopSignal
+from transduce.training.weights import set_weights
 from transduce.translate import Translator, load
 
 Pair = tuple[Path, Path]

@@ -18,7 +18,7 @@ from transduce import UserError
 from transduce.config.schema import ModelConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.storage.model_folder import LoadedModel, load_model
-from transduce.storage.tensors import weights
+from transduce.training.weights import weights
 from transduce.translate import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs transduce[export]")

@@ -22,7 +22,7 @@ from transduce.storage import checkpoints as checkpoint_module
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.checkpoints import Checkpoint, save_checkpoint
 from transduce.storage.model_folder import load_model, save_model
-from transduce.storage.tensors import set_weights, weights
+from transduce.training.weights import set_weights, weights
 
 # ---- models ------------------------------------------------------------------------------------------------------
 

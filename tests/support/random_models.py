@@ -11,7 +11,7 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 from transduce.data.tokenizer import Tokenizer
 from transduce.model.build import build
 from transduce.storage.model_folder import LoadedModel, save_model
-from transduce.storage.tensors import weights
+from transduce.training.weights import weights
 
 CONFIG = ModelConfig(vocab_size=None, d_model=32, n_layers=2, n_heads=4, d_ff=48, dropout=0.0)
 TEXT = ["a b c d e f g h i j", "the cat sat on the mat", "Zürich ist schön"]

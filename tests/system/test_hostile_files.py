@@ -28,7 +28,8 @@ from transduce.storage.atomic_folder import Content, encode_json, write_folder
 from transduce.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_log import read_log
-from transduce.storage.tensors import average, weights
+from transduce.storage.tensors import average
+from transduce.training.weights import weights
 
 MAX_SECONDS = 2  # of the processor
 MAX_BYTES = 200 << 20

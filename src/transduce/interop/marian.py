@@ -29,7 +29,7 @@ from transduce.interop.ctranslate2_export import TOLERANCE, compared, own_log_pr
 from transduce.model.transformer import Transformer
 from transduce.storage.atomic_folder import encode_json, write_folder
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
-from transduce.storage.tensors import set_weights, weights
+from transduce.training.weights import set_weights, weights
 
 EPS = 1e-5  # of their LayerNorm, which no configuration changes
 DEAD = -1e4  # the output bias of ids that nothing uses: their probability is 0

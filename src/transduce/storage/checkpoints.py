@@ -22,7 +22,8 @@ from transduce.storage.atomic_folder import (
     remove_unfinished,
     write_folder,
 )
-from transduce.storage.tensors import Tensors, check_finite, encode_tensors, read_tensors
+from transduce.storage.tensors import Tensors, encode_tensors, read_tensors
+from transduce.training.weights import check_finite
 
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 LEAST_KEPT = 2  # checkpoints, should one of them not be readable one day

@@ -20,7 +20,8 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.model.build import Model, build
 from transduce.storage.atomic_folder import listed_files, read_verified, write_folder
-from transduce.storage.tensors import Tensors, check_shapes, encode_tensors, read_tensors, set_weights, tensor_shapes
+from transduce.storage.tensors import Tensors, encode_tensors, read_tensors, tensor_shapes
+from transduce.training.weights import check_shapes, set_weights
 
 MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
 

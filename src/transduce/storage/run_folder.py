@@ -25,7 +25,8 @@ from transduce.storage.checkpoints import (
 )
 from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import load_model, save_model
-from transduce.storage.tensors import average, weights
+from transduce.storage.tensors import average
+from transduce.training.weights import weights
 
 
 def missing_files(paths: Sequence[Path]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Tensors in safetensors files, and the weights of models as tensors by name. Never a pickle."""
+"""Tensors in safetensors files. Never a pickle."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,10 @@ import msgspec
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import Content, listed_file, listed_files, read_verified
-from transduce.training.sharding import part_of
 
 Tensors = dict[str, Tensor]
 
@@ -82,42 +81,7 @@ def _unreadable(where: Path, problem: object) -> UserError:
     return UserError(f"{where} holds no readable tensors ({problem}); use another copy")
 
 
-# ---- weights -------------------------------------------------------------------------------------------------------
-
-
-def weights(model: nn.Module) -> Tensors:
-    """A copy of the parameters by name, on the CPU; a tied matrix is there once."""
-    return {name: p.detach().to("cpu", copy=True).contiguous() for name, p in model.named_parameters()}
-
-
-def set_weights(model: nn.Module, given: Tensors, where: Path | str) -> None:
-    """Copy `given` into the parameters of `model`. UserError if a name or a shape differs, or a value is not finite."""
-    check_shapes(model, {name: (*values.shape,) for name, values in given.items()}, where)
-    for name, values in given.items():
-        if not values.is_floating_point():
-            raise UserError(f"{where}: {name} holds {values.dtype}, expected floating-point numbers")
-    check_finite(given, where, "use another copy")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(part_of(given[name], parameter))
-
-
-def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where: Path | str) -> None:
-    expected = {name: (*parameter.shape,) for name, parameter in model.named_parameters()}
-    names = sorted(expected.keys() ^ shapes.keys())
-    if names:
-        raise UserError(f"{where} does not fit its configuration: {names[0]} is in only one of them")
-    for name, shape in expected.items():
-        if shapes[name] != shape:
-            raise UserError(
-                f"{where} does not fit its configuration: {name} has the shape {shapes[name]}, expected {shape}"
-            )
-
-
-def check_finite(given: Tensors, where: Path | str, remedy: str) -> None:
-    for name, values in given.items():
-        if not values.isfinite().all():
-            raise UserError(f"{where}: {name} holds values that are not finite numbers; {remedy}")
+# ---- means ------------------------------------------------------------------------------------------------------
 
 
 def average(paths: Sequence[Path]) -> Tensors:

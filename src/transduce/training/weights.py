@@ -1,0 +1,51 @@
+"""The weights of a model as tensors by name: copied out of it, copied into it, and checked."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from transduce.errors import UserError
+from transduce.training.sharding import part_of
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the parameters by name, on the CPU. A tied matrix occurs once."""
+    return {name: p.detach().to("cpu", copy=True).contiguous() for name, p in model.named_parameters()}
+
+
+def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path | str) -> None:
+    """Copy whole tensors into the parameters of the same names; in shards, each rank takes its part.
+
+    where: the origin of the tensors, for messages. Raises UserError if a name, a shape or a type differs, or a value is
+    not finite.
+    """
+    check_shapes(model, {name: (*values.shape,) for name, values in tensors.items()}, where)
+    for name, values in tensors.items():
+        if not values.is_floating_point():
+            raise UserError(f"{where}: {name} holds {values.dtype}, expected floating-point numbers")
+    check_finite(tensors, where, "use another copy")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(part_of(tensors[name], parameter))
+
+
+def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where: Path | str) -> None:
+    """Check that `shapes` are those of the parameters of `model`. Raises UserError if not."""
+    expected = {name: (*parameter.shape,) for name, parameter in model.named_parameters()}
+    names = sorted(expected.keys() ^ shapes.keys())
+    if names:
+        raise UserError(f"{where} does not fit its configuration: {names[0]} is in only one of them")
+    for name, shape in expected.items():
+        if shapes[name] != shape:
+            raise UserError(
+                f"{where} does not fit its configuration: {name} has the shape {shapes[name]}, expected {shape}"
+            )
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: Path | str, remedy: str) -> None:
+    """Check that all values are finite. Raises UserError if not; its message ends with `remedy`."""
+    for name, values in tensors.items():
+        if not values.isfinite().all():
+            raise UserError(f"{where}: {name} holds values that are not finite numbers; {remedy}")
