@@ -68,7 +68,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from transduce.config.schema import Config, ModelConfig, SearchConfig, TrainConfig  # noqa: E402
 from transduce.data.batches import Batch, collate  # noqa: E402
-from transduce.data.tokenizer import CONTROLS  # noqa: E402
+from transduce.data.vocabulary import CONTROLS  # noqa: E402
 from transduce.decoding.cpu_transformer import Precision  # noqa: E402
 from transduce.decoding.cuda_graphs import RecordedTransformer  # noqa: E402
 from transduce.interop.ctranslate2_export import spec_of  # noqa: E402

@@ -176,7 +176,8 @@ PROGRAMS = {"transduce": transduce, "joeynmt": joeynmt, "huggingface": huggingfa
 def prepare(folder: Path, train: Sequence[Path], valid: Sequence[Path], size: str) -> tuple[int, float]:
     """The text in pieces and in ids, for the peers; about how many pairs a batch holds, and the target's share."""
     from transduce.data.text import read_lines
-    from transduce.data.tokenizer import EOS, Tokenizer
+    from transduce.data.tokenizer import Tokenizer
+    from transduce.data.vocabulary import EOS
 
     config = configuration(size).data
     lines = [line for path in train for line in read_lines(path)]

@@ -54,7 +54,8 @@ def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
     """kind: compute type, workers x threads of each, sentences a batch, maybe patience, as in "int8,2x1,32,0.5"."""
     import ctranslate2 as peer
 
-    from transduce.data.tokenizer import CONTROLS, EOS, Tokenizer
+    from transduce.data.tokenizer import Tokenizer
+    from transduce.data.vocabulary import CONTROLS, EOS
 
     compute, workers, batch, *patience = kind.split(",")
     inter, intra = (int(part) for part in workers.split("x"))
@@ -83,7 +84,8 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
     import torch
     from transformers import MarianMTModel
 
-    from transduce.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+    from transduce.data.tokenizer import Tokenizer
+    from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 
     torch.set_num_threads(threads)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
@@ -128,7 +130,7 @@ def pre_norm(folder: Path) -> Any:
     import torch
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-    from transduce.data.tokenizer import BOS, EOS, PAD
+    from transduce.data.vocabulary import BOS, EOS, PAD
     from transduce.interop.marian import their_names
     from transduce.storage.model_folder import load_model
     from transduce.training.weights import weights

@@ -12,7 +12,7 @@ from support.toy_task import Finished, Toy, turned, write_lines
 
 import transduce
 from transduce import Translator, UserError, evaluate
-from transduce.data.tokenizer import BOS, EOS
+from transduce.data.vocabulary import BOS, EOS
 from transduce.evaluate import (
     check_validation,
     evaluate_hypotheses,

@@ -18,7 +18,8 @@ import transduce
 from transduce import Sampling, Translation, Translator, UserError
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.batches import collate
-from transduce.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding import search as searching
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.segmentation import MAX_LINE_TOKENS, split_line

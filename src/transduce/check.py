@@ -19,10 +19,11 @@ from rich.console import Console
 from rich.progress import track
 
 from transduce.data import corpora, text
+from transduce.data.compression import open_text
 from transduce.data.corpora import Corpus
 from transduce.data.line_checks import faults_of_line, faults_of_pair, main_script, script_of
 from transduce.data.overlap import find_leaks
-from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 
 KINDS = {
@@ -101,7 +102,7 @@ class Checked:
 
 
 def check(
-    corpus: Corpus, valid: tuple[Path, Path] | None = None, *, tokenizer: Tokenizer | None = None, first: int = 5
+    corpus: Corpus, valid: tuple[Path, Path] | None = None, *, tokenizer: TokenizerLike | None = None, first: int = 5
 ) -> Checked:
     """Look through a corpus; `first` says how many lines of a finding are named.
 
@@ -207,7 +208,7 @@ def _pairs(corpus: Corpus, found: _Findings) -> Iterator[tuple[str | None, str |
     if corpus.tgt is None:
         yield from ((src.strip(), tgt.strip()) for src, tgt in corpora.read_pairs(corpus))
         return
-    with text.open_text(corpus.src) as src_file, text.open_text(corpus.tgt) as tgt_file:
+    with open_text(corpus.src) as src_file, open_text(corpus.tgt) as tgt_file:
         for number, (src, tgt) in enumerate(zip_longest(src_file, tgt_file), start=1):
             if src is None or tgt is None:
                 rest = 1 + sum(1 for _ in (src_file if tgt is None else tgt_file))
@@ -241,7 +242,7 @@ def _readable(corpus: Corpus) -> Iterator[tuple[str, str]]:
 class _Side:
     """What one side holds, gathered line by line."""
 
-    def __init__(self, where: str, name: str, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, where: str, name: str, tokenizer: TokenizerLike | None) -> None:
         self.where, self.name = where, name
         self.lengths, self.hashes = array("I"), array("q")  # characters, 0: nothing to look at
         self._scripts = bytearray()  # by line: the script of most letters, as its number in _script_names

@@ -21,7 +21,7 @@ from torch import Tensor
 from transduce.config.schema import SearchConfig
 from transduce.data.batches import Batch, collate, pad
 from transduce.data.text import is_blank
-from transduce.data.tokenizer import BOS, EOS, PAD, UNK
+from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding import search as searching
 from transduce.decoding.cpu_transformer import PackedTransformer, Precision
 from transduce.decoding.cuda_graphs import RecordedTransformer, recorded

@@ -7,7 +7,8 @@ import pytest
 from transduce.config.overrides import override
 from transduce.config.schema import SECTIONS, Config, ModelConfig, TrainConfig, keys
 from transduce.config.validation import FIXED_PIECES, problems, validate
-from transduce.data.tokenizer import KINDS, Tokenizer
+from transduce.data.subwords import KINDS
+from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.search import Request
 from transduce.errors import UserError
 

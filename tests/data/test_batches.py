@@ -16,7 +16,8 @@ from transduce.config.schema import DataConfig
 from transduce.data.batches import Batch, Batches, Plan, SortKeys, State, collate, pad, plan
 from transduce.data.corpora import Corpus
 from transduce.data.token_store import TokenStore, open_store
-from transduce.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import BOS, EOS, PAD
 from transduce.errors import UserError
 
 PAIRS = [*sentences(300), ("", "leer"), ("leer", ""), ("", ""), ("Hund " * 100, "Hund"), ("Hund", "Katze " * 100)]

@@ -12,6 +12,7 @@ import pytest
 from support.toy_task import Finished, Toy
 
 from transduce.data import corpora, text
+from transduce.data.compression import compression_format
 from transduce.data.corpora import Corpus, parse, plain_files, read_pairs
 from transduce.errors import UserError
 
@@ -105,7 +106,7 @@ def test_packed_text_is_read_as_it_is(tmp_path: Path, plain: Corpus, kind: str) 
     assert plain.tgt is not None
     packed = tmp_path / "packed"
     packed.write_bytes(pack(kind, as_bytes(0)[:20_000]) + pack(kind, as_bytes(0)[20_000:]))
-    assert text.packing(packed) == kind and text.packing(plain.src) is None
+    assert compression_format(packed) == kind and compression_format(plain.src) is None
     assert text.count_lines(packed) == len(PAIRS)
     assert both_ways(Corpus(packed, plain.tgt), tmp_path / "made") == PAIRS
     assert plain_files(plain, tmp_path / "none") == (plain.src, plain.tgt) and not (tmp_path / "none").exists()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transduce.data import text
+from transduce.data.compression import compression_format
 from transduce.errors import UserError
 
 BOM = b"\xef\xbb\xbf"
@@ -165,7 +166,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     missing, below = tmp_path / "missing", tmp_path / "file" / "x"
     (tmp_path / "file").write_bytes(b"x")
     for path, reason in ((missing, "does not exist"), (tmp_path, "not a file"), (below, "not a file")):
-        for read in (text.count_lines, text.packing, text.file_sha256, lambda path: list(text.read_lines(path))):
+        for read in (text.count_lines, compression_format, text.file_sha256, lambda path: list(text.read_lines(path))):
             with pytest.raises(UserError, match=reason) as caught:
                 read(path)
             assert str(path) in str(caught.value)

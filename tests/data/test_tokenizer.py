@@ -21,8 +21,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Engine
 from tokenizers import models, pre_tokenizers, trainers
 
+from transduce.data import bpe_dropout
 from transduce.data import tokenizer as tokens
-from transduce.data.tokenizer import BOS, CONTROLS, EOS, KINDS, MAX_WORD, PAD, UNK, Tokenizer
+from transduce.data.subwords import KINDS, MAX_WORD
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK
 from transduce.errors import UserError
 
 FIXED = {"bpe": 4 + 256, "wordpiece": 4 + 2 * 256}
@@ -324,9 +327,9 @@ def test_what_is_remembered_changes_nothing(bpe: Tokenizer, monkeypatch: pytest.
         return [fresh.encode_dropout(line, p=0.2, key=str(i)) for i, line in enumerate(lines)]
 
     usual = encoded()
-    monkeypatch.setattr(tokens, "MEMO_ENTRIES", 3)
+    monkeypatch.setattr(bpe_dropout, "MEMO_ENTRIES", 3)
     assert encoded() == usual
-    monkeypatch.setattr(tokens, "MEMO_LENGTH", 0)
+    monkeypatch.setattr(bpe_dropout, "MEMO_LENGTH", 0)
     assert encoded() == usual
 
 

@@ -15,7 +15,7 @@ from support.toy_task import run_transduce
 
 import transduce
 from transduce import UserError
-from transduce.data.tokenizer import EOS
+from transduce.data.vocabulary import EOS
 from transduce.interop.marian import export_marian, import_marian
 from transduce.storage.model_folder import load_model
 

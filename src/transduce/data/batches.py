@@ -16,7 +16,7 @@ from torch import Tensor
 from transduce.config.schema import DataConfig
 from transduce.data.token_file import TOO_LONG
 from transduce.data.token_store import SHOWN, SIDES, Pair, TokenStore
-from transduce.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from transduce.data.vocabulary import BOS, EOS, PAD, TokenizerLike
 from transduce.errors import UserError
 
 # ---- the plan of an epoch ----------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Batches:
     def __init__(
         self,
         store: TokenStore,
-        tokenizer: Tokenizer,
+        tokenizer: TokenizerLike,
         config: DataConfig,
         *,
         seed: int,

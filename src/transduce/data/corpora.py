@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from transduce.data import text
+from transduce.data.compression import compression_format, open_text
 from transduce.errors import UserError, nearest
 
 MOST = 1_000  # a weight is less
@@ -157,7 +158,7 @@ def _is_table(file: Path) -> bool:
 
 
 def _has_columns(file: Path) -> bool:
-    with text.open_text(file) as opened:
+    with open_text(file) as opened:
         return b"\t" in opened.readline(1 << 20)
 
 
@@ -169,7 +170,7 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
 
     They are written anew if size or time of what they were made from has changed.
     """
-    if corpus.tgt is not None and not text.packing(corpus.src) and not text.packing(corpus.tgt):
+    if corpus.tgt is not None and not compression_format(corpus.src) and not compression_format(corpus.tgt):
         return corpus.src, corpus.tgt
     plain, stamp = (folder / "src.txt", folder / "tgt.txt"), folder / "made_from.json"
     origin = msgspec.json.encode([str(corpus.src), str(corpus.tgt), _stamps(corpus)])

@@ -12,11 +12,14 @@ sentencepiece is an extra (`transduce[sentencepiece]`). Its text is not lossless
 """
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from transduce.data.tokenizer import CONTROLS, SPACE, Tokenizer
+from transduce.data.vocabulary import CONTROLS, SPACE
 from transduce.errors import UserError
 
 FORMAT = "transduce sentencepiece pair"
@@ -35,22 +38,22 @@ def is_pair(text: str) -> bool:
     return FORMAT in text[:100]
 
 
-class SentencePieces(Tokenizer):
+class SentencePieces:
     """Text to ids by the source's model, or by the target's (`target`); ids to text by the target's."""
 
     def __init__(self, text: str, side: str = "source") -> None:
         content = _content(text)
-        self.kind = "sentencepiece"
-        self.vocab_size = len(content["pieces"])
+        self.kind: str = "sentencepiece"
+        self.vocab_size: int = len(content["pieces"])
         self._text = text
         self._side = side
-        self._pieces = content["pieces"]
+        self._pieces: list[str] = content["pieces"]
         self._vocabulary = {piece: i for i, piece in enumerate(self._pieces)}
         self._encoder = _model(content[side], side)
         self._decoder = _model(content["target"], "target")
 
     @property
-    def target(self) -> Tokenizer:
+    def target(self) -> "SentencePieces":
         """The same vocabulary, with text encoded as that of the target language."""
         return self if self._side == "target" else SentencePieces(self._text, "target")
 
@@ -76,6 +79,24 @@ class SentencePieces(Tokenizer):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._pieces[token] for token in ids]
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The pieces by id, as they are on disk, without duplicates."""
+        return self._pieces
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of `tokenizer.json`, in hexadecimal."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Return the text of `tokenizer.json`."""
+        return self._text
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write `tokenizer.json` to `path`."""
+        Path(path).write_bytes(self._text.encode())
 
     def __reduce__(self) -> tuple[type["SentencePieces"], tuple[str, str]]:
         return type(self), (self._text, self._side)

@@ -18,22 +18,16 @@ A line is what stands between two LF bytes, decoded as strict UTF-8, whatever th
 
 import codecs
 import hashlib
-import importlib
-import io
-import lzma
 import os
 import queue
 import threading
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from io import BufferedReader
 from itertools import zip_longest
-from typing import IO, Any
+from typing import IO
 
+from transduce.data.compression import StrPath, open_file, open_text
 from transduce.errors import UserError
-
-StrPath = str | os.PathLike[str]
 
 
 def read_lines(path: StrPath) -> Iterator[str]:
@@ -142,7 +136,7 @@ def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterato
     `begin` is the first byte of line number `first`, which counts from 1; `end` is that of another line, or the end.
     """
     where, position = os.fspath(path), begin
-    with _open(path) as file:
+    with open_file(path) as file:
         file.seek(begin)
         for number, raw in enumerate(file, start=first):
             if position >= end:
@@ -154,7 +148,7 @@ def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterato
 
 def read_span(path: StrPath, begin: int, end: int) -> str:
     """The line whose text is the bytes `begin` to `end` of a file, by `spanned_lines`."""
-    with _open(path) as file:
+    with open_file(path) as file:
         file.seek(begin)
         raw = file.read(end - begin)
     if len(raw) == end - begin and b"\n" not in raw:
@@ -170,19 +164,8 @@ def changed(path: StrPath, what: str) -> UserError:
 
 def file_sha256(path: StrPath) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
-    with _open(path) as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _open(path: StrPath) -> BufferedReader:
-    try:
-        return open(path, "rb")
-    except FileNotFoundError as error:
-        raise UserError(f"{os.fspath(path)} does not exist; give the path of a text file.") from error
-    except (IsADirectoryError, NotADirectoryError) as error:
-        raise UserError(f"{os.fspath(path)} is not a file: {error.strerror}; give the path of a text file.") from error
-    except PermissionError as error:
-        raise UserError(f"{os.fspath(path)} may not be read; change its permissions.") from error
 
 
 def _trim(raw: bytes, first: bool) -> bytes:
@@ -215,83 +198,3 @@ def unequal(names: tuple[str, str], counts: tuple[int, int]) -> UserError:
         f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,}; they must match line by line. "
         f"Look for the first pair that does not correspond, or for a file that was cut short."
     )
-
-
-# ---- packed files ------------------------------------------------------------------------------------------------
-
-PACKED = {b"\x1f\x8b": "gz", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zst"}  # none of which begins UTF-8 text
-PIECE_BYTES = 1 << 14  # unpacked at once; what it becomes may be a thousand times as long
-
-
-def open_text(path: StrPath) -> BufferedReader:
-    """A file as bytes, unpacked if it is a gz, xz or zst file."""
-    kind = packing(path)
-    file = _open(path)
-    return BufferedReader(_Unpacked(file, os.fspath(path), kind), 1 << 20) if kind else file
-
-
-def packing(path: StrPath) -> str | None:
-    """Whether a file is packed: "gz", "xz", "zst" or None."""
-    with _open(path) as file:
-        first = file.read(max(map(len, PACKED)))
-    return next((kind for magic, kind in PACKED.items() if first.startswith(magic)), None)
-
-
-class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of `file`. UserError, naming the file, if it is damaged or cut short."""
-
-    def __init__(self, file: BufferedReader, where: str, kind: str) -> None:
-        self._file, self._where, self._kind = file, where, kind
-        self._new, self._errors = _unpacker(kind, where)
-        self._engine = self._new()
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready:
-            raw = self._file.read(PIECE_BYTES) if not self._engine.eof else self._next_stream()
-            if not raw:
-                if self._engine.eof:
-                    return 0
-                raise self._damaged("it ends in the middle")
-            try:
-                self._ready = memoryview(self._engine.decompress(raw))
-            except self._errors as error:
-                raise self._damaged(f"{error}") from error
-        count = min(len(buffer), len(self._ready))
-        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
-        return count
-
-    def _next_stream(self) -> bytes:
-        """What stands after the end of a stream: another one, often (`cat a.gz b.gz`), or zeros that mean nothing."""
-        raw = self._engine.unused_data.lstrip(b"\0")
-        while not raw and (more := self._file.read(PIECE_BYTES)):
-            raw = more.lstrip(b"\0")
-        if raw:
-            self._engine = self._new()
-        return raw
-
-    def _damaged(self, why: str) -> UserError:
-        return UserError(f"{self._where} cannot be unpacked as {self._kind}: {why}; get the file again.")
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-def _unpacker(kind: str, where: str) -> tuple[Callable[[], Any], type[Exception]]:
-    """What makes an unpacking engine, and the error it raises."""
-    if kind == "gz":
-        return lambda: zlib.decompressobj(wbits=31), zlib.error
-    if kind == "xz":
-        return lzma.LZMADecompressor, lzma.LZMAError
-    try:
-        zstandard = importlib.import_module("zstandard")
-    except ImportError:
-        raise UserError(
-            f"{where} is packed with zstd, which needs one more package: pip install 'transduce[data]'. "
-            f"Or unpack it: zstd -d {where}"
-        ) from None
-    return lambda: zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError

@@ -20,7 +20,7 @@ from transduce.data import text
 from transduce.data.corpora import Corpus, plain_files
 from transduce.data.token_file import Pair, Part, find_part
 from transduce.data.tokenize_corpus import Scan, jobs, prepare, scans
-from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
 
 STORE_VERSION = 2
 SIDES = ("src", "tgt")
@@ -88,7 +88,7 @@ def _some(numbers: list[int], shown: int) -> str:
     return ", ".join(map(str, numbers[:shown])) + more
 
 
-def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: Tokenizer) -> TokenStore:
+def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: TokenizerLike) -> TokenStore:
     """The store of these corpora and this tokenizer under `folder`; what is missing there is prepared first.
 
     Whatever else lies in `folder` belongs to other text or another tokenizer, and is removed. Of several processes one
@@ -112,7 +112,7 @@ def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: Tokenizer) ->
     return TokenStore(_sha256([*keys, weights]), tuple(corpora), tuple(parts), tuple(owners))
 
 
-def _key(scan: Scan, tokenizer: Tokenizer) -> str:
+def _key(scan: Scan, tokenizer: TokenizerLike) -> str:
     return _sha256([f"store {STORE_VERSION}", *(side.sha256 for side in scan), tokenizer.sha256])
 
 

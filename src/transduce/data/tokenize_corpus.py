@@ -24,8 +24,10 @@ from rich.console import Console
 from rich.progress import track
 
 from transduce.data import text
+from transduce.data.compression import open_text
 from transduce.data.token_file import Contents, Encoded, write_part
 from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 
 PART_PAIRS = 100_000
@@ -91,7 +93,7 @@ def _identity(path: Path) -> tuple[str, int, int]:
 
 def _scan(path: Path) -> Side:
     digest, lines, position, starts, last = hashlib.sha256(), 0, 0, [0], b"\n"
-    with text.open_text(path) as file:
+    with open_text(path) as file:
         _, size, mtime_ns = _identity(path)
         while block := file.read(1 << 22):
             digest.update(block)
@@ -133,12 +135,12 @@ class Job:
     ends: tuple[int, int]
 
 
-def prepare_part(job: Job, tokenizer: Tokenizer) -> None:
+def prepare_part(job: Job, tokenizer: TokenizerLike) -> None:
     """Encode the lines of a part and write its file."""
     write_part(Path(job.path), job.contents, _encoded(job, tokenizer))
 
 
-def _encoded(job: Job, tokenizer: Tokenizer) -> Iterator[Encoded]:
+def _encoded(job: Job, tokenizer: TokenizerLike) -> Iterator[Encoded]:
     """The pairs of a part. A blank side has no ids, so that the pair is left out of training."""
     done = 0
     for pairs in _pieces(job):
@@ -171,7 +173,7 @@ def _pieces(job: Job) -> Iterator[list[tuple[Any, Any]]]:
 # ---- all cores ---------------------------------------------------------------------------------------------------
 
 
-def prepare(jobs: Sequence[Job], tokenizer: Tokenizer) -> None:
+def prepare(jobs: Sequence[Job], tokenizer: TokenizerLike) -> None:
     """Make the parts, by as many processes as there are cores. Of several mistakes the first in the text is raised."""
     count = min(len(jobs), cores())
     shown = {"description": "preparing the text", "console": Console(stderr=True), "disable": not sys.stderr.isatty()}
@@ -216,7 +218,7 @@ class _Worker:
     Not by multiprocessing, which would run a user's script again in every process, and has to import torch for it.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: TokenizerLike) -> None:
         import_path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": import_path, "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "transduce.data.tokenize_corpus"]

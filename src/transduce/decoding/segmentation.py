@@ -12,7 +12,8 @@ from typing import Literal, get_args
 from transduce.config.schema import Config, SearchConfig
 from transduce.config.validation import problems
 from transduce.data.text import is_blank
-from transduce.data.tokenizer import EOS, Tokenizer
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import EOS
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.errors import UserError
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from transduce.config.files import from_json
 from transduce.config.schema import Config, SearchConfig
-from transduce.data.tokenizer import BOS, CONTROLS, EOS, PAD, Tokenizer
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis
 from transduce.decoding.segmentation import (
     Split,

@@ -20,7 +20,7 @@ from torch import nn
 from transduce.config.files import to_json
 from transduce.config.schema import ModelConfig
 from transduce.data.batches import collate
-from transduce.data.tokenizer import BOS, CONTROLS, EOS, UNK
+from transduce.data.vocabulary import BOS, CONTROLS, EOS, UNK
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_engine import import_ctranslate2
 from transduce.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Residual, Transformer

@@ -23,7 +23,7 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 from transduce.config.validation import problems
 from transduce.data.batches import collate
 from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces, document
-from transduce.data.tokenizer import BOS, CONTROLS, EOS, PAD, UNK
+from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_export import TOLERANCE, compared, own_log_probs, random_pairs, transformer_of
 from transduce.model.transformer import Transformer

@@ -19,7 +19,7 @@ from torch.nn.utils import get_total_norm
 
 from transduce.config.schema import TrainConfig
 from transduce.data.batches import Batch, collate, places
-from transduce.data.tokenizer import UNK
+from transduce.data.vocabulary import UNK
 from transduce.errors import is_out_of_memory
 from transduce.model.build import Model
 from transduce.model.cpu_backend import faster_products

@@ -1,0 +1,166 @@
+"""Subword tokenizers: the rules of byte-pair encoding and of word pieces, as the Hugging Face library executes them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer as Engine
+from tokenizers import pre_tokenizers, trainers
+
+from transduce.data.vocabulary import CONTROLS, EOS, SPACE, UNK
+from transduce.errors import UserError
+
+KINDS = ("bpe", "wordpiece")
+MAX_WORD = 64  # characters
+ESCAPE = "\ue000"  # bpe: before 0 it stands for itself, before 1 for a ▁ that was in the text
+
+
+def fixed_pieces(kind: str) -> list[str]:
+    """The pieces that every tokenizer of a kind begins with, in the order of their ids."""
+    if kind == "bpe":
+        return [*CONTROLS, *(f"<0x{byte:02X}>" for byte in range(256))]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    return [*CONTROLS, *letters, *(SPACE + letter for letter in letters)]
+
+
+def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer:
+    # All fixed pieces, not the control pieces alone, are given as special tokens: this is what puts them first, and
+    # in this order. Letters that the trainer finds within words by itself are numbered differently in each run.
+    if kind == "bpe":
+        return trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=fixed)
+    return trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=fixed,
+        continuing_subword_prefix=SPACE,
+    )
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+UNBEGIN = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the space that the normaliser put before a line
+
+
+def document_of(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """All of `tokenizer.json`, in the format of the Hugging Face library."""
+    ordered = dict(sorted(vocabulary.items(), key=lambda piece: piece[1]))
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    sentence = {"Sequence": {"id": "A", "type_id": 0}}
+    end = {"SpecialToken": {"id": CONTROLS[EOS], "type_id": 0}}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": piece, **flags} for i, piece in enumerate(CONTROLS)],
+        # For other programs, which expect the EOS of a source sentence; `encode` leaves it out.
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [sentence, end],
+            "pair": [sentence, end, {"Sequence": {"id": "B", "type_id": 1}}, end],
+            "special_tokens": {CONTROLS[EOS]: {"id": CONTROLS[EOS], "ids": [EOS], "tokens": [CONTROLS[EOS]]}},
+        },
+        **(_bpe_rules(ordered, merges) if kind == "bpe" else _wordpiece_rules(ordered)),
+    }
+
+
+def _bpe_rules(vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
+    escape = [_replace(ESCAPE, ESCAPE + "0"), _replace(SPACE, ESCAPE + "1")]
+    unescape = [_replace(ESCAPE + "1", SPACE), _replace(ESCAPE + "0", ESCAPE)]
+    begin = {"type": "Prepend", "prepend": SPACE}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*escape, begin, _replace(" ", SPACE)]},
+        "pre_tokenizer": _cut(SPACE),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}, _replace(SPACE, " "), *unescape, UNBEGIN],
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": CONTROLS[UNK],
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    }
+
+
+def _wordpiece_rules(vocabulary: dict[str, int]) -> dict[str, Any]:
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {
+        "normalizer": {"type": "Prepend", "prepend": " "},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_cut(" "), byte_level]},
+        "decoder": {"type": "Sequence", "decoders": [_replace(SPACE, ""), byte_level, UNBEGIN]},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": CONTROLS[UNK],
+            "continuing_subword_prefix": SPACE,
+            "max_input_chars_per_word": 4 * (MAX_WORD + 1),  # byte letters: a longer word would be <unk>
+            "vocab": vocabulary,
+        },
+    }
+
+
+def _cut(space: str) -> dict[str, Any]:
+    """Cut into words: letters and their marks, digits, or others, after at most one space."""
+    letters = rf"\p{{L}}[\p{{L}}\p{{M}}]{{0,{MAX_WORD - 1}}}"
+    digits = rf"\p{{N}}{{1,{MAX_WORD}}}"
+    others = rf"[^{space}\p{{L}}\p{{N}}]{{1,{MAX_WORD}}}"
+    pattern = f"{space}?{letters}|{space}?{digits}|{space}?{others}|{space}"
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def _replace(old: str, new: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+def model_of(text: str) -> dict[str, Any]:
+    """The model section of a `tokenizer.json`, if nothing in the file is foreign."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"not JSON: {error}.") from error
+    if (fault := _fault(document)) is not None:
+        raise UserError(f"{fault}; expected the tokenizer.json of a model or run of transduce.")
+    return document["model"]
+
+
+def _fault(document: Any) -> str | None:
+    """What sets a document apart from all of ours."""
+    model = document.get("model") if isinstance(document, dict) else None
+    if not isinstance(model, dict) or model.get("type") not in ("BPE", "WordPiece"):
+        return "it has no model of type BPE or WordPiece"
+    kind = "bpe" if model["type"] == "BPE" else "wordpiece"
+    vocabulary, merges = model.get("vocab"), model.get("merges", [])
+    if not isinstance(vocabulary, dict) or list(vocabulary.values()) != list(range(len(vocabulary))):
+        return "its ids do not count up from 0"
+    fixed = fixed_pieces(kind)
+    if list(vocabulary)[: len(fixed)] != fixed:
+        return "it does not begin with the control and byte pieces"
+    if not isinstance(merges, list) or not all(_is_merge(merge, vocabulary) for merge in merges):
+        return "its merges do not lead from pieces to pieces"
+    ours = document_of(kind, vocabulary, merges)
+    foreign = [key for key in {**ours, **document} if key not in document or document[key] != ours.get(key)]
+    return f"its {foreign[0]} is foreign" if foreign else None
+
+
+def _is_merge(merge: Any, vocabulary: dict[str, int]) -> bool:
+    if not isinstance(merge, list) or len(merge) != 2 or not all(isinstance(part, str) for part in merge):
+        return False
+    return all(piece in vocabulary for piece in (*merge, "".join(merge)))
+
+
+def engine_of(document: dict[str, Any]) -> Engine:
+    try:
+        engine = Engine.from_str(json.dumps(document))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic inside the library is no Exception
+        raise UserError(f"the tokenizers library refuses it: {error}.") from error
+    engine.encode_special_tokens = True  # never saved; without it the text </s> becomes the control id
+    return engine
