@@ -1,0 +1,58 @@
+"""Folders that transduce 0.1.0 wrote before the packages of today: they load, resume and give the same figures.
+
+tests/support/golden holds a run after 300 steps, the weights of the same run after 320 steps, a model of each other
+kind, and the translations and scores that 0.1.0 computed with them (beam 3, two outputs for each line).
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+from support.toy_task import ROOT
+from torch.testing import assert_close
+
+import transduce
+
+GOLDEN = ROOT / "tests" / "support" / "golden"
+MODELS = {"run": GOLDEN / "run" / "model", "recurrent": GOLDEN / "recurrent", "convolutional": GOLDEN / "convolutional"}
+
+
+def lines_of(name: str) -> list[str]:
+    return (GOLDEN / name).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_older_model_translates_as_before(name: str) -> None:
+    expected = [json.loads(line) for line in lines_of(f"{name}.translations.jsonl")]
+    translations = transduce.load(MODELS[name]).translate(lines_of("valid.src"), beam_size=3, n_best=2)
+    for old, new in zip(expected, translations, strict=True):
+        outputs = [new, *new.alternatives]
+        assert [output.text for output in outputs] == [old["text"], *(other["text"] for other in old["alternatives"])]
+        assert math.isclose(new.score, old["score"], abs_tol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_older_model_scores_as_before(name: str) -> None:
+    expected = [json.loads(line)["log_prob"] for line in lines_of(f"{name}.scores.jsonl")]
+    scores = transduce.load(MODELS[name]).score(lines_of("valid.src"), lines_of("valid.tgt"))
+    assert [score.log_prob for score in scores] == pytest.approx(expected, abs=1e-4)
+
+
+def test_an_older_run_resumes_and_reaches_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "golden"
+    shutil.copytree(GOLDEN, folder)
+    monkeypatch.chdir(folder)
+    transduce.fit(
+        "train.src",
+        "train.tgt",
+        valid=("valid.src", "valid.tgt"),
+        out="run",
+        recipe="recipe.py:tiny",
+        settings=["train.max_steps=320"],
+        allow_change=["train.max_steps"],
+    )
+    weights = safetensors.torch.load_file(folder / "run" / "model" / "model.safetensors")
+    assert_close(weights, safetensors.torch.load_file(folder / "weights-at-step-320.safetensors"), rtol=1e-3, atol=1e-4)
