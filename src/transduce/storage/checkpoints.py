@@ -6,6 +6,7 @@ and ema.safetensors if the run has averaged weights. It is there whole or not at
 
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from transduce.storage.atomic_folder import (
     remove_unfinished,
     write_folder,
 )
+from transduce.storage.run_log import Log
 from transduce.storage.tensors import Tensors, encode_tensors, read_tensors
+from transduce.training import distributed
 from transduce.training.weights import check_finite
 
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
-LEAST_KEPT = 2  # checkpoints, should one of them not be readable one day
+LEAST_KEPT = 2  # checkpoints, in case one of them becomes unreadable
+MAX_FAILED_SAVES = 3  # in a row, on a disk that is full or broken
 
 
 @dataclass(frozen=True)
@@ -149,3 +153,53 @@ def drop_checkpoints_after(run: Path, step: int) -> None:
     for path in checkpoints(run):
         if step_of(path) > step:
             shutil.rmtree(path)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run while it trains. Every rank calls `save`; rank 0 writes.
+
+    run: the folder of the run. log: made durable before each checkpoint, which must not outlive the lines before it.
+    print_lines: prints warnings. keep, every: how many of the checkpoints at multiples of `every` steps remain (see
+    `prune_checkpoints`), besides the best one.
+    """
+
+    def __init__(self, run: Path, log: Log, print_lines: Callable[[list[str]], None], *, keep: int, every: int) -> None:
+        self.run, self.log, self.print_lines = run, log, print_lines
+        self.keep, self.every = keep, every
+        self.failures: dict[int, OSError] = {}  # by step, since the last checkpoint that was written
+
+    def save(self, step: int, snapshot: Callable[[], Checkpoint]) -> None:
+        """Write `snapshot()` unless `step` has been tried before. Other ranks wait until rank 0 has finished.
+
+        snapshot: called by every rank; only rank 0 uses the result. A disk that fails does not stop the training: the
+        failure is printed. Raises OSError after `MAX_FAILED_SAVES` failures in a row.
+        """
+        is_leader = distributed.is_first()
+        if distributed.any_rank(is_leader and (step in self.failures or checkpoint_path(self.run, step).exists())):
+            return
+        checkpoint = snapshot()
+        with distributed.first_before_others():
+            if is_leader:
+                self._write(step, checkpoint)
+
+    def _write(self, step: int, checkpoint: Checkpoint) -> None:
+        try:
+            self.log.sync()
+            save_checkpoint(self.run, checkpoint)
+            self.prune(checkpoint.state["best_step"])
+            self.failures.clear()
+        except OSError as problem:
+            self.failures[step] = problem
+            if len(self.failures) == MAX_FAILED_SAVES:
+                raise
+            warning = f"not saved at step {step:,}: {problem}; training goes on, the next checkpoint may do"
+            self.print_lines([warning])
+
+    def prune(self, best_step: int | None) -> None:
+        """Remove the checkpoints that the run need not keep, and what interrupted saves left. On rank 0 only."""
+        prune_checkpoints(self.run, self.keep, best_step, every=self.every)
+
+    def raise_failure(self, step: int) -> None:
+        """Raise the OSError that kept `step` from being saved, if there was one. On rank 0 only."""
+        if step in self.failures:
+            raise self.failures[step]
