@@ -11,7 +11,7 @@ import torch
 from support.toy_task import Finished, Toy, turned, write_lines
 
 import transduce
-from transduce import Translator, UserError, evaluate
+from transduce import DecodingOptions, Translator, UserError, evaluate
 from transduce.data.vocabulary import BOS, EOS
 from transduce.evaluate import (
     check_validation,
@@ -94,7 +94,7 @@ def test_validation_text_is_checked(model: Translator) -> None:
 
 
 def test_a_model_is_evaluated(model: Translator, test_set: evaluate.TestSet) -> None:
-    evaluation = evaluate_model(model, test_set, model.settings(5, 0.0, lookahead=9))
+    evaluation = evaluate_model(model, test_set, DecodingOptions(beam_size=5, alpha=0.0, lookahead=9))
     src, ref = (path.read_text("utf-8").splitlines() for path in (test_set.src, test_set.ref))
     assert test_set.read() == (src, ref)
     assert evaluation.lines == 5
@@ -129,7 +129,7 @@ def test_a_test_set_is_checked_before_the_model_translates(
     for method in ("translate", "score"):
         monkeypatch.setattr(Translator, method, lambda *args, **keywords: pytest.fail("too late"))
     with pytest.raises(UserError, match=message):
-        evaluate_model(model, wrong, model.settings())
+        evaluate_model(model, wrong, DecodingOptions())
 
 
 def test_given_translations_are_evaluated_without_a_model(test_set: evaluate.TestSet, tmp_path: Path) -> None:

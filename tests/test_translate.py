@@ -258,7 +258,7 @@ def test_every_line_is_translated_sentence_by_sentence_if_asked(model: Translato
     assert [t.pieces for t in found] == [sum((t.pieces for t in apart[:3]), ()), (), apart[3].pieces + apart[4].pieces]
     assert found != model.translate(lines)
     assert found == model.translate(lines, split="sentences", prefixes=["", "", ""])
-    with pytest.raises(UserError, match="split is 'no', expected one of long, sentences"):
+    with pytest.raises(UserError, match="split='no': expected one of long, sentences"):
         model.translate(["a"], split="no")  # pyright: ignore[reportArgumentType]
 
 
@@ -300,9 +300,9 @@ def test_settings_that_cannot_be_met_are_refused(model: Translator) -> None:
         with pytest.raises(UserError, match=re.escape(message)):
             model.translate(["a"], **wrong)  # type: ignore
     for ignored in ({"beam_size": 2}, {"lookahead": 2}, {"n_best": 2}):
-        with pytest.raises(UserError, match="no effect on sampling"):
+        with pytest.raises(UserError, match="expected no value with sampling"):
             model.translate(["a"], sampling=Sampling(), **ignored)  # type: ignore
-    with pytest.raises(UserError, match="temperature is 0"):
+    with pytest.raises(UserError, match="temperature=0"):
         Sampling(temperature=0)
 
 
@@ -383,7 +383,7 @@ def test_score_is_what_the_search_says_of_its_own_output(model: Translator) -> N
 def test_the_search_adds_up_what_the_model_says(doubter: Translator) -> None:
     """The log-probabilities of cached steps, in beams that were reordered, are those of the whole output at once."""
     sources = doubter.tokenizer.encode_batch([line for line in LINES if line.strip()])
-    found = search(doubter.models, sources, doubter.settings(), n_best=3)
+    found = search(doubter.models, sources, doubter.config.search, n_best=3)
     for source, hypotheses in zip(sources, found, strict=True):
         for hypothesis in hypotheses:
             batch = collate([np.asarray(source)], [np.asarray(hypothesis.ids)])

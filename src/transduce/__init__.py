@@ -15,7 +15,7 @@ from transduce.version import __version__ as __version__
 if TYPE_CHECKING:
     from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
     from transduce.data.tokenizer import Tokenizer
-    from transduce.decoding.hypothesis import Sampling
+    from transduce.decoding.options import DecodingOptions, Sampling
     from transduce.decoding.segmentation import Translation
     from transduce.errors import UserError
     from transduce.model.transformer import Transformer
@@ -26,6 +26,7 @@ __all__ = [
     "Attended",
     "Config",
     "DataConfig",
+    "DecodingOptions",
     "ModelConfig",
     "Sampling",
     "Scored",
@@ -43,7 +44,7 @@ __all__ = [
 _HOMES = {
     "config.schema": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
     "errors": ("UserError",),
-    "decoding.hypothesis": ("Sampling",),
+    "decoding.options": ("DecodingOptions", "Sampling"),
     "decoding.segmentation": ("Translation",),
     "model.transformer": ("Transformer",),
     "data.tokenizer": ("Tokenizer",),

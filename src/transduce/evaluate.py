@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from transduce.config.schema import SearchConfig
 from transduce.data.text import is_blank, read_lines, read_pairs
+from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, bleu, check_settings, corpus_scores, missing_scores
 from transduce.evaluation.significance import Bootstrap, paired_bootstrap
@@ -56,14 +57,15 @@ class Evaluation:
     missing: str | None = None
 
 
-def evaluate_model(translator: "Translator", test_set: TestSet, ask: SearchConfig) -> Evaluation:
+def evaluate_model(translator: "Translator", test_set: TestSet, options: DecodingOptions) -> Evaluation:
     """Translate the source of `test_set` and score the translations.
 
     Raises UserError, before it translates, if the texts do not match line by line or the settings are wrong.
     """
+    search = options.resolve(translator.config.search)
     sources, references = test_set.read()
     model_perplexity = perplexity(mean_loss(translator, sources, references))
-    translations = translator.translate(sources, beam_size=ask.beam_size, alpha=ask.alpha, lookahead=ask.lookahead)
+    translations = translator.translate(sources, options=options)
     scores = corpus_scores(
         [translation.text for translation in translations],
         references,
@@ -71,7 +73,7 @@ def evaluate_model(translator: "Translator", test_set: TestSet, ask: SearchConfi
         tokenize=test_set.tokenize,
     )
     return Evaluation(
-        len(references), {"model": scores}, perplexity=model_perplexity, search=ask, missing=missing_scores()
+        len(references), {"model": scores}, perplexity=model_perplexity, search=search, missing=missing_scores()
     )
 
 

@@ -10,9 +10,9 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -25,17 +25,16 @@ from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding import search as searching
 from transduce.decoding.cpu_transformer import PackedTransformer, Precision
 from transduce.decoding.cuda_graphs import RecordedTransformer, recorded
-from transduce.decoding.hypothesis import Hypothesis, Sampling
+from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.kernels import compiled
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.decoding.search import Decoder, Request
 from transduce.decoding.segmentation import (
     MAX_LINE_TOKENS,
     Part,
-    Split,
     Translation,
     parts_of,
     refuse_string,
-    search_settings,
     translations_of,
 )
 from transduce.errors import UserError, is_out_of_memory
@@ -112,52 +111,36 @@ class Translator:
         self,
         lines: Sequence[str],
         *,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        n_best: int = 1,
-        lookahead: int | None = None,
+        options: DecodingOptions = DEFAULTS,
         prefixes: Sequence[str] | None = None,
-        split: Split = "long",
-        sampling: Sampling | None = None,
-        seed: int = 1,
         first_number: int = 0,
+        **keywords: Unpack[DecodingKeywords],
     ) -> list[Translation]:
-        """Translate each line; the answer for a line does not depend on the others.
+        """Translate each line; the translation of a line does not depend on the other lines.
 
-        beam_size, alpha, lookahead: in place of the model's own settings.
+        keywords: the fields of `DecodingOptions`, such as beam_size=8; they replace those of `options`.
         prefixes: text that each output must begin with.
-        sampling: draw from the model instead of searching; the draw for a line depends on `seed` and its number,
-        counted from `first_number`.
-        split: "long": a line of data.max_tokens tokens or more is translated sentence by sentence, and a sentence as
-        long in parts; "sentences": so is every line. A line with a prefix stays whole. One of more than 8,192 tokens
-        comes back empty, with `problem` set; a blank line is its own translation.
-        Raises UserError for settings that cannot be met.
+        first_number: the number of the first line; the draw for a line depends on it and on the seed.
+        A line of more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation.
+        Raises UserError for options that cannot be met.
         """
         refuse_string(lines, prefixes or [])
-        if sampling is not None and (beam_size is not None or lookahead is not None or n_best != 1):
-            searched = "beam_size, lookahead and n_best"
-            raise UserError(f"{searched} have no effect on sampling, which draws one output; leave them out")
-        ask = self.settings(beam_size, alpha, n_best, lookahead)
+        options = replace(options, **keywords)
+        ask, sampling = options.resolve(self.config.search), options.sampling
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines; give one for each line, '' for none")
-        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split, prefixes)
+        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, options.split, prefixes)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
         forced = self._prefix_ids(parts, prefixes) if prefixes is not None else None
-        seeds = [searching.sentence_seed(seed, first_number + part.line) for part in parts] if sampling else None
+        seeds = (
+            [searching.sentence_seed(options.seed, first_number + part.line) for part in parts] if sampling else None
+        )
         packed = all(isinstance(model, PackedTransformer | RecordedTransformer) for model in self._searched)
         with mixed_precision("fp32" if packed else self.precision, self._device):  # they do as they were made
-            found = search(self._searched, sources, ask, n_best=n_best, prefixes=forced, seeds=seeds, sampling=sampling)
+            found = search(
+                self._searched, sources, ask, n_best=options.n_best, prefixes=forced, seeds=seeds, sampling=sampling
+            )
         return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)
-
-    def settings(
-        self,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        n_best: int = 1,
-        lookahead: int | None = None,
-    ) -> SearchConfig:
-        """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
-        return search_settings(self.config, beam_size, alpha, n_best, lookahead)
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """The log-probability of each given translation: log P(tgt | src), with each token's share.

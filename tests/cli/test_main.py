@@ -58,6 +58,7 @@ def test_what_needs_no_model_does_not_load_torch() -> None:
         "evaluation.metrics",
         "evaluate",
         "decoding.hypothesis",
+        "decoding.options",
         "decoding.segmentation",
         "cli.stream",
         "interop.ctranslate2_engine",

@@ -20,21 +20,10 @@ import pytest
 from support.toy_task import ROOT, Finished, Toy, needs_dev_full, run_transduce, turned, write_lines
 
 import transduce
-from transduce import Sampling, UserError
-from transduce.cli.stream import Ask, run_filter, translations
+from transduce import DecodingOptions, Sampling, UserError
+from transduce.cli.stream import Models, run_filter, translations
 
-PLAIN = Ask(
-    beam_size=None,
-    alpha=None,
-    lookahead=None,
-    n_best=1,
-    sampling=None,
-    seed=1,
-    split="long",
-    precision="fp32",
-    engine=None,
-    json=False,
-)
+PLAIN = DecodingOptions()
 
 
 @pytest.fixture(scope="module")
@@ -194,13 +183,13 @@ def test_asked_for_what_has_no_effect(toy: Toy, tmp_path: Path, cli: Callable[..
     source = write_lines(tmp_path / "in", ["a b"])
     for more, message in (
         (["--n-best", 2], "add --json"),
-        (["--seed", 3], "--seed 3 has no effect without"),
-        (["--top-k", 3, "--beam-size", 2], "have no effect with --temperature"),
-        (["--temperature", 1, "--n-best", 2, "--json"], "have no effect with --temperature"),
-        (["--temperature", 1, "--lookahead", 5], "have no effect with --temperature"),
+        (["--seed", 3], "seed=3: expected no value without sampling"),
+        (["--top-k", 3, "--beam-size", 2], "beam_size=2: expected no value with sampling"),
+        (["--temperature", 1, "--n-best", 2, "--json"], "n_best=2: expected no value with sampling"),
+        (["--temperature", 1, "--lookahead", 5], "lookahead=5: expected no value with sampling"),
         (["--lookahead", 0], "search.lookahead=0"),
-        (["--temperature", 0], "temperature is 0"),
-        (["--top-p", 1.5], "top_p is 1.5"),
+        (["--temperature", 0], "temperature=0"),
+        (["--top-p", 1.5], "top_p=1.5"),
         (["--beam-size", 0], "search.beam_size=0"),
         (["--n-best", 9, "--json"], "n_best=9"),
         (["--n-best", 0], "n_best=0"),
@@ -289,7 +278,7 @@ def test_what_was_asked_arrives(model: transduce.Translator, monkeypatch: pytest
     monkeypatch.setattr(model, "translate", lambda lines, **given: asked.append(given) or [])
     ask = replace(PLAIN, beam_size=3, alpha=0.5, lookahead=7, n_best=2, split="sentences")
     list(translations(model, io.BytesIO(b"a b\n"), "memory", ask))
-    assert asked == [{"beam_size": 3, "alpha": 0.5, "lookahead": 7, "n_best": 2, "split": "sentences"}]
+    assert asked == [{"options": ask, "first_number": 0}]
 
 
 def test_a_draw_does_not_depend_on_how_the_lines_arrive(model: transduce.Translator) -> None:
@@ -314,5 +303,5 @@ def test_a_bad_line_comes_after_its_predecessors(model: transduce.Translator) ->
 
 def test_run_filter_needs_a_whole_model(toy: Toy, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model given"):
-        run_filter([], toy.train[0], tmp_path / "out", PLAIN)
+        run_filter(Models([]), toy.train[0], tmp_path / "out", PLAIN)
     assert not (tmp_path / "out").exists()

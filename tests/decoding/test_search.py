@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from transduce.decoding import search
-from transduce.decoding.hypothesis import Hypothesis, Sampling, gnmt_penalty, no_penalty, power_penalty
+from transduce.decoding.hypothesis import Hypothesis, gnmt_penalty, no_penalty, power_penalty
+from transduce.decoding.options import Sampling
 from transduce.decoding.search import Decoder, Request, beam_search, greedy, sample, sentence_seed
 from transduce.errors import UserError
 
@@ -572,11 +573,11 @@ def test_a_beam_with_no_way_on_is_no_error_once_something_is_finished() -> None:
         (lambda: request([4, 2], prefixes=[[2], [3, 3, 3]]), "prefix of sentence 2 has 3 tokens.* 2"),
         (lambda: replace(request([4]), banned=[BOS, EOS]), "EOS.*banned"),
         (lambda: replace(request([4]), lookahead=0), "lookahead is 0.*at least 1"),
-        (lambda: Sampling(temperature=0.0), "temperature is 0.0.*greedy"),
-        (lambda: Sampling(temperature=math.nan), "temperature is nan"),
-        (lambda: Sampling(top_k=0), "top_k is 0"),
-        (lambda: Sampling(top_p=0.0), "top_p is 0.0"),
-        (lambda: Sampling(top_p=1.1), "top_p is 1.1"),
+        (lambda: Sampling(temperature=0.0), "temperature=0.0.*beam_size=1"),
+        (lambda: Sampling(temperature=math.nan), "temperature=nan"),
+        (lambda: Sampling(top_k=0), "top_k=0"),
+        (lambda: Sampling(top_p=0.0), "top_p=0.0"),
+        (lambda: Sampling(top_p=1.1), "top_p=1.1"),
         (lambda: beam(random_table(0), [0], request([4]), 4, 5), "n_best is 5"),
         (lambda: beam(random_table(0), [0], request([4]), 0, 0), "n_best is 0"),
     ],

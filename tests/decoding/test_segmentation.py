@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from transduce import UserError
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.segmentation import SPLITS, join, parts_of, sentences, split_line
+from transduce.decoding.segmentation import join, parts_of, sentences, split_line
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +90,6 @@ def test_which_lines_become_parts(tokenizer: Tokenizer) -> None:
     assert [(part.line, part.text) for part in every] == [
         (0, "A dog."), (0, "A cat."), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip
-    assert SPLITS == ("long", "sentences")
-    with pytest.raises(UserError, match="split is 'never', expected one of long, sentences"):
-        parts_of(lines, tokenizer, limit, "never")  # pyright: ignore[reportArgumentType]
 
 
 # ---- translations ------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_a_trained_model_with_its_own_length_penalty(turner: Path, toy: Toy) -> 
     ours, theirs = transduce.load(toy.model), engine.load(turner)
     lines = [*toy.unseen[:100], *LINES, "a b c d e f. " * 10]
     assert [t.text for t in theirs.translate(lines)] == [t.text for t in ours.translate(lines)]
-    assert theirs.settings() == ours.settings()
+    assert theirs.config.search == ours.config.search
     best = theirs.translate(["a b c d"], n_best=4)[0]
     assert len(best.alternatives) == 3
     assert [t.score for t in best.alternatives] == sorted((t.score for t in best.alternatives), reverse=True)

@@ -52,12 +52,14 @@ def evaluate(
     transduce evaluate --hyp output.de --ref test.de --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
     """
+    from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
 
     if bool(models) == bool(hyp):
         raise UserError("give either a model and --src, or one or two --hyp files")
+    options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead)
     if hyp:
-        if any(given is not None for given in (src, beam_size, alpha, lookahead)) or precision != "fp32":
+        if src is not None or options != DecodingOptions() or precision != "fp32":
             of_a_model = "--src, --beam-size, --alpha, --lookahead and --precision"
             raise UserError(f"{of_a_model} have no effect with --hyp; leave them out")
         evaluation = evaluate_hypotheses(hyp, ref, language=language, tokenize=tokenize)
@@ -67,8 +69,7 @@ def evaluate(
         from transduce.translate import load
 
         translator = load(*models, precision=precision)
-        ask = translator.settings(beam_size, alpha, lookahead=lookahead)
-        evaluation = evaluate_model(translator, TestSet(src, ref, language, tokenize), ask)
+        evaluation = evaluate_model(translator, TestSet(src, ref, language, tokenize), options)
     if json:
         print_json(evaluation)
     else:

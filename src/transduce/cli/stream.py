@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from transduce.data.text import arriving_lines, count_lines, lines_of
-from transduce.decoding.hypothesis import Sampling
-from transduce.decoding.segmentation import Split, Translation
+from transduce.decoding.options import DecodingOptions
+from transduce.decoding.segmentation import Translation
 from transduce.errors import UserError
 from transduce.interop import ctranslate2_engine as engine
 
@@ -29,30 +29,25 @@ CHUNK_LINES = 1_024  # read ahead, translated together and then written
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What the command line asks of a translation. sampling: None: search; precision, engine: None: the folder's."""
+class Models:
+    """Model folders and the way to run them. precision, engine: None takes that of the folder."""
 
-    beam_size: int | None
-    alpha: float | None
-    lookahead: int | None
-    n_best: int
-    sampling: Sampling | None
-    seed: int
-    split: Split
-    precision: str | None
-    engine: Engine | None
-    json: bool
+    folders: Sequence[Path]
+    precision: str | None = None
+    engine: Engine | None = None
 
 
-def run_filter(models: Sequence[Path], source: Path | None, target: Path | None, ask: Ask) -> None:
+def run_filter(
+    models: Models, source: Path | None, target: Path | None, options: DecodingOptions, *, json: bool = False
+) -> None:
     """Translate `source` (default: standard input) into `target` (default: standard output).
 
     Raises UserError at a line that is not UTF-8, after the lines before it have been answered.
     """
     _check_files(source, target)
     lines = _count(source)
-    translator = _load(models, ask)
-    translator.settings(ask.beam_size, ask.alpha, ask.n_best, ask.lookahead)
+    translator = _load(models, options)
+    options.resolve(translator.config.search)
     with ExitStack() as stack:
         # Never closed, and not sys.stdin: a thread reads it, maybe still waiting for a line when this program ends.
         reading = open(STDIN if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)
@@ -60,11 +55,11 @@ def run_filter(models: Sequence[Path], source: Path | None, target: Path | None,
         bar = stack.enter_context(_bar(source, target))
         task = bar.add_task("translating", total=lines)
         name, done = str(source) if source is not None else "standard input", 0
-        for translated in translations(translator, reading, name, ask):
+        for translated in translations(translator, reading, name, options):
             for number, translation in enumerate(translated, start=done + 1):
                 if translation.problem is not None:
                     print(f"transduce: {name}:{number}: {translation.problem}", file=sys.stderr)
-                writing.write(_line(translation, ask.json))
+                writing.write(_line(translation, json))
             writing.flush()
             done += len(translated)
             bar.update(task, completed=done, refresh=True)
@@ -107,45 +102,33 @@ def _bar(source: Path | None, target: Path | None) -> Progress:
     return Progress(*columns, console=Console(stderr=True), disable=quiet, speed_estimate_period=1_800)
 
 
-def _load(models: Sequence[Path], ask: Ask) -> "Translator | engine.ExportedTranslator":
+def _load(models: Models, options: DecodingOptions) -> "Translator | engine.ExportedTranslator":
     """The models on the engine that was asked for, or the one that their folder is for."""
-    exported = [path for path in models if engine.is_exported(path)]
-    if ask.engine == "torch" and exported:
+    exported = [path for path in models.folders if engine.is_exported(path)]
+    if models.engine == "torch" and exported:
         raise UserError(f"{exported[0]} is for --engine ctranslate2; give the model that it was made of")
-    if ask.engine != "ctranslate2" and not exported:
+    if models.engine != "ctranslate2" and not exported:
         from transduce.model.cpu_backend import keep_freed_memory
         from transduce.translate import load
 
         keep_freed_memory()
-        translator = load(*models, precision=ask.precision or "fp32")
-        if ask.precision == "auto":
+        translator = load(*models.folders, precision=models.precision or "fp32")
+        if models.precision == "auto":
             print(f"transduce: precision {translator.precision}", file=sys.stderr)
         return translator
-    if len(models) != 1:
-        raise UserError(f"{len(models)} models: CTranslate2 takes one; an ensemble needs --engine torch")
-    if ask.sampling is not None:
-        raise UserError("--temperature, --top-k and --top-p need --engine torch and the model that was exported")
-    return engine.load(models[0], precision=ask.precision)
+    if len(models.folders) != 1:
+        raise UserError(f"{len(models.folders)} models: CTranslate2 takes one; an ensemble needs --engine torch")
+    engine.check_options(options)
+    return engine.load(models.folders[0], precision=models.precision)
 
 
 def translations(
-    translator: "Translator | engine.ExportedTranslator", reading: BinaryIO, name: str, ask: Ask
+    translator: "Translator | engine.ExportedTranslator", reading: BinaryIO, name: str, options: DecodingOptions
 ) -> Iterator[list[Translation]]:
     """The translations of the lines of a stream, in order, in lists of those that were there at a time."""
     done = 0
     for lines in arriving_lines(reading, name, at_most=CHUNK_LINES):
-        drawing: dict[str, Any] = {}
-        if ask.sampling is not None:
-            drawing = {"sampling": ask.sampling, "seed": ask.seed, "first_number": done}
-        yield translator.translate(
-            lines,
-            beam_size=ask.beam_size,
-            alpha=ask.alpha,
-            lookahead=ask.lookahead,
-            n_best=ask.n_best,
-            split=ask.split,
-            **drawing,
-        )
+        yield translator.translate(lines, options=options, first_number=done)
         done += len(lines)
 
 

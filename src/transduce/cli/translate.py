@@ -70,17 +70,19 @@ def translate(
     """
     if n_best > 1 and not json:
         raise UserError(f"--n-best {n_best} gives several outputs for a line; add --json")
-    samples = not (temperature is None and top_k is None and top_p is None)
-    if seed is not None and not samples:
-        raise UserError(f"--seed {seed} has no effect without --temperature, --top-k or --top-p")
-    if samples and (beam_size is not None or lookahead is not None or n_best > 1):
-        searched = "--beam-size, --lookahead and --n-best"
-        raise UserError(f"{searched} have no effect with --temperature, --top-k or --top-p; drop them")
 
-    from transduce.cli.stream import Ask, run_filter
-    from transduce.decoding.hypothesis import Sampling
+    from transduce.cli.stream import Models, run_filter
+    from transduce.decoding.options import DecodingOptions
 
-    sampling = Sampling(1.0 if temperature is None else temperature, top_k, top_p) if samples else None
-    seed = 1 if seed is None else seed
-    ask = Ask(beam_size, alpha, lookahead, n_best, sampling, seed, split, precision, engine, json)
-    run_filter(models, input, output, ask)
+    options = DecodingOptions.from_arguments(
+        beam_size=beam_size,
+        alpha=alpha,
+        lookahead=lookahead,
+        n_best=n_best,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        split=split,
+    )
+    run_filter(Models(models, precision, engine), input, output, options, json=json)

@@ -23,7 +23,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Sampling
+from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis
+from transduce.decoding.options import Sampling
 from transduce.errors import UserError
 
 State = TypeVar("State")

@@ -7,14 +7,12 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-from transduce.config.schema import Config, SearchConfig
-from transduce.config.validation import problems
 from transduce.data.text import is_blank
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import EOS
 from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.options import Split
 from transduce.errors import UserError
 
 MAX_LINE_TOKENS = 8_192  # a longer line is not translated
@@ -48,20 +46,6 @@ class Part:
     gap: str
 
 
-def search_settings(
-    config: Config, beam_size: int | None, alpha: float | None, n_best: int, lookahead: int | None
-) -> SearchConfig:
-    """The search settings of `config`, or others in their place. UserError if they cannot be met."""
-    given = {"beam_size": beam_size, "alpha": alpha, "lookahead": lookahead}
-    ask = dataclasses.replace(config.search, **{name: value for name, value in given.items() if value is not None})
-    wrong = problems(dataclasses.replace(config, search=ask))
-    if not 1 <= n_best <= ask.beam_size:
-        wrong.append(f"n_best={n_best}: expected 1 to the beam size, {ask.beam_size}")
-    if wrong:
-        raise UserError("; ".join(wrong))
-    return ask
-
-
 def refuse_string(*given: Sequence[str]) -> None:
     """A string is a sequence of strings too, but of characters."""
     if any(isinstance(lines, str) for lines in given):
@@ -70,9 +54,6 @@ def refuse_string(*given: Sequence[str]) -> None:
 
 # ---- lines -> parts ----------------------------------------------------------------------------------------------
 
-Split = Literal["long", "sentences"]
-SPLITS: tuple[Split, ...] = get_args(Split)
-
 
 def parts_of(
     lines: Sequence[str], tokenizer: Tokenizer, limit: int, split: Split, prefixes: Sequence[str] | None = None
@@ -80,10 +61,8 @@ def parts_of(
     """What is to be translated, in parts of at most `limit` tokens; what is wrong with lines that cannot be, by index.
 
     split: which lines become parts, each a sentence or less: "long", those of more than `limit` tokens; "sentences",
-    all. A line with a prefix stays whole, however long it is. Raises UserError for any other `split`.
+    all. A line with a prefix stays whole, however long it is.
     """
-    if split not in SPLITS:
-        raise UserError(f"split is {split!r}, expected one of {', '.join(SPLITS)}")
     parts: list[Part] = []
     refused: dict[int, str] = {}
     for i, (line, ids) in enumerate(zip(lines, tokenizer.encode_batch(lines), strict=True)):

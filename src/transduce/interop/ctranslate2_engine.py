@@ -10,22 +10,22 @@ its own way:
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 from transduce.config.files import from_json
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions
 from transduce.decoding.segmentation import (
-    Split,
     Translation,
     parts_of,
     refuse_string,
-    search_settings,
     translations_of,
 )
 from transduce.errors import UserError
@@ -47,6 +47,12 @@ def import_ctranslate2() -> ModuleType:
 def is_exported(path: Path) -> bool:
     """Whether `path` is a folder that this engine reads, damaged or not."""
     return (path / "transduce.json").exists()
+
+
+def check_options(options: DecodingOptions) -> None:
+    """Raise UserError for options that CTranslate2 cannot meet."""
+    options.refuse(["lookahead"], "CTranslate2 ends its search by a rule of its own, so leave it out")
+    options.refuse(["sampling"], "CTranslate2 draws by rules of its own; use --engine torch and the exported model")
 
 
 def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
@@ -82,34 +88,25 @@ class ExportedTranslator:
         self._pieces = tokenizer.vocabulary
         self._ids = {piece: i for i, piece in enumerate(self._pieces)}
 
-    def settings(
-        self,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        n_best: int = 1,
-        lookahead: int | None = None,
-    ) -> SearchConfig:
-        """The model's own search settings, or others in their place. UserError if `translate` could not meet them."""
-        if lookahead is not None:
-            raise UserError(f"lookahead is {lookahead}, but CTranslate2 ends its search by a rule of its own; drop it")
-        return search_settings(self.config, beam_size, alpha, n_best, lookahead)
-
     def translate(
         self,
         lines: Sequence[str],
         *,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        n_best: int = 1,
-        lookahead: int | None = None,
-        split: Split = "long",
+        options: DecodingOptions = DEFAULTS,
+        first_number: int = 0,
+        **keywords: Unpack[DecodingKeywords],
     ) -> list[Translation]:
-        """Translate each line, as `translate.Translator.translate` does; the differences are those of this module."""
+        """Translate each line, as `translate.Translator.translate` does; the differences are those of this module.
+
+        first_number has no effect: it numbers draws, and this engine refuses sampling.
+        """
         refuse_string(lines)
-        ask = self.settings(beam_size, alpha, n_best, lookahead)
-        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, split)
+        options = replace(options, **keywords)
+        check_options(options)
+        ask = options.resolve(self.config.search)
+        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, options.split)
         sources = self.tokenizer.encode_batch([part.text for part in parts])
-        found = self._search(sources, ask, n_best)
+        found = self._search(sources, ask, options.n_best)
         return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)
 
     def _search(self, sources: Sequence[Sequence[int]], ask: SearchConfig, n_best: int) -> list[list[Hypothesis]]:

@@ -1,0 +1,142 @@
+"""Decoding options: the choices of one call of `translate`, checked in one place. Without torch.
+
+The door builds a `DecodingOptions` from keywords, and every layer below passes it whole. A new option is a field of
+`DecodingOptions`, a key of `DecodingKeywords`, its use in `search.py`, and an argument of the command.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, get_args
+
+from transduce.config.schema import Config, SearchConfig
+from transduce.config.validation import problems
+from transduce.errors import UserError
+
+Split = Literal["long", "sentences"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of a draw: the temperature is applied first, then top_k, then top_p.
+
+    top_k keeps the K most likely tokens. top_p keeps the fewest tokens that have this probability together. None keeps
+    all tokens. Raises UserError for a value out of range.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temperature < math.inf:
+            raise UserError(
+                f"temperature={self.temperature}: expected a finite number above 0; for the most likely token use "
+                "beam_size=1"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top_k={self.top_k}: expected at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top_p={self.top_p}: expected a number above 0 and at most 1")
+
+
+class DecodingKeywords(TypedDict, total=False):
+    """The fields of `DecodingOptions` as the keywords of a call."""
+
+    beam_size: int | None
+    alpha: float | None
+    lookahead: int | None
+    n_best: int
+    sampling: Sampling | None
+    seed: int
+    split: Split
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+    """The choices of one call of `translate`.
+
+    beam_size, alpha, lookahead: None takes the model's own setting in `SearchConfig`.
+    n_best: outputs for each line, at most the beam size.
+    sampling: draw one output from the model instead of searching; None searches.
+    seed: of a draw; the draw for a line depends on `seed` and the number of the line.
+    split: "long" translates a line of data.max_tokens tokens or more sentence by sentence, and halves a sentence of
+    that length; "sentences" translates every line sentence by sentence. A line with a prefix stays whole.
+    Raises UserError for an option that has no effect beside another one, or that no model can meet.
+    """
+
+    beam_size: int | None = None
+    alpha: float | None = None
+    lookahead: int | None = None
+    n_best: int = 1
+    sampling: Sampling | None = None
+    seed: int = 1
+    split: Split = "long"
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.split not in SPLITS:
+            wrong.append(f"split={self.split!r}: expected one of {', '.join(SPLITS)}")
+        if self.sampling is not None:
+            values = {"beam_size": self.beam_size, "lookahead": self.lookahead}
+            values["n_best"] = None if self.n_best == 1 else self.n_best
+            wrong += [
+                f"{name}={value}: expected no value with sampling, which draws one output; leave it out"
+                for name, value in values.items()
+                if value is not None
+            ]
+        if wrong:
+            raise UserError(*wrong)
+
+    @classmethod
+    def from_arguments(
+        cls,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        **keywords: Any,
+    ) -> "DecodingOptions":
+        """Return the options given by flat arguments, as a command line has them.
+
+        temperature, top_k, top_p: any of them asks for sampling. None in `seed` is seed 1. keywords: other fields.
+        """
+        if temperature is not None or top_k is not None or top_p is not None:
+            keywords["sampling"] = Sampling(1.0 if temperature is None else temperature, top_k, top_p)
+        elif seed is not None:
+            raise UserError(f"seed={seed}: expected no value without sampling; add a temperature, top_k or top_p")
+        return cls(seed=1 if seed is None else seed, **keywords)
+
+    def resolve(self, search: SearchConfig) -> SearchConfig:
+        """Return `search`, the settings of a model, with the values of these options in it.
+
+        Raises UserError naming every value that the search cannot use.
+        """
+        values = {name: getattr(self, name) for name in OF_THE_SEARCH}
+        settings = dataclasses.replace(search, **{name: x for name, x in values.items() if x is not None})
+        wrong = problems(Config(search=settings)) if settings != search else []
+        if not wrong and not 1 <= self.n_best <= settings.beam_size:
+            wrong.append(f"n_best={self.n_best}: expected 1 to the beam size, {settings.beam_size}")
+        if wrong:
+            raise UserError(*wrong)
+        return settings
+
+    def refuse(self, names: Sequence[str], reason: str) -> None:
+        """Raise UserError if one of the options `names` has another value than its default. reason: why it cannot."""
+        values = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name in names]
+        wrong = [
+            f"{name}={value}: expected no value; {reason}" for name, value in values if value != getattr(DEFAULTS, name)
+        ]
+        if wrong:
+            raise UserError(*wrong)
+
+
+DEFAULTS = DecodingOptions()
+
+# Options that take the place of a search setting of the model.
+OF_THE_SEARCH = {f.name for f in dataclasses.fields(DecodingOptions)} & {
+    f.name for f in dataclasses.fields(SearchConfig)
+}

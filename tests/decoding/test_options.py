@@ -1,0 +1,67 @@
+"""Decoding options: their keywords, and the values that are refused."""
+
+import dataclasses
+from typing import Any, get_type_hints
+
+import pytest
+
+from transduce.config.schema import SearchConfig
+from transduce.decoding.options import SPLITS, DecodingKeywords, DecodingOptions, Sampling
+from transduce.errors import UserError
+
+
+def test_the_keywords_are_the_fields() -> None:
+    assert get_type_hints(DecodingKeywords) == get_type_hints(DecodingOptions)
+    assert get_type_hints(DecodingKeywords).keys() == {f.name for f in dataclasses.fields(DecodingOptions)}
+
+
+def test_an_option_replaces_the_setting_of_the_model() -> None:
+    search = SearchConfig(beam_size=3, alpha=0.5, lookahead=4, min_tokens=2)
+    assert DecodingOptions().resolve(search) == search
+    options = DecodingOptions(beam_size=6, alpha=0.0, n_best=6)
+    assert options.resolve(search) == SearchConfig(beam_size=6, alpha=0.0, lookahead=4, min_tokens=2)
+    assert DecodingOptions(lookahead=9).resolve(search).lookahead == 9
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"beam_size": 0}, "search.beam_size=0: expected 1 to 10,000"),
+        ({"beam_size": "4"}, "search.beam_size='4': expected an integer"),
+        ({"alpha": -1.0}, "search.alpha=-1.0: expected a number from 0 to 10"),
+        ({"lookahead": 0}, "search.lookahead=0: expected at least 1"),
+        ({"n_best": 5}, "n_best=5: expected 1 to the beam size, 4"),
+        ({"n_best": 0}, "n_best=0: expected 1 to the beam size, 4"),
+        ({"beam_size": 0, "alpha": 11.0}, "search.alpha=11.0: expected a number from 0 to 10"),
+    ],
+)
+def test_values_that_the_search_cannot_use(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        DecodingOptions(**keywords).resolve(SearchConfig())
+
+
+@pytest.mark.parametrize("keywords", [{"beam_size": 2}, {"lookahead": 2}, {"n_best": 2}])
+def test_options_of_the_search_are_refused_with_sampling(keywords: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="=2: expected no value with sampling"):
+        DecodingOptions(sampling=Sampling(), **keywords)
+    assert DecodingOptions(sampling=Sampling(), alpha=0.5).resolve(SearchConfig()).alpha == 0.5
+
+
+def test_splits() -> None:
+    assert SPLITS == ("long", "sentences")
+    with pytest.raises(UserError, match="split='never': expected one of long, sentences"):
+        DecodingOptions(split="never")  # pyright: ignore[reportArgumentType]
+
+
+def test_flat_arguments() -> None:
+    assert DecodingOptions.from_arguments(beam_size=2) == DecodingOptions(beam_size=2)
+    options = DecodingOptions.from_arguments(top_k=3, seed=0)
+    assert options == DecodingOptions(sampling=Sampling(1.0, 3), seed=0)
+    with pytest.raises(UserError, match="seed=0: expected no value without sampling"):
+        DecodingOptions.from_arguments(seed=0)
+
+
+def test_options_that_an_engine_cannot_meet() -> None:
+    DecodingOptions(beam_size=3).refuse(["lookahead", "sampling"], "leave it out")
+    with pytest.raises(UserError, match="lookahead=3: expected no value; leave it out"):
+        DecodingOptions(lookahead=3).refuse(["lookahead", "sampling"], "leave it out")
