@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from transduce.model.transformer import Attention, reference_attention
+from transduce.model.attention import Attention, reference_attention
 
 
 def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, dropout: float) -> torch.Tensor:

@@ -72,7 +72,9 @@ from transduce.data.vocabulary import CONTROLS  # noqa: E402
 from transduce.decoding.cpu_transformer import Precision  # noqa: E402
 from transduce.decoding.cuda_graphs import RecordedTransformer  # noqa: E402
 from transduce.interop.ctranslate2_export import spec_of  # noqa: E402
-from transduce.model.transformer import Transformer, mixed_precision, reference_attention, sinusoids  # noqa: E402
+from transduce.model.attention import reference_attention  # noqa: E402
+from transduce.model.positions import sinusoids  # noqa: E402
+from transduce.model.transformer import Transformer, mixed_precision  # noqa: E402
 from transduce.storage.model_folder import LoadedModel  # noqa: E402
 from transduce.training.gradients import Gradients, update  # noqa: E402
 from transduce.training.optimizer import adam  # noqa: E402

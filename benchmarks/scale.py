@@ -91,7 +91,8 @@ def encoder(cell: Cell) -> Callable[[], object]:
     from transduce.data.batches import pad
     from transduce.decoding.cpu_transformer import PackedTransformer
     from transduce.decoding.kernels import PLAIN
-    from transduce.model.transformer import Transformer, fast_attention, reference_attention
+    from transduce.model.attention import fast_attention, reference_attention
+    from transduce.model.transformer import Transformer
 
     model = Transformer(configuration(cell["vocab_size"]).model)
     src, mask = pad(sources(cell))

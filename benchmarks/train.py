@@ -116,7 +116,7 @@ def torch_nn(config: Any, stream: Iterator[Any], kind: str) -> Step:
     import torch
     from torch import nn
 
-    from transduce.model.transformer import sinusoids
+    from transduce.model.positions import sinusoids
 
     c = config.model
 

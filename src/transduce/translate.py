@@ -38,8 +38,9 @@ from transduce.decoding.segmentation import (
     translations_of,
 )
 from transduce.errors import UserError, is_out_of_memory
+from transduce.model.attention import Mask, attention_weights
 from transduce.model.build import Model
-from transduce.model.transformer import Mask, Transformer, attention_weights, mixed_precision
+from transduce.model.transformer import Transformer, mixed_precision
 from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.loss import token_log_probs
 

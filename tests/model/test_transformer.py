@@ -23,18 +23,9 @@ from torch.testing import assert_close
 
 from transduce.config.schema import ModelConfig, Positions
 from transduce.errors import UserError
-from transduce.model.transformer import (
-    LONG,
-    Attention,
-    FeedForward,
-    Residual,
-    Transformer,
-    attention_weights,
-    fast_attention,
-    parameter_count,
-    reference_attention,
-    sinusoids,
-)
+from transduce.model.attention import LONG, Attention, attention_weights, fast_attention, reference_attention
+from transduce.model.positions import sinusoids
+from transduce.model.transformer import FeedForward, Residual, Transformer, parameter_count
 
 # ---- how large it is ---------------------------------------------------------------------------------------------
 
@@ -368,7 +359,7 @@ def test_dropout_is_of_the_embedding_sums(stack: str) -> None:
 @both_norms
 def test_dropout_is_of_the_sub_layers_output(norm: Any) -> None:
     torch.manual_seed(1)
-    residual = Residual(replace(CONFIG, d_model=64, norm=norm, dropout=0.2)).train()
+    residual = Residual(nn.LayerNorm(64), 0.2, post=norm == "post").train()
     output, x = torch.randn(100, 64), torch.randn(100, 64)
     if norm == "post":
         summed = inputs_of(residual.norm, lambda: residual(x, lambda _: output))
@@ -379,7 +370,7 @@ def test_dropout_is_of_the_sub_layers_output(norm: Any) -> None:
 
 def test_ffn_dropout_is_of_the_inner_activations() -> None:
     torch.manual_seed(1)
-    network = FeedForward(replace(CONFIG, d_ff=64, dropout=0.9, ffn_dropout=0.2)).train()
+    network = FeedForward(8, 64, dropout=0.2).train()
     with torch.no_grad():
         network.w_1.bias += 10  # so that ReLU leaves no zero of its own
     x = torch.randn(100, 8)

@@ -26,16 +26,15 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transduce.config.schema import ModelConfig
-from transduce.model.transformer import (
+from transduce.model.attention import (
     LONG,
-    DecoderLayer,
-    EncoderLayer,
     Mask,
     MultiHeadAttention,
     attention_weights,
     fast_attention,
     reference_attention,
 )
+from transduce.model.transformer import DecoderLayer, EncoderLayer
 
 # ---- attention, by another way -----------------------------------------------------------------------------------
 

@@ -11,10 +11,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transduce.config.schema import ModelConfig
-from transduce.model.transformer import (
-    LONG,
-    Cache,
-)
+from transduce.model.attention import LONG
+from transduce.model.transformer import Cache
 
 # ---- what must not matter ----------------------------------------------------------------------------------------
 

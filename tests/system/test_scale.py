@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from transduce.decoding import kernels
 from transduce.decoding.cpu_transformer import PackedTransformer
 from transduce.decoding.kernels import PLAIN, Kernels, compiled
-from transduce.model.transformer import reference_attention
+from transduce.model.attention import reference_attention
 from transduce.training.loss import projected_cross_entropy
 
 LENGTH = 1_024  # n x n: a megabyte of booleans; the widest layer of the tiny model: 48 kB

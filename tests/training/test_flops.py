@@ -104,7 +104,7 @@ def test_the_fused_lstm_counts_as_one_written_out() -> None:
 
 
 def test_fused_attention_is_counted_as_the_plain_one() -> None:
-    from transduce.model.transformer import LONG, fast_attention, reference_attention
+    from transduce.model.attention import LONG, fast_attention, reference_attention
 
     shape = 1, 2, LONG, 4
     queries, keys, values = (torch.randn(shape, requires_grad=True) for _ in range(3))

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.decoding.kernels import PLAIN, Kernels, compiled
-from transduce.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Residual, Transformer
+from transduce.model.attention import MultiHeadAttention
+from transduce.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual, Transformer
 
 Precision = Literal["fp32", "bf16", "int8"]
 
@@ -103,7 +104,7 @@ class _Norm:
     """A residual connection's norm, before its sub-layer or after the sum."""
 
     def __init__(self, residual: Residual) -> None:
-        layer = residual.norm
+        layer = cast(nn.LayerNorm, residual.norm)
         shape, weight, bias, eps = layer.normalized_shape, layer.weight, layer.bias, layer.eps
 
         def norm(x: Tensor) -> Tensor:  # what else calling a module does takes as long, where rows are few
@@ -123,10 +124,11 @@ class _Layer:
         decoder = isinstance(layer, DecoderLayer)
         self.self_attention = _Attention(layer.self_attention, precision, kernels, cross=False)
         self.cross_attention = _Attention(layer.cross_attention, precision, kernels, cross=True) if decoder else None
-        self.w_1 = _linear([layer.feed_forward.w_1], precision, kernels)
-        self.relu = layer.feed_forward.activation is F.relu
-        self.activation = _same if self.relu else layer.feed_forward.activation
-        self.w_2 = _linear([layer.feed_forward.w_2], precision, kernels)
+        feed_forward = cast(FeedForward, layer.feed_forward)
+        self.w_1 = _linear([feed_forward.w_1], precision, kernels)
+        self.relu = feed_forward.activation is F.relu
+        self.activation = _same if self.relu else feed_forward.activation
+        self.w_2 = _linear([feed_forward.w_2], precision, kernels)
         self.norms = [_Norm(cast(Residual, residual)) for residual in layer.residuals]
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:

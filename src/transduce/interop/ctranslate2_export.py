@@ -23,7 +23,8 @@ from transduce.data.batches import collate
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, UNK
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_engine import import_ctranslate2
-from transduce.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Residual, Transformer
+from transduce.model.attention import MultiHeadAttention
+from transduce.model.transformer import DecoderLayer, EncoderLayer, Residual, Transformer
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.loss import token_log_probs
@@ -131,8 +132,8 @@ def _set_layer(target: Any, layer: Any) -> None:
         _set_norm(target.attention.layer_norm, norms[1])
     _set_norm(target.self_attention.layer_norm, norms[0])
     _set_norm(target.ffn.layer_norm, norms[-1])
-    _set_linear(target.ffn.linear_0, [layer.feed_forward.w_1])
-    _set_linear(target.ffn.linear_1, [layer.feed_forward.w_2])
+    _set_linear(target.ffn.linear_0, [layer.feed_forward.get_submodule("w_1")])
+    _set_linear(target.ffn.linear_1, [layer.feed_forward.get_submodule("w_2")])
 
 
 def _set_attention(target: Any, attention: MultiHeadAttention, fused: Sequence[Sequence[str]]) -> None:

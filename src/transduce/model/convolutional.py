@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.config.schema import ModelConfig
+from transduce.model.attention import Attention, fast_attention
 from transduce.model.baseline import Baseline, BaselineCache, attend
 from transduce.model.dropout import Dropout
-from transduce.model.transformer import Attention, SinusoidalPositions, fast_attention
+from transduce.model.positions import SinusoidalPositions
 
 
 class Gated(nn.Module):
@@ -40,7 +41,7 @@ class Convolutional(Baseline):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         layers = range(config.n_layers)
-        self.positions = SinusoidalPositions(config)
+        self.positions = SinusoidalPositions(config.d_model, config.positions)
         self.readers = nn.ModuleList(Gated(config, self.KERNEL) for _ in layers)
         self.writers = nn.ModuleList(Gated(config, self.KERNEL) for _ in layers)
         self.queries = nn.ModuleList(nn.Linear(config.d_model, config.d_model) for _ in layers)

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from transduce.config.schema import ModelConfig
+from transduce.model.attention import Attention, fast_attention
 from transduce.model.baseline import Baseline, BaselineCache, attend
-from transduce.model.transformer import Attention, fast_attention
 
 
 class Recurrent(Baseline):

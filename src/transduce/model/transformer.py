@@ -8,132 +8,63 @@ The model takes tensors and returns tensors: it knows no text, no loss and no se
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.config.schema import ModelConfig, Positions
+from transduce.config.schema import ModelConfig
 from transduce.config.validation import model_problems
 from transduce.errors import UserError
+from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
+from transduce.model.initialisation import initialise
+from transduce.model.positions import LearnedPositions, SinusoidalPositions
 
-# ---- 3.2.1 Scaled dot-product attention --------------------------------------------------------------------------
-
-Mask = Tensor | Literal["causal"]
-
-# (queries (B,H,T,K), keys (B,H,S,K), values (B,H,S,W), mask broadcastable to (B,H,T,S), dropout) -> (B,H,T,W)
-Attention = Callable[[Tensor, Tensor, Tensor, Mask, float], Tensor]
-
-
-def attention_weights(queries: Tensor, keys: Tensor, mask: Mask) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)), the weights of eq. 1: (B,H,T,K), (B,H,S,K) -> (B,H,T,S).
-
-    Masked positions get the lowest finite score instead of -inf, so that a row that may attend to nothing gets
-    finite (and meaningless) weights, never NaN.
-    """
-    scores = (queries / math.sqrt(queries.size(-1))) @ keys.transpose(-2, -1)  # (B,H,T,S)
-    if isinstance(mask, str):
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    lowest = torch.finfo(scores.dtype).min
-    return torch.where(mask, scores, lowest).softmax(dim=-1)
-
-
-def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-    """Attention(Q, K, V) of eq. 1, step by step."""
-    weights = attention_weights(queries, keys, mask)
-    if dropout:
-        weights = F.dropout(weights, dropout)
-    return weights @ values
-
-
-LONG = 256  # keys from which the fused kernel is used on a CPU (benchmarks/attention.py, docs/log.md)
-
-
-def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-    """The same as `reference_attention`, by whichever way is faster for the device and the length.
-
-    Only a row that may attend to nothing differs: it is finite both ways, but not the same. The fused kernel of a CPU
-    never holds weights of (T,S), but where there is dropout, or K is not W, torch has none.
-    """
-    if queries.is_cuda or keys.size(-2) >= LONG:
-        causal = isinstance(mask, str)
-        given = None if causal else mask
-        return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=given, dropout_p=dropout, is_causal=causal
-        )
-    return reference_attention(queries, keys, values, mask, dropout)
-
-
-# ---- 3.2.2 Multi-head attention ----------------------------------------------------------------------------------
-
-
-class MultiHeadAttention(nn.Module):
-    """Concat(head_1, ..., head_h) W^O. d_k and d_v are free of d_model / n_heads (Table 3, rows B)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.n_heads = config.n_heads
-        d_k = config.d_k or config.d_model // config.n_heads
-        d_v = config.d_v or config.d_model // config.n_heads
-        self.w_q = nn.Linear(config.d_model, self.n_heads * d_k, bias=config.attention_bias)
-        self.w_k = nn.Linear(config.d_model, self.n_heads * d_k, bias=config.attention_bias)
-        self.w_v = nn.Linear(config.d_model, self.n_heads * d_v, bias=config.attention_bias)
-        self.w_o = nn.Linear(self.n_heads * d_v, config.d_model, bias=config.attention_bias)
-        self.dropout = config.attention_dropout
-
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys (B,H,S,K) and values (B,H,S,W) of `memory` (B,S,D)."""
-        return self._split(self.w_k(memory)), self._split(self.w_v(memory))
-
-    def forward(
-        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
-    ) -> Tensor:
-        """Queries from `x` (B,T,D) attend where `mask`, broadcastable to (B,H,T,S), is True -> (B,T,D)."""
-        keys, values = keys_values
-        heads = attention(self._split(self.w_q(x)), keys, values, mask, self.dropout if self.training else 0.0)
-        return self.w_o(heads.transpose(1, 2).flatten(2))  # (B,H,T,W) -> (B,T,H*W) -> (B,T,D)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # (B,S,H*K) -> (B,H,S,K)
-
-
-# ---- 3.3 Position-wise feed-forward networks ---------------------------------------------------------------------
+# ---- 3.3 Position-wise feed-forward networks -----------------------------------------------------------------------
 
 
 class FeedForward(nn.Module):
-    """max(0, x W_1 + b_1) W_2 + b_2 (eq. 2), or with y sigmoid(y), "swish", in the place of max(0, y)."""
+    """activation(x W_1 + b_1) W_2 + b_2; with ReLU it is eq. 2. dropout: on the inner activations."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        activation: Callable[[Tensor], Tensor] = F.relu,
+        *,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.w_1 = nn.Linear(config.d_model, config.d_ff)
-        self.w_2 = nn.Linear(config.d_ff, config.d_model)
-        self.activation = F.relu if config.activation == "relu" else F.silu
-        self.dropout = Dropout(config.ffn_dropout)
+        self.w_1 = nn.Linear(d_model, d_ff, bias=bias)
+        self.w_2 = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = activation
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B,T,D) -> (B,T,D)."""
         return self.w_2(self.dropout(self.activation(self.w_1(x))))
 
 
-# ---- 3.1 Encoder and decoder stacks ------------------------------------------------------------------------------
+# ---- 3.1 Encoder and decoder stacks --------------------------------------------------------------------------------
 
 
 class Residual(nn.Module):
     """Residual connection, dropout and layer normalisation around a sub-layer f (§3.1, §5.4).
 
-    "post", the paper's: LayerNorm(x + dropout(f(x))); "pre": x + dropout(f(LayerNorm(x))).
+    post: norm(x + dropout(f(x))), as in the paper; otherwise "pre": x + dropout(f(norm(x))).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, norm: nn.Module, dropout: float, *, post: bool) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.dropout = Dropout(config.dropout)
-        self.post = config.norm == "post"
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+        self.post = post
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(B,T,D) -> (B,T,D), by way of `sublayer`, which keeps the shape."""
@@ -149,18 +80,18 @@ def _narrow(x: Tensor) -> Tensor:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention, then feed-forward, each within one of the two `residuals`. `encoder_layer` makes the paper's."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, attention: MultiHeadAttention, feed_forward: nn.Module, residuals: Iterable[Residual]) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config)
-        self.feed_forward = FeedForward(config)
-        self.residuals = nn.ModuleList(Residual(config) for _ in range(2))
+        self.self_attention = attention
+        self.feed_forward = feed_forward
+        self.residuals = nn.ModuleList(residuals)
 
-    def forward(self, x: Tensor, src_mask: Tensor, attention: Attention) -> Tensor:
-        """(B,S,D) with src_mask (B,1,1,S) -> (B,S,D)."""
+    def forward(self, x: Tensor, mask: Mask, attention: Attention = fast_attention) -> Tensor:
+        """(B,S,D) with a mask broadcastable to (B,H,S,S), such as (B,1,1,S) of the source -> (B,S,D)."""
         attend = self.self_attention
-        x = self.residuals[0](x, lambda y: attend(y, attend.keys_values(y), src_mask, attention))
+        x = self.residuals[0](x, lambda y: attend(y, attend.keys_values(y), mask, attention))
         return self.residuals[1](x, self.feed_forward)
 
 
@@ -168,14 +99,21 @@ KeysValues = tuple[Tensor, Tensor]
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention over the encoder's output, then feed-forward."""
+    """Masked self-attention, attention over the encoder's output, then feed-forward. `decoder_layer` makes the paper's.
 
-    def __init__(self, config: ModelConfig) -> None:
+    attentions: self-attention and cross-attention; residuals: three, one around each part.
+    """
+
+    def __init__(
+        self,
+        attentions: tuple[MultiHeadAttention, MultiHeadAttention],
+        feed_forward: nn.Module,
+        residuals: Iterable[Residual],
+    ) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config)
-        self.cross_attention = MultiHeadAttention(config)
-        self.feed_forward = FeedForward(config)
-        self.residuals = nn.ModuleList(Residual(config) for _ in range(3))
+        self.self_attention, self.cross_attention = attentions
+        self.feed_forward = feed_forward
+        self.residuals = nn.ModuleList(residuals)
 
     def forward(
         self,
@@ -183,26 +121,28 @@ class DecoderLayer(nn.Module):
         past: KeysValues | None,
         cross: KeysValues,
         masks: tuple[Mask, Mask],
-        attention: Attention = fast_attention,
+        attentions: tuple[Attention, Attention] = (fast_attention, fast_attention),
     ) -> tuple[Tensor, KeysValues]:
         """One layer over `x` (B,T,D), the positions that follow those in `past`.
 
         past: keys and values of the earlier positions, or None; cross: those of the encoder's output;
         masks: for self-attention (T, past+T), or "causal", and for cross-attention (B,1,1,S).
+        attentions: the attention functions of self-attention and cross-attention.
         While searching, x has several adjacent rows (a beam) for each row of `cross`, which they share.
         Returns the output (B,T,D) and the keys and values of all positions so far.
         """
         self_mask, cross_mask = masks
+        self_function, cross_function = attentions
         so_far: list[Tensor] = []
 
         def attend_self(y: Tensor) -> Tensor:
             new = self.self_attention.keys_values(y)
             so_far[:] = new if past is None else (torch.cat(pair, dim=2) for pair in zip(past, new, strict=True))
-            return self.self_attention(y, so_far, self_mask, attention)
+            return self.self_attention(y, so_far, self_mask, self_function)
 
         def attend_cross(y: Tensor) -> Tensor:
             by_source = y.reshape(len(cross[0]), -1, y.size(-1))
-            return self.cross_attention(by_source, cross, cross_mask, attention).view_as(y)
+            return self.cross_attention(by_source, cross, cross_mask, cross_function).view_as(y)
 
         x = self.residuals[0](x, attend_self)
         x = self.residuals[1](x, attend_cross)
@@ -210,62 +150,34 @@ class DecoderLayer(nn.Module):
         return self.residuals[2](x, self.feed_forward), (keys, values)
 
 
-# ---- 3.5 Positional encoding -------------------------------------------------------------------------------------
+def encoder_layer(config: ModelConfig) -> EncoderLayer:
+    """Return an encoder layer of Figure 1 with the sizes of `config`."""
+    return EncoderLayer(_attention(config), _feed_forward(config), [_residual(config) for _ in range(2)])
 
 
-def sinusoids(n_positions: int, d_model: int, layout: Positions = "interleaved") -> Tensor:
-    """The table of sinusoids, (n_positions, d_model), in one of the three layouts found in the wild.
-
-    "interleaved", the paper's text: sin(pos / 10000^(2i/d)) at 2i, cos at 2i+1.
-    "halves": the same values, all sines first, then all cosines (Hugging Face Marian, Sockeye).
-    "tensor2tensor": sines first, with the exponent i / (d/2 - 1) (the authors' code, fairseq, Marian).
-    Computed in float64 and rounded once.
-    """
-    half = d_model // 2
-    steps = half - 1 if layout == "tensor2tensor" else half
-    frequencies = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / steps)
-    angles = torch.arange(n_positions, dtype=torch.float64)[:, None] * frequencies  # (n_positions, d_model/2)
-    if layout == "interleaved":
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
-    return torch.cat([angles.sin(), angles.cos()], dim=1).float()
+def decoder_layer(config: ModelConfig) -> DecoderLayer:
+    """Return a decoder layer of Figure 1 with the sizes of `config`."""
+    attentions = _attention(config), _attention(config)
+    return DecoderLayer(attentions, _feed_forward(config), [_residual(config) for _ in range(3)])
 
 
-class SinusoidalPositions(nn.Module):
-    """The sinusoids of §3.5. They have no maximum length: the table grows when a longer sequence comes."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.layout: Positions = config.positions
-        self.register_buffer("table", sinusoids(256, config.d_model, self.layout), persistent=False)
-        self.table: Tensor
-
-    def forward(self, start: int, end: int) -> Tensor:
-        """Rows `start` to `end`, (end - start, D)."""
-        if end > self.table.size(0):
-            longer = sinusoids(max(end, 2 * self.table.size(0)), self.table.size(1), self.layout)
-            self.table = longer.to(self.table)
-        return self.table[start:end]
+def _attention(config: ModelConfig) -> MultiHeadAttention:
+    widths = {"d_k": config.d_k, "d_v": config.d_v}
+    dropout = config.attention_dropout
+    return MultiHeadAttention(config.d_model, config.n_heads, **widths, bias=config.attention_bias, dropout=dropout)
 
 
-class LearnedPositions(nn.Module):
-    """A learned row for each position (Table 3, row E)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        assert config.max_positions is not None
-        self.table = nn.Parameter(torch.empty(config.max_positions, config.d_model))
-
-    def forward(self, start: int, end: int) -> Tensor:
-        """Rows `start` to `end`, (end - start, D). UserError past the last one."""
-        if end > self.table.size(0):
-            raise UserError(
-                f"a sequence of {end} tokens, but this model has learned positions for {self.table.size(0)} "
-                "(model.max_positions); split the text, or train with more positions or with sinusoids"
-            )
-        return self.table[start:end]
+def _feed_forward(config: ModelConfig) -> FeedForward:
+    activation = F.relu if config.activation == "relu" else F.silu  # y sigmoid(y), "swish"
+    return FeedForward(config.d_model, config.d_ff, activation, dropout=config.ffn_dropout)
 
 
-# ---- 3 The whole model -------------------------------------------------------------------------------------------
+def _residual(config: ModelConfig) -> Residual:
+    norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+    return Residual(norm, config.dropout, post=config.norm == "post")
+
+
+# ---- 3 The whole model ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -326,15 +238,15 @@ class Transformer(nn.Module):
         self.output = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)  # pre-softmax (§3.4)
         if config.tie_output:
             self.output.weight = self.tgt_embedding.weight
-        learned = config.positions == "learned"
-        self.positions = LearnedPositions(config) if learned else SinusoidalPositions(config)
+        self.positions = _positions(config)
         self.dropout = Dropout(config.dropout)
-        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_layers))
+        self.encoder = nn.ModuleList(encoder_layer(config) for _ in range(config.n_layers))
+        self.decoder = nn.ModuleList(decoder_layer(config) for _ in range(config.n_layers))
         pre = config.norm == "pre"  # whose stacks end in a sum that nothing has normalised yet
         self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if pre else nn.Identity()
-        initialise(self)
+        tables = [self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight]
+        initialise(self, config.d_model, dict.fromkeys(tables))  # a tied matrix is drawn once
 
     def encode(self, src: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """Token ids (B,S) with mask (B,S) -> memory (B,S,D)."""
@@ -352,7 +264,7 @@ class Transformer(nn.Module):
         x = self._embed(self.tgt_embedding, tgt_in, 0)
         masks: tuple[Mask, Mask] = ("causal", src_mask[:, None, None, :])
         for layer, cross in zip(self.decoder, self._cross(memory), strict=True):
-            x, _ = layer(x, None, cross, masks, attention)
+            x, _ = layer(x, None, cross, masks, (attention, attention))
         return self.decoder_norm(x)
 
     def logits(self, decoded: Tensor) -> Tensor:
@@ -390,49 +302,11 @@ class Transformer(nn.Module):
         return self.dropout(embedding(ids) * math.sqrt(self.config.d_model) + positions)
 
 
-# ---- Initialisation (not in the paper; the authors' code of June 2017) -------------------------------------------
-
-
-def initialise(model: Transformer) -> None:
-    """Fill every parameter anew from torch's global generator.
-
-    | parameter                      | values                                                            |
-    |--------------------------------|-------------------------------------------------------------------|
-    | matrices                       | Glorot uniform: U(-a, a), a = sqrt(6 / (fan_in + fan_out))        |
-    | Q, K, V of self-attention      | the same, as one matrix of joint fan_out 2 h d_k + h d_v          |
-    | K, V of cross-attention        | the same, as one matrix of joint fan_out h d_k + h d_v            |
-    | embeddings, untied output      | N(0, 1/d_model)                                                   |
-    | learned positions              | N(0, 1/d_model)                                                   |
-    | biases; LayerNorm              | 0; gain 1 and bias 0                                              |
-
-    The joint fan_out is that code's fused projections. It starts Q, K and V of the base model 1/sqrt(2) (self) and K
-    and V 0.816 (cross) times as large as separate Glorot matrices would, which keeps post-norm training stable.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            _glorot([module])
-        elif isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, LearnedPositions):
-            nn.init.normal_(module.table, std=model.config.d_model**-0.5)
-    for module in model.modules():
-        if isinstance(module, EncoderLayer | DecoderLayer):
-            _glorot([module.self_attention.w_q, module.self_attention.w_k, module.self_attention.w_v])
-        if isinstance(module, DecoderLayer):
-            _glorot([module.cross_attention.w_k, module.cross_attention.w_v])
-    tables = {model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight}
-    for table in sorted(tables, key=lambda t: (t is not model.src_embedding.weight, t is model.output.weight)):
-        nn.init.normal_(table, std=model.config.d_model**-0.5)
-
-
-def _glorot(parts: list[nn.Linear]) -> None:
-    """Glorot uniform for matrices that stand for one matrix with their outputs side by side."""
-    bound = math.sqrt(6 / (parts[0].in_features + sum(part.out_features for part in parts)))
-    for part in parts:
-        nn.init.uniform_(part.weight, -bound, bound)
-        if part.bias is not None:
-            nn.init.zeros_(part.bias)
+def _positions(config: ModelConfig) -> LearnedPositions | SinusoidalPositions:
+    if config.positions == "learned":
+        assert config.max_positions is not None
+        return LearnedPositions(config.max_positions, config.d_model)
+    return SinusoidalPositions(config.d_model, config.positions)
 
 
 def parameter_count(model: nn.Module) -> int:

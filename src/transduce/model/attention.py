@@ -1,0 +1,110 @@
+"""Attention, section 3.2 of the paper: the function of eq. 1, and its multi-head form.
+
+Letters in shape comments are those of transformer.py. A mask is True where a position is real and may be attended to;
+"causal" stands for the mask in which each position attends to itself and to the positions before it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# ---- 3.2.1 Scaled dot-product attention --------------------------------------------------------------------------
+
+Mask = Tensor | Literal["causal"]
+
+# (queries (B,H,T,K), keys (B,H,S,K), values (B,H,S,W), mask broadcastable to (B,H,T,S), dropout) -> (B,H,T,W)
+Attention = Callable[[Tensor, Tensor, Tensor, Mask, float], Tensor]
+
+
+def attention_weights(queries: Tensor, keys: Tensor, mask: Mask) -> Tensor:
+    """softmax(Q K^T / sqrt(d_k)), the weights of eq. 1: (B,H,T,K), (B,H,S,K) -> (B,H,T,S).
+
+    A boolean mask gives hidden positions the lowest finite score, not -inf: a row without any visible position gets
+    finite (and meaningless) weights, never NaN. A floating mask is added to the scores.
+    """
+    scores = (queries / math.sqrt(queries.size(-1))) @ keys.transpose(-2, -1)  # (B,H,T,S)
+    if isinstance(mask, str):
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask.is_floating_point():
+        return (scores + mask).softmax(dim=-1)
+    return torch.where(mask, scores, torch.finfo(scores.dtype).min).softmax(dim=-1)
+
+
+def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+    """Attention(Q, K, V) of eq. 1, step by step."""
+    weights = attention_weights(queries, keys, mask)
+    if dropout:
+        weights = F.dropout(weights, dropout)
+    return weights @ values
+
+
+LONG = 256  # keys from which the fused kernel is used on a CPU (benchmarks/attention.py, docs/log.md)
+
+
+def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+    """The same as `reference_attention`, by whichever way is faster for the device and the length.
+
+    Only a row that may attend to nothing differs: it is finite both ways, but not the same. The fused kernel of a CPU
+    never holds weights of (T,S), but where there is dropout, or K is not W, torch has none.
+    """
+    if queries.is_cuda or keys.size(-2) >= LONG:
+        causal = isinstance(mask, str)
+        given = None if causal else mask
+        return F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=given, dropout_p=dropout, is_causal=causal
+        )
+    return reference_attention(queries, keys, values, mask, dropout)
+
+
+# ---- 3.2.2 Multi-head attention ----------------------------------------------------------------------------------
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1, ..., head_h) W^O. d_k and d_v are independent of d_model / n_heads (Table 3, rows B).
+
+    d_k, d_v: width of a head's queries and keys, and of its values; None: d_model // n_heads.
+    n_kv_heads: heads of the keys and values; None: n_heads. With fewer, the attention function shares them.
+    bias: of all four projections. dropout: probability, on the attention weights.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        n_kv_heads: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.n_kv_heads = n_kv_heads or n_heads
+        d_k = d_k or d_model // n_heads
+        d_v = d_v or d_model // n_heads
+        self.w_q = nn.Linear(d_model, self.n_heads * d_k, bias=bias)
+        self.w_k = nn.Linear(d_model, self.n_kv_heads * d_k, bias=bias)
+        self.w_v = nn.Linear(d_model, self.n_kv_heads * d_v, bias=bias)
+        self.w_o = nn.Linear(self.n_heads * d_v, d_model, bias=bias)
+        self.dropout = dropout
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys (B,H,S,K) and values (B,H,S,W) of `memory` (B,S,D)."""
+        return self._split(self.w_k(memory), self.n_kv_heads), self._split(self.w_v(memory), self.n_kv_heads)
+
+    def forward(
+        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
+    ) -> Tensor:
+        """Queries from `x` (B,T,D) attend where `mask`, broadcastable to (B,H,T,S), is True -> (B,T,D)."""
+        queries, (keys, values) = self._split(self.w_q(x), self.n_heads), keys_values
+        heads = attention(queries, keys, values, mask, self.dropout if self.training else 0.0)
+        return self.w_o(heads.transpose(1, 2).flatten(2))  # (B,H,T,W) -> (B,T,H*W) -> (B,T,D)
+
+    @staticmethod
+    def _split(x: Tensor, heads: int) -> Tensor:
+        return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B,S,H*K) -> (B,H,S,K)

@@ -1,0 +1,58 @@
+"""Positional encoding, section 3.5 of the paper: sinusoids, and the learned positions of Table 3, row E."""
+
+import torch
+from torch import Tensor, nn
+
+from transduce.config.schema import Positions
+from transduce.errors import UserError
+
+
+def sinusoids(n_positions: int, d_model: int, layout: Positions = "interleaved") -> Tensor:
+    """The table of sinusoids, (n_positions, d_model), in one of the three layouts found in the wild.
+
+    "interleaved", the paper's text: sin(pos / 10000^(2i/d)) at 2i, cos at 2i+1.
+    "halves": the same values, all sines first, then all cosines (Hugging Face Marian, Sockeye).
+    "tensor2tensor": sines first, with the exponent i / (d/2 - 1) (the authors' code, fairseq, Marian).
+    Computed in float64 and rounded once.
+    """
+    half = d_model // 2
+    steps = half - 1 if layout == "tensor2tensor" else half
+    frequencies = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / steps)
+    angles = torch.arange(n_positions, dtype=torch.float64)[:, None] * frequencies  # (n_positions, d_model/2)
+    if layout == "interleaved":
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+    return torch.cat([angles.sin(), angles.cos()], dim=1).float()
+
+
+class SinusoidalPositions(nn.Module):
+    """The sinusoids of §3.5. They have no maximum length: the table grows when a longer sequence comes."""
+
+    def __init__(self, d_model: int, layout: Positions = "interleaved") -> None:
+        super().__init__()
+        self.layout: Positions = layout
+        self.register_buffer("table", sinusoids(256, d_model, layout), persistent=False)
+        self.table: Tensor
+
+    def forward(self, start: int, end: int) -> Tensor:
+        """Rows `start` to `end`, (end - start, D)."""
+        if end > self.table.size(0):
+            longer = sinusoids(max(end, 2 * self.table.size(0)), self.table.size(1), self.layout)
+            self.table = longer.to(self.table)
+        return self.table[start:end]
+
+
+class LearnedPositions(nn.Module):
+    """A learned row for each position (Table 3, row E)."""
+
+    def __init__(self, n_positions: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(n_positions, d_model))
+
+    def forward(self, start: int, end: int) -> Tensor:
+        """Rows `start` to `end`, (end - start, D). UserError past the last one."""
+        if end > self.table.size(0):
+            raise UserError(
+                f"a sequence of {end} tokens, but this model has learned positions for {self.table.size(0)} "
+                "(model.max_positions); split the text, or train with more positions or with sinusoids"
+            )
+        return self.table[start:end]
