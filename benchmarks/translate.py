@@ -131,7 +131,7 @@ def pre_norm(folder: Path) -> Any:
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
     from transduce.data.vocabulary import BOS, EOS, PAD
-    from transduce.interop.marian import their_names
+    from transduce.interop.marian import marian_names
     from transduce.storage.model_folder import load_model
     from transduce.training.weights import weights
 
@@ -154,7 +154,7 @@ def pre_norm(folder: Path) -> Any:
         **sizes,
     )
     model = M2M100ForConditionalGeneration(config).eval()
-    names = their_names(ours)
+    names = marian_names(ours)
     names |= {f"{side}_norm.{kind}": f"model.{side}.layer_norm.{kind}" for side in SIDES for kind in ("weight", "bias")}
     left = model.load_state_dict({names[name]: values for name, values in weights(loaded.model).items()}, strict=False)
     tied = {"lm_head.weight", *(f"model.{side}.embed_tokens.weight" for side in SIDES)}

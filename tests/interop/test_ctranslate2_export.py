@@ -1,4 +1,4 @@
-"""Models as CTranslate2 folders: they compute what ours do, run without torch, and what cannot be so is refused."""
+"""Models as CTranslate2 folders: they translate like ours, without torch, and unsuitable models are refused."""
 
 import json
 import os
@@ -35,14 +35,14 @@ def exported(loaded: LoadedModel, folder: Path, precision: str = "fp32") -> Path
 
 
 @pytest.fixture(scope="module")
-def turner(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy_export(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model of the toy task, exported."""
-    folder = tmp_path_factory.mktemp("export") / "turner"
+    folder = tmp_path_factory.mktemp("export") / "toy"
     export.export_ctranslate2(toy.model, folder)
     return folder
 
 
-# ---- the same answers --------------------------------------------------------------------------------------------
+# ---- equal translations ------------------------------------------------------------------------------------------
 
 VARIANTS = {
     "the paper's": {},
@@ -60,7 +60,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_architecture_answers_the_same(variant: str, tmp_path: Path) -> None:
+def test_every_architecture_translates_the_same(variant: str, tmp_path: Path) -> None:
     kind = "wordpiece" if variant == "word pieces" else "bpe"
     loaded = random_model(replace(CONFIG, **VARIANTS[variant]), kind)
     theirs = engine.load(exported(loaded, tmp_path)).translate(LINES)
@@ -69,11 +69,11 @@ def test_every_architecture_answers_the_same(variant: str, tmp_path: Path) -> No
     assert [t.pieces for t in theirs] == [t.pieces for t in ours]
     assert [t.finished for t in theirs] == [t.finished for t in ours]
     for a, b in zip(theirs, ours, strict=True):
-        assert b.score <= a.score <= 0.9 * b.score  # higher, for it is told without what was banned
+        assert b.score <= a.score <= 0.9 * b.score  # higher: CTranslate2's softmax omits banned tokens
 
 
-def test_a_trained_model_with_its_own_length_penalty(turner: Path, toy: Toy) -> None:
-    ours, theirs = transduce.load(toy.model), engine.load(turner)
+def test_a_trained_model_keeps_its_length_penalty(toy_export: Path, toy: Toy) -> None:
+    ours, theirs = transduce.load(toy.model), engine.load(toy_export)
     lines = [*toy.unseen[:100], *LINES, "a b c d e f. " * 10]
     assert [t.text for t in theirs.translate(lines)] == [t.text for t in ours.translate(lines)]
     assert theirs.config.search == ours.config.search
@@ -84,20 +84,20 @@ def test_a_trained_model_with_its_own_length_penalty(turner: Path, toy: Toy) -> 
     assert best.score == pytest.approx(ours.translate(["a b c d"])[0].score, abs=1e-3)
 
 
-def test_eight_bits(toy: Toy, tmp_path: Path) -> None:
+def test_an_int8_export_is_smaller_and_translates_nearly_the_same(toy: Toy, tmp_path: Path) -> None:
     export.export_ctranslate2(toy.model, tmp_path / "out", "int8")
     small, large = (tmp_path / "out" / "model.bin").stat().st_size, (toy.model / "model.safetensors").stat().st_size
-    assert small < large  # of so small a model the table of positions is the largest part
+    assert small < large  # the table of positions is the largest part of so small a model
     lines = toy.unseen[:50]
     ours = [t.text for t in transduce.load(toy.model).translate(lines)]
     for precision in (None, "int8", "fp32"):
-        found = [t.text for t in engine.load(tmp_path / "out", precision=precision).translate(lines)]
-        assert sum(a == b for a, b in zip(found, ours, strict=True)) >= 48
+        theirs = [t.text for t in engine.load(tmp_path / "out", precision=precision).translate(lines)]
+        assert sum(a == b for a, b in zip(theirs, ours, strict=True)) >= 48
 
 
-def test_the_folder_is_one_of_ctranslate2s_own(turner: Path, toy: Toy) -> None:
-    tokenizer = Tokenizer.load(turner / "tokenizer.json")
-    direct = ctranslate2.Translator(str(turner))
+def test_ctranslate2_itself_reads_the_folder(toy_export: Path, toy: Toy) -> None:
+    tokenizer = Tokenizer.load(toy_export / "tokenizer.json")
+    direct = ctranslate2.Translator(str(toy_export))
     pieces = [tokenizer.vocabulary[token] for token in tokenizer.encode("a b c")]
     ids = [tokenizer.vocabulary.index(piece) for piece in direct.translate_batch([pieces])[0].hypotheses[0]]
     assert tokenizer.decode(ids) == transduce.load(toy.model).translate(["a b c"])[0].text
@@ -106,27 +106,27 @@ def test_the_folder_is_one_of_ctranslate2s_own(turner: Path, toy: Toy) -> None:
 # ---- without torch -----------------------------------------------------------------------------------------------
 
 
-def test_it_translates_without_torch(turner: Path) -> None:
+def test_it_translates_without_torch(toy_export: Path) -> None:
     program = "import sys\ntry:\n    from transduce.cli.main import main\n    main()\nfinally:\n"
     program += "    print(*[name for name in ('torch', 'transformers') if name in sys.modules], file=sys.stderr)"
-    command = [sys.executable, "-c", program, "translate", str(turner)]
+    command = [sys.executable, "-c", program, "translate", str(toy_export)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, input=b"a b c\n\nd e\n", capture_output=True, env=environment, check=True)
-    assert done.stdout == b"c b a\n\ne d\n"
-    assert done.stderr.strip() == b""
+    process = subprocess.run(command, input=b"a b c\n\nd e\n", capture_output=True, env=environment, check=True)
+    assert process.stdout == b"c b a\n\ne d\n"
+    assert process.stderr.strip() == b""
 
 
-def test_the_command_line_both_ways(toy: Toy, tmp_path: Path) -> None:
-    done = run_transduce("export", toy.model, "--to", "ctranslate2", "--out", tmp_path / "out")
-    assert done.code == 0 and b"" == done.out and "differ by" in done.err
-    found = run_transduce("translate", tmp_path / "out", "--engine", "ctranslate2", "--json", given=b"a b\n")
-    answer = json.loads(found.out)
-    assert answer["text"] == "b a" and answer["score"] < 0 and answer["token_log_probs"] == []
+def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> None:
+    process = run_transduce("export", toy.model, "--to", "ctranslate2", "--out", tmp_path / "out")
+    assert process.code == 0 and b"" == process.out and "differ by" in process.err
+    process = run_transduce("translate", tmp_path / "out", "--engine", "ctranslate2", "--json", given=b"a b\n")
+    translation = json.loads(process.out)
+    assert translation["text"] == "b a" and translation["score"] < 0 and translation["token_log_probs"] == []
     again = run_transduce("export", toy.model, tmp_path / "out", "--to", "ctranslate2")
-    assert again.code == 2 and "exists already" in again.err
+    assert again.code == 2 and "expected a new folder, but it exists" in again.err
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------------
+# ---- refused models and options ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,25 +142,25 @@ def test_the_command_line_both_ways(toy: Toy, tmp_path: Path) -> None:
         (["OUT", "--beam-size", "0"], "beam_size"),
     ],
 )
-def test_what_the_engine_cannot_do(arguments: list[str], message: str, turner: Path, toy: Toy) -> None:
-    places = {"MODEL": str(toy.model), "OUT": str(turner)}
-    done = run_transduce("translate", *[places.get(word, word) for word in arguments], given=b"a b c\n")
-    assert done.code == 2 and message in done.err and done.out == b""
+def test_unsupported_options_are_refused(arguments: list[str], message: str, toy_export: Path, toy: Toy) -> None:
+    folders = {"MODEL": str(toy.model), "OUT": str(toy_export)}
+    process = run_transduce("translate", *[folders.get(word, word) for word in arguments], given=b"a b c\n")
+    assert process.code == 2 and message in process.err and process.out == b""
 
 
-def test_heads_of_another_width_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="d_k=4 and d_v=8"):
+def test_unsupported_models_and_precisions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="d_k=4 and model.d_v=8"):
         exported(random_model(replace(CONFIG, d_k=4)), tmp_path)
     rival = random_model(ModelConfig(kind="recurrent", vocab_size=None, d_model=32, n_layers=2, dropout=0.0))
-    with pytest.raises(UserError, match="'recurrent': only a Transformer"):
+    with pytest.raises(UserError, match="model.kind='recurrent': expected 'transformer'"):
         exported(rival, tmp_path / "rival")
-    with pytest.raises(UserError, match="'fp16'"):
+    with pytest.raises(UserError, match="precision='fp16': expected one of fp32, int8"):
         exported(random_model(CONFIG), tmp_path, "fp16")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("fault", ["norm", "bias", "positions", "nan"])
-def test_a_model_that_computes_something_else_is_not_written(
+def test_a_model_that_computes_other_figures_is_not_written(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = export.spec_of
@@ -178,16 +178,16 @@ def test_a_model_that_computes_something_else_is_not_written(
         return spec
 
     monkeypatch.setattr(export, "spec_of", wrong)
-    with pytest.raises(ArithmeticError, match="computes something else"):
+    with pytest.raises(ArithmeticError, match="computes a different model"):
         exported(random_model(CONFIG), tmp_path)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", engine.FILES)
-def test_a_damaged_folder_is_refused(name: str, turner: Path, tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused(name: str, toy_export: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
-    for path in turner.iterdir():
+    for path in toy_export.iterdir():
         content = bytearray(path.read_bytes())
         if path.name == name:
             content[len(content) // 2] ^= 1
@@ -199,13 +199,13 @@ def test_a_damaged_folder_is_refused(name: str, turner: Path, tmp_path: Path) ->
         engine.load(copy)
 
 
-def test_without_the_extra_it_says_what_to_install(turner: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_message_says_what_to_install(toy_export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UserError, match=r"transduce\[ctranslate2\]"):
-        engine.load(turner)
+        engine.load(toy_export)
 
 
-def test_the_model_itself_is_left_as_it_is(toy: Toy, tmp_path: Path) -> None:
+def test_the_export_does_not_change_the_model(toy: Toy, tmp_path: Path) -> None:
     loaded = load_model(toy.model)
     before = weights(loaded.model)
     export._files(loaded, engine.import_ctranslate2(), tmp_path, "int8")

@@ -1,4 +1,4 @@
-"""Marian models in Hugging Face's form: what is imported or exported computes and translates as it does there."""
+"""Marian models in Hugging Face's form: imported and exported models translate as they do in transformers."""
 
 import io
 import json
@@ -27,20 +27,20 @@ LINES = ["der Hund läuft", "das Kind spielt im Garten", "unbekannt 漢字", ">>
 
 
 def sentences(seed: int) -> list[str]:
-    chance = random.Random(seed)
-    return [" ".join(chance.choices(WORDS, k=chance.randint(2, 9))) for _ in range(300)]
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(300)]
 
 
 def spm(seed: int) -> bytes:
     model = io.BytesIO()
     trainer = sentencepiece.SentencePieceTrainer
-    given = iter(sentences(seed))
-    trainer.train(sentence_iterator=given, model_writer=model, vocab_size=36 + seed, minloglevel=2, num_threads=1)
+    lines = iter(sentences(seed))
+    trainer.train(sentence_iterator=lines, model_writer=model, vocab_size=36 + seed, minloglevel=2, num_threads=1)
     return model.getvalue()
 
 
 def opus(folder: Path, **changes: Any) -> Path:
-    """A random model of exactly the form of the OPUS-MT models, but small."""
+    """Write a small random model in the form of the OPUS-MT models."""
     folder.mkdir()
     models = {"source": spm(1), "target": spm(2)}
     pieces: list[str] = []
@@ -98,7 +98,7 @@ def hugging_face(folder: Path) -> tuple[Any, Any]:
     ],
     ids=str,
 )
-def test_an_imported_model_computes_and_translates_as_there(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_an_imported_model_translates_as_in_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     folder = opus(tmp_path / "opus", **changes)
     import_marian(folder, tmp_path / "model")
     theirs, tokenizer = hugging_face(folder)
@@ -106,48 +106,49 @@ def test_an_imported_model_computes_and_translates_as_there(changes: dict[str, A
     pad = theirs.config.pad_token_id
     ours = {pad: 1, 0: EOS} | {i: i + 3 for i in range(1, pad)}  # their id -> ours
 
-    given = tokenizer(LINES, text_target=LINES, return_tensors="pt", padding=True)
-    for line, src, tgt in zip(LINES, given["input_ids"].tolist(), given["labels"].tolist(), strict=True):
+    tokens = tokenizer(LINES, text_target=LINES, return_tensors="pt", padding=True)
+    for line, src, tgt in zip(LINES, tokens["input_ids"].tolist(), tokens["labels"].tolist(), strict=True):
         for side, ids in ((loaded.tokenizer, src), (loaded.tokenizer.target, tgt)):
             assert [*side.encode(line), EOS] == [ours[i] for i in ids if i != pad]
 
     start = torch.full((len(LINES), 1), pad)
-    decoder_ids = torch.cat([start, given["labels"]], 1)
-    mask = given["attention_mask"]
+    decoder_ids = torch.cat([start, tokens["labels"]], 1)
+    mask = tokens["attention_mask"]
     with torch.inference_mode():
-        wanted = theirs(input_ids=given["input_ids"], attention_mask=mask, decoder_input_ids=decoder_ids).logits
-        mapped = [x.apply_(lambda i: ours[i]) for x in (given["input_ids"].clone(), decoder_ids.clone())]
-        logits = loaded.model(mapped[0], mask.bool(), mapped[1])
-    torch.testing.assert_close(logits[..., [ours[i] for i in range(pad + 1)]], wanted, rtol=1e-4, atol=1e-3)
+        expected = theirs(input_ids=tokens["input_ids"], attention_mask=mask, decoder_input_ids=decoder_ids).logits
+        our_src, our_tgt = (x.apply_(lambda i: ours[i]) for x in (tokens["input_ids"].clone(), decoder_ids.clone()))
+        logits = loaded.model(our_src, mask.bool(), our_tgt)
+    torch.testing.assert_close(logits[..., [ours[i] for i in range(pad + 1)]], expected, rtol=1e-4, atol=1e-3)
     assert (logits[..., [0, 3]] < -1e3).all()
     assert min(loaded.tokenizer.encode("<pad> <s> </s> <unk>")) > 3  # text is never a control token
 
-    search = replace(loaded.config.search, min_tokens=6, alpha=0.0)  # a random model would rather say nothing
+    search = replace(loaded.config.search, min_tokens=6, alpha=0.0)  # otherwise a random model ends at once
     model = transduce.Translator([replace(loaded, config=replace(loaded.config, search=search))])
-    asked = {"bad_words_ids": [[pad]], "min_new_tokens": 6, "max_length": 50, "forced_eos_token_id": None}
-    several = {"num_beams": 4, "early_stopping": "never", "length_penalty": 0.0, **asked}
-    told = {"output_scores": True, "return_dict_in_generate": True}
+    options = {"bad_words_ids": [[pad]], "min_new_tokens": 6, "max_length": 50, "forced_eos_token_id": None}
+    beam = {"num_beams": 4, "early_stopping": "never", "length_penalty": 0.0, **options}
+    with_scores = {"output_scores": True, "return_dict_in_generate": True}
     equal = 0
     for line in LINES:
-        alone = tokenizer([line], return_tensors="pt")
-        greedy = theirs.generate(**alone, num_beams=1, **asked)[0, 1:].tolist()
+        sentence = tokenizer([line], return_tensors="pt")
+        greedy = theirs.generate(**sentence, num_beams=1, **options)[0, 1:].tolist()
         assert list(model.translate([line], beam_size=1)[0].pieces)[: len(greedy)] == loaded.tokenizer.pieces(
             [ours[i] for i in greedy]
         )
-        best, made = model.translate([line])[0], theirs.generate(**alone, **several, **told)
-        score, ids = made.sequences_scores[0].item(), made.sequences[0].tolist()
+        best, output = model.translate([line])[0], theirs.generate(**sentence, **beam, **with_scores)
+        score, ids = output.sequences_scores[0].item(), output.sequences[0].tolist()
         if best.text == tokenizer.decode(ids, skip_special_tokens=True):
             assert best.score == pytest.approx(score, abs=1e-3)
             equal += len(best.text) > 0
-        else:  # theirs forgets what ends outside the best 4 extensions, and prefers what was cut to what ended worse
+        else:
+            # transformers drops hypotheses that end outside the best 4 extensions, and may return one that was cut.
             assert best.score > score or ids[-1] != 0
-    assert equal >= 1  # 3 to 5 where anything is tied
+    assert equal >= 1  # 3 to 5 with tied weights
 
 
-def test_it_is_a_model_like_any(tmp_path: Path) -> None:
+def test_an_imported_model_translates_and_scores(tmp_path: Path) -> None:
     folder = opus(tmp_path / "opus")
-    done = run_transduce("import", "marian", folder, "--out", tmp_path / "model")
-    assert (done.code, done.out, done.err) == (0, b"", "")
+    process = run_transduce("import", "marian", folder, "--out", tmp_path / "model")
+    assert (process.code, process.out, process.err) == (0, b"", "")
     model = transduce.load(tmp_path / "model")
     best = model.translate(LINES[:1])[0]
     assert model.score(LINES[:1], [best.text])[0].log_prob < 0
@@ -159,23 +160,23 @@ def test_it_is_a_model_like_any(tmp_path: Path) -> None:
     [
         ({"activation_function": "gelu"}, "activation_function='gelu'"),
         ({"scale_embedding": False}, "scale_embedding=False"),
-        ({"decoder_layers": 1}, "encoder_layers and decoder_layers differ"),
-        ({"decoder_start_token_id": 5}, "outputs begin with another token"),
+        ({"decoder_layers": 1}, "encoder_layers=2 and decoder_layers=1: expected equal values"),
+        ({"decoder_start_token_id": 5}, "decoder_start_token_id=5: expected pad_token_id="),
     ],
 )
-def test_what_would_not_be_the_same_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_model_that_transduce_cannot_build_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         import_marian(opus(tmp_path / "opus", **changes), tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
-def test_a_pickle_is_never_read(tmp_path: Path) -> None:
+def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
     folder = opus(tmp_path / "opus")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"a pickle, .*save_pretrained"):
         import_marian(folder, tmp_path / "model")
     (folder / "source.spm").unlink()
-    with pytest.raises(UserError, match=r"it has no model.safetensors, source.spm"):
+    with pytest.raises(UserError, match="it has no model.safetensors, source.spm"):
         import_marian(folder, tmp_path / "model")
 
 
@@ -193,17 +194,17 @@ def test_a_pickle_is_never_read(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_an_exported_model_translates_the_same_there(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_an_exported_model_translates_the_same_in_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     loaded = random_model(replace(CONFIG, **changes))
     assert "differ by" in export_marian(saved(loaded, tmp_path / "model"), tmp_path / "out")
     theirs, tokenizer = hugging_face(tmp_path / "out")
     model = transduce.load(tmp_path / "model")
-    for line, found in zip(TEXTS, model.translate(TEXTS), strict=True):
-        given = tokenizer([line], return_tensors="pt")
-        assert given["input_ids"][0].tolist() == [*loaded.tokenizer.encode(line), EOS]
-        length = 1 + len(found.pieces)
-        made = theirs.generate(given["input_ids"], attention_mask=given["attention_mask"], max_length=length)[0]
-        assert loaded.tokenizer.pieces(made.tolist()[1:]) == list(found.pieces)
+    for line, translation in zip(TEXTS, model.translate(TEXTS), strict=True):
+        tokens = tokenizer([line], return_tensors="pt")
+        assert tokens["input_ids"][0].tolist() == [*loaded.tokenizer.encode(line), EOS]
+        length = 1 + len(translation.pieces)
+        ids = theirs.generate(tokens["input_ids"], attention_mask=tokens["attention_mask"], max_length=length)[0]
+        assert loaded.tokenizer.pieces(ids.tolist()[1:]) == list(translation.pieces)
 
 
 TEXTS = ["a b c", "d", "f e d c b a", "Zürich ist schön."]
@@ -217,13 +218,13 @@ TEXTS = ["a b c", "d", "f e d c b a", "Zürich ist schön."]
         ({"d_k": 4}, "model.d_k=4"),
     ],
 )
-def test_what_marian_cannot_hold_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_model_that_marian_cannot_hold_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         export_marian(saved(random_model(replace(CONFIG, **changes)), tmp_path / "model"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_an_imported_model_is_for_ctranslate2_too(tmp_path: Path) -> None:
+def test_an_imported_model_can_be_exported_to_ctranslate2(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     from transduce.interop import ctranslate2_engine as engine
     from transduce.interop.ctranslate2_export import export_ctranslate2

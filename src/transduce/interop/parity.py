@@ -1,0 +1,59 @@
+"""Compare an exported model with the original: both programs score the same random sentences.
+
+random_pairs -> log-probability of every target token, by both programs -> describe_difference
+"""
+
+import numpy as np
+import torch
+
+from transduce.data.batches import collate
+from transduce.data.vocabulary import CONTROLS
+from transduce.errors import UserError
+from transduce.model.transformer import Transformer
+from transduce.storage.model_folder import LoadedModel
+from transduce.training.loss import token_log_probs
+
+PAIRS = 32
+LONGEST = 64  # tokens of a side
+TOLERANCE = 1e-3  # between log-probabilities of tokens; rounding causes about 1e-5
+INT8_TOLERANCE = 2.0  # random tokens have log-probabilities of -10 to -30, where rounding to 8 bits shows most
+
+
+def require_transformer(loaded: LoadedModel) -> Transformer:
+    """Return the Transformer of `loaded`. Raises UserError for the other kinds, which other programs do not have."""
+    if not isinstance(loaded.model, Transformer):
+        raise UserError(
+            f"model.kind={loaded.config.model.kind!r}: expected 'transformer' for an export; translate with transduce"
+        )
+    return loaded.model
+
+
+def random_pairs(loaded: LoadedModel) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return the token ids of `PAIRS` random sources and targets, without control tokens."""
+    longest = min(LONGEST, loaded.config.data.max_tokens - 1)
+    random = np.random.default_rng(1)
+    lengths = random.integers(1, longest + 1, (2, PAIRS))
+    src, tgt = ([random.integers(len(CONTROLS), len(loaded.tokenizer.vocabulary), n) for n in side] for side in lengths)
+    return src, tgt
+
+
+@torch.inference_mode()
+def own_log_probs(model: Transformer, src: list[np.ndarray], tgt: list[np.ndarray]) -> np.ndarray:
+    """Return our model's log-probability of every target token, EOS included: (tokens of all targets,), on the CPU."""
+    batch = collate(src, tgt)
+    decoded = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)
+    hidden, targets = batch.real(decoded)
+    return token_log_probs(hidden, model.output.weight, targets, model.output.bias).numpy()
+
+
+def describe_difference(program: str, theirs: np.ndarray, ours: np.ndarray, tolerance: float) -> str:
+    """Return a sentence on the difference between two arrays of log-probabilities.
+
+    program: name of the other program. Raises ArithmeticError if one differs by more than `tolerance`, or is NaN.
+    """
+    differences = np.abs(theirs - ours)
+    largest, mean = differences.max(), differences.mean()
+    words = f"{len(theirs):,} log-probabilities of tokens: they differ by {largest:.1e} at most, {mean:.1e} on average"
+    if not largest <= tolerance:
+        raise ArithmeticError(f"{program} computes a different model. {words}, expected at most {tolerance}")
+    return f"{program}, {words}"
