@@ -50,8 +50,8 @@ from transduce.storage.run_folder import (
     claim,
     final_weights,
     find_run,
+    fingerprint,
     holds,
-    made_with,
     missing_files,
     rounding_differs,
     run_tokenizer,
@@ -115,7 +115,7 @@ def fit(
     )
 
 
-@distributed.joined()
+@distributed.process_group()
 def train(
     recipe: str | Config,
     *,
@@ -151,8 +151,8 @@ def train(
     problems += sharding.shard_problems() if shard else []
     if problems:
         raise UserError(*problems)
-    first = distributed.is_first()
-    with distributed.first_before_others():
+    first = distributed.is_leader()
+    with distributed.leader_first():
         found, passed_over = find_run(out) if resume else (None, [])
         parent = load_model(start_from) if start_from else None
         valid_pairs = list(text.read_pairs(*valid))
@@ -165,10 +165,10 @@ def train(
             claim(out, config, tokenizer, allow_change)
         store = open_store(out / "data" / "train", sources, tokenizer)
         leaked = leaks_into(valid_pairs, store, out / "data" / "leaks.json")
-    dealt = {"accumulate": config.train.accumulate, "rank": distributed.rank(), "ranks": distributed.ranks()}
+    dealt = {"accumulate": config.train.accumulate, "rank": distributed.rank(), "ranks": distributed.world_size()}
     batches = Batches(store, tokenizer, config.data, seed=config.train.seed, **dealt)
     texts = {"train": store.key, "valid": " ".join(text.file_sha256(path) for path in valid)}
-    made_of = {"recipe": recipe_in_words(recipe, settings, start_from), "training text": _names(sources)}
+    provenance = {"recipe": recipe_in_words(recipe, settings, start_from), "training text": _names(sources)}
 
     # ---- model and optimizer -------------------------------------------------------------------------------------
     fewer = [] if found or parent else _fewer_pieces(config.data.vocab_size, tokenizer)
@@ -205,10 +205,10 @@ def train(
         """Rank 0 saves what all ranks have, once for a step."""
         if distributed.any_rank(first and (tally.step in failed or checkpoint_path(out, tally.step).exists())):
             return
-        state = {**dataclasses.asdict(tally), "texts": texts, "made_of": made_of, "since_report": meter.state()}
-        state |= {"data": dataclasses.asdict(data_state), "made_with": made_with(config, tokenizer)}
+        state = {**dataclasses.asdict(tally), "texts": texts, "made_of": provenance, "since_report": meter.state()}
+        state |= {"data": dataclasses.asdict(data_state), "made_with": fingerprint(config, tokenizer)}
         checkpoint = _checkpoint(model, optimizer, ema, state)
-        with distributed.first_before_others():
+        with distributed.leader_first():
             if first:
                 write(checkpoint)
 
@@ -272,8 +272,8 @@ def train(
                 meter = _Meter() if in_turn else meter  # should there be more steps one day, it counts on
             if last or tally.step % config.train.evaluate_every_steps == 0:
                 _refuse_nonfinite(model, tally, out)
-                weights = sharding.gathered(ema or dict(model.named_parameters()))
-                scores = distributed.first_alone(_judge, weights, tokenizer, config, valid_pairs, judge_on)
+                weights = sharding.gather_on_leader(ema or dict(model.named_parameters()))
+                scores = distributed.run_on_leader(_judge, weights, tokenizer, config, valid_pairs, judge_on)
                 del weights
                 log.report(tally.step, {f"valid_{name}": value for name, value in scores.items()})
                 is_best = _note(tally, scores, config)
@@ -287,7 +287,7 @@ def train(
 
         # ---- the model to use ------------------------------------------------------------------------------------
         save()
-        with distributed.first_before_others():
+        with distributed.leader_first():
             if not first:
                 return out / "model"
             if tally.step in failed:
@@ -298,7 +298,7 @@ def train(
                 where = f"at step {tally.step:,} of {config.train.max_steps:,}"
                 progress.say([f"{where}; {out / 'model'} is up to date", *refresh_report(out)])
                 return out / "model"
-            facts = {**made_of, "training": f"{tally.step:,} steps, {tally.seconds:,.0f} s"}
+            facts = {**provenance, "training": f"{tally.step:,} steps, {tally.seconds:,.0f} s"}
             if finished:
                 scores = _judge(final, tokenizer, config, valid_pairs, judge_on)
                 names = f"{valid[0].name} and {valid[1].name}"
@@ -367,7 +367,7 @@ def _opening(config: Config, batches: Batches, model: Model, device: torch.devic
 
 
 def _together() -> str:
-    return f", {distributed.ranks()} ranks" if distributed.ranks() > 1 else ""
+    return f", {distributed.world_size()} ranks" if distributed.world_size() > 1 else ""
 
 
 def _leaks(found: Leaks, name: str, size: int) -> str:
@@ -410,7 +410,7 @@ def _copy(model: Model) -> dict[str, Tensor]:
 
 def _parts(tensors: dict[str, Tensor], model: Model) -> dict[str, Tensor]:
     """Of whole tensors by name, what this rank has of the parameters of the same names, on their device."""
-    return {name: sharding.part_of(tensors[name], parameter) for name, parameter in model.named_parameters()}
+    return {name: sharding.shard_like(tensors[name], parameter) for name, parameter in model.named_parameters()}
 
 
 def _move_average(ema: dict[str, Tensor], model: Model, decay: float) -> None:
@@ -455,7 +455,7 @@ class _Meter:
 
 def _refuse_nonfinite(model: Model, tally: Tally, out: Path) -> None:
     for name, parameter in model.named_parameters():
-        if not sharding.whole(parameter.detach()).isfinite().all():
+        if not sharding.full_tensor(parameter.detach()).isfinite().all():
             raise _diverged(f"{name} holds values that are not finite numbers", tally, out)
 
 
@@ -519,8 +519,8 @@ def _checkpoint(
     """What is to be saved, for rank 0; the other ranks, which may have parts of it, get no tensors."""
     parameters = dict(model.named_parameters())
     moments = {f"{m}/{name}": optimizer.state[p][m] for name, p in parameters.items() for m in MOMENTS}
-    average = sharding.gathered(ema) if ema is not None else None
-    return Checkpoint(sharding.gathered(parameters), sharding.gathered(moments), average, state)
+    average = sharding.gather_on_leader(ema) if ema is not None else None
+    return Checkpoint(sharding.gather_on_leader(parameters), sharding.gather_on_leader(moments), average, state)
 
 
 def _restore(
@@ -533,7 +533,7 @@ def _restore(
         for name, parameter in model.named_parameters():
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(state["step"] - state["skipped"]), device=parameter.device),
-                **{m: sharding.part_of(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in MOMENTS},
+                **{m: sharding.shard_like(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in MOMENTS},
             }
         meter.restore(state["since_report"])
         remembered = {field.name: state[field.name] for field in dataclasses.fields(Tally)}

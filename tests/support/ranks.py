@@ -178,22 +178,22 @@ def run_command(words: Sequence[str], mishaps: Sequence[Mishap] = ()) -> None:
 
 def sums() -> list[Any]:
     """What ranks make of their own numbers, r for rank r."""
-    with distributed.joined():
+    with distributed.process_group():
         mine = torch.tensor([float(distributed.rank()), 1.0])
-        is_last = distributed.rank() == distributed.ranks() - 1
+        is_last = distributed.rank() == distributed.world_size() - 1
         found = [distributed.sum_over_ranks(mine).tolist(), distributed.any_rank(is_last), distributed.any_rank(False)]
-        found.append(distributed.first_alone(lambda number: {"of": number}, distributed.rank()))
+        found.append(distributed.run_on_leader(lambda number: {"of": number}, distributed.rank()))
         return found
 
 
 def summed_gradients() -> list[list[list[float]]]:
     """Of three parameters, with buckets of three sizes. Only the last rank has a gradient of the second parameter."""
     found = []
-    with distributed.joined():
+    with distributed.process_group():
         for distributed.BUCKET_BYTES in (1, 16, 1 << 20):
             parameters = [torch.nn.Parameter(torch.zeros(size)) for size in ((2, 2), (3,), (1,))]
             for number, parameter in enumerate(parameters):
-                if number != 1 or distributed.rank() == distributed.ranks() - 1:
+                if number != 1 or distributed.rank() == distributed.world_size() - 1:
                     parameter.grad = torch.full_like(parameter, 10.0**number * (1 + distributed.rank()))
             distributed.sum_gradients(parameters)
             found.append([parameter.grad.flatten().tolist() for parameter in parameters if parameter.grad is not None])
@@ -202,29 +202,29 @@ def summed_gradients() -> list[list[list[float]]]:
 
 def others_wait(seconds: float, *, dies: bool = False) -> str:
     """The first rank is at work for so long, and perhaps dies of it; the others wait 5 seconds for a sign of life."""
-    with distributed.joined(5):
-        with distributed.first_before_others():
-            if distributed.is_first():
+    with distributed.process_group(5):
+        with distributed.leader_first():
+            if distributed.is_leader():
                 time.sleep(seconds)
                 if dies:
                     os.kill(os.getpid(), signal.SIGKILL)
-        return distributed.first_alone(str, "told")
+        return distributed.run_on_leader(str, "told")
 
 
 def die_meanwhile() -> None:
     """The last rank dies while the first is at work on its own."""
-    with distributed.joined():
-        if distributed.rank() == distributed.ranks() - 1:
+    with distributed.process_group():
+        if distributed.rank() == distributed.world_size() - 1:
             distributed.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
-        distributed.first_alone(time.sleep, 3 * distributed.BEAT_SECONDS)
+        distributed.run_on_leader(time.sleep, 3 * distributed.BEAT_SECONDS)
 
 
 def join(patience: float, *, absent: int) -> None:
     """All but one join, and do not wait for long."""
     distributed.TIMEOUT_SECONDS = patience
     if int(os.environ["RANK"]) != absent:
-        with distributed.joined():
+        with distributed.process_group():
             pass
 
 
@@ -244,7 +244,7 @@ def tiny_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
     return Transformer(config).to(dtype)
 
 
-@distributed.joined()
+@distributed.process_group()
 def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, hands: list[list[list[int]]]) -> dict[str, Any]:
     """Loss, norm and gradient when rank r has the micro-batches hands[r] of pairs, and what it has of the parameters.
 
@@ -256,7 +256,7 @@ def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, hands: list[list
     settings = TrainConfig(label_smoothing=0.1, accumulate=max(map(len, hands)))
     of = Gradients(model, settings, torch.device("cpu"), lambda lines: None).of
     found = [of(micro_batches, seed=1) for _ in range(2)][-1]
-    taken = {name: sharding.whole(p.grad).tolist() for name, p in model.named_parameters() if p.grad is not None}
+    taken = {name: sharding.full_tensor(p.grad).tolist() for name, p in model.named_parameters() if p.grad is not None}
     here = sum(cast(Any, p).to_local().numel() for p in model.parameters())
     return {"loss": found.loss, "norm": found.norm, "gradient": taken, "here": here}
 
@@ -278,6 +278,6 @@ def train_weighed(config: Config, texts: Texts, out: Path, **more: Any) -> int:
 
 def _bytes_of_tensors() -> int:
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-    here = [cast(Any, one).to_local() if sharding.is_part(one) else one for one in tensors]
+    here = [cast(Any, one).to_local() if sharding.is_sharded(one) else one for one in tensors]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in here}
     return sum(storages.values())

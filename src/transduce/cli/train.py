@@ -78,9 +78,9 @@ def train(
         --train train.en train.de --valid valid.en valid.de --out run
     """
     from transduce.train import train as run
-    from transduce.training.distributed import joined
+    from transduce.training.distributed import process_group
 
-    with joined(rank_timeout):
+    with process_group(rank_timeout):
         run(
             recipe,
             settings=settings or [],

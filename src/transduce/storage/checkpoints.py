@@ -174,11 +174,11 @@ class CheckpointWriter:
         snapshot: called by every rank; only rank 0 uses the result. A disk that fails does not stop the training: the
         failure is printed. Raises OSError after `MAX_FAILED_SAVES` failures in a row.
         """
-        is_leader = distributed.is_first()
+        is_leader = distributed.is_leader()
         if distributed.any_rank(is_leader and (step in self.failures or checkpoint_path(self.run, step).exists())):
             return
         checkpoint = snapshot()
-        with distributed.first_before_others():
+        with distributed.leader_first():
             if is_leader:
                 self._write(step, checkpoint)
 

@@ -81,7 +81,7 @@ def find_run(out: Path) -> tuple[Path | None, list[str]]:
     return path, [*refused, f"the run goes on from {path.name} instead"] if refused else []
 
 
-def made_with(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
+def fingerprint(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a checkpoint remembers of the rest of its run, and of the program that wrote it.
 
     The hash of the configuration leaves out what may change within a run.
@@ -112,7 +112,7 @@ def _other(file: Path, checkpoint: Path) -> UserError:
 
 def rounding_differs(state: dict[str, Any], config: Config, tokenizer: Tokenizer) -> list[str]:
     """A line if what goes on with a checkpoint rounds otherwise than what wrote it."""
-    then, now = state["made_with"], made_with(config, tokenizer)
+    then, now = state["made_with"], fingerprint(config, tokenizer)
     if (then["torch"], then["threads"]) == (now["torch"], now["threads"]):
         return []
     return [
@@ -205,7 +205,7 @@ def average_run(run: Path, *, last: int, out: Path, until: int | None = None) ->
         raise UserError(f"--last {last}, but {run} has {len(paths)} checkpoints {where}; expected 1 to {len(paths)}")
     tokenizer = run_tokenizer(run, paths[-1])
     state = load_state(paths[-1])
-    if state["made_with"]["config"] != made_with(config, tokenizer)["config"]:
+    if state["made_with"]["config"] != fingerprint(config, tokenizer)["config"]:
         raise _other(run / "config.json", paths[-1])
     origin = "the mean of the checkpoints " + ", ".join(path.name for path in paths[-last:])
     facts = {**state["made_of"], "training": f"{state['step']:,} steps"}

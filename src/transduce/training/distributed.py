@@ -1,6 +1,6 @@
 """Many processes that train one model, on one machine or on many, as torchrun starts them.
 
-    torchrun -> joined() -> rank() of ranks(): sums over all of them; what the first does alone
+    torchrun -> process_group() -> rank() of world_size(): sums over all of them; what the first does alone
 
 One process alone is rank 0 of 1, and for it everything here is done at once. A function that sums or waits is called by
 every rank, in the same order. If one of them is gone, or does not come within the timeout, it raises ConnectionError on
@@ -43,7 +43,7 @@ ALLOWED_SECONDS = 5, 86_400  # several beats; a day
 
 
 @contextmanager
-def joined(timeout_seconds: float | None = None) -> Iterator[None]:
+def process_group(timeout_seconds: float | None = None) -> Iterator[None]:
     """Within it this process is one of those that torchrun has started; alone, if it was not started by torchrun.
 
     timeout_seconds: how long a rank waits for another; None: TIMEOUT_SECONDS, which is also the least that it waits for
@@ -122,12 +122,12 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def ranks() -> int:
+def world_size() -> int:
     """How many processes there are."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def is_first() -> bool:
+def is_leader() -> bool:
     """Whether this is rank 0, which alone writes and talks."""
     return rank() == 0
 
@@ -141,7 +141,7 @@ def device() -> torch.device:
 
 
 @contextmanager
-def others_needed() -> Iterator[None]:
+def lost_ranks_raise() -> Iterator[None]:
     """ConnectionError for what torch raises within, when another rank is gone: from gloo, it is known by its text."""
     try:
         yield
@@ -149,15 +149,15 @@ def others_needed() -> Iterator[None]:
         if not isinstance(problem, dist.DistError) and "gloo" not in str(problem):
             raise
         raise ConnectionError(
-            f"rank {rank()} of {ranks()} has lost the others ({_reason(problem)}); it leaves without saving, and "
+            f"rank {rank()} of {world_size()} has lost the others ({_reason(problem)}); it leaves without saving, and "
             "torchrun --max-restarts N, or all ranks with --resume, go on from the last checkpoint"
         ) from None
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
     """`values`, now the sum of those of all ranks, the same to the last bit on each."""
-    if ranks() > 1:
-        with others_needed():
+    if world_size() > 1:
+        with lost_ranks_raise():
             dist.all_reduce(values)
     return values
 
@@ -177,7 +177,7 @@ BUCKET_BYTES = 64 << 20
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Replace .grad of every parameter by its sum over the ranks. One that has none counts as 0."""
-    if ranks() == 1:
+    if world_size() == 1:
         return
     bucket: list[Tensor] = []
     for parameter in parameters:
@@ -203,39 +203,39 @@ def _sum_bucket(gradients: list[Tensor]) -> None:
 
 
 @contextmanager
-def first_before_others() -> Iterator[None]:
+def leader_first() -> Iterator[None]:
     """Rank 0 goes through the block, however long it takes, and then the others do, all at once."""
-    if ranks() == 1:
+    if world_size() == 1:
         yield
-    elif is_first():
-        with _Heart() as heart:
+    elif is_leader():
+        with _Heartbeat() as heart:
             yield
         heart.tell(b"done")
     else:
-        _listen()
+        _wait_for_leader()
         yield
 
 
-def first_alone(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def run_on_leader(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What `work` returns, a JSON value. Rank 0 does it, when all have come; the others wait, however long it takes."""
-    if ranks() == 1:
+    if world_size() == 1:
         return work(*args, **kwargs)
     barrier()
-    if not is_first():
-        return json.loads(_listen())
-    with _Heart() as heart:
+    if not is_leader():
+        return json.loads(_wait_for_leader())
+    with _Heartbeat() as heart:
         result = work(*args, **kwargs)
     heart.tell(json.dumps(result).encode())
     return result
 
 
-class _Heart:
+class _Heartbeat:
     """Rank 0 is at work: a thread of it tells the others now and then. Should it stop, they do not wait for ever.
 
     A beat is a sum over ranks, of 0 while there is nothing to tell, then of the length of what is told.
     """
 
-    def __enter__(self) -> "_Heart":
+    def __enter__(self) -> "_Heartbeat":
         self.done = threading.Event()
         self.problem: ConnectionError | None = None
         self.thread = threading.Thread(target=self._beat, daemon=True)
@@ -254,14 +254,14 @@ class _Heart:
             self.problem = problem
 
     def tell(self, content: bytes) -> None:
-        """What all others get from `_listen`. ConnectionError if one of them has been lost in the meantime."""
+        """What all others get from `_wait_for_leader`. ConnectionError if one of them has been lost in the meantime."""
         if self.problem is not None:
             raise self.problem
         sum_over_ranks(torch.tensor(len(content)))
         sum_over_ranks(torch.frombuffer(bytearray(content), dtype=torch.uint8))
 
 
-def _listen() -> bytes:
+def _wait_for_leader() -> bytes:
     """Wait until rank 0 is done, and get what it tells."""
     length = 0
     while not length:

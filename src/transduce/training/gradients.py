@@ -71,7 +71,7 @@ class Gradients:
     ) -> None:
         self.model, self.config, self.device, self.say = model, config, device, say
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
-        self.in_shards = any(sharding.is_part(parameter) for parameter in model.parameters())
+        self.in_shards = any(sharding.is_sharded(parameter) for parameter in model.parameters())
 
     def of(self, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
         """Put the gradient of the mean loss of a target token into .grad of every parameter, and say what it is like.
@@ -92,7 +92,7 @@ class Gradients:
         if not self.in_shards:  # of which they are summed already, in the backward pass
             distributed.sum_gradients(self.model.parameters())
         distributed.sum_over_ranks(loss)
-        norm = sharding.whole(get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
+        norm = sharding.full_tensor(get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
         return Gradient(torch.stack([loss, norm.double()]), src_tokens, tgt_tokens)
 
     def _accumulate(self, micro_batches: Sequence[Batch], tokens: int) -> Tensor | None:
@@ -112,7 +112,7 @@ class Gradients:
         Whoever tries again must have left here: as long as an exception lives, so does all that its frames hold.
         """
         try:
-            with faster_products(self.device), distributed.others_needed():  # who may have parts of the model
+            with faster_products(self.device), distributed.lost_ranks_raise():  # who may have parts of the model
                 loss = batch_loss(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
                 (loss / tokens).backward()
             return loss.detach()

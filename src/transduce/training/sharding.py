@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from transduce.errors import UserError
 from transduce.model.transformer import DecoderLayer, Transformer
-from transduce.training.distributed import device, is_first, others_needed, ranks
+from transduce.training.distributed import device, is_leader, lost_ranks_raise, world_size
 
 
 def shard_problems() -> list[str]:
     """What keeps a model from being in shards, one line each."""
-    if ranks() > 1:
+    if world_size() > 1:
         return []
     return ["--shard has no effect on one process; start several: torchrun --nproc-per-node 2 -m transduce train ..."]
 
@@ -31,7 +31,7 @@ def shard(model: nn.Module) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # of views that are written to; ours are not
-    mesh = init_device_mesh(device().type, (ranks(),))
+    mesh = init_device_mesh(device().type, (world_size(),))
     decoder = cast(Iterable[DecoderLayer], model.decoder)
     for part in [*model.encoder, *(layer.cross_attention for layer in decoder), *model.decoder]:
         fully_shard(part, mesh=mesh)
@@ -46,35 +46,35 @@ def shard(model: nn.Module) -> None:
             part.set_force_sum_reduction_for_comms(True)
 
 
-def is_part(values: Tensor) -> bool:
+def is_sharded(values: Tensor) -> bool:
     """Whether each rank has only a part of this tensor: a DTensor, whose import takes two seconds."""
     return hasattr(values, "full_tensor")
 
 
-def whole(values: Tensor) -> Tensor:
+def full_tensor(values: Tensor) -> Tensor:
     """All of a tensor of which each rank may have a part: itself if not. Every rank gets it."""
-    if not is_part(values):
+    if not is_sharded(values):
         return values
-    with others_needed():
+    with lost_ranks_raise():
         return cast(Any, values).full_tensor()
 
 
-def gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def gather_on_leader(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors, whole and on the CPU, for rank 0; nothing for the others, which have one of them at a time.
 
     Those that are whole and on the CPU already are not copied.
     """
     found = {}
     for name, values in tensors.items():
-        values = whole(values.detach())
-        if is_first():
+        values = full_tensor(values.detach())
+        if is_leader():
             found[name] = values.cpu()
     return found
 
 
-def part_of(values: Tensor, like: Tensor) -> Tensor:
+def shard_like(values: Tensor, like: Tensor) -> Tensor:
     """Of `values`, which are whole on every rank, the part that this one has of `like`: all if that is whole, too."""
-    if not is_part(like):
+    if not is_sharded(like):
         return values.to(like.device)
     from torch.distributed.tensor import DTensor, distribute_tensor
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import UserError
-from transduce.training.sharding import part_of
+from transduce.training.sharding import shard_like
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -28,7 +28,7 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path | s
     check_finite(tensors, where, "use another copy")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(part_of(tensors[name], parameter))
+            parameter.copy_(shard_like(tensors[name], parameter))
 
 
 def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where: Path | str) -> None:
