@@ -114,7 +114,7 @@ def index(folder: Path, pairs: int) -> dict[str, float]:
 def first_batch(folder: Path) -> dict[str, float]:
     """Opening a store, and the first batch of 25,000 tokens a side: seconds, and what they add to memory, in MB."""
     from transduce.config.schema import DataConfig
-    from transduce.data.batches import Batches, State
+    from transduce.data.batches import Batches, DataPosition
 
     corpus = Corpus(folder / "100000-24.src", folder / "100000-24.tgt")
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
@@ -122,7 +122,7 @@ def first_batch(folder: Path) -> dict[str, float]:
     before, started_at = reset_peak(), time.perf_counter()
     found = store.open_store(folder / "data", [corpus], tokenizer)
     opened_at, opened = time.perf_counter(), peak()
-    batches = Batches(found, tokenizer, DataConfig(), seed=1).stream(State())
+    batches = Batches(found, tokenizer, DataConfig(), seed=1).stream(DataPosition())
     next(batches)
     first_at, first = time.perf_counter(), peak()
     later = statistics.median(seconds(lambda: next(batches)) for _ in range(50))

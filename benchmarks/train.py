@@ -47,7 +47,7 @@ def configuration(size: str) -> Any:
 
 def batches(config: Any, folder: Path, texts: Sequence[Path]) -> tuple[Iterator[Any], int]:
     """The stream of batches that training takes, and the number of pieces."""
-    from transduce.data.batches import Batches, State
+    from transduce.data.batches import Batches, DataPosition
     from transduce.data.corpora import Corpus
     from transduce.data.text import read_lines
     from transduce.data.token_store import open_store
@@ -59,7 +59,7 @@ def batches(config: Any, folder: Path, texts: Sequence[Path]) -> tuple[Iterator[
         path.write_text(Tokenizer.learn(lines, kind="bpe", vocab_size=config.data.vocab_size).to_json())
     tokenizer = Tokenizer.load(path)
     store = open_store(folder / "data", [Corpus(*texts)], tokenizer)
-    stream = Batches(store, tokenizer, config.data, seed=1).stream(State())
+    stream = Batches(store, tokenizer, config.data, seed=1).stream(DataPosition())
     return (micro_batches for micro_batches, _ in stream), tokenizer.vocab_size
 
 

@@ -21,7 +21,7 @@ from transduce.config.overrides import inherit, without_effect
 from transduce.config.schema import Config
 from transduce.config.validation import validate
 from transduce.data import corpora, text
-from transduce.data.batches import Batches, State
+from transduce.data.batches import Batches, DataPosition
 from transduce.data.corpora import Corpus
 from transduce.data.overlap import Leaks, leaks_into
 from transduce.data.token_store import open_store
@@ -183,7 +183,7 @@ def train(
     model.to(device)
     optimizer = adam(model.parameters(), config.train.adam_beta2)
     ema = _copy(model) if config.train.ema_decay is not None else None
-    tally, data_state, meter = Tally(), State(), _Meter()
+    tally, data_state, meter = Tally(), DataPosition(), _Meter()
     if found:
         checkpoint = load_checkpoint(found)
         _check_texts(checkpoint, texts, {"train": sources, "valid": [Corpus(*valid)]}, out)
@@ -388,7 +388,7 @@ MOST_FAILED = 3  # saves in a row, by a disk that is full or broken
 MOST_SKIPPED = 5  # steps in a row; more would hardly help
 
 
-def _skip(gradient: Gradient, batches: Batches, state: State, tally: Tally, log: Log, out: Path) -> None:
+def _skip(gradient: Gradient, batches: Batches, state: DataPosition, tally: Tally, log: Log, out: Path) -> None:
     """Take note that this step, of the batch at `state`, is not taken: weights, moments and average stay as they are.
 
     The step and its pairs count as used, and the learning rate goes on. UserError if that is too many in a row.
@@ -525,7 +525,7 @@ def _checkpoint(
 
 def _restore(
     checkpoint: Checkpoint, model: Model, optimizer: torch.optim.Adam, meter: _Meter, where: Path
-) -> tuple[Tally, State]:
+) -> tuple[Tally, DataPosition]:
     """Put everything where it was, but the moving average."""
     set_weights(model, checkpoint.weights, where)
     state = checkpoint.state
@@ -537,7 +537,7 @@ def _restore(
             }
         meter.restore(state["since_report"])
         remembered = {field.name: state[field.name] for field in dataclasses.fields(Tally)}
-        return Tally(**remembered), State(**state["data"])
+        return Tally(**remembered), DataPosition(**state["data"])
     except (KeyError, TypeError, ValueError, RuntimeError) as problem:
         raise UserError(f"{where} is not what this version of transduce writes ({problem!r}); begin anew") from None
 

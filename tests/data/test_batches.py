@@ -13,7 +13,7 @@ from support.small_texts import contents, open_one, sentences, write_corpus
 
 import transduce.data.batches
 from transduce.config.schema import DataConfig
-from transduce.data.batches import Batch, Batches, Plan, SortKeys, State, collate, pad, plan
+from transduce.data.batches import Batch, Batches, DataPosition, Plan, SortKeys, collate, pad, plan
 from transduce.data.corpora import Corpus
 from transduce.data.token_store import TokenStore, open_store
 from transduce.data.tokenizer import Tokenizer
@@ -148,7 +148,7 @@ def test_against_the_plain_rule(pairs: list[tuple[int, int]], batch_tokens: int)
     try:
         for transduce.data.batches.CUT_PAIRS in (1, 7, original):
             batches = planned(lengths, batch_tokens)
-            inverse = np.argsort(batches.turns)
+            inverse = np.argsort(batches.batch_order)
             found = [[tuple(pair) for pair in lengths[batches[i]].tolist()] for i in inverse]
             assert found == plain_plan(lengths, batch_tokens)
     finally:
@@ -220,8 +220,13 @@ def as_pairs(batch: Batch) -> list[tuple[list[int], list[int]]]:
     return list(zip(src, tgt, strict=True))
 
 
-def steps(batches: Batches, state: State = State(), count: int = 10**9) -> Iterator[tuple[list[Batch], State]]:  # noqa: B008
-    return islice(batches.stream(state), count)
+START = DataPosition()
+
+
+def steps(
+    batches: Batches, position: DataPosition = START, count: int = 10**9
+) -> Iterator[tuple[list[Batch], DataPosition]]:
+    return islice(batches.stream(position), count)
 
 
 def equal(a: list[Batch], b: list[Batch]) -> bool:
@@ -236,11 +241,13 @@ def test_an_epoch_of_the_stream_has_every_usable_pair_once(store: TokenStore, to
     size = len(batches.plan(0))
     for epoch in (0, 1):
         found = [
-            pair for parts, _ in steps(batches, State(epoch, 0), len(batches.plan(epoch))) for pair in as_pairs(*parts)
+            pair
+            for parts, _ in steps(batches, DataPosition(epoch, 0), len(batches.plan(epoch)))
+            for pair in as_pairs(*parts)
         ]
         assert sorted(found) == sorted(contents(store)[:300])
-    states = [state for _, state in steps(batches, State(), size + 1)]
-    assert states == [*(State(0, i) for i in range(1, size)), State(1, 0), State(1, 1)]
+    states = [state for _, state in steps(batches, START, size + 1)]
+    assert states == [*(DataPosition(0, i) for i in range(1, size)), DataPosition(1, 0), DataPosition(1, 1)]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -248,10 +255,10 @@ def test_the_stream_from_any_state_is_the_rest_of_the_stream(
     store: TokenStore, tokenizer: Tokenizer, dropout: float
 ) -> None:
     config = DataConfig(batch_tokens=400, max_tokens=60, bpe_dropout=dropout)
-    whole = list(steps(Batches(store, tokenizer, config, seed=3), State(), 30))
+    whole = list(steps(Batches(store, tokenizer, config, seed=3), START, 30))
     assert whole[-1][1].epoch >= 1
     for done in range(0, 30, 4):
-        state = whole[done - 1][1] if done else State()
+        state = whole[done - 1][1] if done else START
         rest = list(steps(Batches(store, tokenizer, config, seed=3), state, 30 - done))
         assert [after for _, after in rest] == [after for _, after in whole[done:]]
         assert all(equal(a, b) for (a, _), (b, _) in zip(rest, whole[done:], strict=True))
@@ -259,11 +266,11 @@ def test_the_stream_from_any_state_is_the_rest_of_the_stream(
 
 def test_neither_torchs_nor_numpys_generator_is_touched_or_asked(store: TokenStore, tokenizer: Tokenizer) -> None:
     config = DataConfig(batch_tokens=400, max_tokens=60, bpe_dropout=0.2)
-    first = list(steps(Batches(store, tokenizer, config, seed=3), State(), 4))
+    first = list(steps(Batches(store, tokenizer, config, seed=3), START, 4))
     torch.manual_seed(5)
     np.random.seed(5)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
-    second = list(steps(Batches(store, tokenizer, config, seed=3), State(), 4))
+    second = list(steps(Batches(store, tokenizer, config, seed=3), START, 4))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
     assert all(equal(a, b) for (a, _), (b, _) in zip(first, second, strict=True))
@@ -271,8 +278,8 @@ def test_neither_torchs_nor_numpys_generator_is_touched_or_asked(store: TokenSto
 
 @pytest.mark.parametrize("accumulate", [2, 3, 8, 1000])
 def test_accumulation_cuts_a_step_and_changes_none(store: TokenStore, tokenizer: Tokenizer, accumulate: int) -> None:
-    one = steps(Batches(store, tokenizer, CONFIG, seed=3), State(), 40)
-    many = steps(Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate), State(), 40)
+    one = steps(Batches(store, tokenizer, CONFIG, seed=3), START, 40)
+    many = steps(Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate), START, 40)
     for (parts, state), (cut, other_state) in zip(one, many, strict=True):
         pairs = as_pairs(*parts)
         assert state == other_state and len(cut) == min(accumulate, len(pairs))
@@ -289,11 +296,15 @@ def test_all_ranks_together_see_what_one_alone_sees(
     alone = Batches(store, tokenizer, CONFIG, seed=3)
     count = len(alone.plan(0)) + 3
     streams = [
-        steps(Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate, rank=rank, ranks=ranks), State(), count)
+        steps(
+            Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate, rank=rank, ranks=ranks),
+            START,
+            count,
+        )
         for rank in range(ranks)
     ]
     without = 0
-    for (whole,), state in steps(alone, State(), count):
+    for (whole,), state in steps(alone, START, count):
         found = [next(stream) for stream in streams]
         assert all(after == state for _, after in found)
         hands = [micro_batches for micro_batches, _ in found]
@@ -309,7 +320,7 @@ def test_all_ranks_together_see_what_one_alone_sees(
 
 def test_a_batch_knows_its_pairs_and_where_they_are(store: TokenStore, tokenizer: Tokenizer) -> None:
     batches = Batches(store, tokenizer, CONFIG, seed=3, accumulate=2)
-    for micro_batches, _ in steps(batches, State(), 20):
+    for micro_batches, _ in steps(batches, START, 20):
         for batch in micro_batches:
             assert batch.pairs.dtype == np.int64
             assert as_pairs(batch) == [contents(store)[pair] for pair in batch.pairs]
@@ -320,7 +331,7 @@ def test_a_batch_knows_its_pairs_and_where_they_are(store: TokenStore, tokenizer
 def test_tokens_of_a_step_stay_within_the_budget(store: TokenStore, tokenizer: Tokenizer) -> None:
     for batch_tokens in (60, 61, 120, 1000):
         batches = Batches(store, tokenizer, DataConfig(batch_tokens=batch_tokens, max_tokens=60), seed=3)
-        for (batch,), _ in steps(batches, State(), len(batches.plan(0))):
+        for (batch,), _ in steps(batches, START, len(batches.plan(0))):
             assert batch.src_mask.sum() <= batch_tokens and batch.tgt_mask.sum() <= batch_tokens
 
 
@@ -329,7 +340,9 @@ def test_tokens_of_a_step_stay_within_the_budget(store: TokenStore, tokenizer: T
 
 def epoch_pairs(batches: Batches, epoch: int) -> list[tuple[list[int], list[int]]]:
     return [
-        pair for (batch,), _ in steps(batches, State(epoch, 0), len(batches.plan(epoch))) for pair in as_pairs(batch)
+        pair
+        for (batch,), _ in steps(batches, DataPosition(epoch, 0), len(batches.plan(epoch)))
+        for pair in as_pairs(batch)
     ]
 
 
@@ -339,7 +352,7 @@ def test_dropout_stays_within_both_limits_and_keeps_the_text(
 ) -> None:
     config = DataConfig(batch_tokens=batch_tokens, max_tokens=max_tokens, bpe_dropout=dropout)
     batches = Batches(store, tokenizer, config, seed=3)
-    for (batch,), _ in steps(batches, State(), len(batches.plan(0))):
+    for (batch,), _ in steps(batches, START, len(batches.plan(0))):
         for mask in (batch.src_mask, batch.tgt_mask):
             assert mask.sum() <= batch_tokens and mask.sum(1).max() <= max_tokens
     found = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
@@ -385,7 +398,7 @@ def test_a_batch_that_dropout_made_too_large_gives_up_the_dropout_of_its_last_pa
     batches = Batches(store, tokenizer, config, seed=1)
     plain = dict(zip(range(300), contents(store), strict=False))
     mixed = 0
-    for members, ((batch,), _) in zip(batches.plan(0), steps(batches, State(), len(batches.plan(0))), strict=True):
+    for members, ((batch,), _) in zip(batches.plan(0), steps(batches, START, len(batches.plan(0))), strict=True):
         assert batch.src_mask.sum() <= 300 and batch.tgt_mask.sum() <= 300
         is_plain = [pair[0] == plain[i][0] for pair, i in zip(as_pairs(batch), members, strict=True)]
         mixed += not is_plain[0] and is_plain[-1]
@@ -411,7 +424,7 @@ def test_text_that_changes_during_training_is_a_user_error(tmp_path: Path, token
     src.write_bytes(b"cut")
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
     with pytest.raises(UserError, match=r"train\.en .* was changed while in use"):
-        next(batches.stream(State()))
+        next(batches.stream(START))
 
 
 # ---- tensors -----------------------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """From token ids to batches (§5.1), in an order that is a function of (seed, epoch).
 
-    TokenStore -> plan(seed, epoch) -> Batch, state
+    TokenStore -> plan(seed, epoch) -> Batch, position
 
-Everything a restart needs is `State(epoch, index)`: which epoch, and how many of its batches are done.
+Everything a restart needs is `DataPosition(epoch, index)`: which epoch, and how many of its batches are done.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,18 +66,18 @@ class SortKeys:
 
 @dataclass(frozen=True)
 class Plan:
-    """An epoch: batch i is the pairs order[bounds[turn]:bounds[turn + 1]], where turn is turns[i]."""
+    """An epoch: batch i is the pairs order[offsets[batch]:offsets[batch + 1]], where batch is batch_order[i]."""
 
     order: np.ndarray  # numbers of pairs, uint32
-    bounds: np.ndarray  # where each batch begins in the order, and the end
-    turns: np.ndarray
+    offsets: np.ndarray  # where each batch begins in the order, and the end
+    batch_order: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.turns)
+        return len(self.batch_order)
 
     def __getitem__(self, i: int) -> np.ndarray:
-        turn = self.turns[i]
-        return self.order[self.bounds[turn] : self.bounds[turn + 1]].astype(np.int64)
+        batch = self.batch_order[i]
+        return self.order[self.offsets[batch] : self.offsets[batch + 1]].astype(np.int64)
 
 
 def plan(keys: np.ndarray, sort_keys: SortKeys, *, batch_tokens: int, generator: np.random.Generator) -> Plan:
@@ -86,15 +87,15 @@ def plan(keys: np.ndarray, sort_keys: SortKeys, *, batch_tokens: int, generator:
     which pairs of equal length meet, and the order of the batches, come from `generator`.
     """
     keys.sort()
-    bounds = _cut(keys, sort_keys, batch_tokens)
+    offsets = _cut(keys, sort_keys, batch_tokens)
     keys &= np.uint64((1 << sort_keys.pair_bits) - 1)
     assert sort_keys.pair_bits <= 32
-    return Plan(keys.astype(np.uint32), bounds, generator.permutation(len(bounds) - 1))
+    return Plan(keys.astype(np.uint32), offsets, generator.permutation(len(offsets) - 1))
 
 
 def _cut(keys: np.ndarray, sort_keys: SortKeys, batch_tokens: int) -> np.ndarray:
     """Where batches of sorted pairs begin, and the end: each takes as many pairs as fit."""
-    bounds, begin, at_once = [0], 0, max(CUT_PAIRS, batch_tokens)  # any batch has fewer pairs than tokens
+    offsets, begin, at_once = [0], 0, max(CUT_PAIRS, batch_tokens)  # any batch has fewer pairs than tokens
     while begin < len(keys):
         ends = [np.cumsum(lengths) for lengths in sort_keys.lengths(keys[begin : begin + at_once])]
         count, place = len(ends[0]), 0
@@ -103,17 +104,17 @@ def _cut(keys: np.ndarray, sort_keys: SortKeys, batch_tokens: int) -> np.ndarray
             end = max(int(min(fits)), place + 1)
             if end == count and begin + count < len(keys):
                 break  # more may fit, of what comes next
-            bounds.append(begin + end)
+            offsets.append(begin + end)
             place = end
         begin += place
-    return np.array(bounds)
+    return np.array(offsets)
 
 
 # ---- batches -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class State:
+class DataPosition:
     """Where the data is: the epoch, and the number of its batches already used."""
 
     epoch: int = 0
@@ -124,7 +125,7 @@ class State:
 class Batch:
     """Padded ids of pairs. src (B,S) ends in EOS; tgt_in (B,T) is BOS and the target; tgt_out (B,T) target and EOS.
 
-    src_mask (B,S) and tgt_mask (B,T) are True where a token is real; tgt_places (N,): where in tgt_mask, flattened.
+    src_mask (B,S) and tgt_mask (B,T) are True where a token is real; tgt_indices (N,): where in tgt_mask, flattened.
     pairs: their numbers in the store, int64 (B,).
     """
 
@@ -133,21 +134,21 @@ class Batch:
     tgt_in: Tensor
     tgt_out: Tensor
     tgt_mask: Tensor
-    tgt_places: Tensor
+    tgt_indices: Tensor
     pairs: np.ndarray
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on `device`, which nobody waits for."""
-        parts = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask, self.tgt_places)
-        src, src_mask, tgt_in, tgt_out, tgt_mask, tgt_places = (part.to(device, non_blocking=True) for part in parts)
-        return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, tgt_places, self.pairs)
+        parts = (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.tgt_mask, self.tgt_indices)
+        src, src_mask, tgt_in, tgt_out, tgt_mask, tgt_indices = (part.to(device, non_blocking=True) for part in parts)
+        return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, tgt_indices, self.pairs)
 
     def real(self, decoded: Tensor) -> tuple[Tensor, Tensor]:
         """What a decoder has made of the real target tokens, (B,T,D) -> (N,D), and their truth (N,).
 
         By their places, for how many are True in a mask on a GPU is known only to who waits for it.
         """
-        return decoded.flatten(0, 1).index_select(0, self.tgt_places), self.tgt_out.take(self.tgt_places)
+        return decoded.flatten(0, 1).index_select(0, self.tgt_indices), self.tgt_out.take(self.tgt_indices)
 
 
 def pad(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -159,7 +160,7 @@ def pad(rows: list[np.ndarray]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
-def places(mask: Tensor) -> Tensor:
+def indices_of(mask: Tensor) -> Tensor:
     """Where a mask, flattened, is True."""
     return mask.flatten().nonzero()[:, 0]
 
@@ -170,8 +171,11 @@ def collate(src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | No
     tgt_in, tgt_mask = pad([np.concatenate(([BOS], ids)) for ids in tgt])
     tgt_out, _ = pad([np.append(ids, EOS) for ids in tgt])
     numbers = np.arange(len(src)) if pairs is None else pairs.astype(np.int64)
-    return Batch(src_ids, src_mask, tgt_in, tgt_out, tgt_mask, places(tgt_mask), numbers)
+    return Batch(src_ids, src_mask, tgt_in, tgt_out, tgt_mask, indices_of(tgt_mask), numbers)
 
+
+# Source rows, target rows (ids without BOS and EOS) and the numbers of the pairs -> the batch of a task, such as Batch.
+Collate = Callable[[list[np.ndarray], list[np.ndarray], np.ndarray], Any]
 
 GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log.md); batches leave room for it
 
@@ -194,8 +198,10 @@ class Batches:
         accumulate: int = 1,
         rank: int = 0,
         ranks: int = 1,
+        collate: Collate = collate,
     ):
         self.store, self.tokenizer, self.config = store, tokenizer, config
+        self._collate = collate
         self.seed, self.accumulate, self.rank, self.ranks = seed, accumulate, rank, ranks
         self.usable, self._most, longest = 0, 0, 1  # pairs, sort keys of an epoch, tokens on a side
         for _, lengths, weight in store.lengths():
@@ -211,13 +217,13 @@ class Batches:
         self._sort_keys = SortKeys(longest, len(store))
         self._planned: tuple[int, Plan] | None = None
 
-    def stream(self, state: State) -> Iterator[tuple[list[Batch], State]]:
-        """All batches from `state` on."""
-        epoch, index = state.epoch, state.index
+    def stream(self, position: DataPosition) -> Iterator[tuple[list[Any], DataPosition]]:
+        """All batches from `position` on."""
+        epoch, index = position.epoch, position.index
         while True:
             size = len(self.plan(epoch))
             for i in range(index, size):
-                after = State(epoch, i + 1) if i + 1 < size else State(epoch + 1, 0)
+                after = DataPosition(epoch, i + 1) if i + 1 < size else DataPosition(epoch + 1, 0)
                 yield self._step(self.plan(epoch)[i], epoch), after
             epoch, index = epoch + 1, 0
 
@@ -253,13 +259,13 @@ class Batches:
             size += len(chosen)
         return keys[:size]
 
-    def _step(self, members: np.ndarray, epoch: int) -> list[Batch]:
+    def _step(self, members: np.ndarray, epoch: int) -> list[Any]:
         """This rank's micro-batches of one step: part p of all is every pair p, p + parts, ..., so of like size."""
         pairs = [self.store[pair] for pair in members]
         src, tgt = self._side(0, members, pairs, epoch), self._side(1, members, pairs, epoch)
         parts = self.ranks * self.accumulate
         mine = range(self.rank, min(parts, len(members)), self.ranks)
-        return [collate(src[part::parts], tgt[part::parts], members[part::parts]) for part in mine]
+        return [self._collate(src[part::parts], tgt[part::parts], members[part::parts]) for part in mine]
 
     def _side(self, side: int, members: np.ndarray, pairs: list[Pair], epoch: int) -> list[np.ndarray]:
         """The ids of one side of `pairs`; if BPE-dropout makes them too many, the last ones go without it."""

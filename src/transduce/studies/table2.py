@@ -14,7 +14,7 @@ from typing import Any
 
 from transduce.config.files import from_json
 from transduce.config.schema import Config
-from transduce.data.batches import Batches, State
+from transduce.data.batches import Batches, DataPosition
 from transduce.data.corpora import Corpus
 from transduce.data.token_store import open_store
 from transduce.data.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ def _counted(run: Path, config: Config, corpus: Corpus) -> tuple[float, float]:
     model = build(config.model).train()
     flops, tokens = [], 0
     for index in sorted({size * i // COUNTED for i in range(COUNTED)}):
-        micro_batches, _ = next(batches.stream(State(0, index)))
+        micro_batches, _ = next(batches.stream(DataPosition(0, index)))
         flops.append(step_flops(model, micro_batches, config.train.label_smoothing))
         tokens += sum(int(batch.tgt_mask.sum()) for batch in micro_batches)
     return mean(flops), sum(flops) / tokens

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from transduce.config.schema import TrainConfig
-from transduce.data.batches import Batch, collate, places
+from transduce.data.batches import Batch, collate, indices_of
 from transduce.data.vocabulary import UNK
 from transduce.errors import is_out_of_memory
 from transduce.model.build import Model
@@ -176,7 +176,7 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
 def _nothing() -> Batch:
     """A micro-batch without a target token, which adds nothing to a gradient."""
     batch = collate([np.array([UNK])], [np.array([UNK])], np.array([], int))
-    return dataclasses.replace(batch, tgt_mask=torch.zeros_like(batch.tgt_mask), tgt_places=batch.tgt_places[:0])
+    return dataclasses.replace(batch, tgt_mask=torch.zeros_like(batch.tgt_mask), tgt_indices=batch.tgt_indices[:0])
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:
@@ -188,7 +188,7 @@ def _rows(batch: Batch, rows: slice) -> Batch:
         batch.tgt_in[rows, :tgt_width],
         batch.tgt_out[rows, :tgt_width],
         tgt_mask[:, :tgt_width],
-        places(tgt_mask[:, :tgt_width]),
+        indices_of(tgt_mask[:, :tgt_width]),
         batch.pairs[rows],
     )
 
