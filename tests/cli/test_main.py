@@ -91,7 +91,7 @@ def test_the_commands_that_the_demo_ends_with_can_be_pasted() -> None:
     from transduce.demo.tour import _summary
 
     figures = ("bleu", "exact_match", "bleu_longer", "exact_match_longer", "train_seconds", "seconds")
-    commands = _summary(dict.fromkeys(figures, 1.0), Path("my demo's")).split("Go on with\n")[1].splitlines()
+    commands = _summary(dict.fromkeys(figures, 1.0), Path("my demo's")).split("Next steps\n")[1].splitlines()
     assert shlex.split(commands[0])[-1] == "my demo's/model"
     asked = shlex.split(commands[1])
     assert asked[:3] == ["transduce", "evaluate", "my demo's/model"]

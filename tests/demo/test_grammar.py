@@ -1,4 +1,4 @@
-"""The corpus of the demo: correct on its face, rich enough, reproducible, and one German for each English."""
+"""The corpus of the demo: correct, rich, reproducible, and with one German sentence for each English one."""
 
 import hashlib
 import os
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from transduce.demo import grammar, lexicon, phrases
+from transduce.demo.english import english_sentence
 from transduce.demo.grammar import LONGER, MAX_LONGER_WORDS, MAX_WORDS, ORDINARY, corpus, sentence
 from transduce.demo.inflection import PERSONS, Case, Noun
 from transduce.demo.phrases import adjectives
-from transduce.demo.syntax import Sentence, english_sentence
+from transduce.demo.syntax import Sentence
 
 Pair = tuple[str, str]
 Construction = Callable[[random.Random], Sentence]
@@ -95,13 +96,13 @@ def test_no_english_word_form_belongs_to_two_words_or_two_forms_of_one() -> None
     assert [form for form, times in Counter(forms).items() if times > 1] == []
 
 
-def test_no_verb_stands_in_two_constructions_and_no_past_looks_like_the_present() -> None:
+def test_no_verb_has_two_constructions_and_no_past_equals_the_present() -> None:
     assert len({(word.english, word.particle) for word in lexicon.VERBS}) == len(lexicon.VERBS)
     assert all(word.past not in (word.english, word.english_present("he")) for word in lexicon.VERBS)
 
 
 class Narrow(random.Random):
-    """Always the same one of many words, so that sentences of like structure meet."""
+    """Choose the same few words every time, so that sentences of the same structure collide."""
 
     def __init__(self, world: int) -> None:
         super().__init__(world)
@@ -115,7 +116,7 @@ class Narrow(random.Random):
 
 
 def collide(construct: Construction, world: int, n: int) -> int:
-    """How often one English sentence came again; each time from the same tree, and so with the same German."""
+    """Count repeated English sentences, and check that each comes from one tree and so has one German sentence."""
     rng, seen, collisions = Narrow(world), dict[str, Sentence](), 0
     for _ in range(n):
         tree = construct(rng)
@@ -125,7 +126,7 @@ def collide(construct: Construction, world: int, n: int) -> int:
     return collisions
 
 
-HER_WORLD = 2  # where the only possessive is "her" and the only pronoun is "she" and "her"
+HER_WORLD = 2  # a world in which the only possessive is "her" and the only pronoun is "she" and "her"
 
 
 def test_an_english_sentence_has_one_reading_in_small_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +139,13 @@ def test_an_english_sentence_has_one_reading_in_small_worlds(monkeypatch: pytest
 def test_an_english_sentence_has_one_reading_after_long_search(
     construct: Construction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Enough to find what two places for one adverb would do: "thanked the boy who danced today"."""
+    """This many sentences expose an adverb with two readings: "thanked the boy who danced today"."""
     monkeypatch.setattr(phrases, "_qualities", lambda rng, noun, percent: ())
     assert sum(collide(construct, world, 40_000) for world in (HER_WORLD, 7)) > 100
 
 
 @pytest.mark.slow
-def test_an_english_sentence_has_one_german_among_200_000() -> None:
+def test_200_000_english_sentences_have_one_german_sentence_each() -> None:
     rng = random.Random(5)
     german: dict[str, str] = {}
     for _ in range(200_000):
@@ -165,7 +166,7 @@ def test_the_corpus_is_the_same_in_every_process(pairs: list[Pair]) -> None:
         assert run.stdout.strip() == expected
 
 
-def test_the_corpus_is_distinct_and_leaves_out_what_it_is_told_to(pairs: list[Pair]) -> None:
+def test_the_corpus_is_distinct_and_without_excluded_sentences(pairs: list[Pair]) -> None:
     english = [source for source, _ in pairs]
     assert len(set(english)) == len(pairs) == 20_000
     again = corpus(1, 1_000, exclude=set(english[:500]))
@@ -173,13 +174,13 @@ def test_the_corpus_is_distinct_and_leaves_out_what_it_is_told_to(pairs: list[Pa
     assert again[:100] == pairs[500:600]
 
 
-def test_longer_sentences_are_longer_than_any_ordinary_one(pairs: list[Pair]) -> None:
+def test_longer_sentences_are_longer_than_all_ordinary_ones(pairs: list[Pair]) -> None:
     longer = corpus(1, 1_000, longer=True)
     assert all(len(text.split()) <= MAX_WORDS for pair in pairs for text in pair)
     assert all(MAX_WORDS < len(text.split()) <= MAX_LONGER_WORDS for pair in longer for text in pair)
 
 
-def test_longer_sentences_use_no_word_that_ordinary_ones_lack(pairs: list[Pair]) -> None:
+def test_longer_sentences_use_only_words_of_ordinary_ones(pairs: list[Pair]) -> None:
     known = {word.strip(".,?").lower() for pair in pairs for text in pair for word in text.split()}
     longer = Counter(
         word.strip(".,?").lower() for pair in corpus(1, 1_000, longer=True) for text in pair for word in text.split()
@@ -204,7 +205,7 @@ def test_the_dictionary_has_enough_words_and_a_million_sentences() -> None:
 
 
 def test_the_lower_bound_counts_distinct_sentences() -> None:
-    """Enumerated for one verb, and the sum over all of them is the bound."""
+    """Enumerate the sentences of one verb. The sum over all verbs is the bound."""
 
     def phrases(kinds: Sequence[str]) -> set[str]:
         nouns = [noun for noun in NOUNS if noun.kind in kinds]

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from transduce.demo import lexicon
+from transduce.demo.english import english_sentence
+from transduce.demo.german import german_noun_phrase, german_sentence
 from transduce.demo.inflection import PERSONS, Adjective, Adverb, Case, Verb
 from transduce.demo.syntax import (
     Both,
@@ -17,9 +19,6 @@ from transduce.demo.syntax import (
     Quality,
     Sentence,
     Tense,
-    english_sentence,
-    german_noun_phrase,
-    german_sentence,
     relative_pronoun,
 )
 
@@ -31,7 +30,7 @@ DETERMINERS = (lexicon.THE, lexicon.A, lexicon.NO, *lexicon.DEFINITE, *lexicon.Q
 
 
 def np(text: str) -> NounPhrase:
-    """he, Anna, the very old men, the man's car, Anna and the boy, water."""
+    """Return the tree of a phrase: he, Anna, the very old men, the man's car, Anna and the boy, water."""
     if " and " in text:
         first, second = (np(part) for part in text.split(" and "))
         assert isinstance(first, Name | Phrase) and isinstance(second, Name | Phrase)
@@ -94,7 +93,7 @@ def being(subject: str, quality: str, tense: Tense = "present") -> Clause:
 
 
 def related(head: str, subject: str | None, does: str, thing: str | None = None, tense: Tense = "present") -> Phrase:
-    """The head with a relative clause whose subject, or else object, it is."""
+    """Return the head with a relative clause, of which it is the subject or the object."""
     noun = phrase(head)
     gap = Fronted(relative_pronoun(noun), noun.noun.kind)
     things = (gap,) if subject else ((np(thing),) if thing else ())
@@ -267,7 +266,7 @@ GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
 
 
 @pytest.mark.parametrize(("tree", "english", "german"), GOLDEN, ids=[english for _, english, _ in GOLDEN])
-def test_a_german_reader_agrees(tree: Clause | Sentence, english: str, german: str) -> None:
+def test_sentences_equal_those_written_by_hand(tree: Clause | Sentence, english: str, german: str) -> None:
     whole = tree if isinstance(tree, Sentence) else Sentence((tree,))
     assert (english_sentence(whole), german_sentence(whole)) == (english, german)
 
@@ -301,7 +300,7 @@ PARADIGMS = {
 
 
 @pytest.mark.parametrize("english", PARADIGMS)
-def test_noun_phrases_decline_as_the_grammar_book_says(english: str) -> None:
+def test_noun_phrases_decline_correctly(english: str) -> None:
     expected = PARADIGMS[english].split(", ")
     declined = [" ".join(german_noun_phrase(np(english), case)) for case in CASES]
     assert declined[: len(expected)] == expected
@@ -346,7 +345,7 @@ VERBS = {  # ich, er, wir; the infinitive with zu; the perfect
 
 
 @pytest.mark.parametrize("english", VERBS)
-def test_verbs_conjugate_as_the_grammar_book_says(english: str) -> None:
+def test_verbs_conjugate_correctly(english: str) -> None:
     word = verb(english)
     perfect = "ist" if word.auxiliary == "sein" else "hat"
     forms = [word.german_present(person) for person in PERSONS]

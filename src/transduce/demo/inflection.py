@@ -1,14 +1,14 @@
-"""How the words of `transduce demo` inflect: a class for each part of speech, English and German side by side.
+"""Inflection of the words of `transduce demo`: a class for each part of speech, with English and German forms.
 
-Agreement is by rule. A noun knows its gender, a determiner how much of case and gender it shows, and the ending of
-the adjective between them follows; a verb form follows from the person of its subject.
+Rules decide agreement. A noun has a gender, and a determiner shows more or less of case and gender. Both decide the
+ending of the adjective between them. The person of the subject decides the form of the verb.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 Case = Literal["nominative", "accusative", "dative", "genitive"]
-Column = Literal["masculine", "feminine", "neuter", "plural"]  # German adjectives know no gender in the plural
+Column = Literal["masculine", "feminine", "neuter", "plural"]  # German adjectives have no gender in the plural
 Person = Literal["I", "he", "they"]  # the three verb forms of either language: I, he/she/a noun, we/they/nouns
 Kind = Literal[
     "person", "animal", "food", "drink", "text", "opening", "device", "clothing", "thing",
@@ -40,13 +40,13 @@ RELATIVE: dict[Case, dict[Column, str]] = {
 
 
 def weak_ending(case: Case, column: Column) -> str:
-    """The adjective ending after a word that already shows case and gender: -e where it looks nominative."""
+    """Return the adjective ending after a word that shows case and gender: -e for nominative forms, else -en."""
     looks_nominative = case == "nominative" or (case == "accusative" and column in ("feminine", "neuter"))
     return "e" if looks_nominative and column != "plural" else "en"
 
 
 def add_s(word: str) -> str:
-    """The English -s of plurals and of the third person."""
+    """Add the English -s of plurals and of the third person."""
     if word.endswith(("s", "x", "z", "ch", "sh", "go")):
         return word + "es"
     if word.endswith("y") and word[-2] not in "aeiou":
@@ -71,11 +71,11 @@ class Noun:
     n_declension: bool = False  # der Junge, den Jungen: every form but the nominative singular is the plural
 
     def english_form(self, plural: bool) -> str:
-        """Singular or plural; a mass noun has one form."""
+        """Return the singular or the plural. A mass noun has one form."""
         return self.plurals[0] if plural and self.plurals else self.english
 
     def german_form(self, case: Case, plural: bool) -> str:
-        """The noun with the ending of its case: den Autos, des Mannes."""
+        """Return the noun with the ending of its case: den Autos, des Mannes."""
         if plural and self.plurals:
             form = self.plurals[1]
             return form if case != "dative" or form.endswith(("n", "s")) else form + "n"
@@ -88,51 +88,54 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
-    """An adjective, with what it can be said of."""
+    """An adjective, with the kinds of things that it fits."""
 
     english: str
-    german: str  # as it stands after "is"
-    stem: str  # what the endings are added to: dunkel, but der dunkle Wald
-    rank: int  # of two before a noun the lower comes first (a big old red car); no two have the same
-    kinds: tuple[Kind, ...]  # what it can be said of
-    gradable: bool  # whether "very" goes with it
+    german: str  # the form after "is"
+    stem: str  # the form before endings: dunkel, but der dunkle Wald
+    rank: int  # of two before a noun, the lower rank comes first (a big old red car); ranks are distinct
+    kinds: tuple[Kind, ...]  # the kinds of things that it fits
+    gradable: bool  # "very" may precede it
 
 
 @dataclass(frozen=True)
 class Determiner:
-    """An article or its like. `shape` says who carries the strong ending that shows case and gender."""
+    """An article or a similar word. `shape` decides which word carries the strong ending of case and gender."""
 
-    english: tuple[str, str]  # before a singular, before a plural; "" where it does not occur
+    english: tuple[str, str]  # before a singular, before a plural; "": none
     german: str
     shape: Literal["the", "this", "a", "many", "two"]
     definite: bool
 
     def german_form(self, case: Case, column: Column) -> str:
-        """With the ending that shows case and gender, or bare: der, diesem, ein."""
+        """Return the form with the ending of case and gender, or without one: der, diesem, ein."""
         if self.shape == "the":
             return THE[case][column]
         return self.german if self.is_bare(case, column) else self.german + STRONG[case][column]
 
     def is_bare(self, case: Case, column: Column) -> bool:
-        """Without an ending here: zwei always, ein in the forms ein Mann, ein Kind."""
+        """Check that the form has no ending: zwei in all cases, ein in ein Mann and ein Kind."""
         ein_kind = column == "neuter" and case in ("nominative", "accusative")
         ein_mann = column == "masculine" and case == "nominative"
         return self.shape == "two" or (self.shape == "a" and (ein_mann or ein_kind))
 
     def adjective_ending(self, case: Case, column: Column) -> str:
-        """Strong where the determiner leaves case and gender open or counts as an adjective itself (viele)."""
+        """Return the ending of an adjective after this determiner.
+
+        It is strong where the determiner shows no case and gender, or is itself like an adjective (viele).
+        """
         strong = self.shape == "many" or self.is_bare(case, column)
         return STRONG[case][column] if strong else weak_ending(case, column)
 
 
 @dataclass(frozen=True)
 class Pronoun:
-    """A personal pronoun, or a relative one: the forms that it has."""
+    """A personal or a relative pronoun, with its forms."""
 
     english: tuple[str, str]  # as subject, as object
     german: dict[Case, str]
     person: Person
-    speaker: bool  # I and we: "I see us" is not said
+    speaker: bool  # I and we: "I see us" is excluded
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class Name:
 
 @dataclass(frozen=True)
 class City:
-    """A city, which needs no article."""
+    """A city, which takes no article."""
 
     english: str
     german: str
@@ -152,10 +155,10 @@ class City:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb with its forms, and what it says of whom."""
+    """A verb with its forms, its possible subjects and its complement."""
 
     english: str  # the base form
-    past: str | None  # None: spelt like the present (read), so the grammar never puts it in the past
+    past: str | None  # None: spelt like the present (read); the grammar never uses it in the past
     particle: str  # get UP, look FOR; "" for most
     particle_moves: bool  # picks him up, but looks for him
     german: str  # the infinitive without its separable prefix
@@ -169,15 +172,15 @@ class Verb:
     cases: tuple[Case, ...]  # of the objects, in order
 
     def english_present(self, person: Person) -> str:
-        """am, has, watches, goes; "go" with I and they."""
+        """Return the present form: am, has, watches, goes; "go" with I and they."""
         return ENGLISH_BE[person] if self.english == "be" else _third_person(self.english, person)
 
     def english_past(self, person: Person) -> str:
-        """was, were, went; what has none is spelt like the present."""
+        """Return the past form: was, were, went. A verb without one is spelt like the present."""
         return ENGLISH_WAS[person] if self.english == "be" else self.past or self.english
 
     def german_present(self, person: Person) -> str:
-        """The finite form without a separable prefix: ich mache, sie macht, wir machen."""
+        """Return the finite form without a separable prefix: ich mache, sie macht, wir machen."""
         if self.german in GERMAN_AUXILIARIES:
             return GERMAN_AUXILIARIES[self.german][person]
         if person == "I":
@@ -186,28 +189,28 @@ class Verb:
 
     @property
     def infinitive(self) -> str:
-        """With its prefix: aufmachen."""
+        """The infinitive with its prefix: aufmachen."""
         return self.prefix + self.german
 
     @property
     def zu_infinitive(self) -> str:
-        """zu kaufen, aufzumachen."""
+        """The infinitive with zu: zu kaufen, aufzumachen."""
         return f"{self.prefix}zu{self.german}" if self.prefix else f"zu {self.german}"
 
 
 @dataclass(frozen=True)
 class Modal:
-    """A verb that governs an infinitive; `auxiliary` is None for "want to", which needs do-support."""
+    """A verb that governs an infinitive. `auxiliary` is None for "want to", which needs "do" in questions."""
 
     auxiliary: str | None
-    link: str  # what stands between the auxiliary and the verb: would LIKE TO
+    link: str  # the words between the auxiliary and the verb: would LIKE TO
     german: dict[Person, str]
     negatable: bool = True  # "must not" is not "muss nicht"
 
 
 @dataclass(frozen=True)
 class Adverb:
-    """An adverb, or a fixed phrase used as one. `tense` is the only one it goes with; None: any."""
+    """An adverb, or a fixed phrase used as one. tense: the only tense that it fits, or None for all."""
 
     english: str
     german: str
@@ -247,12 +250,12 @@ def _stem(infinitive: str) -> str:
 
 
 def weak_third_person(infinitive: str) -> str:
-    """Stem + t, with the e that makes it speakable: wartet, findet."""
+    """Return stem + t, or stem + et after t and d: wartet, findet."""
     stem = _stem(infinitive)
     return stem + ("et" if stem.endswith(("t", "d")) else "t")
 
 
 def weak_participle(infinitive: str) -> str:
-    """gekauft; no ge- after an unstressed prefix (besucht) or before -ieren (repariert)."""
+    """Return the participle: gekauft. Verbs with an unstressed prefix (besucht) or in -ieren (repariert) lack ge-."""
     no_ge = infinitive.startswith(("be", "ver")) or infinitive.endswith("ieren")
     return ("" if no_ge else "ge") + weak_third_person(infinitive)

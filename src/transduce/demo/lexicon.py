@@ -1,8 +1,8 @@
 """The words of `transduce demo`: a small English-German dictionary.
 
-English stands on the left, German on the right, and only what no rule of `inflection` gives is written down.
-Words are grouped by kind, so that people eat food and open doors and not the other way round. No form of an English
-noun, verb or adjective belongs to two of them, which is half of the promise that an English sentence has one German.
+English is on the left, German on the right. The tables hold only the forms that no rule of `inflection` produces.
+Words are grouped by kind, so that people eat food and open doors, and not the reverse. No form of an English noun, verb
+or adjective belongs to two words. This is one of the reasons why an English sentence has one German translation.
 """
 
 from transduce.demo.inflection import (
@@ -341,15 +341,15 @@ QUANTIFIERS: tuple[Determiner, ...] = (
     Determiner(("", "three"), "drei", "two", False),
 )
 
-# What the grammar has to know about single words so as not to talk nonsense.
-KIN = frozenset({"mother", "father", "brother", "sister", "son", "daughter", "uncle", "aunt"})  # mostly somebody's
-ONLY_ONE = frozenset({"mother", "father"})  # that one can have
-NOT_OWNED = frozenset(  # "meine Frau" would be my wife, not my woman
+# Facts about single words that keep the sentences sensible.
+KIN = frozenset({"mother", "father", "brother", "sister", "son", "daughter", "uncle", "aunt"})  # mostly with an owner
+ONLY_ONE = frozenset({"mother", "father"})  # a person has only one
+NOT_OWNED = frozenset(  # "meine Frau" means my wife, not my woman
     {"man", "woman", "boy", "girl", "queen", "prince", "actress", "bear", "lion", "mountain", "station"}
 )
-PASSING = frozenset({"tired", "happy", "sad", "hungry", "sick"})  # true today, and not every day
-LASTING = frozenset({"live", "have", "need", "love", "know", "trust"})  # not today, not in the garden
-NOT_WILLED = frozenset(  # these do not go with can, want to, should
+PASSING = frozenset({"tired", "happy", "sad", "hungry", "sick"})  # states that pass
+LASTING = frozenset({"live", "have", "need", "love", "know", "trust"})  # lasting states: no time, no place
+NOT_WILLED = frozenset(  # verbs that do not fit can, want to, should
     {"be", "have", "need", "love", "hear", "lose", "forget", "say", "believe", "know", "hope", "ask", "arrive"}
 )
 
@@ -408,7 +408,7 @@ INTO = Preposition("into", "in", "accusative")
 WITH = Preposition("with", "mit", "dative")
 WITHOUT = Preposition("without", "ohne", "accusative")
 FOR = Preposition("for", "für", "accusative")
-COMPANY: dict[Preposition, frozenset[str]] = {  # and the verbs it goes with
+COMPANY: dict[Preposition, frozenset[str]] = {  # with the verbs that take it
     WITH: frozenset({"play", "sing", "dance", "work", "cook", "arrive", "come"}),
     WITHOUT: frozenset({"play", "sing", "dance", "work", "cook", "arrive", "come"}),
     FOR: frozenset({"sing", "cook", "work", "buy", "write", "paint", "repair"}),

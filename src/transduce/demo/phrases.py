@@ -1,4 +1,4 @@
-"""Choosing the noun phrases and places of `transduce demo` at random, from words that go together."""
+"""Random noun phrases and places of `transduce demo`, of words that go together."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 
 def pick(rng: random.Random, weights: Mapping[T, int]) -> T:
-    """One of the keys, each as likely as its weight says."""
+    """Return one of the keys, with a probability in proportion to its weight."""
     return rng.choices(list(weights), list(weights.values()))[0]
 
 
 def chance(rng: random.Random, percent: int) -> bool:
-    """True in so many of a hundred draws."""
+    """Return True with a probability of `percent` / 100."""
     return rng.random() * 100 < percent
 
 
@@ -39,7 +39,7 @@ def chance(rng: random.Random, percent: int) -> bool:
 def noun_phrase(
     rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = False, beside: NounPhrase | None = None
 ) -> NounPhrase:
-    """A pronoun, a name, two things or one, of the given kinds; fit to share a clause with `beside`."""
+    """Return a pronoun, a name, one thing or two, of these kinds, that can share a clause with `beside`."""
     people = "person" in kinds
     shape = pick(rng, {"pronoun": 20 * people, "name": 8 * people, "both": 5, "phrase": 67})
     if shape == "pronoun":
@@ -52,7 +52,7 @@ def noun_phrase(
 
 
 def phrase(rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = False) -> Phrase:
-    """A noun of one of the kinds with what belongs to it; definite: never with "a", "many" and the like."""
+    """Return a noun of one of the kinds with determiner and adjectives. definite: never with "a", "many" etc."""
     noun = rng.choice(lexicon.NOUNS[rng.choice(kinds)])
     plural = noun.plurals is not None and chance(rng, 35)
     qualities = _qualities(rng, noun, 50)
@@ -62,7 +62,7 @@ def phrase(rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = Fals
 
 
 def objects(rng: random.Random, verb: Verb, subject: NounPhrase, *, definite: bool = False) -> tuple[NounPhrase, ...]:
-    """As many objects as the verb has. The second of two is never bare: "shows her books" would be open."""
+    """Return the objects of the verb. The second of two has a determiner: "shows her books" would be ambiguous."""
     match verb.complement:
         case "object":
             return (noun_phrase(rng, verb.objects, definite=definite, beside=subject),)
@@ -74,9 +74,9 @@ def objects(rng: random.Random, verb: Verb, subject: NounPhrase, *, definite: bo
 
 
 def quality_of(rng: random.Random, subject: NounPhrase, *, very: int) -> Quality:
-    """What can be said of the subject beside what is said already; `very` is the chance of "very" in percent."""
-    said = [quality.adjective.rank for quality in subject.qualities] if isinstance(subject, Phrase) else []
-    return _quality(rng, [word for word in adjectives(kind_of(subject)) if word.rank not in said], very=very)
+    """Return an adjective for the subject that its phrase does not have yet. very: the chance of "very" in percent."""
+    ranks = [quality.adjective.rank for quality in subject.qualities] if isinstance(subject, Phrase) else []
+    return _quality(rng, [word for word in adjectives(kind_of(subject)) if word.rank not in ranks], very=very)
 
 
 def _both(rng: random.Random, kind: Kind) -> Both:
@@ -96,7 +96,7 @@ def _owner(rng: random.Random, noun: Noun) -> Name | Phrase:
 
 
 def _determiner(rng: random.Random, noun: Noun, plural: bool, definite: bool) -> Determiner | None:
-    """The determiner of a noun phrase; None leaves a plural or a mass noun bare."""
+    """Return the determiner of a noun phrase, or None for a plural or a mass noun without one."""
     if noun.english in lexicon.KIN and not plural:
         return lexicon.THE if chance(rng, 30) else rng.choice(lexicon.DEFINITE)
     sort = pick(rng, {"the": 48, "this or my": 22, "a": 0 if definite else 20, "many": 0 if definite else 10})
@@ -114,7 +114,7 @@ def _can_be_owned(noun: Noun, plural: bool) -> bool:
 
 
 def _qualities(rng: random.Random, noun: Noun, percent: int) -> tuple[Quality, ...]:
-    """One adjective with the given probability; now and then two."""
+    """Return one adjective, or two in a tenth of the cases, with a probability of `percent` / 100."""
     if not chance(rng, percent):
         return ()
     fitting = [word for word in adjectives(noun.kind) if not noun.german.lower().startswith(word.stem)]
@@ -138,23 +138,23 @@ def _speaks(other: NounPhrase | None) -> bool:
 
 
 def place(rng: random.Random) -> Place:
-    """Where something happens: in a building, in an area, on a surface."""
+    """Return the place of an action: in a building, in an area, on a surface."""
     kind: Kind = rng.choice(("building", "building", "area", "area", "surface"))
     return Place(rng.choice(lexicon.AT[kind]), _location(rng, (kind,)))
 
 
 def city(rng: random.Random, preposition: Preposition) -> Place:
-    """In a city, or to one, as the preposition says."""
+    """Return a city with its preposition: in Rome, to Rome."""
     return Place(preposition, rng.choice(lexicon.CITIES))
 
 
 def inside(rng: random.Random) -> Place:
-    """Where one can go into."""
+    """Return a building or an area as a direction: into the house."""
     return Place(lexicon.INTO, _location(rng, ("building", "area")))
 
 
 def company(rng: random.Random, verb: Verb, subject: NounPhrase) -> Place | None:
-    """With, without or for somebody; None where the verb does not ask for it."""
+    """Return a person with "with", "without" or "for", or None if the verb takes none of them."""
     fitting = [preposition for preposition, verbs in lexicon.COMPANY.items() if verb.english in verbs]
     if not fitting or kind_of(subject) != "person":
         return None
@@ -168,34 +168,34 @@ def _location(rng: random.Random, kinds: tuple[Kind, ...]) -> Phrase:
     return Phrase(noun, plural, determiner, _qualities(rng, noun, 35))
 
 
-# Asking the dictionary
+# The dictionary
 
 
 @cache
 def adjectives(kind: Kind) -> tuple[Adjective, ...]:
-    """Those that can be said of such a thing."""
+    """Return the adjectives that fit things of this kind."""
     return tuple(adjective for adjective in lexicon.ADJECTIVES if kind in adjective.kinds)
 
 
 @cache
 def verbs(*complements: Complement) -> tuple[Verb, ...]:
-    """Those that ask for one of these complements."""
+    """Return the verbs that take one of these complements."""
     return tuple(verb for verb in lexicon.VERBS if verb.complement in complements)
 
 
-def kind_of(some: NounPhrase) -> Kind:
-    """What a noun phrase stands for; of two things, the first."""
-    match some:
+def kind_of(phrase: NounPhrase) -> Kind:
+    """Return the kind of thing that a noun phrase names. Of two things, the first counts."""
+    match phrase:
         case Phrase():
-            return some.noun.kind
+            return phrase.noun.kind
         case Both():
-            return kind_of(some.first)
+            return kind_of(phrase.first)
         case Fronted():
-            return some.kind
+            return phrase.kind
         case _:
             return "person"
 
 
-def is_alive(some: NounPhrase) -> bool:
-    """Whether it can want, sleep or see."""
-    return kind_of(some) in lexicon.ALIVE
+def is_alive(phrase: NounPhrase) -> bool:
+    """Check that the noun phrase names a person or an animal."""
+    return kind_of(phrase) in lexicon.ALIVE

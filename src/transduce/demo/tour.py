@@ -1,6 +1,6 @@
-"""The tour: an embedded English-German corpus -> train -> judge on unseen sentences -> translate -> a picture.
+"""The tour: an embedded English-German corpus -> train -> evaluate on unseen sentences -> translate -> a picture.
 
-It goes the way of any user's corpus, through the same functions; `transduce.demo_corpus` writes the sentences.
+The tour calls the same functions as a run on a user's corpus. `transduce.demo.grammar` writes the sentences.
 """
 
 import shlex
@@ -28,14 +28,14 @@ SEED = 2017
 
 
 def run_demo(out: Path) -> Path:
-    """Do the whole tour in the new folder `out` and return out/report.json.
+    """Run the whole tour in the new folder `out` and return the path out/report.json.
 
-    Raises UserError if there is something in `out` already.
+    Raises UserError if `out` exists and is not empty.
     """
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise UserError(f"{out} exists already; give the name of a new folder with --out, or remove it")
+        raise UserError(f"--out={out}: expected a new folder; give another name, or remove this one")
     started_at = time.monotonic()
-    _say(f"1. A corpus of English sentences, each with its one German translation: {out / 'corpus'}")
+    _say(f"1. A corpus of English sentences, each with one German translation: {out / 'corpus'}")
     sets = write_corpus(out / "corpus")
     files = {name: (out / "corpus" / f"{name}.en", out / "corpus" / f"{name}.de") for name in SIZES}
     _say(f"   {SIZES['train']:,} pairs to train on, such as")
@@ -46,19 +46,19 @@ def run_demo(out: Path) -> Path:
     model_path = train(recipe(), train=files["train"], valid=files["valid"], out=out)
     train_seconds = time.monotonic() - train_started_at
 
-    _say(f"\n3. {SIZES['test']:,} sentences it has never seen, and {SIZES['longer']:,} longer than any it has seen")
+    _say(f"\n3. {SIZES['test']:,} unseen sentences, and {SIZES['longer']:,} longer than all sentences of the training")
     model = load(model_path)
     report = {
-        **judge(model, sets["test"], ""),
-        **judge(model, sets["longer"], "_longer"),
+        **evaluate(model, sets["test"], ""),
+        **evaluate(model, sets["longer"], "_longer"),
         "train_seconds": round(train_seconds, 1),
         "train_steps": recipe().train.max_steps,
     }
-    _say("   A few of them:")
+    _say("   Some translations:")
     samples = [src for src, _ in [*sets["test"][:4], *sets["longer"][:1]]]
     _show([(src, t.text) for src, t in zip(samples, model.translate(samples), strict=True)])
 
-    _say("\n4. What it attends to while it translates the first of them")
+    _say("\n4. The attention weights of the first translation")
     _say(f"   {_picture(model, samples[0], out / 'attention.png')}")
 
     report["seconds"] = round(time.monotonic() - started_at, 1)
@@ -68,35 +68,35 @@ def run_demo(out: Path) -> Path:
 
 
 def write_corpus(folder: Path) -> dict[str, Pairs]:
-    """Write NAME.en and NAME.de for train, valid, test and longer; no sentence is in two of them."""
+    """Write NAME.en and NAME.de for train, valid, test and longer. No sentence is in two of the sets."""
     folder.mkdir(parents=True)
     sets: dict[str, Pairs] = {}
-    seen: set[str] = set()
+    sentences: set[str] = set()
     for number, (name, size) in enumerate(SIZES.items()):
-        sets[name] = corpus(SEED + number, size, longer=name == "longer", exclude=seen)
-        seen |= {src for src, _ in sets[name]}
+        sets[name] = corpus(SEED + number, size, longer=name == "longer", exclude=sentences)
+        sentences |= {src for src, _ in sets[name]}
         for side, language in enumerate(("en", "de")):
             lines = "".join(pair[side] + "\n" for pair in sets[name])
             (folder / f"{name}.{language}").write_bytes(lines.encode())
     return sets
 
 
-def judge(model: Translator, pairs: Pairs, suffix: str) -> dict[str, float]:
-    """BLEU (sacreBLEU 13a) and per cent of exact translations, as bleu{suffix} and exact_match{suffix}."""
+def evaluate(model: Translator, pairs: Pairs, suffix: str) -> dict[str, float]:
+    """Return BLEU (sacreBLEU 13a) and the percentage of exact translations: bleu{suffix} and exact_match{suffix}."""
     references = [tgt for _, tgt in pairs]
     outputs = [translation.text for translation in model.translate([src for src, _ in pairs])]
     exact = 100 * sum(a == b for a, b in zip(outputs, references, strict=True)) / len(pairs)
-    found = {f"bleu{suffix}": round(bleu(outputs, references), 2), f"exact_match{suffix}": round(exact, 2)}
-    _say("   " + ", ".join(f"{name} {value}" for name, value in found.items()))
-    return found
+    scores = {f"bleu{suffix}": round(bleu(outputs, references), 2), f"exact_match{suffix}": round(exact, 2)}
+    _say("   " + ", ".join(f"{name} {value}" for name, value in scores.items()))
+    return scores
 
 
 def _picture(model: Translator, sentence: str, path: Path) -> str:
-    """Draw the attention of the last decoder layer over the source; in words, where it is or why it is not."""
+    """Draw the cross-attention of the last decoder layer. Return the path of the picture, or the reason for none."""
     if find_spec("matplotlib") is None:
-        return "no picture: that needs matplotlib (pip install 'transduce[plot]')"
-    seen = model.attend(sentence)
-    attention_picture(seen.cross[-1], seen.src_pieces, seen.tgt_pieces, path, title=sentence)
+        return "no picture: matplotlib is not installed; run pip install 'transduce[plot]'"
+    weights = model.attend(sentence)
+    attention_picture(weights.cross[-1], weights.src_pieces, weights.tgt_pieces, path, title=sentence)
     return str(path)
 
 
@@ -108,7 +108,7 @@ unseen sentences   BLEU {report["bleu"]:6.2f}   exact {report["exact_match"]:6.2
 longer sentences   BLEU {report["bleu_longer"]:6.2f}   exact {report["exact_match_longer"]:6.2f} %
 training           {report["train_seconds"]:.0f} s; everything {report["seconds"]:.0f} s; figures in {figures}
 
-Go on with
+Next steps
   echo "The old woman buys the red suitcase." | transduce translate {model}
   transduce evaluate {model} --src {src} --ref {ref} --language de
   transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run   (your own text)"""

@@ -1,0 +1,182 @@
+"""A tree of `transduce.demo.syntax` as a German sentence.
+
+German needs more rules than English: case, gender, the verb in second or last position, and a comma around every
+clause. A separable prefix, a participle or an infinitive closes the verbal bracket at the end of a clause.
+"""
+
+from transduce.demo.inflection import (
+    CONTRACTIONS,
+    GERMAN_AUXILIARIES,
+    GERMAN_PRETERITES,
+    STRONG,
+    Adverb,
+    Case,
+    City,
+    Modal,
+    Name,
+    Pronoun,
+)
+from transduce.demo.syntax import (
+    Both,
+    Clause,
+    Fronted,
+    NounPhrase,
+    Order,
+    Phrase,
+    Place,
+    Sentence,
+    is_definite,
+    person_of,
+    spell,
+)
+
+
+def german_sentence(sentence: Sentence) -> str:
+    """Return the sentence in German."""
+    front: list[str] = []
+    if sentence.before:
+        front = [sentence.before[0].german, *german_clause(sentence.before[1], "subordinate"), ","]
+    words = german_clause(sentence.clauses[0], "question" if sentence.question else "statement", front=front)
+    for clause in sentence.clauses[1:]:
+        assert sentence.joint
+        words += [*sentence.joint.german.split(), *german_clause(clause, "statement")]
+    if sentence.after:
+        words += [",", sentence.after[0].german, *german_clause(sentence.after[1], "subordinate")]
+    return spell(words, "?" if sentence.question else ".")
+
+
+# Phrases
+
+
+def german_noun_phrase(phrase: NounPhrase, case: Case) -> list[str]:
+    """Return the phrase without its relative clause, which may come after the end of the verbal bracket."""
+    match phrase:
+        case Pronoun():
+            return [phrase.german[case]]
+        case Fronted():
+            return []
+        case Name(name):
+            return [name]
+        case Both(first, second):
+            return [*german_noun_phrase(first, case), "und", *german_noun_phrase(second, case)]
+    words: list[str] = []
+    ending = STRONG[case][phrase.column]
+    if isinstance(phrase.owner, Name):
+        words += [phrase.owner.name + "s"]
+    elif phrase.determiner:
+        words += [phrase.determiner.german_form(case, phrase.column)]
+        ending = phrase.determiner.adjective_ending(case, phrase.column)
+    for quality in phrase.qualities:
+        words += [*(["sehr"] if quality.very else []), quality.adjective.stem + ending]
+    words += [phrase.noun.german_form(case, phrase.plural)]
+    return words + (german_noun_phrase(phrase.owner, "genitive") if isinstance(phrase.owner, Phrase) else [])
+
+
+def german_relative(phrase: NounPhrase) -> list[str]:
+    """Return the relative clause of a phrase between commas, or nothing."""
+    if not isinstance(phrase, Phrase) or not phrase.relative:
+        return []
+    return [",", *german_clause(phrase.relative, "subordinate"), ","]
+
+
+def german_place(place: Place) -> list[str]:
+    """Return the preposition and its object in the right case, contracted where German contracts: im Garten."""
+    if isinstance(place.inside, City):
+        return [place.preposition.german, place.inside.german]
+    words = german_noun_phrase(place.inside, place.preposition.case)
+    together = f"{place.preposition.german} {words[0]}"
+    return [CONTRACTIONS[together], *words[1:]] if together in CONTRACTIONS else [place.preposition.german, *words]
+
+
+# Clauses
+
+
+def german_clause(clause: Clause, order: Order, *, front: list[str] | None = None) -> list[str]:
+    """Return the clause: verb second in a statement, first or second in a question, last in a subordinate clause.
+
+    front: a subordinate clause that precedes the verb instead of the subject or an adverbial.
+    """
+    finite, closing = _german_verb(clause, order)
+    middle, tail = _german_middle(clause), _german_tail(clause)
+    subject = [*german_noun_phrase(clause.subject, "nominative"), *german_relative(clause.subject)]
+    if order == "infinitive":
+        return [*middle, *closing, *tail]
+    pronoun = _german_fronted_pronoun(clause)
+    if order == "subordinate":
+        return [*pronoun, *subject, *middle, *closing, *finite, *tail]
+    first = front or pronoun or _german_opening(clause)
+    if first or order == "question":
+        return [*first, *finite, *subject, *middle, *closing, *tail]
+    return [*subject, *finite, *middle, *closing, *tail]
+
+
+def _german_verb(clause: Clause, order: Order) -> tuple[list[str], list[str]]:
+    """Return the finite verb, and the end of the bracket: a separable prefix, a participle or an infinitive."""
+    verb, person, tense = clause.verb, person_of(clause.subject), clause.tense
+    if order == "infinitive":
+        return [], [verb.zu_infinitive]
+    if isinstance(tense, Modal):
+        return [tense.german[person]], [verb.infinitive]
+    if tense == "past":
+        if verb.german in GERMAN_PRETERITES:
+            return [GERMAN_PRETERITES[verb.german][person]], []
+        return [GERMAN_AUXILIARIES[verb.auxiliary][person]], [verb.participle]
+    if order == "subordinate":
+        return [verb.prefix + verb.german_present(person)], []
+    return [verb.german_present(person)], [verb.prefix] if verb.prefix else []
+
+
+def _german_middle(clause: Clause) -> list[str]:
+    """Return the words between the verbs.
+
+    Their order: pronouns, time, definite objects, "nicht" or "oft", indefinite objects, place, quality.
+    """
+    objects = [
+        (phrase, german_noun_phrase(phrase, case))
+        for phrase, case in zip(clause.objects, clause.verb.cases, strict=True)
+    ]
+    pronouns = [words for phrase, words in objects if isinstance(phrase, Pronoun)]
+    others = [(phrase, words) for phrase, words in objects if not isinstance(phrase, Pronoun)]
+    known = max((i + 1 for i, (phrase, _) in enumerate(others) if is_definite(phrase)), default=0)
+    words = [word for each in pronouns for word in each]
+    words += [clause.time.german] if clause.time and clause.opening != "time" else []
+    words += [word for _, each in others[:known] for word in each]
+    words += ["nicht"] if clause.negated else []
+    words += [clause.frequency.german] if clause.frequency else []
+    words += [word for _, each in others[known:] for word in each]
+    words += german_place(clause.place) if clause.place and clause.opening != "place" else []
+    if clause.quality:
+        words += [*(["sehr"] if clause.quality.very else []), clause.quality.adjective.german]
+    return words
+
+
+def _german_tail(clause: Clause) -> list[str]:
+    """Return the words after the bracket: a relative clause, a dass, ob or zu clause, a second predicate."""
+    words = german_relative(clause.objects[-1]) if clause.objects else []
+    if clause.complement:
+        order: Order = "infinitive" if clause.verb.complement == "to" else "subordinate"
+        link = {"that": ["dass"], "whether": ["ob"]}.get(clause.verb.complement, [])
+        words += [",", *link, *german_clause(clause.complement, order)]
+    if clause.second:
+        finite, closing = _german_verb(clause.second, "statement")
+        shared = clause.tense != "present"  # hat gesungen und getanzt; but: singt und tanzt
+        words += ["und", *([] if shared else finite), *_german_middle(clause.second), *closing]
+        words += _german_tail(clause.second)
+    return words
+
+
+def _german_fronted_pronoun(clause: Clause) -> list[str]:
+    if isinstance(clause.subject, Fronted):
+        return [clause.subject.pronoun.german["nominative"]]
+    for phrase, case in zip(clause.objects, clause.verb.cases, strict=True):
+        if isinstance(phrase, Fronted):
+            return [phrase.pronoun.german[case]]
+    return []
+
+
+def _german_opening(clause: Clause) -> list[str]:
+    if isinstance(clause.opening, Adverb):
+        return [clause.opening.german]
+    if clause.opening == "time" and clause.time:
+        return [clause.time.german]
+    return german_place(clause.place) if clause.opening == "place" and clause.place else []
