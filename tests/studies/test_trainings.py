@@ -322,10 +322,10 @@ def test_texts_are_checked_before_anything_runs(tmp_path: Path, texts: Texts) ->
     ("words", "said"),
     [
         (["--rows", "base", "h3"], "--rows h3: Table 3 has no such row; did you mean 'h32'?"),
-        (["--jobs", "0"], "--jobs 0: expected 1 or more"),
+        (["--jobs", "0"], "--jobs=0: expected 1 or more"),
         (["--seeds", "-1"], "train.seed=-1: expected 0 or more"),
-        (["--seeds", "2", "2"], "--seeds 2 2: a seed is there twice"),
-        (["--language", "German"], "language 'German' is no code"),
+        (["--seeds", "2", "2"], "--seeds 2 2: expected different seeds"),
+        (["--language", "German"], "language='German': expected a code"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(

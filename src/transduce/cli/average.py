@@ -4,18 +4,18 @@ from pathlib import Path
 
 
 def average(run: Path, *, last: int, out: Path, until: int | None = None) -> None:
-    """Make a model of the mean of a run's newest checkpoints.
+    """Average the weights of the newest checkpoints of a run, and write them as a new model.
 
     Parameters
     ----------
     run
         Folder of a training run.
     last
-        How many of its newest checkpoints.
+        Number of checkpoints to average, the newest first.
     out
         The new model folder.
     until
-        A step, after which checkpoints are left out.
+        Ignore checkpoints after this step.
 
     Examples
     --------

@@ -1,33 +1,37 @@
 """`transduce check`: report what a corpus holds and which lines look wrong."""
 
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
+
+from transduce.cli.options import Flag
 from transduce.cli.output import print_json
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
 
 
 def check(
-    *corpus: Path,
+    *corpus: Annotated[Path, Parameter(required=True)],
     valid: tuple[Path, Path] | None = None,
     tokenizer: Path | None = None,
     first: int = 5,
-    json: bool = False,
+    json: Flag = False,
 ) -> None:
-    """Look through a corpus before training on it: what it holds, and which lines look wrong. It changes nothing.
+    """Check a corpus before training: report what it holds and which lines look wrong.
 
-    The exit code is 2 if the text cannot be trained on, and 0 whatever else is found.
+    The command changes no file. The exit code is 2 if no model can be trained on the text, and 0 otherwise.
 
     Parameters
     ----------
     corpus
-        SRC TGT, or FILE, as for train.
+        SRC TGT, two line-aligned files. Or FILE, a table with both sides. The formats are those of `transduce train`.
     valid
-        Source and target text to judge by: are any of its lines in the corpus?
+        Source and target text for validation. Report which of its lines are also in the corpus.
     tokenizer
-        A model folder or a tokenizer.json: which characters does it split into bytes?
+        A model folder or a tokenizer.json. Report which characters this tokenizer splits into bytes.
     first
-        How many lines of each finding to name.
+        Number of lines to name for each finding.
     json
         Print one JSON object.
 
@@ -37,24 +41,24 @@ def check(
     transduce check train.en train.de --valid valid.en valid.de
     transduce check web.tsv.gz --tokenizer run/model --json
     """
-    from transduce.check import check as look
+    from transduce.check import check as check_corpus
     from transduce.check import show, verdict
     from transduce.data.tokenizer import Tokenizer
 
     if not 1 <= len(corpus) <= 2:
-        raise UserError(f"{len(corpus)} files given; expected SRC TGT, or one FILE that holds both sides")
+        raise UserError(f"{len(corpus)} files: expected SRC TGT, or one FILE that holds both sides")
     if first < 0:
-        raise UserError(f"--first {first}: expected 0 or more")
+        raise UserError(f"--first={first}: expected 0 or more")
     rules = None
     if tokenizer is not None:
         rules = Tokenizer.load(tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer)
-    both = Corpus(corpus[0], corpus[1] if len(corpus) > 1 else None)
-    checked = look(both, valid, tokenizer=rules, first=first)
+    files = Corpus(corpus[0], corpus[1] if len(corpus) > 1 else None)
+    result = check_corpus(files, valid, tokenizer=rules, first=first)
     if json:
-        print_json(checked)
+        print_json(result)
     else:
-        print(show(checked))
-    if not checked.trainable:
-        raise UserError(verdict(checked))
+        print(show(result))
+    if not result.trainable:
+        raise UserError(verdict(result))
     if not json:
-        print(verdict(checked))
+        print(verdict(result))

@@ -1,15 +1,15 @@
-"""`transduce demo`: train and try a model on generated text."""
+"""`transduce demo`: train a model on generated text and try it."""
 
 from pathlib import Path
 
 
 def demo(*, out: Path = Path("transduce-demo")) -> None:
-    """Train and try a model on an embedded English-German grammar; a few minutes on two cores.
+    """Train a small model on generated English and German text, and try it. A few minutes on two cores.
 
     Parameters
     ----------
     out
-        A folder that does not exist yet: corpus, run, report.json and a picture of attention go there.
+        New folder for the corpus, the run, report.json and a plot of the attention.
 
     Examples
     --------

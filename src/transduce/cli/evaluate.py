@@ -1,48 +1,42 @@
 """`transduce evaluate`: evaluate a model on a test set, or given translations."""
 
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
+
+from transduce.cli.options import Alpha, BeamSize, Flag, Language, Lookahead, Precision
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
 
 def evaluate(
-    *models: Path,
+    *models: Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")],
     ref: Path,
     src: Path | None = None,
     hyp: list[Path] | None = None,
-    language: str = "en",
+    language: Language = "en",
     tokenize: str = "13a",
-    beam_size: int | None = None,
-    alpha: float | None = None,
-    lookahead: int | None = None,
-    precision: str = "fp32",
-    json: bool = False,
+    beam_size: BeamSize = None,
+    alpha: Alpha = None,
+    lookahead: Lookahead = None,
+    precision: Precision = "fp32",
+    json: Flag = False,
 ) -> None:
-    """Judge a model on a test set, or given translations without a model. Two --hyp: is the difference significant?
+    """Evaluate a model on a test set, or evaluate given translations without a model.
+
+    With two --hyp files, the command also tests whether their difference is significant.
 
     Parameters
     ----------
-    models
-        Model folders; needs --src. Several are an ensemble.
     ref
         Reference translations.
     src
-        Source text, for a model.
+        Source text to translate with the model.
     hyp
-        Translations to judge instead of a model's; given twice, the second is compared with the first.
-    language
-        Language of the references, such as de: the rules of the Moses tokenizer.
+        Translations to evaluate instead of a model. A second --hyp is compared with the first.
     tokenize
-        sacreBLEU's tokenizer for the first figure: 13a, intl, char, zh, ja-mecab, ko-mecab or none.
-    beam_size
-        Default: the model's own setting.
-    alpha
-        Exponent of the length penalty; default: the model's own setting.
-    lookahead
-        Default: the model's own setting; see `transduce translate --help`.
-    precision
-        fp32, or bf16.
+        sacreBLEU's tokenizer for the first score: 13a, intl, char, zh, ja-mecab, ko-mecab or none.
     json
         Print one JSON object.
 
@@ -56,15 +50,15 @@ def evaluate(
     from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
 
     if bool(models) == bool(hyp):
-        raise UserError("give either a model and --src, or one or two --hyp files")
+        raise UserError("expected a model with --src, or one or two --hyp files")
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead)
     if hyp:
         if src is not None or options != DecodingOptions() or precision != "fp32":
-            of_a_model = "--src, --beam-size, --alpha, --lookahead and --precision"
-            raise UserError(f"{of_a_model} have no effect with --hyp; leave them out")
+            names = "--src, --beam-size, --alpha, --lookahead and --precision"
+            raise UserError(f"{names} have no effect with --hyp; leave them out")
         evaluation = evaluate_hypotheses(hyp, ref, language=language, tokenize=tokenize)
     elif src is None:
-        raise UserError("a model needs --src, the text to translate")
+        raise UserError("--src: expected the source text for the model; add --src FILE")
     else:
         from transduce.translate import load
 

@@ -8,7 +8,7 @@ from transduce.errors import UserError
 
 
 def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], precision: str = "fp32") -> None:
-    """Write a model for another program, and try there whether it computes the same.
+    """Write a model for another program, and check that this program computes the same outputs.
 
     Parameters
     ----------
@@ -17,9 +17,11 @@ def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], prec
     out
         The new folder.
     to
-        ctranslate2: translate then uses it without PyTorch. marian: MarianMTModel of Hugging Face's transformers.
+        ctranslate2: `transduce translate` then runs without PyTorch. marian: MarianMTModel of Hugging Face's
+        transformers.
     precision
-        Of the weights on disk, for CTranslate2: fp32, or int8, which is a quarter of the size and rounds.
+        Precision of the stored weights, for CTranslate2: fp32, or int8, which takes a quarter of the space and rounds
+        the weights.
 
     Examples
     --------
@@ -31,9 +33,9 @@ def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], prec
             raise UserError(f"--precision {precision} has no effect with --to marian; leave it out")
         from transduce.interop.marian import export_marian
 
-        found = export_marian(model, out)
+        summary = export_marian(model, out)
     else:
         from transduce.interop.ctranslate2_export import export_ctranslate2
 
-        found = export_ctranslate2(model, out, precision)
-    print(found, file=sys.stderr)
+        summary = export_ctranslate2(model, out, precision)
+    print(summary, file=sys.stderr)

@@ -1,16 +1,16 @@
-"""`transduce import`: read another program's model."""
+"""`transduce import`: convert another program's model."""
 
 from pathlib import Path
 from typing import Literal
 
 
 def import_(form: Literal["marian"], folder: Path, out: Path) -> None:
-    """Make a model folder of another program's model.
+    """Convert another program's model into a model folder.
 
     Parameters
     ----------
     form
-        marian: a Marian model in Hugging Face's form, as the public OPUS-MT models are.
+        marian: a Marian model in the format of Hugging Face, such as the public OPUS-MT models.
     folder
         The other program's folder, with config.json, model.safetensors, vocab.json, source.spm and target.spm.
     out

@@ -4,13 +4,11 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 our fault
 (disk, memory, I/O). Each command imports what it needs when it runs, so that help and completion never load torch.
 """
 
-import errno
 import os
 import sys
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
-from rich.console import Console
 
 from transduce.cli.average import average
 from transduce.cli.check import check
@@ -19,6 +17,7 @@ from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
 from transduce.cli.help import add_command
 from transduce.cli.import_ import import_
+from transduce.cli.messages import describe_os_error, describe_usage_error
 from transduce.cli.report import report
 from transduce.cli.score import score
 from transduce.cli.study import app as study
@@ -33,10 +32,9 @@ COMMANDS = (demo, check, train, report, evaluate, translate, score, average, exp
 app = App(
     name="transduce",
     version=__version__,
-    help="The Transformer of 'Attention Is All You Need': train, judge and use your own translation model.",
-    help_epilogue="First of all, try: transduce demo",
+    help="Train, evaluate and use the Transformer of 'Attention Is All You Need' for translation.",
+    help_epilogue="Start with:\n  transduce demo",
     help_format="plaintext",
-    error_console=Console(stderr=True),
     default_parameter=Parameter(negative=()),
     result_action="return_none",
 )
@@ -49,28 +47,28 @@ app.command(study)  # without a number: after those with one
 def main() -> None:
     """Run the command of sys.argv and exit."""
     try:
-        app(sys.argv[1:], exit_on_error=False)
+        app(sys.argv[1:], exit_on_error=False, print_error=False)
         sys.stdout.flush()
-    except CycloptsError:
-        sys.exit(2)
+    except CycloptsError as mistake:
+        _stop(describe_usage_error(mistake), 2)
     except UserError as mistake:
         _stop(f"{mistake}", 2)
-    except BrokenPipeError:  # the reader of our output has left; nothing is wrong
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         _drop_output()
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
     except ConnectionError as problem:
-        print(f"transduce: {_in_words(problem)}", file=sys.stderr, flush=True)
-        os._exit(3)  # at once: threads that wait for lost ranks hold up an orderly end, or abort it
+        print(f"transduce: {describe_os_error(problem)}", file=sys.stderr, flush=True)
+        os._exit(3)  # sys.exit would wait for threads that wait for lost ranks, or abort in them
     except OSError as problem:
         _drop_output()
-        _stop(_in_words(problem), 3)
+        _stop(describe_os_error(problem), 3)
     except (MemoryError, RuntimeError) as problem:
         if not is_out_of_memory(problem):
             raise
-        said = str(problem) if isinstance(problem, MemoryError) else ""
-        _stop(f"out of memory: {said or 'use a smaller model, or a machine with more memory'}", 3)
+        message = str(problem) if isinstance(problem, MemoryError) else ""
+        _stop(f"out of memory: {message or 'use a smaller model, or a machine with more memory'}", 3)
 
 
 def _stop(message: str, code: int) -> NoReturn:
@@ -78,22 +76,6 @@ def _stop(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-REMEDIES = {
-    errno.ENOSPC: "make room there, or give another place",
-    errno.EDQUOT: "make room there, or give another place",
-    errno.EACCES: "change its permissions, or give another place",
-    errno.EPERM: "change its permissions, or give another place",
-    errno.EROFS: "give a place that can be written to",
-}
-
-
-def _in_words(problem: OSError) -> str:
-    """Where, what and, if we know one, the remedy."""
-    where = f"{os.fsdecode(problem.filename)}: " if problem.filename is not None else ""
-    remedy = f"; {REMEDIES[problem.errno]}" if problem.errno in REMEDIES else ""
-    return f"{where}{problem.strerror or problem}{remedy}"
-
-
 def _drop_output() -> None:
-    """Let what could not be written go, or Python would try again at exit, and complain."""
+    """Discard the output that could not be written. Python would otherwise write it again at exit, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def report(run: Path) -> None:
-    """Show how a training goes: write RUN/report.html, one page with curves and figures, and print its path.
+    """Write RUN/report.html, a page with the curves and figures of a training, and print its path.
 
-    A training writes it too, at each evaluation; this does so at any time, also while it runs.
+    A training writes the page at each evaluation. This command writes it at any time, also during the training.
 
     Parameters
     ----------

@@ -1,41 +1,42 @@
 """`transduce score`: print the log-probability of given translations."""
 
+from itertools import islice
 from pathlib import Path
 
+from transduce.cli.options import Flag, Models, Precision
 from transduce.cli.output import print_json
 
+CHUNK_LINES = 1_000
 
-def score(*models: Path, src: Path, tgt: Path, precision: str = "fp32", json: bool = False) -> None:
-    """Print the log-probability of given translations, one number a line (natural logarithm, end of sentence included).
+
+def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", json: Flag = False) -> None:
+    """Print the log-probability of given translations, one number per line.
+
+    The logarithm is natural. The sum includes the end of the sentence.
 
     Parameters
     ----------
-    models
-        Model folders. Several are an ensemble.
     src
         Source text.
     tgt
         Translations to score, line by line.
-    precision
-        fp32, or bf16.
     json
-        One JSON object per line, with the tokens and the log-probability of each.
+        Print one JSON object per line, with the tokens and the log-probability of each token.
 
     Examples
     --------
     transduce score run/model --src input.en --tgt candidates.de
     transduce score run/model --src input.en --tgt candidates.de --json
     """
-    from itertools import islice
-
     from transduce.data.text import read_pairs
     from transduce.translate import load
 
-    model, pairs, done = load(*models, precision=precision), read_pairs(src, tgt), 0
-    while chunk := list(islice(pairs, 1_000)):
-        for scored in model.score([s for s, _ in chunk], [t for _, t in chunk], first_number=done):
+    model, pairs, number = load(*models, precision=precision), read_pairs(src, tgt), 0
+    while chunk := list(islice(pairs, CHUNK_LINES)):
+        sources, targets = [source for source, _ in chunk], [target for _, target in chunk]
+        for result in model.score(sources, targets, first_number=number):
             if json:
-                print_json(scored)
+                print_json(result)
             else:
-                print(f"{scored.log_prob:.6f}")
-        done += len(chunk)
+                print(f"{result.log_prob:.6f}")
+        number += len(chunk)

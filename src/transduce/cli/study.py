@@ -1,4 +1,4 @@
-"""`transduce study ...`: the arguments of the studies."""
+"""`transduce study`: the tables of the paper as experiments."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,18 +6,19 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from transduce.cli.help import add_command
+from transduce.cli.options import Jobs, Language
 from transduce.errors import UserError
 
 
 def table1(*, out: Path = Path("table1")) -> None:
-    """Table 1: time and memory of four kinds of layer, what waits in them, and how far apart they leave positions.
+    """Measure Table 1: time, memory, sequential steps and path length of four kinds of layer.
 
-    A few minutes on one core. It measures on the CPU.
+    A few minutes on one core. The measurements run on the CPU.
 
     Parameters
     ----------
     out
-        Folder of the study: results.json, report.md, report.html. A layer that is there is not measured again.
+        Folder of the study: results.json, report.md, report.html. Layers in results.json are not measured again.
 
     Examples
     --------
@@ -27,7 +28,7 @@ def table1(*, out: Path = Path("table1")) -> None:
     from transduce.studies.table1 import run_table1
 
     run_table1(out)
-    _tell(out)
+    _print_report(out)
 
 
 def table2(
@@ -36,27 +37,23 @@ def table2(
     valid: tuple[Path, Path],
     test: tuple[Path, Path],
     out: Path,
-    language: str = "en",
-    jobs: int | None = None,
+    language: Language = "en",
+    jobs: Jobs = None,
 ) -> None:
-    r"""Table 2: train the Transformer, an LSTM and a convolutional model; judge them at equal time and equal FLOPs.
+    r"""Run Table 2: train the Transformer, an LSTM and a convolutional model; compare at equal time and equal FLOPs.
 
-    The same command goes on with a study that was interrupted.
+    The same command resumes an interrupted study.
 
     Parameters
     ----------
     train
-        Source and target text to learn from.
+        Source and target text for training.
     valid
-        Source and target text to judge by while training.
+        Source and target text for the validation during training.
     test
-        Source and target text that the systems are judged by, once.
+        Source and target text for the comparison. It is used once, at the end.
     out
         Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
-    language
-        Language of the target text, such as de: the rules of the Moses tokenizer.
-    jobs
-        How many systems train side by side; default: one on each GPU, or one on a machine without.
 
     Examples
     --------
@@ -67,10 +64,9 @@ def table2(
     from transduce.studies.table2 import run_table2
     from transduce.studies.trainings import Texts
 
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs {jobs}: expected 1 or more")
+    _check_jobs(jobs)
     run_table2(Texts(train, valid, test, language), out, jobs=jobs)
-    _tell(out)
+    _print_report(out)
 
 
 def table3(
@@ -79,36 +75,34 @@ def table3(
     valid: tuple[Path, Path],
     out: Path,
     test: tuple[Path, Path] | None = None,
-    language: str = "en",
+    language: Language = "en",
     scale: Literal["small", "paper"] = "small",
-    rows: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
-    seeds: Annotated[list[int] | None, Parameter(consume_multiple=True)] = None,
-    jobs: int | None = None,
+    rows: Annotated[list[str] | None, Parameter(consume_multiple=True, show_default="all rows")] = None,
+    seeds: Annotated[
+        list[int] | None, Parameter(consume_multiple=True, show_default="1, and 1 2 3 for base, n2 and dropout0")
+    ] = None,
+    jobs: Jobs = None,
 ) -> None:
-    r"""Table 3: train and judge every variation on the base model.
+    r"""Run Table 3: train and evaluate every variation on the base model.
 
-    The same command goes on with a study that was interrupted; a row that is in OUT/results.json is not run again.
+    The same command resumes an interrupted study. Rows in OUT/results.json are not trained again.
 
     Parameters
     ----------
     train
-        Source and target text to learn from.
+        Source and target text for training.
     valid
-        Source and target text that the rows are judged by.
+        Source and target text that the rows are evaluated on.
     out
         Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
     test
-        Source and target text to judge by as well.
-    language
-        Language of the target text, such as de: the rules of the Moses tokenizer.
+        Source and target text for a second evaluation.
     scale
-        small: a quarter of the widths and half of the layers, for a small corpus and a CPU; or paper.
+        small: a quarter of the widths and half of the layers, for a small corpus and a CPU. paper: the paper's sizes.
     rows
-        Which rows, such as base h1 n2; default: all.
+        Rows to train, such as base h1 n2.
     seeds
-        Of each row; default: 1, and 1 2 3 for base, n2 and dropout0.
-    jobs
-        How many rows train side by side; default: one on each GPU, or one on a machine without.
+        Seeds of each row.
 
     Examples
     --------
@@ -122,20 +116,26 @@ def table3(
     from transduce.studies.trainings import Texts
 
     if seeds is not None and len({*seeds}) < len(seeds):
-        raise UserError(f"--seeds {' '.join(map(str, seeds))}: a seed is there twice")
-    if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs {jobs}: expected 1 or more")
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
+    _check_jobs(jobs)
     run_table3(Texts(train, valid, test, language), out, scale=scale, rows=rows, seeds=seeds, jobs=jobs)
-    _tell(out)
+    _print_report(out)
 
 
-def _tell(out: Path) -> None:
-    """Where to look."""
+def _check_jobs(jobs: int | None) -> None:
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs={jobs}: expected 1 or more")
+
+
+def _print_report(out: Path) -> None:
+    """Print the path of the study's page."""
     print(out / "report.html")
 
 
 app = App(
-    name="study", help="The tables of the paper as experiments: run them, go on with them, and read what came of it."
+    name="study",
+    help="Run the tables of the paper as experiments, and write a report of the results.",
+    help_epilogue="Examples:\n  transduce study table1\n  transduce study table1 --help",
 )
 for _order, _command in enumerate((table1, table2, table3)):
     add_command(app, _command, _order)

@@ -6,62 +6,95 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
 
+from transduce.cli.options import Flag
 from transduce.data.corpora import Corpus, parse
 
 
 def _corpora(kind: Any, tokens: Sequence[Token]) -> list[Corpus]:
-    """What each --train is followed by: SRC TGT [WEIGHT], or FILE [WEIGHT]."""
-    given: list[list[str]] = []
+    """Return a corpus for each --train. Its words are SRC TGT [WEIGHT], or FILE [WEIGHT]."""
+    groups: list[list[str]] = []
     for token in tokens:
-        if token.index == 0:  # the first one after another --train
-            given.append([])
-        given[-1].append(token.value)
-    return [parse(words) for words in given]
+        if token.index == 0:  # the first word after a --train
+            groups.append([])
+        groups[-1].append(token.value)
+    return [parse(words) for words in groups]
+
+
+Recipe = Annotated[
+    str,
+    Parameter(
+        help="Name of a recipe, such as small or vaswani2017-base, or FILE.py:FUNCTION. `transduce recipes` lists the "
+        "names."
+    ),
+]
+Corpora = Annotated[
+    list[Corpus],
+    Parameter(
+        converter=_corpora,
+        consume_multiple=True,
+        accepts_keys=False,
+        help="SRC TGT [WEIGHT]: two files in UTF-8 with one sentence per line; each line of TGT translates the same "
+        "line of SRC. Or FILE [WEIGHT]: one table with both sides, tab-separated or parquet. Text files may be "
+        "compressed as gz, xz or zst. WEIGHT 2 takes each pair twice per epoch, 0.5 takes it every second epoch. "
+        "May be repeated.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--set",
+        help="Override a setting of the recipe: section.key=value. `transduce recipes NAME` lists the settings. May be "
+        "repeated.",
+    ),
+]
+AllowChange = Annotated[
+    list[str] | None,
+    Parameter(
+        help="With --resume, a setting that may differ from the run in OUT: train.max_steps, train.accumulate, "
+        "train.log_every_steps, train.keep_checkpoints or train.patience. May be repeated."
+    ),
+]
+Shard = Annotated[
+    Flag,
+    Parameter(
+        help="With torchrun, split the model and the optimizer state over the processes, for models that do not fit on "
+        "one device."
+    ),
+]
+RankTimeout = Annotated[
+    float | None,
+    Parameter(help="With torchrun, seconds until a silent rank counts as lost.", show_default="120"),
+]
 
 
 def train(
     *,
-    recipe: str,
-    train: Annotated[list[Corpus], Parameter(converter=_corpora, consume_multiple=True, accepts_keys=False)],
+    recipe: Recipe,
+    train: Corpora,
     valid: tuple[Path, Path],
     out: Path,
-    settings: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    settings: Settings = None,
     start_from: Annotated[Path | None, Parameter(name="--from")] = None,
-    resume: bool = False,
-    allow_change: list[str] | None = None,
-    tensorboard: bool = False,
-    shard: bool = False,
-    rank_timeout: float | None = None,
+    resume: Flag = False,
+    allow_change: AllowChange = None,
+    tensorboard: Flag = False,
+    shard: Shard = False,
+    rank_timeout: RankTimeout = None,
 ) -> None:
-    r"""Train a model on two line-aligned text files. The model to use is then in OUT/model.
+    r"""Train a model on source text and its translation. The trained model is in OUT/model.
 
     Parameters
     ----------
-    recipe
-        A name, such as small or vaswani2017-base (a wrong one lists them all), or FILE.py:FUNCTION.
-    train
-        SRC TGT [WEIGHT]: source and target text to learn from, UTF-8, one sentence per line, line by line translations
-        of each other. Or FILE [WEIGHT], with both sides in tab-separated columns or parquet. May be repeated; a weight
-        of 2 takes each pair twice an epoch, 0.5 each in every other. gz, xz and zst files are read as they are.
     valid
-        Source and target text to judge by while training.
+        Source and target text for the validation during training.
     out
         Folder of the run: configuration, tokenizer, checkpoints, log.jsonl, model.
-    settings
-        Overrides a setting: section.key=value. May be repeated.
     start_from
-        A model folder to go on from, on other data: its weights, tokenizer and architecture are kept.
+        A model folder to fine-tune. The new model keeps its tokenizer and architecture.
     resume
-        Go on with the run in OUT from its newest checkpoint.
-    allow_change
-        With --resume, a setting in which the run may differ from what it was begun with: train.max_steps,
-        train.accumulate, train.log_every_steps, train.keep_checkpoints or train.patience. May be repeated.
+        Resume the run in OUT from its newest checkpoint.
     tensorboard
-        Write TensorBoard events to OUT/tensorboard as well.
-    shard
-        With torchrun: let each process keep only a part of the model and its optimizer, for what does not fit on one.
-    rank_timeout
-        Under torchrun, the seconds for which a rank waits for the others before it takes them for lost. Default: 120.
+        Also write TensorBoard events to OUT/tensorboard.
 
     Examples
     --------

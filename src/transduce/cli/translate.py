@@ -1,65 +1,61 @@
 """`transduce translate`: translate lines."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
+
+from transduce.cli.options import Alpha, BeamSize, Flag, Lookahead, Models
 from transduce.errors import UserError
+
+Input = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
+Output = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
+NBest = Annotated[int, Parameter(help="Number of outputs for each line. More than one needs --json.")]
+Temperature = Annotated[float | None, Parameter(help="Sample at this temperature instead of searching.")]
+TopK = Annotated[int | None, Parameter(help="Sample from the K most likely tokens.")]
+TopP = Annotated[float | None, Parameter(help="Sample from the smallest set of tokens with this total probability.")]
+Seed = Annotated[int | None, Parameter(help="Seed of the sampling. Equal seeds give equal samples.", show_default="1")]
+SplitLines = Annotated[
+    Literal["long", "sentences"],
+    Parameter(
+        help="Lines to translate sentence by sentence. long: lines of data.max_tokens tokens or more. sentences: all "
+        "lines, for a model that was trained on single sentences."
+    ),
+]
+AnyPrecision = Annotated[
+    str | None,
+    Parameter(
+        help="fp32, bf16, int8 (only on CPUs), or auto: the fastest on this machine. The choice is printed to stderr.",
+        show_default="fp32, or the stored precision of an exported model",
+    ),
+]
+Engine = Annotated[
+    Literal["torch", "ctranslate2"] | None,
+    Parameter(help="ctranslate2 is for models that were exported to it.", show_default="the engine of the folder"),
+]
+Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
 
 
 def translate(
-    *models: Path,
-    input: Path | None = None,
-    output: Path | None = None,
-    beam_size: int | None = None,
-    alpha: float | None = None,
-    lookahead: int | None = None,
-    n_best: int = 1,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
-    split: Literal["long", "sentences"] = "long",
-    precision: str | None = None,
-    engine: Literal["torch", "ctranslate2"] | None = None,
-    json: bool = False,
+    *models: Models,
+    input: Input = None,
+    output: Output = None,
+    beam_size: BeamSize = None,
+    alpha: Alpha = None,
+    lookahead: Lookahead = None,
+    n_best: NBest = 1,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    split: SplitLines = "long",
+    precision: AnyPrecision = None,
+    engine: Engine = None,
+    json: Json = False,
 ) -> None:
-    """Translate lines: one line in, one line out, in the same order, answered as they come. Blank lines stay blank.
+    """Translate lines: one output line for each input line, in the same order.
 
-    Parameters
-    ----------
-    models
-        Model folders, such as run/model. Several are an ensemble.
-    input
-        File to read; default: standard input.
-    output
-        File to write; default: standard output.
-    beam_size
-        Hypotheses kept by the search; default: the model's own setting. 1 is greedy search.
-    alpha
-        Exponent of the length penalty; default: the model's own setting.
-    lookahead
-        The beam search ends when no output could be better that is at most so many tokens longer than those at hand.
-        Default: the model's own setting, usually no limit, which is exact and slower, as is 10000. Not for CTranslate2.
-    n_best
-        Outputs for each line; more than one needs --json.
-    temperature
-        Sample instead of searching, at this temperature.
-    top_k
-        Sample from the K likeliest tokens.
-    top_p
-        Sample from the fewest tokens that have this probability together.
-    seed
-        Of sampling; the same seed draws the same. Default: 1.
-    split
-        Which lines are translated sentence by sentence: long, those of data.max_tokens tokens or more; or sentences,
-        all, for a model of single sentences and lines that hold several. Default: long.
-    precision
-        fp32; bf16; int8, on CPUs; or auto, what this machine does fastest, which is then told. Default: fp32, or that
-        of an exported model's weights.
-    engine
-        torch, or ctranslate2 for a model exported to it. Default: what the folder is for.
-    json
-        One JSON object per line, with scores, tokens and alternatives.
+    Each line is answered as soon as it arrives. Blank lines stay blank.
 
     Examples
     --------

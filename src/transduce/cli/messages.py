@@ -1,0 +1,69 @@
+"""Errors -> messages of one line, which end with a remedy where one is known."""
+
+import errno
+import os
+from typing import Literal, get_args, get_origin
+
+from cyclopts import (
+    App,
+    Argument,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    RepeatArgumentError,
+    Token,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
+
+from transduce.errors import nearest
+
+REMEDIES = {
+    errno.ENOSPC: "make room there, or give another place",
+    errno.EDQUOT: "make room there, or give another place",
+    errno.EACCES: "change its permissions, or give another place",
+    errno.EPERM: "change its permissions, or give another place",
+    errno.EROFS: "give a place that can be written to",
+}
+
+
+def describe_os_error(problem: OSError) -> str:
+    """Return the file, the error of the operating system and, if known, the remedy."""
+    file = f"{os.fsdecode(problem.filename)}: " if problem.filename is not None else ""
+    remedy = f"; {REMEDIES[problem.errno]}" if problem.errno in REMEDIES else ""
+    return f"{file}{problem.strerror or problem}{remedy}"
+
+
+def describe_usage_error(problem: CycloptsError) -> str:
+    """Return what the command line expected, then the name that was probably meant, or the help to read."""
+    message = _expectation(problem)
+    command = " ".join(["transduce", *(problem.command_chain or ()), "--help"])
+    return message if message.endswith("?") else f"{message}; see `{command}`"
+
+
+def _expectation(problem: CycloptsError) -> str:
+    match problem:
+        case UnknownOptionError(token=token, argument_collection=arguments):
+            option = token.keyword or token.value
+            return f"{option}: unknown option{nearest(option, [name for a in arguments for name in a.names])}"
+        case UnknownCommandError(unused_tokens=[name, *_], app=App() as app):
+            return f"{name}: unknown command{nearest(name, [known for known in app if known[0] != '-'])}"
+        case UnusedCliTokensError(unused_tokens=[word, *_]):
+            return f"{word}: expected no further argument; leave it out"
+        case RepeatArgumentError(token=token):
+            return f"{token.keyword}: expected once; leave out the others"
+        case MissingArgumentError(argument=Argument() as argument):
+            count, _ = argument.token_count()
+            return f"{argument.name}: expected {f'{count} values' if count > 1 else 'a value'}"
+        case CoercionError(msg=None, token=Token() as token, argument=Argument() as argument):
+            name = token.keyword or argument.name
+            return f"{name}={token.value}: expected {_name_of_type(problem.target_type)}"
+    problem.verbose = False
+    return str(problem).rstrip(".")
+
+
+def _name_of_type(kind: object) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    return {int: "an integer", float: "a number"}.get(kind, f"a value of type {getattr(kind, '__name__', kind)}")

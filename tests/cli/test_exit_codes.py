@@ -1,0 +1,100 @@
+"""Exit codes, and messages instead of tracebacks."""
+
+import errno
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.command_line import assert_mistake
+from support.toy_task import ROOT, Finished, Toy, needs_dev_full, run_transduce, write_lines, write_pairs
+
+import transduce
+
+
+def test_python_m_transduce_and_wrong_commands() -> None:
+    assert run_transduce("--version").out.decode().strip() == transduce.__version__
+    wrong = run_transduce("trian")
+    assert wrong.code == 2 and "train" in wrong.err and "Traceback" not in wrong.err and wrong.out == b""
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[object]:
+    train, valid = (write_pairs(tmp_path, name, ["a b", "c"]) for name in ("train", "valid"))
+    return ["--train", *train, "--valid", *valid]
+
+
+def test_what_is_missing_or_unknown(cli: Callable[..., Finished], texts: list[object], tmp_path: Path) -> None:
+    out = ["--out", tmp_path / "run"]
+    assert_mistake(cli("train", "--recipe", "small", *texts), "--out")
+    assert_mistake(cli("train", "--recipe", "small", *texts, *out, "--steps", 3), "--steps")
+    assert_mistake(cli("train", "--recipe", "smal", *texts, *out), "did you mean 'small'?", "vaswani2017-base")
+    assert_mistake(cli("train", "--recipe", tmp_path / "no.py:f", *texts, *out), "no.py does not exist")
+    assert_mistake(cli("translate", tmp_path / "none"), "no such folder")
+    assert_mistake(cli("average", tmp_path, "--last", 3, "--out", tmp_path / "m"), "holds no checkpoints")
+    assert_mistake(cli("average", tmp_path, "--last", "three", "--out", tmp_path / "m"), "three")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_model_is_refused_by_every_command(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+    shutil.copytree(toy.model, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}", encoding="utf-8")
+    text = write_lines(tmp_path / "text", ["a"])
+    texts = ["--train", text, text, "--valid", text, text, "--out", tmp_path / "run"]
+    for arguments in (
+        ["translate", tmp_path / "model", "--input", text],
+        ["score", tmp_path / "model", "--src", text, "--tgt", text],
+        ["evaluate", tmp_path / "model", "--src", text, "--ref", text],
+        ["train", "--recipe", "demo", *texts, "--from", tmp_path / "model"],
+    ):
+        assert_mistake(cli(*arguments), "tokenizer.json has 2 bytes, expected", "use another copy")
+
+
+@needs_dev_full
+def test_a_full_disk_and_a_closed_pipe(toy: Toy, tmp_path: Path) -> None:
+    """3 and one line for the machine's fault, 0 and silence when the reader has had enough; never a traceback."""
+    text = write_lines(tmp_path / "text", ["a b c"] * 4_000)
+    ask = f"{sys.executable} -m transduce evaluate --hyp {text} --ref {text}"
+    for command, code, message in (
+        (f"{ask} > /dev/full", 3, "transduce: No space left on device; make room there, or give another place\n"),
+        (f"{ask} | true; exit ${{PIPESTATUS[0]}}", 0, ""),
+    ):
+        environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+        assert (done.returncode, done.stderr) == (code, message)
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "message"),
+    [
+        (MemoryError(), 3, "out of memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."), 3, "out of memory"),
+        (OSError(errno.ENOSPC, "No space left", "run/x"), 3, "transduce: run/x: No space left; make room there, or"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), 3, "x: Permission denied; change its permissions"),
+        (OSError(errno.EIO, "Input/output error", b"x"), 3, "transduce: x: Input/output error\n"),
+        (OSError("without a number"), 3, "transduce: without a number\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_the_machine_does_wrong(
+    problem: BaseException, code: int, message: str, cli: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transduce.cli.main._drop_output", lambda: None)  # or this process would lose its own
+
+    def fail(*arguments: object, **more: object) -> None:
+        raise problem
+
+    monkeypatch.setattr("transduce.storage.run_folder.average_run", fail)
+    done = cli("average", "run", "--last", 1, "--out", "m")
+    assert done.code == code and message in done.err and "Traceback" not in done.err
+
+
+def test_our_own_faults_are_not_hidden(cli: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("transduce.storage.run_folder.average_run", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli("average", "run", "--last", 1, "--out", "m")

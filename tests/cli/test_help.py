@@ -1,0 +1,73 @@
+"""The help of every command: order, wrapping, examples, and no slow imports."""
+
+import io
+import re
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+from support.command_line import heavy_imports
+from support.toy_task import Finished
+
+import transduce
+from transduce.cli.main import app
+
+COMMANDS = "demo check train report evaluate translate score average export import study".split()
+STUDIES = ["study table1", "study table2", "study table3"]
+
+
+def help_of(command: str, columns: int = 80) -> str:
+    """Return the help of `command` on a terminal with that many columns."""
+    output = io.StringIO()
+    app.help_print(command.split(), console=Console(width=columns, file=output))
+    return output.getvalue()
+
+
+def test_commands_are_listed_in_the_order_of_use() -> None:
+    assert re.findall(r"^│ ([a-z]+) ", help_of(""), re.MULTILINE) == COMMANDS
+    assert [f"study {name}" for name in re.findall(r"^│ (table\d) ", help_of("study"), re.MULTILINE)] == STUDIES
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *STUDIES])
+def test_help_ends_with_examples(command: str) -> None:
+    text = help_of(command)
+    examples = text[text.index("Examples:") :].splitlines()[1:]
+    assert examples and all(len(line) < 80 for line in examples)  # the terminal breaks none of them
+    for before, line in zip(["", *examples], examples, strict=False):
+        begins = ("      --",) if before.endswith("\\") else (f"  transduce {command} ", "  echo ")
+        assert f"{line} ".startswith(begins)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("command", ["", *COMMANDS, *STUDIES])
+def test_only_the_width_breaks_the_lines_of_help(command: str, columns: int) -> None:
+    """Each line of a paragraph is full: the first word of the next line would not fit on it."""
+    text = help_of(command, columns)
+    usage, *sections = re.split(r"\n(?=╭)", text.partition("\nExamples:\n")[0].partition("\nStart with:\n")[0])
+    for paragraph in usage.split("\n\n"):
+        assert_filled(paragraph.splitlines(), columns)
+    for section in sections:
+        rows = [line[2:-2] for line in section.splitlines() if line.startswith("│")]
+        indentation = min((len(row) - len(row.lstrip()) for row in rows if row.startswith("     ")), default=0)
+        if not indentation:  # every text of this section fits on one line
+            continue
+        cell: list[str] = []
+        for row in rows:
+            if row[:indentation].strip():
+                assert_filled(cell, columns - 4 - indentation)
+                cell = []
+            cell.append(row[indentation:])
+        assert_filled(cell, columns - 4 - indentation)
+
+
+def assert_filled(lines: list[str], width: int) -> None:
+    for line, following in zip(lines, lines[1:], strict=False):
+        assert len(line.rstrip()) <= width
+        assert len(line.rstrip()) + 1 + len(following.split()[0]) > width, (line, following)
+
+
+def test_help_and_version_do_not_load_slow_packages(cli: Callable[..., Finished]) -> None:
+    assert cli("--version").out.decode().strip() == transduce.__version__
+    assert cli("train", "--help").out.decode().startswith("Usage: transduce train --recipe ")
+    calls = [f"app([*{command.split()}, '--help'])" for command in ["", *COMMANDS, *STUDIES]]
+    assert heavy_imports("\n".join(["from transduce.cli.main import app", "app(['--version'])", *calls])) == []

@@ -1,0 +1,24 @@
+"""`transduce score`: log-probabilities of given translations."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.command_line import assert_mistake
+from support.toy_task import Finished, Toy, write_lines
+
+
+def test_scores(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+    src, tgt = write_lines(tmp_path / "src", ["a b", "c é"] * 600), write_lines(tmp_path / "tgt", ["b a", "x"] * 600)
+    numbers = [float(line) for line in cli("score", toy.model, "--src", src, "--tgt", tgt).out.split()]
+    assert len(numbers) == 1_200
+    assert numbers[0] > -0.5 > numbers[1]
+    done = cli("score", toy.model, "--src", src, "--tgt", tgt, "--json")
+    objects = [json.loads(line) for line in done.out.splitlines()]
+    assert [scored["log_prob"] for scored in objects] == pytest.approx(numbers, abs=1e-5)
+    assert objects[0]["pieces"][-1] == "</s>"
+    assert len(objects[0]["pieces"]) == len(objects[0]["token_log_probs"])
+    long = write_lines(tmp_path / "long", ["a"] * 1_100 + ["a " * 9_000])
+    assert "line 1101 has" in cli("score", toy.model, "--src", long, "--tgt", long).err
+    assert_mistake(cli("score", toy.model, "--src", src, "--tgt", toy.valid[0]), "must match line by line")

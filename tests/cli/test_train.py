@@ -1,0 +1,101 @@
+"""`transduce train`: mistakes in its arguments, settings and text."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.command_line import assert_mistake, assert_problems
+from support.toy_task import Finished, Toy, write_lines, write_pairs
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[object]:
+    train, valid = (write_pairs(tmp_path, name, ["a b", "c"]) for name in ("train", "valid"))
+    return ["--train", *train, "--valid", *valid]
+
+
+def everything(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+def test_all_problems_of_the_settings_come_at_once(
+    cli: Callable[..., Finished], texts: list[object], tmp_path: Path
+) -> None:
+    wrong = ["train.warmup=100", "model.n_layers=six", "model.dropout", "data.vocab_sise=1", "train.max_steps=0"]
+    settings = [word for setting in wrong for word in ("--set", setting)]
+    assert_problems(
+        cli("train", "--recipe", "small", *texts, "--out", tmp_path / "run", *settings),
+        "did you mean 'train.warmup_steps'?",
+        "model.n_layers=six: expected an integer",
+        "model.dropout: expected section.key=value",
+        "did you mean 'data.vocab_size'?",
+        "train.max_steps=0: expected at least 1",
+    )
+
+
+def test_all_that_is_wrong_with_a_training_comes_at_once_and_nothing_is_made(
+    cli: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe, its settings, those that --from ignores, missing text, a folder that is no run, a missing package."""
+    monkeypatch.setattr("transduce.storage.run_log.find_spec", lambda name: None)
+    (tmp_path / "out" / "data").mkdir(parents=True)
+    valid = write_lines(tmp_path / "valid.en", ["a"]), tmp_path / "valid.de"
+    before = everything(tmp_path)
+    ask = ["train", "--train", tmp_path / "no.en", tmp_path / "no.de", "--valid", *valid, "--out", tmp_path / "out"]
+    parent = ["--from", tmp_path / "no model"]
+    settings = ["--set", "train.warmup=9", "--set", "model.d_ff=64", "--set", "train.seed=-1"]
+    common = (
+        "did you mean 'train.warmup_steps'?",
+        "train.seed=-1: expected 0 or more",
+        "--set model.d_ff=64 has no effect with --from",
+        "no.en",
+        "no.de",
+        "valid.de is no file; expected a text file",
+        "no model: no such folder; expected a model folder",
+        "data exists, but",
+        "pip install 'transduce[log]'",
+    )
+    assert_problems(cli(*ask, "--recipe", "small", *parent, *settings, "--tensorboard"), *common)
+    unknown = "no recipe is called 'smal'; did you mean 'small'? There are demo, small,"
+    assert_problems(cli(*ask, "--recipe", "smal", *parent, *settings, "--tensorboard"), unknown, *common)
+    assert everything(tmp_path) == before
+
+
+def test_an_unknown_recipe_is_not_blamed_for_what_another_would_lack(
+    cli: Callable[..., Finished], texts: list[object], tmp_path: Path
+) -> None:
+    """train.use=ema needs train.ema_decay, which the recipe that was meant may have."""
+    done = cli("train", "--recipe", "smal", *texts, "--out", tmp_path / "run", "--set", "train.use=ema")
+    assert_mistake(done, "no recipe is called 'smal'")
+    assert "ema" not in done.err
+
+
+def test_where_no_run_may_be(cli: Callable[..., Finished], texts: list[object], toy: Toy, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "file", ["a"])
+    for out, message in (
+        (file, f"{file} is a file; --out {file} expects a folder"),
+        (file / "a" / "run", f"{file} is a file; --out {file / 'a' / 'run'} expects a folder"),
+        (toy.model, "is a model; give another --out"),
+        (toy.run, "holds a run already; add --resume"),
+    ):
+        before = everything(toy.folder), everything(tmp_path)
+        assert_mistake(cli("train", "--recipe", "small", *texts, "--out", out), message)
+        assert (everything(toy.folder), everything(tmp_path)) == before
+
+
+def test_mistakes_in_text(cli: Callable[..., Finished], tmp_path: Path) -> None:
+    good, longer = write_lines(tmp_path / "good", ["a", "b"]), write_lines(tmp_path / "longer", ["a", "b", "c"])
+    empty, bad = write_lines(tmp_path / "empty", []), tmp_path / "bad"
+    bad.write_bytes(b"a\nb \xe9\n")
+    ask = ["--recipe", "demo", "--out", tmp_path / "run"]
+    for train, valid, messages in (
+        ((good, longer), (good, good), ("good has 2 lines but", "longer has 3", "must match line by line")),
+        ((good, bad), (good, good), ("bad:2 is not valid UTF-8", "iconv")),
+        ((empty, empty), (good, good), ("are empty",)),
+        ((good, good), (longer, good), ("longer has 3 lines but",)),
+        ((good, good), (bad, good), ("bad:2 is not valid UTF-8",)),
+        ((good, good), (empty, empty), ("are empty",)),
+        ((good, tmp_path), (tmp_path / "none", good), (f"{tmp_path} is no file", "none is no file")),
+    ):
+        assert_mistake(cli("train", *ask, "--train", *train, "--valid", *valid), *messages)
+    assert not (tmp_path / "run" / "checkpoints").exists()

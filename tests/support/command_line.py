@@ -1,0 +1,34 @@
+"""Checks on how a command ended, and on what a program imports."""
+
+import json
+import subprocess
+import sys
+
+from support.toy_task import ROOT, Finished
+
+
+def assert_mistake(finished: Finished, *messages: str) -> None:
+    """Check for exit code 2, an empty standard output, and each of `messages` on standard error."""
+    assert (finished.code, finished.out) == (2, b""), finished
+    assert "Traceback" not in finished.err
+    for message in messages:
+        assert message in finished.err, finished.err
+
+
+def assert_problems(finished: Finished, *messages: str) -> None:
+    """Check that standard error lists one problem for each of `messages`, in their order, and no other."""
+    assert_mistake(finished)
+    heading, *lines = finished.err.splitlines()
+    assert heading == f"transduce: {len(messages)} problems:"
+    assert len(lines) == len(messages), lines
+    for line, message in zip(lines, messages, strict=True):
+        assert message in line
+
+
+def heavy_imports(code: str) -> list[str]:
+    """Return the slow packages that are loaded after a new Python process ran `code`."""
+    report = "import sys; print([n for n in ('torch', 'numpy', 'tokenizers', 'sacrebleu') if n in sys.modules])"
+    command = [sys.executable, "-c", f"{code}\n{report}"]
+    process = subprocess.run(command, capture_output=True, env={"PYTHONPATH": str(ROOT / "src")}, text=True)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1].replace("'", '"'))
