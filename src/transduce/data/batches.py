@@ -177,7 +177,7 @@ def collate(src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | No
 # Source rows, target rows (ids without BOS and EOS) and the numbers of the pairs -> the batch of a task, such as Batch.
 Collate = Callable[[list[np.ndarray], list[np.ndarray], np.ndarray], Any]
 
-GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log.md); batches leave room for it
+GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log); batches leave room for it
 
 
 class Batches:

@@ -42,7 +42,7 @@ def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mas
     return weights @ values
 
 
-LONG = 256  # keys from which the fused kernel is used on a CPU (benchmarks/attention.py, docs/log.md)
+LONG = 256  # keys from which the fused kernel is used on a CPU (benchmarks/attention.py, docs/log)
 
 
 def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:

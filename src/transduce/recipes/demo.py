@@ -7,7 +7,7 @@ def demo() -> Config:
     """A tiny Transformer for the embedded English-German grammar: about three minutes on two CPU cores.
 
     The vocabulary holds every word of the grammar whole. The learning rate peaks at 4.4e-3 after 400 steps, high for
-    the paper but right for a model this small; docs/log.md has what was tried.
+    the paper but right for a model this small; docs/log has what was tried.
     """
     return Config(
         model=ModelConfig(vocab_size=None, d_model=128, n_layers=2, n_heads=4, d_ff=512, dropout=0.1),

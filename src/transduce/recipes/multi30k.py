@@ -11,13 +11,13 @@ def tiny() -> Config:
     They fix: 4 + 4 layers, d_model 128, d_ff 256, 4 heads, dropout 0.3, joint BPE, warm-up of 2,000 steps to a learning
     rate of 5e-3, 8,000 steps of 8,192 tokens, the mean of the last 10 checkpoints, beam 5.
     We chose, for two CPU cores: pre-norm and batches of a quarter of that size, which reach the same loss in a quarter
-    of the epochs (docs/log.md), a learning rate of 3.5e-3 after 1,000 steps, 6,000 pieces, bf16, and outputs ranked by
+    of the epochs (docs/log), a learning rate of 3.5e-3 after 1,000 steps, 6,000 pieces, bf16, and outputs ranked by
     their mean log-probability per token, since the paper's penalty leaves them too short here.
 
         transduce train --recipe multi30k-tiny --train TOK/train.lc.norm.tok.en TOK/train.lc.norm.tok.de
             --valid TOK/valid.lc.norm.tok.en TOK/valid.lc.norm.tok.de --out run
 
-    Time and figures: README and docs/log.md.
+    Time and figures: docs/results.md and docs/log.
     """
     return Config(
         model=ModelConfig(vocab_size=None, d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3, norm="pre"),

@@ -3,7 +3,7 @@
 The rivals stand in the places of GNMT and ConvS2S; they are not those systems, which nobody could train on one core.
 What all have in common is `_common`: tokens, batches, dropout, label smoothing, Adam, warm-up, mean of checkpoints,
 search. Each has sizes that make 2.1 M parameters and the learning rate that served it best on the validation text
-(docs/log.md). Steps are such that each takes about as long on one core; `transduce study table2` compares them where
+(docs/log). Steps are such that each takes about as long on one core; `transduce study table2` compares them where
 they have had the same time, and where they have had the same FLOPs.
 """
 

@@ -10,7 +10,7 @@ A row is named by what differs from base in the paper, whatever the scale:
 
 The small rows keep the paper's ratios: `n2` has a third of the layers of base, `h32` four times its heads, `big` takes
 three times the steps. Trained so briefly they are far from what such models can reach; their differences are the point.
-`transduce study table3` trains and judges them all. Time and figures: README and docs/results/table3.
+`transduce study table3` trains and judges them all. Time and figures: docs/results.md and docs/results/table3.
 """
 
 import dataclasses

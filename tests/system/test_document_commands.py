@@ -1,0 +1,85 @@
+"""The commands and the Python code of README and guide run, in the order of the page, on a tiny corpus."""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.documents import code_blocks
+from support.toy_task import ROOT, Finished, toy_lines, write_lines
+
+from transduce import Config, DataConfig, ModelConfig, TrainConfig, recipes
+
+PAGES = ["README.md", "docs/guide.md"]
+
+
+def tiny() -> Config:
+    """Return the recipe that stands for `small` here: four steps of a tiny model."""
+    return Config(
+        model=ModelConfig(vocab_size=None, d_model=16, n_layers=1, n_heads=2, d_ff=16),
+        data=DataConfig(vocab_size=300, batch_tokens=200, max_tokens=64),
+        train=TrainConfig(max_steps=4, warmup_steps=2, evaluate_every_steps=4, checkpoint_every_steps=1),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a reader, with all files that the pages name, 12 lines each."""
+    for number, name in enumerate(("train", "valid", "test", "new", "old", "input")):
+        for language in ("en", "de"):
+            write_lines(tmp_path / f"{name}.{language}", toy_lines(number, 120 if name == "train" else 12))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(recipes.RECIPES, "small", tiny)
+    return tmp_path
+
+
+def run_command(command: str, cli: Callable[..., Finished]) -> None:
+    """Run one command as a shell would, but in this process. Thousands of steps become single steps."""
+    words = shlex.split(re.sub(r"(train\.max_steps=\d+)000", r"\1", command))
+    assert words[0] == "transduce", command
+    files = {sign: words[words.index(sign) + 1] for sign in "<>" if sign in words}
+    arguments = words[1 : min([len(words), *(words.index(sign) for sign in files)])]
+    stdin = os.dup(0)
+    try:
+        if "<" in files:
+            with open(files["<"], "rb") as file:
+                os.dup2(file.fileno(), 0)
+        result = cli(*arguments)
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+    assert result.code == 0, f"{command}\n{result.err}"
+    if ">" in files:
+        Path(files[">"]).write_bytes(result.out)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_run_in_the_order_of_the_page(page: str, folder: Path, cli: Callable[..., Finished]) -> None:
+    commands = [line for block in code_blocks(ROOT / page, "bash") for line in block.replace("\\\n", " ").splitlines()]
+    assert len(commands) >= 5
+    for command in commands:
+        run_command(command, cli)
+    assert len((folder / "output.de").read_bytes().splitlines()) == 12
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_code_runs(page: str, folder: Path, cli: Callable[..., Finished]) -> None:
+    train = code_blocks(ROOT / "README.md", "bash")[0].splitlines()[1]
+    run_command(train, cli)
+    blocks = code_blocks(ROOT / page, "python")
+    assert blocks
+    for block in blocks:
+        names: dict[str, object] = {}
+        exec(compile(block, page, "exec"), names)  # the code of the page
+        assert "model" in names
+
+
+def test_a_wrong_command_fails(folder: Path, cli: Callable[..., Finished]) -> None:
+    with pytest.raises(AssertionError, match="--vaild"):
+        run_command("transduce check train.en train.de --vaild valid.en valid.de", cli)
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    with pytest.raises(AssertionError, match="run/model"):
+        run_command("transduce translate run/model < input.en > output.de", cli)
