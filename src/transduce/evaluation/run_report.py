@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.config.files import from_json
-from transduce.config.schema import SECTIONS, Config
+from transduce.config.schema import Config, ModelConfig, architecture, sections
 from transduce.errors import UserError
 from transduce.evaluation.charts import Curve, chart_svg, kind, thin
 from transduce.evaluation.model_size import parameter_count
@@ -104,7 +104,7 @@ def report(run: Path, now: float) -> str:
     state, progress = status(config, history, _silent_seconds(run, now))
     thinned = {key: thin(history.curves[key]) for key in _FIGURES}
     facts = _card_facts(run / "model" / "README.md")
-    settings = [_settings(name, getattr(config, name), section()) for name, section in SECTIONS.items()]
+    settings = [_settings(name, getattr(config, name), section()) for name, section in sections(config).items()]
     fields = {
         "name": html.escape(run.resolve().name or str(run.resolve())),
         "essentials": html.escape(_essentials(config)),
@@ -208,11 +208,10 @@ def _essentials(config: Config) -> str:
     """Return kind, sizes and tokenizer of the model in one line."""
     model, data = config.model, config.data
     pieces = model.vocab_size or data.vocab_size
-    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"
-    if model.kind == "transformer":
-        sizes += f", d_ff {model.d_ff}, {model.n_heads} heads"
-    parameters = f"{parameter_count(model, pieces) / 1e6:,.1f} M parameters"
-    return f"{model.kind.capitalize()} of {sizes}; {parameters}; {data.tokenizer}, {pieces:,} pieces"
+    parameters = ""
+    if isinstance(model, ModelConfig):  # the number is known for these kinds only
+        parameters = f"{parameter_count(model, pieces) / 1e6:,.1f} M parameters; "
+    return f"{model.kind.capitalize()} of {architecture(model)}; {parameters}{data.tokenizer}, {pieces:,} pieces"
 
 
 def _headline(config: Config, history: History, best: int | None) -> str:
