@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from transduce.data.batches import Batch
 from transduce.model.build import Model
-from transduce.training.gradients import batch_loss
+from transduce.training.task import translation_loss
 
 Shape = Sequence[int]
 
@@ -25,7 +25,7 @@ def step_flops(model: Model, micro_batches: Sequence[Batch], label_smoothing: fl
     parameters = [p for p in model.parameters() if p.requires_grad]
     with FlopCounterMode(display=False, custom_mapping=ADDED_COUNTS) as counter:
         for batch in micro_batches:
-            torch.autograd.grad(batch_loss(model, batch, label_smoothing), parameters)
+            torch.autograd.grad(translation_loss(model, batch, label_smoothing), parameters)
     return counter.get_total_flops()
 
 
