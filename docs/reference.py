@@ -72,7 +72,18 @@ def api_page() -> str:
         for alias in node.names
     }
     names = [name for name in public_names(parse("transduce")) or () if name in homes]
-    first = ["load", "fit", "Translator", "Translation", "Scored", "Attended", "Sampling", "Transformer", "Config"]
+    first = [
+        "load",
+        "fit",
+        "Translator",
+        "Translation",
+        "Scored",
+        "Attended",
+        "DecodingOptions",
+        "Sampling",
+        "Transformer",
+        "Config",
+    ]
     names.sort(key=lambda name: (first.index(name) if name in first else len(first), name))
     texts = [
         "# Python API",
@@ -237,15 +248,25 @@ def markdown(text: str) -> str:
     """Return a docstring as Markdown.
 
     - `<`, `*` and `_` outside of code are characters, not tags or emphasis.
-    - A line "name: meaning" becomes an item of a list, and "Raises ..." a paragraph.
+    - A line "name: meaning", or a name with its meaning indented below it, becomes an item of a list.
+    - An underlined line is bold, and "Raises ..." starts a paragraph. Everything below "Examples" is code.
     """
-    rows = []
-    for row in text.split("\n"):
-        if argument := re.match(r"([a-z_]\w*(?:, [a-z_]\w*)*): ", row):
-            row = f"- `{argument[1]}`: {row[argument.end() :]}"
-        elif row.startswith("Raise") and rows and rows[-1]:
-            rows.append("")
-        rows.append(row if row.startswith("    ") else escape(row))
+    text, _, examples = text.partition("\nExamples\n---")
+    rows: list[str] = []
+    lines = text.split("\n")
+    for row, next_row in zip(lines, [*lines[1:], ""], strict=True):
+        if re.fullmatch("-{3,}", row):
+            rows[-1:] = [f"**{rows[-1]}**", ""]
+        elif argument := re.match(r"([a-z_]\w*(?:, [a-z_]\w*)*): ", row):
+            rows.append(escape(f"- `{argument[1]}`: {row[argument.end() :]}"))
+        elif re.fullmatch(r"[a-z_]\w*", row) and re.match(r" {4}\S", next_row):
+            rows.append(f"- `{row}`:")
+        elif row.startswith("    "):
+            rows.append(row)  # code, or more of the item above
+        else:
+            rows += ["", escape(row)] if row.startswith("Raise") else [escape(row)]
+    if examples:
+        rows += ["", "**Examples**", "", *(f"    {row}" for row in examples.split("\n")[1:])]
     return "\n".join(rows)
 
 
@@ -256,7 +277,7 @@ def escape(row: str) -> str:
 
 def first_sentence(text: str) -> str:
     paragraph = " ".join(text.split("\n\n")[0].split())
-    return table_cell(re.split(r"(?<=[.:]) (?=[A-Z`])", paragraph)[0])
+    return table_cell(re.split(r"(?<=\.) (?=[A-Z`])", paragraph)[0])
 
 
 def table_cell(text: str) -> str:
