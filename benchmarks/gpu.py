@@ -76,7 +76,6 @@ from transduce.model.attention import reference_attention  # noqa: E402
 from transduce.model.positions import sinusoids  # noqa: E402
 from transduce.model.transformer import Transformer, mixed_precision  # noqa: E402
 from transduce.storage.model_folder import LoadedModel  # noqa: E402
-from transduce.train import TranslationTask  # noqa: E402
 from transduce.training.gradients import Gradients, update  # noqa: E402
 from transduce.training.optimizer import adam  # noqa: E402
 from transduce.translate import search  # noqa: E402
@@ -172,14 +171,14 @@ def correctness(scale: Scale) -> dict[str, Any]:
         reference_attention,
     )  # fmt: skip
     expected = reference.logits(expected)[batch.tgt_mask].detach()
-    Gradients(reference, TranslationTask(), train, torch.device("cpu"), print).of([batch], seed=1)
+    Gradients(reference, train, torch.device("cpu"), print).of([batch], seed=1)
     gradient = torch.cat([p.grad.flatten() for p in reference.parameters() if p.grad is not None])
     found: dict[str, Any] = {}
     for precision, bound in (("fp32", 1e-4), ("bf16", 0.1)):
         moved = batch.to(DEVICE)
         with torch.no_grad(), mixed_precision(precision, DEVICE):
             logits = here(moved.src, moved.src_mask, moved.tgt_in)[moved.tgt_mask].float().cpu()
-        Gradients(here, TranslationTask(), replace(train, precision=precision), DEVICE, print).of([batch], seed=1)
+        Gradients(here, replace(train, precision=precision), DEVICE, print).of([batch], seed=1)
         mine = torch.cat([p.grad.flatten().cpu() for p in here.parameters() if p.grad is not None])
         errors = {"logits": _error(logits, expected), "gradient": _error(mine, gradient)}
         assert max(errors.values()) < bound, f"{precision}: {errors}, expected under {bound}"
@@ -233,7 +232,7 @@ def our_step(config: ModelConfig, *, compiled: bool) -> Step:
     optimizer = adam(model.parameters(), 0.98)
     for group in optimizer.param_groups:
         group["lr"] = 1e-4
-    gradients = Gradients(model, TranslationTask(), TrainConfig(precision="bf16"), DEVICE, print)
+    gradients = Gradients(model, TrainConfig(precision="bf16"), DEVICE, print)
     count = iter(range(1, 1 << 30))
 
     def step(batch: Batch) -> None:
@@ -376,7 +375,7 @@ def out_of_memory(scale: Scale) -> dict[str, Any]:
     model = Transformer(config).to(DEVICE).train()
     batch = batch_of(scale.batch_tokens, scale.longest, config.vocab_size, 5)
     said: list[str] = []
-    gradients = Gradients(model, TranslationTask(), TrainConfig(precision="bf16"), DEVICE, said.extend)
+    gradients = Gradients(model, TrainConfig(precision="bf16"), DEVICE, said.extend)
     whole = gradients.of([batch], seed=1)
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.empty_cache()

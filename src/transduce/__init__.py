@@ -1,10 +1,10 @@
 """The Transformer of "Attention Is All You Need" as software.
 
-    transduce.load("run/model").translate(["A dog runs."])    a trained model
-    transduce.fit(...)                                        train one
-    transduce.Transformer(transduce.ModelConfig(...))         the model alone
+    transduce.load("run/model").translate(["A dog runs."])    use a trained model
+    transduce.fit(...)                                        train a model
+    transduce.Transformer(transduce.ModelConfig(...))         build the model alone
 
-Names load when they are first used, so that `import transduce` does not wait for torch.
+Each name is imported on first use, so that `import transduce` does not load torch.
 """
 
 import importlib
@@ -41,7 +41,7 @@ __all__ = [
     "load",
 ]
 
-_HOMES = {
+_MODULES = {
     "config.schema": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
     "errors": ("UserError",),
     "decoding.options": ("DecodingOptions", "Sampling"),
@@ -54,7 +54,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f"transduce.{module}"), name)
     raise AttributeError(f"module 'transduce' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m transduce`."""
+"""Run the command line as `python -m transduce`."""
 
 from transduce.cli.main import main
 

@@ -14,7 +14,7 @@ from support.toy_task import ROOT, Finished, Toy, needs_dev_full, run_transduce,
 import transduce
 
 
-def test_python_m_transduce_and_wrong_commands() -> None:
+def test_python_m_transduce_runs_the_command_line() -> None:
     assert run_transduce("--version").out.decode().strip() == transduce.__version__
     wrong = run_transduce("trian")
     assert wrong.code == 2 and "train" in wrong.err and "Traceback" not in wrong.err and wrong.out == b""
@@ -26,7 +26,9 @@ def texts(tmp_path: Path) -> list[object]:
     return ["--train", *train, "--valid", *valid]
 
 
-def test_what_is_missing_or_unknown(cli: Callable[..., Finished], texts: list[object], tmp_path: Path) -> None:
+def test_missing_and_unknown_arguments_and_files(
+    cli: Callable[..., Finished], texts: list[object], tmp_path: Path
+) -> None:
     out = ["--out", tmp_path / "run"]
     assert_mistake(cli("train", "--recipe", "small", *texts), "--out")
     assert_mistake(cli("train", "--recipe", "small", *texts, *out, "--steps", 3), "--steps")
@@ -36,6 +38,28 @@ def test_what_is_missing_or_unknown(cli: Callable[..., Finished], texts: list[ob
     assert_mistake(cli("average", tmp_path, "--last", 3, "--out", tmp_path / "m"), "holds no checkpoints")
     assert_mistake(cli("average", tmp_path, "--last", "three", "--out", tmp_path / "m"), "three")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("trian", "trian: unknown command; did you mean 'train'?"),
+        ("xyz", "xyz: unknown command; see `transduce --help`"),
+        ("study tabel1", "tabel1: unknown command; did you mean 'table1'?"),
+        ("translate m --bem-size 3", "--bem-size: unknown option; did you mean '--beam-size'?"),
+        ("train", "--recipe: expected a value; see `transduce train --help`"),
+        ("train --valid a", "--valid: expected 2 values; see `transduce train --help`"),
+        ("check", "CORPUS: expected a value; see `transduce check --help`"),
+        ("translate m --beam-size four", "--beam-size=four: expected an integer; see `transduce translate --help`"),
+        ("translate m --alpha x", "--alpha=x: expected a number; see `transduce translate --help`"),
+        ("export a b --to x", "--to=x: expected ctranslate2 or marian; see `transduce export --help`"),
+        ("report a b", "b: expected no further argument; leave it out; see `transduce report --help`"),
+        ("demo --out a --out b", "--out: expected once; leave out the others; see `transduce demo --help`"),
+    ],
+)
+def test_mistakes_in_arguments_have_one_form(arguments: str, message: str, cli: Callable[..., Finished]) -> None:
+    result = cli(*arguments.split())
+    assert (result.code, result.out, result.err) == (2, b"", f"transduce: {message}\n")
 
 
 def test_a_damaged_model_is_refused_by_every_command(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
@@ -53,17 +77,16 @@ def test_a_damaged_model_is_refused_by_every_command(toy: Toy, tmp_path: Path, c
 
 
 @needs_dev_full
-def test_a_full_disk_and_a_closed_pipe(toy: Toy, tmp_path: Path) -> None:
-    """3 and one line for the machine's fault, 0 and silence when the reader has had enough; never a traceback."""
+def test_a_full_disk_exits_with_3_and_a_closed_pipe_with_0(toy: Toy, tmp_path: Path) -> None:
     text = write_lines(tmp_path / "text", ["a b c"] * 4_000)
-    ask = f"{sys.executable} -m transduce evaluate --hyp {text} --ref {text}"
+    evaluate = f"{sys.executable} -m transduce evaluate --hyp {text} --ref {text}"
     for command, code, message in (
-        (f"{ask} > /dev/full", 3, "transduce: No space left on device; make room there, or give another place\n"),
-        (f"{ask} | true; exit ${{PIPESTATUS[0]}}", 0, ""),
+        (f"{evaluate} > /dev/full", 3, "transduce: No space left on device; make room there, or give another place\n"),
+        (f"{evaluate} | true; exit ${{PIPESTATUS[0]}}", 0, ""),
     ):
         environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
-        assert (done.returncode, done.stderr) == (code, message)
+        result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+        assert (result.returncode, result.stderr) == (code, message)
 
 
 @pytest.mark.parametrize(
@@ -78,20 +101,20 @@ def test_a_full_disk_and_a_closed_pipe(toy: Toy, tmp_path: Path) -> None:
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_what_the_machine_does_wrong(
+def test_errors_of_the_machine_exit_with_3(
     problem: BaseException, code: int, message: str, cli: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transduce.cli.main._drop_output", lambda: None)  # or this process would lose its own
+    monkeypatch.setattr("transduce.cli.main._drop_output", lambda: None)  # it would close the output of this process
 
     def fail(*arguments: object, **more: object) -> None:
         raise problem
 
     monkeypatch.setattr("transduce.storage.run_folder.average_run", fail)
-    done = cli("average", "run", "--last", 1, "--out", "m")
-    assert done.code == code and message in done.err and "Traceback" not in done.err
+    result = cli("average", "run", "--last", 1, "--out", "m")
+    assert result.code == code and message in result.err and "Traceback" not in result.err
 
 
-def test_our_own_faults_are_not_hidden(cli: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_keep_their_traceback(cli: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **more: object) -> None:
         raise RuntimeError("a bug")
 

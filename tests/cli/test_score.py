@@ -9,13 +9,13 @@ from support.command_line import assert_mistake
 from support.toy_task import Finished, Toy, write_lines
 
 
-def test_scores(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_prints_one_log_probability_per_line(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
     src, tgt = write_lines(tmp_path / "src", ["a b", "c é"] * 600), write_lines(tmp_path / "tgt", ["b a", "x"] * 600)
     numbers = [float(line) for line in cli("score", toy.model, "--src", src, "--tgt", tgt).out.split()]
     assert len(numbers) == 1_200
     assert numbers[0] > -0.5 > numbers[1]
-    done = cli("score", toy.model, "--src", src, "--tgt", tgt, "--json")
-    objects = [json.loads(line) for line in done.out.splitlines()]
+    result = cli("score", toy.model, "--src", src, "--tgt", tgt, "--json")
+    objects = [json.loads(line) for line in result.out.splitlines()]
     assert [scored["log_prob"] for scored in objects] == pytest.approx(numbers, abs=1e-5)
     assert objects[0]["pieces"][-1] == "</s>"
     assert len(objects[0]["pieces"]) == len(objects[0]["token_log_probs"])

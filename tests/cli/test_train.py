@@ -18,7 +18,7 @@ def everything(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*"))
 
 
-def test_all_problems_of_the_settings_come_at_once(
+def test_all_problems_of_the_settings_are_reported_together(
     cli: Callable[..., Finished], texts: list[object], tmp_path: Path
 ) -> None:
     wrong = ["train.warmup=100", "model.n_layers=six", "model.dropout", "data.vocab_sise=1", "train.max_steps=0"]
@@ -33,15 +33,24 @@ def test_all_problems_of_the_settings_come_at_once(
     )
 
 
-def test_all_that_is_wrong_with_a_training_comes_at_once_and_nothing_is_made(
+def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written(
     cli: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recipe, its settings, those that --from ignores, missing text, a folder that is no run, a missing package."""
+    """Problems of the recipe, of settings, of --from, of text files, of the folder, and a missing package."""
     monkeypatch.setattr("transduce.storage.run_log.find_spec", lambda name: None)
     (tmp_path / "out" / "data").mkdir(parents=True)
     valid = write_lines(tmp_path / "valid.en", ["a"]), tmp_path / "valid.de"
     before = everything(tmp_path)
-    ask = ["train", "--train", tmp_path / "no.en", tmp_path / "no.de", "--valid", *valid, "--out", tmp_path / "out"]
+    arguments = [
+        "train",
+        "--train",
+        tmp_path / "no.en",
+        tmp_path / "no.de",
+        "--valid",
+        *valid,
+        "--out",
+        tmp_path / "out",
+    ]
     parent = ["--from", tmp_path / "no model"]
     settings = ["--set", "train.warmup=9", "--set", "model.d_ff=64", "--set", "train.seed=-1"]
     common = (
@@ -55,22 +64,24 @@ def test_all_that_is_wrong_with_a_training_comes_at_once_and_nothing_is_made(
         "data exists, but",
         "pip install 'transduce[log]'",
     )
-    assert_problems(cli(*ask, "--recipe", "small", *parent, *settings, "--tensorboard"), *common)
+    assert_problems(cli(*arguments, "--recipe", "small", *parent, *settings, "--tensorboard"), *common)
     unknown = "no recipe is called 'smal'; did you mean 'small'? There are demo, small,"
-    assert_problems(cli(*ask, "--recipe", "smal", *parent, *settings, "--tensorboard"), unknown, *common)
+    assert_problems(cli(*arguments, "--recipe", "smal", *parent, *settings, "--tensorboard"), unknown, *common)
     assert everything(tmp_path) == before
 
 
-def test_an_unknown_recipe_is_not_blamed_for_what_another_would_lack(
+def test_an_unknown_recipe_reports_no_problem_of_the_defaults(
     cli: Callable[..., Finished], texts: list[object], tmp_path: Path
 ) -> None:
-    """train.use=ema needs train.ema_decay, which the recipe that was meant may have."""
-    done = cli("train", "--recipe", "smal", *texts, "--out", tmp_path / "run", "--set", "train.use=ema")
-    assert_mistake(done, "no recipe is called 'smal'")
-    assert "ema" not in done.err
+    """train.use=ema needs train.ema_decay, which the right recipe may set."""
+    result = cli("train", "--recipe", "smal", *texts, "--out", tmp_path / "run", "--set", "train.use=ema")
+    assert_mistake(result, "no recipe is called 'smal'")
+    assert "ema" not in result.err
 
 
-def test_where_no_run_may_be(cli: Callable[..., Finished], texts: list[object], toy: Toy, tmp_path: Path) -> None:
+def test_impossible_folders_for_a_run_are_refused(
+    cli: Callable[..., Finished], texts: list[object], toy: Toy, tmp_path: Path
+) -> None:
     file = write_lines(tmp_path / "file", ["a"])
     for out, message in (
         (file, f"{file} is a file; --out {file} expects a folder"),
@@ -83,11 +94,11 @@ def test_where_no_run_may_be(cli: Callable[..., Finished], texts: list[object], 
         assert (everything(toy.folder), everything(tmp_path)) == before
 
 
-def test_mistakes_in_text(cli: Callable[..., Finished], tmp_path: Path) -> None:
+def test_mistakes_in_text_are_refused(cli: Callable[..., Finished], tmp_path: Path) -> None:
     good, longer = write_lines(tmp_path / "good", ["a", "b"]), write_lines(tmp_path / "longer", ["a", "b", "c"])
     empty, bad = write_lines(tmp_path / "empty", []), tmp_path / "bad"
     bad.write_bytes(b"a\nb \xe9\n")
-    ask = ["--recipe", "demo", "--out", tmp_path / "run"]
+    options = ["--recipe", "demo", "--out", tmp_path / "run"]
     for train, valid, messages in (
         ((good, longer), (good, good), ("good has 2 lines but", "longer has 3", "must match line by line")),
         ((good, bad), (good, good), ("bad:2 is not valid UTF-8", "iconv")),
@@ -97,5 +108,5 @@ def test_mistakes_in_text(cli: Callable[..., Finished], tmp_path: Path) -> None:
         ((good, good), (empty, empty), ("are empty",)),
         ((good, tmp_path), (tmp_path / "none", good), (f"{tmp_path} is no file", "none is no file")),
     ):
-        assert_mistake(cli("train", *ask, "--train", *train, "--valid", *valid), *messages)
+        assert_mistake(cli("train", *options, "--train", *train, "--valid", *valid), *messages)
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -50,12 +50,12 @@ def evaluate(
     from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
 
     if bool(models) == bool(hyp):
-        raise UserError("expected a model with --src, or one or two --hyp files")
+        raise UserError("MODELS: expected a model with --src, or one or two --hyp files instead")
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead)
     if hyp:
         if src is not None or options != DecodingOptions() or precision != "fp32":
             names = "--src, --beam-size, --alpha, --lookahead and --precision"
-            raise UserError(f"{names} have no effect with --hyp; leave them out")
+            raise UserError(f"{names}: expected no value with --hyp; leave them out")
         evaluation = evaluate_hypotheses(hyp, ref, language=language, tokenize=tokenize)
     elif src is None:
         raise UserError("--src: expected the source text for the model; add --src FILE")

@@ -1,4 +1,4 @@
-"""`transduce translate` as a Unix filter: one line in, one line out, in order, answered as they come."""
+"""`transduce translate` as a Unix filter: one output line for each input line, written as soon as it is translated."""
 
 import os
 import stat
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Engine = Literal["torch", "ctranslate2"]
 
 STDIN = 0
-CHUNK_LINES = 1_024  # read ahead, translated together and then written
+CHUNK_LINES = 1_024  # lines that are read, translated and written together
+SPEED_SECONDS = 1_800  # the progress bar averages the speed over this time, because it moves by whole chunks
 
 
 @dataclass(frozen=True)
@@ -40,97 +41,110 @@ class Models:
 def run_filter(
     models: Models, source: Path | None, target: Path | None, options: DecodingOptions, *, json: bool = False
 ) -> None:
-    """Translate `source` (default: standard input) into `target` (default: standard output).
+    """Translate the lines of `source` into `target`.
 
-    Raises UserError at a line that is not UTF-8, after the lines before it have been answered.
+    source, target: None is standard input or standard output.
+    Raises UserError at a line that is not UTF-8, after the translations of the lines before it are written.
     """
     _check_files(source, target)
-    lines = _count(source)
+    total = _count_input_lines(source)
     translator = _load(models, options)
     options.resolve(translator.config.search)
+    name = "standard input" if source is None else str(source)
     with ExitStack() as stack:
-        # Never closed, and not sys.stdin: a thread reads it, maybe still waiting for a line when this program ends.
-        reading = open(STDIN if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)
-        writing = stack.enter_context(target.open("wb")) if target is not None else sys.stdout.buffer
-        bar = stack.enter_context(_bar(source, target))
-        task = bar.add_task("translating", total=lines)
-        name, done = str(source) if source is not None else "standard input", 0
-        for translated in translations(translator, reading, name, options):
-            for number, translation in enumerate(translated, start=done + 1):
+        # Never closed, and not sys.stdin: a thread reads it, and may still wait for a line when this program ends.
+        lines = open(STDIN if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)
+        output = stack.enter_context(target.open("wb")) if target is not None else sys.stdout.buffer
+        bar = stack.enter_context(_progress_bar(source, target))
+        task, number = bar.add_task("translating", total=total), 0
+        for chunk in translations(translator, lines, name, options):
+            for translation in chunk:
+                number += 1
                 if translation.problem is not None:
                     print(f"transduce: {name}:{number}: {translation.problem}", file=sys.stderr)
-                writing.write(_line(translation, json))
-            writing.flush()
-            done += len(translated)
-            bar.update(task, completed=done, refresh=True)
+                output.write(_encode(translation, json))
+            output.flush()
+            bar.update(task, completed=number, refresh=True)
+
+
+def translations(
+    translator: "Translator | engine.ExportedTranslator", lines: BinaryIO, name: str, options: DecodingOptions
+) -> Iterator[list[Translation]]:
+    """Yield the translations of the lines of a stream, in order.
+
+    Each list holds the lines that had arrived when the previous list was ready, at most CHUNK_LINES.
+    name: the name of the stream in messages.
+    """
+    number = 0
+    for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
+        yield translator.translate(chunk, options=options, first_number=number)
+        number += len(chunk)
 
 
 def _check_files(source: Path | None, target: Path | None) -> None:
-    """Raise UserError, before a model is loaded, for an output that could not be written or would destroy the input."""
+    """Raise UserError for an output that cannot be written or is the input. This comes before a model is loaded."""
     if target is None:
         return
     if target.is_dir():
-        raise UserError(f"--output {target} is a folder; give the name of a file")
+        raise UserError(f"--output={target}: expected a file, not a folder; give the name of a file")
     if not target.absolute().parent.is_dir():
-        raise UserError(f"--output {target}: there is no folder {target.parent}; make it first")
+        raise UserError(f"--output={target}: expected a file in an existing folder; make {target.parent} first")
     if source is not None and source.exists() and target.exists() and source.samefile(target):
-        raise UserError(f"--output {target} is the input file; give another name")
+        raise UserError(f"--output={target}: expected another file than the input; give another name")
 
 
-def _count(source: Path | None) -> int | None:
-    """How many lines there are; None for a pipe, which can be read only once.
+def _count_input_lines(source: Path | None) -> int | None:
+    """Return the number of lines, or None for a pipe, which can be read only once.
 
-    Counting also says at once if a file cannot be read.
+    Raises UserError or OSError if the file cannot be read.
     """
     if source is not None:
         return None if source.is_fifo() else count_lines(source)
     if not stat.S_ISREG(os.fstat(STDIN).st_mode):
         return None
     with open(STDIN, "rb", closefd=False) as file:
-        begin = file.tell()
+        start = file.tell()
         lines = lines_of(file)
-        file.seek(begin)
+        file.seek(start)
     return lines
 
 
-def _bar(source: Path | None, target: Path | None) -> Progress:
-    """How far it is, on a terminal where nothing is typed and no translation shown."""
-    typed, shown = source is None and os.isatty(STDIN), target is None and sys.stdout.isatty()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    quiet = typed or shown or not sys.stderr.isatty()
-    # The speed is that of the last half hour, for lines are done by the thousand.
-    return Progress(*columns, console=Console(stderr=True), disable=quiet, speed_estimate_period=1_800)
+def _progress_bar(source: Path | None, target: Path | None) -> Progress:
+    """Return the progress bar. It is hidden if the terminal also takes the input or shows the output."""
+    is_typed = source is None and os.isatty(STDIN)
+    is_shown = target is None and sys.stdout.isatty()
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=is_typed or is_shown or not sys.stderr.isatty(),
+        speed_estimate_period=SPEED_SECONDS,
+    )
 
 
 def _load(models: Models, options: DecodingOptions) -> "Translator | engine.ExportedTranslator":
-    """The models on the engine that was asked for, or the one that their folder is for."""
+    """Load the models on the requested engine, or on the engine of their folder."""
     exported = [path for path in models.folders if engine.is_exported(path)]
     if models.engine == "torch" and exported:
-        raise UserError(f"{exported[0]} is for --engine ctranslate2; give the model that it was made of")
-    if models.engine != "ctranslate2" and not exported:
-        from transduce.model.cpu_backend import keep_freed_memory
-        from transduce.translate import load
+        raise UserError(f"{exported[0]}: expected a model for --engine torch; give the model that was exported")
+    if models.engine == "ctranslate2" or exported:
+        if len(models.folders) != 1:
+            raise UserError(f"{len(models.folders)} models: expected one for CTranslate2; use --engine torch")
+        engine.check_options(options)
+        return engine.load(models.folders[0], precision=models.precision)
 
-        keep_freed_memory()
-        translator = load(*models.folders, precision=models.precision or "fp32")
-        if models.precision == "auto":
-            print(f"transduce: precision {translator.precision}", file=sys.stderr)
-        return translator
-    if len(models.folders) != 1:
-        raise UserError(f"{len(models.folders)} models: CTranslate2 takes one; an ensemble needs --engine torch")
-    engine.check_options(options)
-    return engine.load(models.folders[0], precision=models.precision)
+    from transduce.model.cpu_backend import keep_freed_memory
+    from transduce.translate import load
 
-
-def translations(
-    translator: "Translator | engine.ExportedTranslator", reading: BinaryIO, name: str, options: DecodingOptions
-) -> Iterator[list[Translation]]:
-    """The translations of the lines of a stream, in order, in lists of those that were there at a time."""
-    done = 0
-    for lines in arriving_lines(reading, name, at_most=CHUNK_LINES):
-        yield translator.translate(lines, options=options, first_number=done)
-        done += len(lines)
+    keep_freed_memory()
+    translator = load(*models.folders, precision=models.precision or "fp32")
+    if models.precision == "auto":
+        print(f"transduce: precision {translator.precision}", file=sys.stderr)
+    return translator
 
 
-def _line(translation: Translation, json: bool) -> bytes:
+def _encode(translation: Translation, json: bool) -> bytes:
+    """Return a line of output: the text of the translation, or the whole object as JSON."""
     return (msgspec.json.encode(translation) if json else translation.text.encode()) + b"\n"

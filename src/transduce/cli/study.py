@@ -116,7 +116,7 @@ def table3(
     from transduce.studies.trainings import Texts
 
     if seeds is not None and len({*seeds}) < len(seeds):
-        raise UserError(f"--seeds {' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
+        raise UserError(f"--seeds={' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
     _check_jobs(jobs)
     run_table3(Texts(train, valid, test, language), out, scale=scale, rows=rows, seeds=seeds, jobs=jobs)
     _print_report(out)

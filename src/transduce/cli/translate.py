@@ -65,7 +65,7 @@ def translate(
     transduce translate run1/model run2/model --input in.en --output out.de
     """
     if n_best > 1 and not json:
-        raise UserError(f"--n-best {n_best} gives several outputs for a line; add --json")
+        raise UserError(f"--n-best={n_best}: expected 1 without --json; add --json")
 
     from transduce.cli.stream import Models, run_filter
     from transduce.decoding.options import DecodingOptions

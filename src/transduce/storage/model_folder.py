@@ -59,8 +59,7 @@ def load_model(path: Path) -> LoadedModel:
         )
     where = path / "model.safetensors"
     shapes = tensor_shapes(path, "model.safetensors")
-    if isinstance(config.model, ModelConfig):
-        _refuse_hostile_sizes(config.model, shapes, where)
+    _refuse_hostile_sizes(config.model, shapes, where)
     with torch.device("meta"):  # which takes no memory
         check_shapes(build(config.model), shapes, where)
     tensors = read_tensors(path, "model.safetensors")
