@@ -111,8 +111,8 @@ def module_page(module: str) -> str:
     names = public_names(tree)
     offered = public_names(parse("transduce")) or []
     texts = [f"# {module}", f"```{{py:module}} {module}\n```", markdown(docstring(tree))]
-    for node in tree.body:
-        name = getattr(node, "name", "_")
+    nodes = {getattr(node, "name", "_"): node for node in tree.body}  # of several overloads, the last
+    for name, node in nodes.items():
         if name in names if names is not None else not name.startswith("_"):
             texts.append(describe(node, lines, name, indexed=name not in offered))
     return "\n\n".join(text for text in texts if text) + "\n"
