@@ -31,7 +31,7 @@ from transduce.data import text
 from transduce.data import token_store as store
 from transduce.data import tokenize_corpus as prepare
 from transduce.data.corpora import Corpus
-from transduce.data.token_file import FOOTER, find_part
+from transduce.data.token_file import FOOTER, open_token_file
 from transduce.data.tokenizer import Tokenizer
 
 VOCABULARY = 50_000  # words of the generated languages, as frequent as Zipf says
@@ -139,8 +139,8 @@ def multiply(folder: Path, corpus: Corpus, tokenizer: Tokenizer, copies: int) ->
     """Make the store of 100,000 pairs one of `copies` times as many; its texts become as long, of holes."""
     data = folder / "data"
     shutil.rmtree(data, ignore_errors=True)
-    (template,) = store.open_store(data, [corpus], tokenizer).parts
-    (scan,) = prepare.scans(data / "scans.json", [(corpus.src, corpus.tgt or corpus.src)])
+    (template,) = store.open_store(data, [corpus], tokenizer).files
+    (scan,) = prepare.scan_corpora(data / "scans.json", [(corpus.src, corpus.tgt or corpus.src)])
     longer = []
     for side in scan:
         os.truncate(side.path, side.size * copies)
@@ -152,12 +152,12 @@ def multiply(folder: Path, corpus: Corpus, tokenizer: Tokenizer, copies: int) ->
     content = msgspec.json.encode(longer)
     (data / "scans.json").write_bytes(store._sha256([content.decode()]).encode() + b"\n" + content)
     body = template.path.read_bytes()
-    for job in prepare.jobs((longer[0], longer[1]), template.path.parent, template.contents.key, 2):
+    for job in prepare.plan_jobs((longer[0], longer[1]), template.path.parent, template.contents.key, 2):
         fields = list(FOOTER.unpack(body[-FOOTER.size :]))
         fields[1] = job.contents.first
         footer = FOOTER.pack(*fields)[:-4]
         Path(job.path).write_bytes(body[: -FOOTER.size] + footer + struct.pack("<I", zlib.crc32(footer)))
-        assert find_part(Path(job.path), job.contents)
+        assert open_token_file(Path(job.path), job.contents)
 
 
 def reset_peak() -> float:

@@ -397,7 +397,7 @@ def _skip(gradient: Gradient, batches: Batches, state: DataPosition, tally: Tall
     tally.skipped_in_a_row += 1
     what = f"loss {gradient.loss / gradient.tgt_tokens}, gradient norm {gradient.norm}"
     pairs = batches.plan(state.epoch)[state.index]
-    log.report(tally.step, {"skipped": what, "lines": batches.where(pairs, shown=len(pairs))})
+    log.report(tally.step, {"skipped": what, "lines": batches.where(pairs, limit=len(pairs))})
     if tally.skipped_in_a_row == MOST_SKIPPED:
         where = batches.where(pairs)
         raise _diverged(f"{MOST_SKIPPED} steps in a row were skipped, the last for {what}, on {where};", tally, out)

@@ -9,13 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_texts import contents, open_one, sentences, write_corpus
+from support.small_texts import contents, open_one, read_one, sentences, write_corpus
 
-from transduce.data import token_file as part_module
+from transduce.data import token_file
 from transduce.data import tokenize_corpus as prepare
 from transduce.data.corpora import Corpus
 from transduce.data.text import read_pairs
-from transduce.data.token_file import BLOCK_PAIRS, TOO_LONG, Contents, Damaged, find_part, write_part
+from transduce.data.token_file import (
+    BLOCK_PAIRS,
+    TOO_LONG,
+    Contents,
+    DamagedTokenFile,
+    open_token_file,
+    write_token_file,
+)
 from transduce.data.token_store import TokenStore, open_store
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
@@ -46,8 +53,8 @@ def own(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 7 pairs, pieces of 3."""
-    monkeypatch.setattr(prepare, "PART_PAIRS", 7)
-    monkeypatch.setattr(prepare, "PIECE_PAIRS", 3)
+    monkeypatch.setattr(prepare, "FILE_PAIRS", 7)
+    monkeypatch.setattr(prepare, "CHUNK_PAIRS", 3)
 
 
 def lengths_of(store: TokenStore) -> list[list[int]]:
@@ -69,7 +76,7 @@ def files_of(folder: Path) -> dict[Path, tuple[int, int]]:
 def test_the_store_holds_what_the_tokenizer_gives(store: TokenStore, tokenizer: Tokenizer) -> None:
     assert contents(store) == encoded(tokenizer, PAIRS)
     assert lengths_of(store) == [[len(src) + 1, len(tgt) + 1] for src, tgt in encoded(tokenizer, PAIRS)]
-    assert [(store[i].line(0), store[i].line(1)) for i in range(len(store))] == PAIRS
+    assert [(pair.line(0), pair.line(1)) for pair in store.read(np.arange(len(store)))] == PAIRS
 
 
 @pytest.mark.parametrize("count", [1, 6, 7, 8, 14, 40, 305])
@@ -82,9 +89,25 @@ def test_parts_of_any_number(tmp_path: Path, tokenizer: Tokenizer, count: int, e
     if PAIRS[-1][0] == "" or count == 1:
         tgt.write_bytes(tgt.read_bytes().removesuffix(end.encode()))
     store = open_one(tmp_path / "data", (src, tgt), tokenizer)
-    assert len(store.parts) == -(-count // 7)
+    assert len(store.files) == -(-count // 7)
     assert contents(store) == encoded(tokenizer, PAIRS[-count:])
-    assert [(store[i].line(0), store[i].line(1)) for i in range(count)] == PAIRS[-count:]
+    assert [(pair.line(0), pair.line(1)) for pair in store.read(np.arange(count))] == PAIRS[-count:]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_pairs_read_together_are_those_read_one_by_one(
+    tmp_path: Path, corpus: tuple[Path, Path], tokenizer: Tokenizer
+) -> None:
+    """In the order asked for, with pairs of many files and of one block, and with repetitions."""
+    generator = np.random.default_rng(1)
+    many_files = open_one(tmp_path / "small", corpus, tokenizer)
+    assert len(many_files.files) == 44
+    for store in (many_files, open_one(tmp_path / "one", write_corpus(tmp_path / "a", PAIRS[:7]), tokenizer)):
+        for size in (1, 2, 11, 400):
+            numbers = generator.integers(len(store), size=size)
+            pairs = store.read(numbers)
+            rows = [(*(ids.tolist() for ids in pair.ids), (*pair.spans[0], *pair.spans[1])) for pair in pairs]
+            assert rows == [read_one(store, number) for number in numbers.tolist()]
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -173,7 +196,7 @@ def test_other_text_or_another_tokenizer_is_another_store(
     other = Tokenizer.learn(["Hund und Katze"] * 3, vocab_size=300)
     third = open_one(tmp_path / "data", own, other)
     assert third.key != second.key and len(files_of(tmp_path / "data")) == 1
-    assert third[1].ids[0].tolist() == other.encode(list(read_pairs(*own))[1][0])
+    assert third.read(np.array([1]))[0].ids[0].tolist() == other.encode(list(read_pairs(*own))[1][0])
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -189,10 +212,10 @@ def test_preparing_goes_on_with_the_parts_that_are_missing(
             path.with_name(path.name + ".tmp-99").write_bytes(b"half")
             raise OSError(28, "No space left on device")
         made.append(path)
-        write_part(path, *rest)  # type: ignore[arg-type]
+        write_token_file(path, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "write_part", stop)
+        patch.setattr(prepare, "write_token_file", stop)
         with pytest.raises(OSError, match="No space left"):
             open_one(tmp_path / "data", own, tokenizer)
     before = files_of(tmp_path / "data")
@@ -225,7 +248,7 @@ def test_killed_while_all_cores_prepare(tmp_path: Path, tokenizer: Tokenizer) ->
 import sys
 from pathlib import Path
 from transduce.data import tokenize_corpus as prepare, token_store as store, corpora, tokenizer as tokens
-prepare.PART_PAIRS = 1_000
+prepare.FILE_PAIRS = 1_000
 prepare.cores = lambda: 2
 folder, src, tgt = map(Path, sys.argv[1:])
 store.open_store(folder / "data", [corpora.Corpus(src, tgt)], tokens.Tokenizer.load(folder / "tokenizer.json"))
@@ -274,10 +297,10 @@ def test_what_the_disk_says_to_a_process_is_said_by_all(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepare, "cores", lambda: 2)
-    scanned = prepare.scans(tmp_path / "scans.json", [own])
+    scanned = prepare.scan_corpora(tmp_path / "scans.json", [own])
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="Not a directory"):
-        prepare.prepare(prepare.jobs(scanned[0], tmp_path / "file" / "below", "00" * 32, 2), tokenizer)
+        prepare.run_jobs(prepare.plan_jobs(scanned[0], tmp_path / "file" / "below", "00" * 32, 2), tokenizer)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -290,21 +313,21 @@ def test_a_process_that_is_killed_is_told_of(
     def die(worker: prepare._Worker, job: prepare.Job) -> None:
         if job.contents.first == 21:
             worker.process.kill()
-        worker._ask(job)
+        worker._send(job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare._Worker, "prepare", die)
+        patch.setattr(prepare._Worker, "run", die)
         with pytest.raises(OSError, match="a process that prepares the text ended, with code -9"):
             open_one(tmp_path / "data", own, tokenizer)
     assert contents(open_one(tmp_path / "data", own, tokenizer)) == encoded(tokenizer, PAIRS[:40])
 
 
 def test_text_that_changes_while_it_is_prepared(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    (scan,) = prepare.scans(tmp_path / "scans.json", [own])
-    (job,) = prepare.jobs(scan, tmp_path / "parts", "00" * 32, 2)
+    (scan,) = prepare.scan_corpora(tmp_path / "scans.json", [own])
+    (job,) = prepare.plan_jobs(scan, tmp_path / "parts", "00" * 32, 2)
     own[0].write_bytes(own[0].read_bytes().split(b"\n", 1)[1])
     with pytest.raises(UserError, match="was changed while in use"):
-        prepare.prepare_part(job, tokenizer)
+        prepare.run_job(job, tokenizer)
     assert not files_of(tmp_path)
 
 
@@ -337,7 +360,7 @@ def test_every_single_bit_is_guarded(tmp_path: Path, own: tuple[Path, Path], tok
     good = contents(open_one(tmp_path / "data", own, tokenizer))
     (path,) = files_of(tmp_path / "data")
     content, chance = path.read_bytes(), random.Random(1)
-    at_opening, footer_bits = 0, 8 * part_module.FOOTER.size
+    at_opening, footer_bits = 0, 8 * token_file.FOOTER.size
     bits = [*range(8 * len(content) - footer_bits, 8 * len(content), 7), *chance.sample(range(8 * len(content)), 150)]
     for bit in bits:
         damaged = bytearray(content)
@@ -347,7 +370,7 @@ def test_every_single_bit_is_guarded(tmp_path: Path, own: tuple[Path, Path], tok
         if path.read_bytes() == content:
             at_opening += 1
         else:
-            with pytest.raises(Damaged, match=r"part-00000 is damaged .* has been removed; .* --resume"):
+            with pytest.raises(DamagedTokenFile, match=r"part-00000 is damaged .* has been removed; .* --resume"):
                 store.check()
             assert not path.exists()
             store = open_one(tmp_path / "data", own, tokenizer)
@@ -378,22 +401,22 @@ def test_blocks_that_changed_places_are_found(tmp_path: Path, tokenizer: Tokeniz
     """Both are whole, and of one size."""
     texts = write_corpus(tmp_path, [("Hund", "Katze")] * BLOCK_PAIRS + [("Katze", "Hund")] * BLOCK_PAIRS)
     store = open_one(tmp_path / "data", texts, tokenizer)
-    _, middle, end = store.parts[0].offsets.tolist()
+    _, middle, end = store.files[0].offsets.tolist()
     assert end == 2 * middle
-    content = store.parts[0].path.read_bytes()
-    store.parts[0].path.write_bytes(content[middle:end] + content[:middle] + content[end:])
-    with pytest.raises(Damaged, match="block 0"):
-        store[0]
+    content = store.files[0].path.read_bytes()
+    store.files[0].path.write_bytes(content[middle:end] + content[:middle] + content[end:])
+    with pytest.raises(DamagedTokenFile, match="block 0"):
+        store.read(np.array([0]))
 
 
 def test_only_what_is_read_is_tested(tmp_path: Path, tokenizer: Tokenizer) -> None:
     store = open_one(tmp_path / "data", write_corpus(tmp_path, PAIRS[:100]), tokenizer)
-    content = bytearray(store.parts[0].path.read_bytes())
-    content[int(store.parts[0].offsets[1]) + 5] ^= 1
-    store.parts[0].path.write_bytes(content)
-    assert store[BLOCK_PAIRS - 1].line(0) == PAIRS[BLOCK_PAIRS - 1][0]
-    with pytest.raises(Damaged, match="block 1"):
-        store[BLOCK_PAIRS]
+    content = bytearray(store.files[0].path.read_bytes())
+    content[int(store.files[0].offsets[1]) + 5] ^= 1
+    store.files[0].path.write_bytes(content)
+    assert store.read(np.array([BLOCK_PAIRS - 1]))[0].line(0) == PAIRS[BLOCK_PAIRS - 1][0]
+    with pytest.raises(DamagedTokenFile, match="block 1"):
+        store.read(np.array([BLOCK_PAIRS]))
 
 
 # ---- large -------------------------------------------------------------------------------------------------------
@@ -409,8 +432,9 @@ def test_the_width_of_a_token_holds_the_vocabulary(
     monkeypatch.setattr(tokenizer, "encode_batch", lambda lines: [[7, highest] for _ in lines])
     for _ in range(2):  # built, and mapped
         store = open_one(tmp_path / "data", own, tokenizer)
-        assert store[3].ids[0].dtype == dtype
-        assert store[3].ids[0].tolist() == store[3].ids[1].tolist() == [7, highest]
+        (pair,) = store.read(np.array([3]))
+        assert pair.ids[0].dtype == dtype
+        assert pair.ids[0].tolist() == pair.ids[1].tolist() == [7, highest]
 
 
 def test_offsets_past_32_bits(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -423,23 +447,23 @@ def test_offsets_past_32_bits(tmp_path: Path, tokenizer: Tokenizer) -> None:
             file.write(line)
     contents = Contents("ab" * 32, (str(texts[0]), str(texts[1])), first=0, pairs=1, token_bytes=2)
     job = prepare.Job(str(tmp_path / "part"), contents, (hole, hole), tuple(path.stat().st_size for path in texts))
-    prepare.prepare_part(job, tokenizer)
-    part = find_part(tmp_path / "part", contents)
-    assert part is not None and part.read(0).spans == ((hole, hole + 8), (hole, hole + 10))
-    assert (part.read(0).line(0), part.read(0).line(1)) == ("ein Hund", "eine Katze")
+    prepare.run_job(job, tokenizer)
+    part = open_token_file(tmp_path / "part", contents)
+    assert part is not None and part.read([0])[0].spans == ((hole, hole + 8), (hole, hole + 10))
+    assert (part.read([0])[0].line(0), part.read([0])[0].line(1)) == ("ein Hund", "eine Katze")
 
     content, far = part.path.read_bytes(), tmp_path / "far"
     offsets = np.array([hole, hole + part.blocks_end], "<u8")
-    crc = part_module.zlib.crc32(offsets.tobytes())
-    fields = list(part_module.FOOTER.unpack(content[-part_module.FOOTER.size :]))
+    crc = token_file.zlib.crc32(offsets.tobytes())
+    fields = list(token_file.FOOTER.unpack(content[-token_file.FOOTER.size :]))
     fields[3], fields[5] = hole + part.blocks_end, crc
-    footer = part_module.FOOTER.pack(*fields)[:-4]
+    footer = token_file.FOOTER.pack(*fields)[:-4]
     with far.open("wb") as file:
         file.seek(hole)
-        lengths = content[part.blocks_end + 16 : -part_module.FOOTER.size]
-        end = part_module.zlib.crc32(footer).to_bytes(4, "little")
+        lengths = content[part.blocks_end + 16 : -token_file.FOOTER.size]
+        end = token_file.zlib.crc32(footer).to_bytes(4, "little")
         file.write(content[: part.blocks_end] + offsets.tobytes() + lengths + footer + end)
-    moved = find_part(far, contents)
-    assert moved is not None and moved.read(0).spans == part.read(0).spans
-    assert [ids.tolist() for ids in moved.read(0).ids] == [ids.tolist() for ids in part.read(0).ids]
+    moved = open_token_file(far, contents)
+    assert moved is not None and moved.read([0])[0].spans == part.read([0])[0].spans
+    assert [ids.tolist() for ids in moved.read([0])[0].ids] == [ids.tolist() for ids in part.read([0])[0].ids]
     moved.check()

@@ -1,10 +1,12 @@
-"""Small corpora for several test files."""
+"""Small corpora for several test files, and a plain reader of token stores."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
 
 from transduce.data.corpora import Corpus
+from transduce.data.token_file import BLOCK_PAIRS
 from transduce.data.token_store import TokenStore, open_store
 from transduce.data.tokenizer import Tokenizer
 
@@ -34,4 +36,24 @@ def open_one(folder: Path, texts: tuple[Path, Path], tokenizer: Tokenizer) -> To
 
 
 def contents(store: TokenStore) -> list[tuple[list[int], list[int]]]:
-    return [(store[i].ids[0].tolist(), store[i].ids[1].tolist()) for i in range(len(store))]
+    return [(pair.ids[0].tolist(), pair.ids[1].tolist()) for pair in store.read(np.arange(len(store)))]
+
+
+def read_one(store: TokenStore, pair: int) -> tuple[list[int], list[int], tuple[int, ...]]:
+    """Read one pair as the format says, value by value: source ids, target ids, and the four ends of its spans."""
+    number = pair
+    for file in store.files:
+        if number < len(file):
+            break
+        number -= len(file)
+    block, row = divmod(number, BLOCK_PAIRS)
+    size = min(BLOCK_PAIRS, len(file) - BLOCK_PAIRS * block)
+    content = file.path.read_bytes()
+    begin, end = struct.unpack_from("<2Q", content, file.blocks_end + 8 * block)
+    values = struct.unpack_from(f"<{4 * size}Q{2 * size}I", content, begin)
+    spans, counts = values[4 * row : 4 * row + 4], values[4 * size :]
+    letter = {2: "H", 4: "I"}[file.contents.token_bytes]
+    assert begin + 40 * size + file.contents.token_bytes * sum(counts) + 4 == end
+    tokens = struct.unpack_from(f"<{sum(counts)}{letter}", content, begin + 40 * size)
+    first, middle = sum(counts[: 2 * row]), sum(counts[: 2 * row + 1])
+    return list(tokens[first:middle]), list(tokens[middle : middle + counts[2 * row + 1]]), spans

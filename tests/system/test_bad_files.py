@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.killing import AVERAGE, Texts, write_texts
 
@@ -108,7 +109,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def pairs_of(store: TokenStore) -> list[object]:
-    pairs = [store[number] for number in range(len(store))]
+    pairs = store.read(np.arange(len(store)))
     return [([side.tolist() for side in pair.ids], pair.line(0), pair.line(1)) for pair in pairs]
 
 

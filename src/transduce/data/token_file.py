@@ -1,19 +1,19 @@
-"""A part of the token store: a file of some of a corpus's pairs as ids, written once, read a pair at a time.
+"""A token file: some pairs of a corpus as ids. It is written once and read a few pairs at a time.
 
-    blocks     of BLOCK_PAIRS pairs: spans in the text, numbers of tokens, tokens, CRC-32
-    offsets    where each block begins
-    lengths    of each side of each pair in tokens, EOS included, for planning an epoch
-    footer     which store and which pairs these are; CRC-32s of offsets, lengths and itself
+    blocks     BLOCK_PAIRS pairs each: spans in the text, numbers of tokens, tokens, CRC-32
+    offsets    the first byte of each block
+    lengths    the tokens of each side of each pair, EOS included; they suffice to plan an epoch
+    footer     the store and the pairs that the file belongs to; CRC-32s of offsets, lengths and footer
 
-It is written beside and renamed when it is whole. `find_part` looks at footer and size only. Everything else carries a
-checksum that is tested whenever it is read, so that opening a store need not read the whole.
+The file is written under another name and renamed when it is complete. `open_token_file` checks footer and size only,
+so that a store opens without reading its token files. Every other part has a checksum that is compared at each read.
 """
 
 import os
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain, islice
@@ -24,37 +24,41 @@ import numpy as np
 from transduce.data import text
 
 BLOCK_PAIRS = 32
-TOO_LONG = (1 << 16) - 1  # the length of a side with so many tokens or more; they are not kept
+TOO_LONG = (1 << 16) - 1  # stored as the length of a side of at least this many tokens; its ids are not stored
 FOOTER = struct.Struct("<32sQQQIIII")  # key, first, pairs, end of blocks, token bytes, CRCs of offsets, lengths, this
 
-Encoded = tuple[tuple[int, int, int, int], tuple[list[int], list[int]]]  # the spans of both sides, and their ids
+NewPair = tuple[tuple[int, int, int, int], tuple[list[int], list[int]]]  # the spans and the ids of both sides
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a part holds: the lines `first` to `first + pairs` (from 0) of two plain `texts`, under the store's key."""
+    """The pairs of a token file: the lines `first` to `first + pairs` (from 0) of two plain `texts`.
 
-    key: str  # SHA-256, in hexadecimal
+    key: the SHA-256 of texts and tokenizer, in hexadecimal. token_bytes: the size of an id, 2 or 4.
+    """
+
+    key: str
     texts: tuple[str, str]
     first: int
     pairs: int
-    token_bytes: int  # of an id: 2 or 4
+    token_bytes: int
 
 
-class Damaged(OSError):
-    """A file of a store is not what was written. It has been removed, and the next opening prepares it anew."""
+class DamagedTokenFile(OSError):
+    """A token file differs from what was written. It has been removed; the next `open_store` writes it again."""
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, path: Path, part: str) -> None:
         path.unlink(missing_ok=True)
-        remedy = "the same command with --resume prepares it anew and goes on"
-        super().__init__(f"{path} is damaged ({what}) and has been removed; {remedy}")
+        super().__init__(
+            f"{path} is damaged ({part}) and has been removed; run the same command with --resume to write it again"
+        )
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Pair:
+class EncodedPair:
     """A pair of a store. ids: of source and target, without BOS and EOS. spans: of its lines in `texts`, in bytes."""
 
     ids: tuple[np.ndarray, np.ndarray]
@@ -62,17 +66,20 @@ class Pair:
     texts: tuple[str, str]
 
     def line(self, side: int) -> str:
-        """The text of one side, 0 source, 1 target. UserError if the file has changed since."""
+        """Return the text of one side: 0 source, 1 target. Raises UserError if the file has changed since."""
         return text.read_span(self.texts[side], *self.spans[side])
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part, open for reading. Raises Damaged for whatever is not as it was written."""
+class TokenFile:
+    """A token file, open for reading. Its methods raise DamagedTokenFile where a checksum differs.
+
+    inode: distinguishes the file from a later one of the same name.
+    """
 
     path: Path
     contents: Contents
-    inode: int  # tells this file from one that takes its place
+    inode: int
     blocks_end: int
     offsets_crc: int
     lengths_crc: int
@@ -80,55 +87,62 @@ class Part:
     def __len__(self) -> int:
         return self.contents.pairs
 
-    def read(self, number: int) -> Pair:
-        """Pair number `number` of this part."""
-        block, row = divmod(number, BLOCK_PAIRS)
-        pairs = min(BLOCK_PAIRS, len(self) - block * BLOCK_PAIRS)
-        content = self.block(block)
-        spans = np.frombuffer(content, "<u8", 4 * pairs)[4 * row : 4 * row + 4].tolist()
-        counts = np.frombuffer(content, "<u4", 2 * pairs, offset=32 * pairs)
-        tokens = np.frombuffer(content, f"<u{self.contents.token_bytes}", offset=40 * pairs)
-        begin = int(counts[: 2 * row].sum())
-        middle = begin + int(counts[2 * row])
-        ids = tokens[begin:middle], tokens[middle : middle + int(counts[2 * row + 1])]
-        return Pair(ids, ((spans[0], spans[1]), (spans[2], spans[3])), self.contents.texts)
+    def read(self, numbers: Sequence[int]) -> list[EncodedPair]:
+        """Return the pairs with these numbers (from 0 in this file), in this order. Each block is read once."""
+        blocks = self._blocks({number // BLOCK_PAIRS for number in numbers})
+        pairs = []
+        for number in numbers:
+            block, row = divmod(number, BLOCK_PAIRS)
+            content, size = blocks[block], min(BLOCK_PAIRS, self.contents.pairs - block * BLOCK_PAIRS)
+            spans = struct.unpack_from("<4Q", content, 32 * row)
+            counts = np.frombuffer(content, "<u4", 2 * size, offset=32 * size)
+            tokens = np.frombuffer(content, f"<u{self.contents.token_bytes}", offset=40 * size)
+            begin = int(counts[: 2 * row].sum())
+            middle = begin + int(counts[2 * row])
+            ids = tokens[begin:middle], tokens[middle : middle + int(counts[2 * row + 1])]
+            pairs.append(EncodedPair(ids, (spans[:2], spans[2:]), self.contents.texts))
+        return pairs
 
-    def block(self, number: int) -> bytes:
-        """The content of a block, without its checksum, which has been tested."""
-        content = self._bytes(*self.offsets[number : number + 2].tolist())
-        if content[-4:] != _crc(content[:-4], number):
-            raise Damaged(self.path, f"block {number}")
-        return content[:-4]
+    def _blocks(self, numbers: Iterable[int]) -> dict[int, bytes]:
+        """Return the content of these blocks, without the checksums, which have been compared."""
+        file, offsets = _descriptor(self.path, self.inode), self.offsets
+        blocks = {}
+        for number in sorted(numbers):
+            begin, end = offsets[number : number + 2].tolist()
+            content = os.pread(file.number, end - begin, begin)
+            if content[-4:] != _crc(content[:-4], number):
+                raise DamagedTokenFile(self.path, f"block {number}")
+            blocks[number] = content[:-4]
+        return blocks
 
     def check(self) -> None:
-        """Read everything."""
+        """Read the whole file."""
         self.lengths()
         for number in range(len(self.offsets) - 1):
-            self.block(number)
+            self._blocks([number])
 
     def lengths(self) -> np.ndarray:
-        """The lengths of source and target, EOS included, uint16 (n,2)."""
-        begin = self.blocks_end + 8 * (_blocks(len(self)) + 1)
+        """Return the lengths of source and target in tokens, EOS included: uint16 (n,2)."""
+        begin = self.blocks_end + 8 * (_block_count(len(self)) + 1)
         content = self._bytes(begin, begin + 4 * len(self))
         if zlib.crc32(content) != self.lengths_crc:
-            raise Damaged(self.path, "lengths")
+            raise DamagedTokenFile(self.path, "lengths")
         return np.frombuffer(content, "<u2").reshape(-1, 2)
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Where each block begins, and where the last one ends, uint64 (blocks + 1,)."""
-        content = self._bytes(self.blocks_end, self.blocks_end + 8 * (_blocks(len(self)) + 1))
+        """The first byte of each block, and the end of the last: uint64 (blocks + 1,)."""
+        content = self._bytes(self.blocks_end, self.blocks_end + 8 * (_block_count(len(self)) + 1))
         if zlib.crc32(content) != self.offsets_crc:
-            raise Damaged(self.path, "offsets")
+            raise DamagedTokenFile(self.path, "offsets")
         return np.frombuffer(content, "<u8")
 
     def _bytes(self, begin: int, end: int) -> bytes:
-        """Bytes of the file. Not mapped: a map counts as memory of the process, more and more of it."""
-        return os.pread(_opened(self.path, self.inode).number, end - begin, begin)
+        return os.pread(_descriptor(self.path, self.inode).number, end - begin, begin)
 
 
-class _Opened:
-    """A file that is open for reading while this object lives."""
+class _Descriptor:
+    """A file that is open for reading while this object lives. Not a map: its pages count as memory of the process."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY)
@@ -137,26 +151,25 @@ class _Opened:
         os.close(self.number)
 
 
-@lru_cache(maxsize=400)  # of the 1,024 files that a process may usually have open
-def _opened(path: Path, inode: int) -> _Opened:
-    return _Opened(path)
+@lru_cache(maxsize=400)  # a process may usually have 1,024 files open
+def _descriptor(path: Path, inode: int) -> _Descriptor:
+    return _Descriptor(path)
 
 
-def _blocks(pairs: int) -> int:
-    """How many blocks hold so many pairs."""
+def _block_count(pairs: int) -> int:
     return -(-pairs // BLOCK_PAIRS)
 
 
 def _crc(content: bytes, number: int) -> bytes:
-    """The checksum of block number `number`."""
+    """Return the checksum of block number `number`. It depends on the number: exchanged blocks are detected."""
     return zlib.crc32(content, number).to_bytes(4, "little")
 
 
-# ---- finding and writing ---------------------------------------------------------------------------------------
+# ---- opening and writing -----------------------------------------------------------------------------------------
 
 
-def find_part(path: Path, contents: Contents) -> Part | None:
-    """The part in `path`, if it is there, whole, and holds just that."""
+def open_token_file(path: Path, contents: Contents) -> TokenFile | None:
+    """Return the token file in `path`, or None if it is missing, incomplete or holds other contents."""
     try:
         with path.open("rb") as file:
             size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
@@ -167,20 +180,20 @@ def find_part(path: Path, contents: Contents) -> Part | None:
     if len(footer) < FOOTER.size or zlib.crc32(footer[:-4]).to_bytes(4, "little") != footer[-4:]:
         return None
     key, first, pairs, blocks_end, token_bytes, offsets_crc, lengths_crc, _ = FOOTER.unpack(footer)
-    found = Contents(key.hex(), contents.texts, first, pairs, token_bytes)
-    whole = blocks_end + 8 * (_blocks(pairs) + 1) + 4 * pairs + FOOTER.size
-    if (found, size) != (contents, whole):
+    stored = Contents(key.hex(), contents.texts, first, pairs, token_bytes)
+    expected_size = blocks_end + 8 * (_block_count(pairs) + 1) + 4 * pairs + FOOTER.size
+    if (stored, size) != (contents, expected_size):
         return None
-    return Part(path, contents, inode, blocks_end, offsets_crc, lengths_crc)
+    return TokenFile(path, contents, inode, blocks_end, offsets_crc, lengths_crc)
 
 
-def write_part(path: Path, contents: Contents, pairs: Iterator[Encoded]) -> None:
-    """Write the file of a part."""
+def write_token_file(path: Path, contents: Contents, pairs: Iterator[NewPair]) -> None:
+    """Write `pairs` to `path`, under another name until the file is complete."""
     offsets, lengths = array("Q", [0]), array("H")
     path.parent.mkdir(parents=True, exist_ok=True)
-    writing = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
-        with writing.open("wb") as file:
+        with temporary.open("wb") as file:
             while rows := list(islice(pairs, BLOCK_PAIRS)):
                 block = _block(rows, len(offsets) - 1, contents.token_bytes)
                 offsets.append(offsets[-1] + file.write(block))
@@ -188,23 +201,24 @@ def write_part(path: Path, contents: Contents, pairs: Iterator[Encoded]) -> None
             file.write(_tail(contents, offsets, lengths))
             file.flush()
             os.fsync(file.fileno())
-        writing.rename(path)
+        temporary.rename(path)
     finally:
-        writing.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _block(rows: list[Encoded], number: int, token_bytes: int) -> bytes:
-    kept = [ids if len(ids) + 1 < TOO_LONG else [] for _, both in rows for ids in both]
+def _block(rows: list[NewPair], number: int, token_bytes: int) -> bytes:
+    sides = [ids if len(ids) + 1 < TOO_LONG else [] for _, both in rows for ids in both]
     spans = np.array([spans for spans, _ in rows], "<u8")
-    counts = np.array([len(ids) for ids in kept], "<u4")
-    tokens = np.fromiter(chain.from_iterable(kept), f"<u{token_bytes}", int(counts.sum()))
+    counts = np.array([len(ids) for ids in sides], "<u4")
+    tokens = np.fromiter(chain.from_iterable(sides), f"<u{token_bytes}", int(counts.sum()))
     content = b"".join(values.tobytes() for values in (spans, counts, tokens))
     return content + _crc(content, number)
 
 
 def _tail(contents: Contents, offsets: array, lengths: array) -> bytes:
-    parts = np.array(offsets, "<u8").tobytes(), np.array(lengths, "<u2").tobytes()
-    crcs = [zlib.crc32(part) for part in parts]
-    what = bytes.fromhex(contents.key), contents.first, contents.pairs, offsets[-1], contents.token_bytes
-    footer = FOOTER.pack(*what, *crcs, 0)[:-4]
-    return b"".join((*parts, footer, zlib.crc32(footer).to_bytes(4, "little")))
+    """Return what follows the blocks: offsets, lengths and footer."""
+    tables = np.array(offsets, "<u8").tobytes(), np.array(lengths, "<u2").tobytes()
+    crcs = [zlib.crc32(table) for table in tables]
+    fields = bytes.fromhex(contents.key), contents.first, contents.pairs, offsets[-1], contents.token_bytes
+    footer = FOOTER.pack(*fields, *crcs, 0)[:-4]
+    return b"".join((*tables, footer, zlib.crc32(footer).to_bytes(4, "little")))

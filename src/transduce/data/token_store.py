@@ -1,10 +1,12 @@
-"""The token store: the training text as ids on disk, prepared once, in memory never.
+"""The token store: the training text as ids on disk. It is written once, and never in memory as a whole.
 
-    corpora -> plain text -> parts (`transduce.data.tokenize_corpus`, once) -> TokenStore -> pairs, lengths
+    corpora -> plain text -> token files (`transduce.data.tokenize_corpus`, once) -> TokenStore -> pairs, lengths
 
-What detection of damage means here: a part whose footer, size or place is wrong is found when a store is opened, and
-is prepared anew. The rest of a part is tested whenever it is read: then `Damaged` is raised (the machine's fault, an
-OSError), the part is removed, and the next opening prepares it anew. `TokenStore.check` reads everything.
+Damage is detected in two places:
+
+- `open_store` writes a token file again if its footer, size or place is wrong.
+- A later read compares checksums. If one differs it raises DamagedTokenFile (an OSError) and removes the file, and the
+  next `open_store` writes it again. `TokenStore.check` reads everything.
 """
 
 import hashlib
@@ -18,101 +20,116 @@ import numpy as np
 
 from transduce.data import text
 from transduce.data.corpora import Corpus, plain_files
-from transduce.data.token_file import Pair, Part, find_part
-from transduce.data.tokenize_corpus import Scan, jobs, prepare, scans
+from transduce.data.token_file import EncodedPair, TokenFile, open_token_file
+from transduce.data.tokenize_corpus import CorpusScan, plan_jobs, run_jobs, scan_corpora
 from transduce.data.vocabulary import TokenizerLike
 
 STORE_VERSION = 2
 SIDES = ("src", "tgt")
-SHOWN = 20  # line numbers in a message
+LINES_IN_MESSAGE = 20
 
 
 @dataclass(frozen=True)
 class TokenStore:
-    """The tokens of some corpora, one after the other: pair i is `store[i]`.
+    """The tokens of some corpora, one after the other. Its pairs are numbered from 0.
 
-    key: hash of texts, weights and tokenizer. owners: for each part the number of its corpus.
+    key: hash of texts, weights and tokenizer. corpus_indices: for each token file the index of its corpus.
     """
 
     key: str
     corpora: tuple[Corpus, ...]
-    parts: tuple[Part, ...]
-    owners: tuple[int, ...]
+    files: tuple[TokenFile, ...]
+    corpus_indices: tuple[int, ...]
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._offsets[-1])
 
-    def __getitem__(self, pair: int) -> Pair:
-        place, number = self._place(pair)
-        return self.parts[place].read(number)
+    def read(self, pairs: np.ndarray) -> list[EncodedPair]:
+        """Return the pairs with these numbers, in this order. Each token file is asked once.
+
+        Raises DamagedTokenFile if a token file is not as it was written.
+        """
+        members: dict[int, list[int]] = {}
+        indices, numbers = self._locate(pairs)
+        for member, index in enumerate(indices.tolist()):
+            members.setdefault(index, []).append(member)
+        rows = {
+            member: pair
+            for index, group in members.items()
+            for member, pair in zip(group, self.files[index].read(numbers[group].tolist()), strict=True)
+        }
+        return [rows[member] for member in range(len(pairs))]
 
     def lengths(self) -> Iterator[tuple[int, np.ndarray, float]]:
-        """Part by part: the number of its first pair, its lengths uint16 (n,2), and the weight of its corpus.
+        """For each token file yield the number of its first pair, its lengths uint16 (n,2), and its corpus's weight.
 
-        A length counts EOS, so 1 is an empty side; `part.TOO_LONG` stands for all over it, too.
+        A length counts EOS: 1 is an empty side. `token_file.TOO_LONG` stands for itself and all above.
         """
-        for end, part, owner in zip(self._ends.tolist(), self.parts, self.owners, strict=True):
-            yield end - len(part), part.lengths(), self.corpora[owner].weight
+        for first, file, corpus in zip(self._offsets[:-1].tolist(), self.files, self.corpus_indices, strict=True):
+            yield first, file.lengths(), self.corpora[corpus].weight
 
-    def where(self, pairs: np.ndarray, shown: int = SHOWN) -> str:
-        """Where the text of `pairs` is, for a message: "train.en and train.de, lines 3, 17" (at most `shown`)."""
+    def where(self, pairs: np.ndarray, limit: int = LINES_IN_MESSAGE) -> str:
+        """Return the lines of `pairs` for a message, at most `limit`: "train.en and train.de, lines 3, 17"."""
         lines: dict[str, list[int]] = {}
-        for pair in pairs:
-            place, number = self._place(pair)
-            line = self.parts[place].contents.first + number + 1
-            lines.setdefault(self.corpora[self.owners[place]].name, []).append(line)
-        return "; ".join(f"{name}, lines {_some(numbers, shown)}" for name, numbers in lines.items())
+        for index, number in zip(*self._locate(pairs), strict=True):
+            line = self.files[index].contents.first + int(number) + 1
+            lines.setdefault(self.corpora[self.corpus_indices[index]].name, []).append(line)
+        return "; ".join(f"{name}, lines {_numbers(numbers, limit)}" for name, numbers in lines.items())
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """All pairs as text, from the files."""
-        for src, tgt in dict.fromkeys(part.contents.texts for part in self.parts):
+        """Yield all pairs as text, read from the text files."""
+        for src, tgt in dict.fromkeys(file.contents.texts for file in self.files):
             yield from text.read_pairs(src, tgt)
 
     def check(self) -> None:
-        """Read everything. Raises Damaged for the first part that is not as it was written."""
-        for part in self.parts:
-            part.check()
+        """Read everything. Raises DamagedTokenFile for the first token file that is not as it was written."""
+        for file in self.files:
+            file.check()
 
     @cached_property
-    def _ends(self) -> np.ndarray:
-        return np.cumsum([len(part) for part in self.parts])
+    def _offsets(self) -> np.ndarray:
+        """The number of the first pair of each token file, and the number of pairs."""
+        return np.cumsum([0, *map(len, self.files)])
 
-    def _place(self, pair: int) -> tuple[int, int]:
-        """Which part holds a pair, and the number of the pair there."""
-        place = int(np.searchsorted(self._ends, pair, side="right"))
-        return place, int(pair) - int(self._ends[place]) + len(self.parts[place])
+    def _locate(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each pair the index of its token file, and its number there."""
+        indices = np.searchsorted(self._offsets, pairs, side="right") - 1
+        return indices, pairs - self._offsets[indices]
 
 
-def _some(numbers: list[int], shown: int) -> str:
-    more = f" and {len(numbers) - shown} more" if len(numbers) > shown else ""
-    return ", ".join(map(str, numbers[:shown])) + more
+def _numbers(numbers: list[int], limit: int) -> str:
+    more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
+    return ", ".join(map(str, numbers[:limit])) + more
 
 
 def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: TokenizerLike) -> TokenStore:
-    """The store of these corpora and this tokenizer under `folder`; what is missing there is prepared first.
+    """Return the store of these corpora and this tokenizer in `folder`, after writing the token files that are missing.
 
-    Whatever else lies in `folder` belongs to other text or another tokenizer, and is removed. Of several processes one
-    opens it first, and the others when that one is done. Raises UserError for what is wrong with the text.
+    Everything else in `folder` belongs to other text or another tokenizer, and is removed. Of several processes one
+    calls this first; the others follow when it has returned. Raises UserError for mistakes in the text.
     """
     texts = [plain_files(corpus, folder / f"text-{number}") for number, corpus in enumerate(corpora)]
-    scanned = scans(folder / "scans.json", texts)
-    keys = [_key(scan, tokenizer) for scan in scanned]
+    scans = scan_corpora(folder / "scans.json", texts)
+    keys = [_key(scan, tokenizer) for scan in scans]
     _remove_others(folder, {"scans.json", *keys, *(f"text-{number}" for number in range(len(corpora)))})
     token_bytes = 2 if tokenizer.vocab_size <= 1 << 16 else 4
-    wanted = [jobs(scan, folder / key, key, token_bytes) for scan, key in zip(scanned, keys, strict=True)]
-    prepare([job for of_one in wanted for job in of_one if not find_part(Path(job.path), job.contents)], tokenizer)
-    parts, owners = [], []
-    for number, job in ((number, job) for number, of_one in enumerate(wanted) for job in of_one):
-        part = find_part(Path(job.path), job.contents)
-        if part is None:
-            raise OSError(f"{job.path} was prepared and is gone; is another process at work in its folder?")
-        parts.append(part)
-        owners.append(number)
+    jobs = [
+        (number, job)
+        for number, (scan, key) in enumerate(zip(scans, keys, strict=True))
+        for job in plan_jobs(scan, folder / key, key, token_bytes)
+    ]
+    run_jobs([job for _, job in jobs if not open_token_file(Path(job.path), job.contents)], tokenizer)
+    files = []
+    for _, job in jobs:
+        file = open_token_file(Path(job.path), job.contents)
+        if file is None:
+            raise OSError(f"{job.path} was written and is gone; does another process write to its folder?")
+        files.append(file)
     weights = " ".join(f"{corpus.weight:g}" for corpus in corpora)
-    return TokenStore(_sha256([*keys, weights]), tuple(corpora), tuple(parts), tuple(owners))
+    return TokenStore(_sha256([*keys, weights]), tuple(corpora), tuple(files), tuple(number for number, _ in jobs))
 
 
-def _key(scan: Scan, tokenizer: TokenizerLike) -> str:
+def _key(scan: CorpusScan, tokenizer: TokenizerLike) -> str:
     return _sha256([f"store {STORE_VERSION}", *(side.sha256 for side in scan), tokenizer.sha256])
 
 
@@ -120,8 +137,8 @@ def _sha256(words: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
-def _remove_others(folder: Path, ours: set[str]) -> None:
-    """Remove what belongs to no store of `ours`, and what a killed preparation left unfinished."""
+def _remove_others(folder: Path, names: set[str]) -> None:
+    """Remove everything in `folder` but these names, and the temporary files of a process that was killed."""
     for path in [*folder.iterdir(), *folder.glob("*/part-*.tmp-*")]:
-        if path.name not in ours:
+        if path.name not in names:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Preparing the training text: scan it, cut it into parts, and have all cores encode them.
+"""Tokenize the training text: scan it, divide it into jobs, and run them on all cores.
 
-    text -> Scan: lines, SHA-256, where parts begin -> Job, ... -> a process each -> part files
+    text -> TextScan: lines, SHA-256, the first byte of each job -> Job, ... -> a process each -> token files
 
-The corpus is never held in memory. Preparing that was killed goes on with the parts that are missing.
+The corpus is never in memory as a whole. After a kill, only the token files that are missing are written.
 """
 
 import hashlib
@@ -25,20 +25,23 @@ from rich.progress import track
 
 from transduce.data import text
 from transduce.data.compression import open_text
-from transduce.data.token_file import Contents, Encoded, write_part
+from transduce.data.token_file import Contents, NewPair, write_token_file
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 
-PART_PAIRS = 100_000
-PIECE_PAIRS, PIECE_CHARACTERS = 2_048, 1 << 20  # encoded at once: at most so many pairs, and hardly more characters
+FILE_PAIRS = 100_000
+CHUNK_PAIRS, CHUNK_CHARACTERS = (
+    2_048,
+    1 << 20,
+)  # the most that one call encodes  # encoded in one call: at most so many pairs, and about as many characters
 
 # ---- scanning ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Side:
-    """What one pass over a plain text file finds. starts: the byte at which each part begins, and the file's end."""
+class TextScan:
+    """The result of reading a plain text file once. starts: the first byte of each token file, and the file's end."""
 
     path: str
     size: int
@@ -48,86 +51,75 @@ class Side:
     starts: list[int]
 
 
-Scan = tuple[Side, Side]  # with as many lines
+CorpusScan = tuple[TextScan, TextScan]  # of source and target, with equally many lines
 
 
-def scans(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[Scan]:
-    """A scan of every corpus. What `path` remembers is used for files whose size and time are what they were."""
-    remembered = _remembered(path)
-    known = {(side.path, side.size, side.mtime_ns): side for side in remembered}
+def scan_corpora(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[CorpusScan]:
+    """Return a scan of each corpus. `path` keeps the scans: a file of the same size and time is not read again.
 
-    def look(file: Path) -> Side:
-        return known.get(_identity(file)) or _scan(file)
+    Raises UserError if a corpus is empty, or if its sides have different numbers of lines.
+    """
+    cached = _read_cache(path)
+    scan_of = {(scan.path, scan.size, scan.mtime_ns): scan for scan in cached}
 
-    found = []
+    def scan(file: Path) -> TextScan:
+        return scan_of.get(_identity(file)) or _scan(file)
+
+    corpora = []
     with ThreadPoolExecutor(2) as pool:
         for pair in texts:
-            src, tgt = pool.map(look, pair)
+            src, tgt = pool.map(scan, pair)
             if src.lines != tgt.lines:
                 raise text.unequal((src.path, tgt.path), (src.lines, tgt.lines))
             if not src.lines:
                 raise text.empty(src.path, tgt.path)
-            found.append((src, tgt))
-    sides = [side for pair in found for side in pair]
-    if sides != remembered:  # so that of several processes only the first one writes
+            corpora.append((src, tgt))
+    scans = [scan for pair in corpora for scan in pair]
+    if scans != cached:  # of several processes only the first writes
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = msgspec.json.encode(sides)
+        content = msgspec.json.encode(scans)
         path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-    return found
+    return corpora
 
 
-def _remembered(path: Path) -> list[Side]:
+def _read_cache(path: Path) -> list[TextScan]:
     with suppress(OSError, ValueError, msgspec.MsgspecError):
         digest, content = path.read_bytes().split(b"\n", 1)
         if digest == hashlib.sha256(content).hexdigest().encode():
-            return msgspec.json.decode(content, type=list[Side])
+            return msgspec.json.decode(content, type=list[TextScan])
     return []
 
 
 def _identity(path: Path) -> tuple[str, int, int]:
+    """Return path, size and time of a file; size -1 if it is unreadable, which `_scan` reports."""
     with suppress(OSError):
-        found = path.stat()
-        return str(path), found.st_size, found.st_mtime_ns
-    return str(path), -1, 0  # reading it will tell what is wrong
+        status = path.stat()
+        return str(path), status.st_size, status.st_mtime_ns
+    return str(path), -1, 0
 
 
-def _scan(path: Path) -> Side:
+def _scan(path: Path) -> TextScan:
     digest, lines, position, starts, last = hashlib.sha256(), 0, 0, [0], b"\n"
     with open_text(path) as file:
         _, size, mtime_ns = _identity(path)
         while block := file.read(1 << 22):
             digest.update(block)
-            count, missing = block.count(b"\n"), PART_PAIRS - lines % PART_PAIRS  # lines until the next part begins
+            count, missing = block.count(b"\n"), FILE_PAIRS - lines % FILE_PAIRS  # lines until the next token file
             if count >= missing:
                 ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
-                starts += (position + 1 + ends[missing - 1 :: PART_PAIRS]).tolist()
+                starts += (position + 1 + ends[missing - 1 :: FILE_PAIRS]).tolist()
             lines += count
             position += len(block)
             last = block[-1:]
     lines += last != b"\n"
     if position != size:
         raise text.changed(path, f"has {position:,} bytes, not {size:,}")
-    return Side(str(path), size, mtime_ns, digest.hexdigest(), lines, [*(s for s in starts if s < size), size])
-
-
-def jobs(scan: Scan, folder: Path, key: str, token_bytes: int) -> list["Job"]:
-    """The parts of a corpus, to be made in `folder` under the key of a store."""
-    src, tgt = scan
-    found = []
-    for number in range(len(src.starts) - 1):
-        first = number * PART_PAIRS
-        contents = Contents(key, (src.path, tgt.path), first, min(PART_PAIRS, src.lines - first), token_bytes)
-        begins, ends = ((src.starts[n], tgt.starts[n]) for n in (number, number + 1))
-        found.append(Job(str(folder / f"part-{number:05}"), contents, begins, ends))
-    return found
-
-
-# ---- encoding ----------------------------------------------------------------------------------------------------
+    return TextScan(str(path), size, mtime_ns, digest.hexdigest(), lines, [*(s for s in starts if s < size), size])
 
 
 @dataclass(frozen=True)
 class Job:
-    """A part to be made: of the lines of both texts between two bytes of each."""
+    """The work of writing one token file: to tokenize the lines of both texts between two bytes of each."""
 
     path: str
     contents: Contents
@@ -135,51 +127,66 @@ class Job:
     ends: tuple[int, int]
 
 
-def prepare_part(job: Job, tokenizer: TokenizerLike) -> None:
-    """Encode the lines of a part and write its file."""
-    write_part(Path(job.path), job.contents, _encoded(job, tokenizer))
+def plan_jobs(scan: CorpusScan, folder: Path, key: str, token_bytes: int) -> list[Job]:
+    """Return the jobs that write the token files of a corpus to `folder`, under the key of a store."""
+    src, tgt = scan
+    jobs = []
+    for number in range(len(src.starts) - 1):
+        first = number * FILE_PAIRS
+        contents = Contents(key, (src.path, tgt.path), first, min(FILE_PAIRS, src.lines - first), token_bytes)
+        begins, ends = ((src.starts[n], tgt.starts[n]) for n in (number, number + 1))
+        jobs.append(Job(str(folder / f"part-{number:05}"), contents, begins, ends))
+    return jobs
 
 
-def _encoded(job: Job, tokenizer: TokenizerLike) -> Iterator[Encoded]:
-    """The pairs of a part. A blank side has no ids, so that the pair is left out of training."""
-    done = 0
-    for pairs in _pieces(job):
-        done += len(pairs)
+# ---- encoding ----------------------------------------------------------------------------------------------------
+
+
+def run_job(job: Job, tokenizer: TokenizerLike) -> None:
+    """Encode the lines of a job and write its token file."""
+    write_token_file(Path(job.path), job.contents, _encode(job, tokenizer))
+
+
+def _encode(job: Job, tokenizer: TokenizerLike) -> Iterator[NewPair]:
+    """Yield the pairs of a job. A blank side gets no ids, so that training skips the pair."""
+    count = 0
+    for pairs in _chunks(job):
+        count += len(pairs)
         lines = [["" if text.is_blank(line) else line for _, _, line in side] for side in zip(*pairs, strict=True)]
         ids = [tokenizer.encode_batch(lines[0]), tokenizer.target.encode_batch(lines[1])]
         for (src, tgt), both in zip(pairs, zip(*ids, strict=True), strict=True):
             yield (src[0], src[1], tgt[0], tgt[1]), both
-    if done != job.contents.pairs:
+    if count != job.contents.pairs:
         raise text.changed(" or ".join(job.contents.texts), f"has not {job.contents.pairs:,} lines where it had them")
 
 
-def _pieces(job: Job) -> Iterator[list[tuple[Any, Any]]]:
-    """The lines of a part with their spans, some pairs at a time."""
+def _chunks(job: Job) -> Iterator[list[tuple[Any, Any]]]:
+    """Yield the lines of a job with their spans, some pairs at a time."""
     sides = (
         text.spanned_lines(path, begin, end, first=job.contents.first + 1)
         for path, begin, end in zip(job.contents.texts, job.begins, job.ends, strict=True)
     )
-    piece, characters = [], 0
+    chunk, characters = [], 0
     for pair in zip(*sides, strict=False):
-        piece.append(pair)
+        chunk.append(pair)
         characters += len(pair[0][2]) + len(pair[1][2])
-        if len(piece) == PIECE_PAIRS or characters >= PIECE_CHARACTERS:
-            yield piece
-            piece, characters = [], 0
-    if piece:
-        yield piece
+        if len(chunk) == CHUNK_PAIRS or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 # ---- all cores ---------------------------------------------------------------------------------------------------
 
 
-def prepare(jobs: Sequence[Job], tokenizer: TokenizerLike) -> None:
-    """Make the parts, by as many processes as there are cores. Of several mistakes the first in the text is raised."""
+def run_jobs(jobs: Sequence[Job], tokenizer: TokenizerLike) -> None:
+    """Run the jobs in as many processes as there are cores. Of several errors the first in the text is raised."""
     count = min(len(jobs), cores())
-    shown = {"description": "preparing the text", "console": Console(stderr=True), "disable": not sys.stderr.isatty()}
+    bar = {"description": "preparing the text", "console": Console(stderr=True), "disable": not sys.stderr.isatty()}
     if count < 2:
-        for job in track(jobs, **shown):
-            prepare_part(job, tokenizer)
+        for job in track(jobs, **bar):
+            run_job(job, tokenizer)
         return
     with ExitStack() as stack:
         workers = [stack.enter_context(_Worker(tokenizer)) for _ in range(count)]
@@ -189,7 +196,7 @@ def prepare(jobs: Sequence[Job], tokenizer: TokenizerLike) -> None:
         pool = stack.enter_context(ThreadPoolExecutor(count))
         results = [pool.submit(_hand_over, idle, job) for job in jobs]
         try:
-            for result in track(results, **shown):
+            for result in track(results, **bar):
                 result.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -199,23 +206,23 @@ def prepare(jobs: Sequence[Job], tokenizer: TokenizerLike) -> None:
 
 
 def cores() -> int:
-    """How many processor cores this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hand_over(idle: "queue.SimpleQueue[_Worker]", job: Job) -> None:
     worker = idle.get()
     try:
-        worker.prepare(job)
+        worker.run(job)
     finally:
         idle.put(worker)
 
 
 class _Worker:
-    """A process that prepares parts, one JSON line a job: `python -m transduce.data.tokenize_corpus`. As a context: it
-    is ended.
+    """A process that runs jobs, one JSON line each: `python -m transduce.data.tokenize_corpus`.
 
-    Not by multiprocessing, which would run a user's script again in every process, and has to import torch for it.
+    As a context manager it ends the process. Not multiprocessing: that would run a user's script again in every
+    process, which would import torch.
     """
 
     def __init__(self, tokenizer: TokenizerLike) -> None:
@@ -223,25 +230,26 @@ class _Worker:
         environment = {**os.environ, "PYTHONPATH": import_path, "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "transduce.data.tokenize_corpus"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._ask(tokenizer.to_json())
+        self._send(tokenizer.to_json())
 
-    def prepare(self, job: Job) -> None:
-        """`prepare_part`, over there; its errors are raised here."""
-        self._ask(job)
+    def run(self, job: Job) -> None:
+        """Run a job in the process. Its errors are raised here."""
+        self._send(job)
 
-    def _ask(self, question: Any) -> None:
+    def _send(self, message: Any) -> None:
+        """Send a message and wait for the answer. Raises the error that it reports."""
         assert self.process.stdin and self.process.stdout
         answer = b""
         with suppress(BrokenPipeError):
-            self.process.stdin.write(msgspec.json.encode(question) + b"\n")
+            self.process.stdin.write(msgspec.json.encode(message) + b"\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         if not answer:
             raise OSError(f"a process that prepares the text ended, with code {self.process.wait()}")
         kind, *details = msgspec.json.decode(answer)
-        if kind == "mistake":
+        if kind == "UserError":
             raise UserError(*details)
-        if kind == "machine":
+        if kind == "OSError":
             raise OSError(*details)
 
     def __enter__(self) -> "_Worker":
@@ -255,24 +263,24 @@ class _Worker:
         self.process.stdout.close()
 
 
-def _work() -> None:
-    """What a worker does until its standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process that will end this one
+def _serve() -> None:
+    """Read the tokenizer and then jobs from standard input, and answer each line on standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this process
     tokenizer = None
     for line in sys.stdin.buffer:
-        answer: list[Any] = ["done"]
+        answer: list[Any] = ["ok"]
         try:
             if tokenizer is None:
                 tokenizer = Tokenizer.from_json(msgspec.json.decode(line, type=str))
             else:
-                prepare_part(msgspec.json.decode(line, type=Job), tokenizer)
-        except UserError as mistake:
-            answer = ["mistake", *mistake.args]
-        except OSError as problem:
-            answer = ["machine", *(part for part in (problem.errno, problem.strerror, problem.filename) if part)]
+                run_job(msgspec.json.decode(line, type=Job), tokenizer)
+        except UserError as error:
+            answer = ["UserError", *error.args]
+        except OSError as error:
+            answer = ["OSError", *(detail for detail in (error.errno, error.strerror, error.filename) if detail)]
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":
-    _work()
+    _serve()
