@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def average(run: Path, *, last: int, out: Path, until: int | None = None) -> None:
-    """Average the weights of the newest checkpoints of a run, and write them as a new model.
+    """Average the newest checkpoints of a run into a new model.
 
     Parameters
     ----------

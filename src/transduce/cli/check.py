@@ -18,9 +18,10 @@ def check(
     first: int = 5,
     json: Flag = False,
 ) -> None:
-    """Check a corpus before training: report what it holds and which lines look wrong.
+    """Check a corpus before training.
 
-    The command changes no file. The exit code is 2 if no model can be trained on the text, and 0 otherwise.
+    The report says what the corpus holds and which lines look wrong. The command changes no file. The exit
+    code is 2 if no model can be trained on the text, and 0 otherwise.
 
     Parameters
     ----------

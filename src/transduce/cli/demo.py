@@ -4,7 +4,9 @@ from pathlib import Path
 
 
 def demo(*, out: Path = Path("transduce-demo")) -> None:
-    """Train a small model on generated English and German text, and try it. A few minutes on two cores.
+    """Train a small model on generated text, and try it.
+
+    The text is English and German. The command takes a few minutes on two cores.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ def evaluate(
     precision: Precision = "fp32",
     json: Flag = False,
 ) -> None:
-    """Evaluate a model on a test set, or evaluate given translations without a model.
+    """Evaluate a model on a test set, or given translations.
 
     With two --hyp files, the command also tests whether their difference is significant.
 

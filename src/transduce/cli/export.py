@@ -8,7 +8,9 @@ from transduce.errors import UserError
 
 
 def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], precision: str = "fp32") -> None:
-    """Write a model for another program, and check that this program computes the same outputs.
+    """Write a model for another program.
+
+    The command checks that the other program computes the same outputs.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ COMMANDS = (demo, check, train, report, evaluate, translate, score, average, exp
 app = App(
     name="transduce",
     version=__version__,
-    help="Train, evaluate and use the Transformer of 'Attention Is All You Need' for translation.",
+    help="Train, evaluate and use the Transformer of 'Attention Is All You Need'.",
     help_epilogue="Start with:\n  transduce demo",
     help_format="plaintext",
     default_parameter=Parameter(negative=()),

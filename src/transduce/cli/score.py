@@ -10,9 +10,9 @@ CHUNK_LINES = 1_000
 
 
 def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", json: Flag = False) -> None:
-    """Print the log-probability of given translations, one number per line.
+    """Print the log-probability of given translations.
 
-    The logarithm is natural. The sum includes the end of the sentence.
+    Each line has one number, a natural logarithm. It includes the end of the sentence.
 
     Parameters
     ----------

@@ -11,9 +11,9 @@ from transduce.errors import UserError
 
 
 def table1(*, out: Path = Path("table1")) -> None:
-    """Measure Table 1: time, memory, sequential steps and path length of four kinds of layer.
+    """Measure Table 1: four kinds of layer.
 
-    A few minutes on one core. The measurements run on the CPU.
+    The study measures time, memory, sequential steps and path length. It takes a few minutes on one core of a CPU.
 
     Parameters
     ----------
@@ -40,9 +40,10 @@ def table2(
     language: Language = "en",
     jobs: Jobs = None,
 ) -> None:
-    r"""Run Table 2: train the Transformer, an LSTM and a convolutional model; compare at equal time and equal FLOPs.
+    r"""Run Table 2: train and compare three kinds of model.
 
-    The same command resumes an interrupted study.
+    The study compares the Transformer, an LSTM and a convolutional model at equal time and at equal FLOPs. The
+    same command resumes an interrupted study.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def table3(
     ] = None,
     jobs: Jobs = None,
 ) -> None:
-    r"""Run Table 3: train and evaluate every variation on the base model.
+    r"""Run Table 3: train and evaluate variations on the base model.
 
     The same command resumes an interrupted study. Rows in OUT/results.json are not trained again.
 
@@ -134,7 +135,7 @@ def _print_report(out: Path) -> None:
 
 app = App(
     name="study",
-    help="Run the tables of the paper as experiments, and write a report of the results.",
+    help="Run the tables of the paper as experiments.",
     help_epilogue="Examples:\n  transduce study table1\n  transduce study table1 --help",
 )
 for _order, _command in enumerate((table1, table2, table3)):

@@ -81,7 +81,9 @@ def train(
     shard: Shard = False,
     rank_timeout: RankTimeout = None,
 ) -> None:
-    r"""Train a model on source text and its translation. The trained model is in OUT/model.
+    r"""Train a model on source text and its translation.
+
+    The trained model is in OUT/model.
 
     Parameters
     ----------

@@ -53,9 +53,9 @@ def translate(
     engine: Engine = None,
     json: Json = False,
 ) -> None:
-    """Translate lines: one output line for each input line, in the same order.
+    """Translate lines: one output line for each input line.
 
-    Each line is answered as soon as it arrives. Blank lines stay blank.
+    The output has the order of the input, and each line is answered as soon as it arrives. Blank lines stay blank.
 
     Examples
     --------
