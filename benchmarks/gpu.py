@@ -69,6 +69,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 from transduce.config.schema import Config, ModelConfig, SearchConfig, TrainConfig  # noqa: E402
 from transduce.data.batches import Batch, collate  # noqa: E402
 from transduce.data.vocabulary import CONTROLS  # noqa: E402
+from transduce.decoding.backends import Backend  # noqa: E402
+from transduce.decoding.batched_search import search_all  # noqa: E402
 from transduce.decoding.cpu_transformer import Precision  # noqa: E402
 from transduce.decoding.cuda_graphs import RecordedTransformer  # noqa: E402
 from transduce.interop.ctranslate2_export import spec_of  # noqa: E402
@@ -78,7 +80,6 @@ from transduce.model.transformer import Transformer, mixed_precision  # noqa: E4
 from transduce.storage.model_folder import LoadedModel  # noqa: E402
 from transduce.training.gradients import Gradients, update  # noqa: E402
 from transduce.training.optimizer import adam  # noqa: E402
-from transduce.translate import search  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -185,11 +186,11 @@ def correctness(scale: Scale) -> dict[str, Any]:
         found[precision] = errors
     sources = [source.tolist() for source in sentences(40, scale.longest // 2, config.vocab_size, 4)]
     ask = SearchConfig(max_extra_tokens=10)
-    wanted = search([reference], sources, ask)
+    wanted = search_all(Backend([reference]), sources, ask)
     for name, model in (("", here), (", recorded", RecordedTransformer(here, "fp32"))):
         for batch_size in (len(sources), 1):
             cut = [sources[i : i + batch_size] for i in range(0, len(sources), batch_size)]
-            outputs = [best for part in cut for best in search([model], part, ask)]
+            outputs = [best for part in cut for best in search_all(Backend([model]), part, ask)]
             same = sum(a[0].ids == b[0].ids for a, b in zip(outputs, wanted, strict=True))
             found[f"same outputs in batches of {batch_size}{name}"] = f"{same} of {len(sources)}"
             assert same >= 0.95 * len(sources), found
@@ -441,7 +442,7 @@ def ours(model: Transformer | RecordedTransformer) -> Translate:
         padded = [[*source, *[source[0]] * (longest - 1 - len(source))] for source in chosen]  # so all are as long
         plain = isinstance(model, Transformer) and DEVICE.type == "cuda"
         with mixed_precision("bf16", DEVICE) if plain else nullcontext():
-            search([model], padded, SearchConfig(max_extra_tokens=1, min_tokens=10_000))
+            search_all(Backend([model]), padded, SearchConfig(max_extra_tokens=1, min_tokens=10_000))
 
     return translate
 

@@ -74,14 +74,15 @@ def training(cell: Cell) -> Callable[[], object]:
 def translation(cell: Cell) -> Callable[[], object]:
     """A search for outputs as long as their sources."""
     from transduce.config.schema import SearchConfig
+    from transduce.decoding.backends import Backend
+    from transduce.decoding.batched_search import search_all
     from transduce.decoding.cpu_transformer import PackedTransformer
     from transduce.model.transformer import Transformer
-    from transduce.translate import search
 
     model = PackedTransformer(Transformer(configuration(cell["vocab_size"]).model).eval(), "fp32")
     given = [ids.tolist() for ids in sources(cell)]
     ask = SearchConfig(beam_size=4, max_extra_tokens=1, min_tokens=1 << 20)  # never ends by itself
-    return lambda: search([model], given, ask)
+    return lambda: search_all(Backend([model]), given, ask)
 
 
 def encoder(cell: Cell) -> Callable[[], object]:

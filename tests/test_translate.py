@@ -20,13 +20,14 @@ from transduce.config.schema import Config, SearchConfig
 from transduce.data.batches import collate
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
-from transduce.decoding import search as searching
+from transduce.decoding import batched_search
+from transduce.decoding.backends import Backend
 from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.search import Request
 from transduce.decoding.segmentation import MAX_LINE_TOKENS, split_line
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
 from transduce.training.weights import weights
-from transduce.translate import search
 
 LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
 
@@ -110,15 +111,15 @@ def test_a_draw_depends_on_seed_and_number_alone(doubter: Translator) -> None:
 @pytest.mark.parametrize("room", [1, 2, 5])
 def test_a_batch_that_does_not_fit_is_halved(doubter: Translator, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = doubter.translate(LINES)
-    real, sizes = searching.beam_search, []
+    real, sizes = batched_search.beam_search, []
 
-    def beam_search(decoder: Any, state: Any, request: searching.Request, **more: Any) -> Any:
+    def beam_search(decoder: Any, state: Any, request: Request, **more: Any) -> Any:
         sizes.append(len(request.max_lengths))
         if sizes[-1] > room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return real(decoder, state, request, **more)
 
-    monkeypatch.setattr(searching, "beam_search", beam_search)
+    monkeypatch.setattr(batched_search, "beam_search", beam_search)
     assert_same(doubter.translate(LINES), expected)
     assert max(sizes) > room and sum(size for size in sizes if size <= room) == max(sizes)
 
@@ -127,7 +128,7 @@ def test_one_sentence_that_does_not_fit_is_an_error(doubter: Translator, monkeyp
     def beam_search(*_: Any, **more: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(searching, "beam_search", beam_search)
+    monkeypatch.setattr(batched_search, "beam_search", beam_search)
     with pytest.raises(MemoryError):
         doubter.translate(LINES)
 
@@ -284,7 +285,7 @@ def test_an_output_begins_with_its_prefix(model: Translator, prefix: str) -> Non
 
 def test_prefixes_that_do_not_fit_are_refused(model: Translator) -> None:
     for wrong in ([], ["a"], ["a", "b", "c"]):
-        with pytest.raises(UserError, match=f"{len(wrong)} prefixes for 2 lines"):
+        with pytest.raises(UserError, match=f"{len(wrong)} prefixes for 2 lines: expected one for each"):
             model.translate(["a", " "], prefixes=wrong)
     with pytest.raises(UserError, match="the prefix of line 2 has"):
         model.translate(["a b", "a"], prefixes=["", "a " * 40])
@@ -309,11 +310,11 @@ def test_settings_that_cannot_be_met_are_refused(model: Translator) -> None:
 def test_lookahead_is_used(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
 
-    def noted(decoder: object, state: object, request: searching.Request, **_: object) -> list[list[Hypothesis]]:
-        asked.append(request.lookahead)
+    def noted(decoder: object, state: object, request: Request, **_: object) -> list[list[Hypothesis]]:
+        asked.append(request.search.lookahead)
         return [[Hypothesis([], 0.0, 0.0, [0.0], True)] for _ in request.max_lengths]
 
-    monkeypatch.setattr("transduce.decoding.search.beam_search", noted)
+    monkeypatch.setattr("transduce.decoding.batched_search.beam_search", noted)
     model.translate(["a"])
     model.translate(["a"], lookahead=3)
     assert asked == [None, 3]
@@ -383,7 +384,7 @@ def test_score_is_what_the_search_says_of_its_own_output(model: Translator) -> N
 def test_the_search_adds_up_what_the_model_says(doubter: Translator) -> None:
     """The log-probabilities of cached steps, in beams that were reordered, are those of the whole output at once."""
     sources = doubter.tokenizer.encode_batch([line for line in LINES if line.strip()])
-    found = search(doubter.models, sources, doubter.config.search, n_best=3)
+    found = batched_search.search_all(Backend(doubter.models), sources, doubter.config.search, n_best=3)
     for source, hypotheses in zip(sources, found, strict=True):
         for hypothesis in hypotheses:
             batch = collate([np.asarray(source)], [np.asarray(hypothesis.ids)])
@@ -449,16 +450,16 @@ def test_load_says_what_is_wrong(toy: Toy, tmp_path: Path) -> None:
     config: Config = replace(loaded.config, model=replace(loaded.config.model, vocab_size=tokenizer.vocab_size))
     save_model(other, weights(Transformer(config.model)), config, tokenizer, "")
     for paths, message in (
-        ((), "no model given"),
+        ((), "no model: expected a model folder"),
         ((tmp_path / "nowhere",), "no such folder"),
         ((toy.run,), f"give {toy.model}"),
         ((damaged,), "differs from its manifest"),
-        ((toy.model, other), "another tokenizer"),
+        ((toy.model, other), "expected the tokenizer of"),
         ((tmp_path,), "manifest.json"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             transduce.load(*paths)
-    with pytest.raises(UserError, match="precision is 'int4', expected"):
+    with pytest.raises(UserError, match="precision='int4': expected"):
         transduce.load(toy.model, precision="int4")
 
 

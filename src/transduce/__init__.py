@@ -15,12 +15,12 @@ from transduce.version import __version__ as __version__
 if TYPE_CHECKING:
     from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
     from transduce.data.tokenizer import Tokenizer
+    from transduce.decoding.hypothesis import Attended, Scored, Translation
     from transduce.decoding.options import DecodingOptions, Sampling
-    from transduce.decoding.segmentation import Translation
     from transduce.errors import UserError
     from transduce.model.transformer import Transformer
     from transduce.train import fit
-    from transduce.translate import Attended, Scored, Translator, load
+    from transduce.translate import Translator, load
 
 __all__ = [
     "Attended",
@@ -44,12 +44,12 @@ __all__ = [
 _MODULES = {
     "config.schema": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
     "errors": ("UserError",),
+    "decoding.hypothesis": ("Attended", "Scored", "Translation"),
     "decoding.options": ("DecodingOptions", "Sampling"),
-    "decoding.segmentation": ("Translation",),
     "model.transformer": ("Transformer",),
     "data.tokenizer": ("Tokenizer",),
     "train": ("fit",),
-    "translate": ("Attended", "Scored", "Translator", "load"),
+    "translate": ("Translator", "load"),
 }
 
 

@@ -199,7 +199,7 @@ def test_options_that_have_no_effect_or_no_meaning_are_refused(
         (["--beam-size", 0], "search.beam_size=0"),
         (["--n-best", 9, "--json"], "n_best=9"),
         (["--n-best", 0], "n_best=0"),
-        (["--precision", "int4"], "'int4', expected"),
+        (["--precision", "int4"], "'int4': expected"),
         (["--alpha", "nan"], "alpha"),
     ):
         result = cli("translate", toy.model, "--input", source, *more)
@@ -311,6 +311,6 @@ def test_lines_before_a_bad_line_are_translated(model: transduce.Translator) -> 
 
 
 def test_run_filter_without_a_model_writes_nothing(toy: Toy, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no model given"):
+    with pytest.raises(UserError, match="no model: expected"):
         run_filter(Models([]), toy.train[0], tmp_path / "out", PLAIN)
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from transduce.config.schema import SECTIONS, Config, ModelConfig, TrainConfig, 
 from transduce.config.validation import FIXED_PIECES, problems, validate
 from transduce.data.subwords import KINDS
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.search import Request
+from transduce.decoding.hypothesis import LENGTH_PENALTIES
 from transduce.errors import UserError
 
 HINTS = {f"{name}.{key}": hint for name, kind in SECTIONS.items() for key, hint in get_type_hints(kind).items()}
@@ -139,8 +139,7 @@ def test_sentencepiece_is_imported_never_learned() -> None:
 @pytest.mark.parametrize("alpha", ["0", "10"])
 def test_the_search_takes_every_alpha_that_a_configuration_may_have(alpha: str) -> None:
     search = override(Config(), [f"search.alpha={alpha}", "search.length_penalty=power"]).search
-    request = Request(max_lengths=[9], bos=1, eos=2, length_penalty=search.length_penalty, alpha=search.alpha)
-    assert 1 <= request.penalty(1_000_000) < float("inf")
+    assert 1 <= LENGTH_PENALTIES[search.length_penalty](1_000_000, search.alpha) < float("inf")
 
 
 def test_types_of_a_configuration_made_in_python_are_checked_too() -> None:

@@ -11,9 +11,11 @@ from torch import Tensor
 
 import transduce
 from transduce.config.schema import ModelConfig, SearchConfig
+from transduce.decoding.backends import Backend
+from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, search_all
 from transduce.decoding.cpu_transformer import PackedTransformer, Precision, round_up
 from transduce.decoding.kernels import PLAIN, Kernels, compiled
-from transduce.translate import BATCH_TOKENS, Translator, _by_length, search
+from transduce.translate import Translator
 
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
 both = pytest.mark.parametrize("kernels", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
@@ -88,8 +90,8 @@ def test_the_search_finds_the_same(toy: Toy, precision: str, beam_size: int) -> 
     lines = ["a b c", "d", "f e d c b a", "j i", "g h i j", "b c d e f g h i j a b c"] * 20
     sources = packed.tokenizer.encode_batch(lines)
     ask = SearchConfig(beam_size=beam_size)
-    expected = search([model], sources, ask)
-    found = search([PackedTransformer(model, packed.precision)], sources, ask)  # pyright: ignore[reportArgumentType]
+    expected = search_all(Backend([model]), sources, ask)
+    found = search_all(Backend([PackedTransformer(model, packed.precision)]), sources, ask)  # pyright: ignore[reportArgumentType]
     assert [best.ids for best, *_ in found] == [best.ids for best, *_ in expected]
     for (a, *_), (b, *_) in zip(found, expected, strict=True):
         assert a.score == pytest.approx(b.score, abs=1e-4 if precision == "fp32" else 5e-2)
@@ -139,7 +141,7 @@ def test_batches_keep_to_their_limits(lengths: list[int], at_once: int, sizes: l
 
 
 def batches_of(lengths: list[int], batch_tokens: int, at_once: int) -> list[list[int]]:
-    batches = list(_by_length([[7] * length for length in lengths], 2, batch_tokens, at_once))
+    batches = list(length_batches(lengths, 2, batch_tokens, at_once))
     assert sorted(i for members in batches for i in members) == list(range(len(lengths)))
     assert [lengths[i] for members in batches for i in members] == sorted(lengths, reverse=True)
     return batches

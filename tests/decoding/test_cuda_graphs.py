@@ -12,9 +12,10 @@ from torch import Tensor
 import transduce
 from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.decoding import cuda_graphs as recording
+from transduce.decoding.backends import Backend
+from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_transformer import Precision
 from transduce.decoding.cuda_graphs import RecordedTransformer, recorded
-from transduce.translate import search
 
 BOUNDS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 3e-2}  # relative error of logits
 LINES = ["a b c", "d", "f e d c b a", "j i", "g h i j", "b c d e f g h i j a b c"]
@@ -49,10 +50,10 @@ def test_the_search_finds_the_same(toy: Toy, beam_size: int, monkeypatch: pytest
     (model,) = translator.models
     assert isinstance(model, transduce.Transformer)
     sources, ask = translator.tokenizer.encode_batch(LINES * 3), SearchConfig(beam_size=beam_size)
-    expected = search([model], sources, ask)
+    expected = search_all(Backend([model]), sources, ask)
     made = RecordedTransformer(model, "fp32")
     for given, wanted in ((sources, expected), (sources[::-1], expected[::-1])):
-        found = search([made], given, ask)
+        found = search_all(Backend([made]), given, ask)
         assert [best.ids for best, *_ in found] == [best.ids for best, *_ in wanted]
         for (a, *_), (b, *_) in zip(found, wanted, strict=True):
             assert a.score == pytest.approx(b.score, abs=1e-4)
@@ -66,11 +67,11 @@ def test_few_kinds_of_steps_are_recorded(toy: Toy) -> None:
     made = RecordedTransformer(model, "fp32")
     sources = translator.tokenizer.encode_batch(LINES * 5)
     for count in (30, 30, 21, 17, 30):
-        search([made], sources[:count], SearchConfig())
-        search([made], sources[:1], SearchConfig())
+        search_all(Backend([made]), sources[:count], SearchConfig())
+        search_all(Backend([made]), sources[:1], SearchConfig())
     first = [*made.steps.values()]
     assert 0 < len(first) <= 2 * 6 * 2  # the first step and the others; 1 to 32 sentences; 16 tokens or 32
-    search([made], sources[2:], SearchConfig())
+    search_all(Backend([made]), sources[2:], SearchConfig())
     assert set(first) <= {*made.steps.values()}
 
 
@@ -82,7 +83,7 @@ def test_a_model_is_searched_by_one_at_a_time(toy: Toy) -> None:
     made, sources = RecordedTransformer(model, "fp32"), translator.tokenizer.encode_batch(LINES)
 
     def found(part: list[list[int]]) -> list[list[int]]:
-        return [best.ids for best, *_ in search([made], part, SearchConfig())]
+        return [best.ids for best, *_ in search_all(Backend([made]), part, SearchConfig())]
 
     parts = [sources[:2], sources[2:], sources[::-1], sources] * 3
     expected = [found(part) for part in parts]

@@ -1,6 +1,7 @@
 """Decoding options: their keywords, and the values that are refused."""
 
 import dataclasses
+import math
 from typing import Any, get_type_hints
 
 import pytest
@@ -29,6 +30,8 @@ def test_an_option_replaces_the_setting_of_the_model() -> None:
         ({"beam_size": 0}, "search.beam_size=0: expected 1 to 10,000"),
         ({"beam_size": "4"}, "search.beam_size='4': expected an integer"),
         ({"alpha": -1.0}, "search.alpha=-1.0: expected a number from 0 to 10"),
+        ({"alpha": math.nan}, "search.alpha=nan: expected a number from 0 to 10"),
+        ({"alpha": math.inf}, "search.alpha=inf: expected a number from 0 to 10"),
         ({"lookahead": 0}, "search.lookahead=0: expected at least 1"),
         ({"n_best": 5}, "n_best=5: expected 1 to the beam size, 4"),
         ({"n_best": 0}, "n_best=0: expected 1 to the beam size, 4"),

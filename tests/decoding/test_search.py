@@ -11,15 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from transduce.config.schema import SearchConfig
 from transduce.decoding import search
+from transduce.decoding.constraint import prefix_constraint
+from transduce.decoding.decoder import Decoder, EnsembleState, ensemble
 from transduce.decoding.hypothesis import Hypothesis, gnmt_penalty, no_penalty, power_penalty
 from transduce.decoding.options import Sampling
-from transduce.decoding.search import Decoder, Request, beam_search, greedy, sample, sentence_seed
+from transduce.decoding.search import Request, beam_search, greedy, sample, sentence_seed
 from transduce.errors import UserError
 
 BOS, EOS, V = 0, 1, 6
@@ -70,6 +74,10 @@ class Rows:
     prefixes: Tensor  # (N, t) BOS included
     sentences: Tensor  # (B,)
 
+    def select(self, rows: Tensor, sentences: Tensor) -> "Rows":
+        assert len(rows) > 0 and sentences.diff().gt(0).all()
+        return Rows(self.sentence_of_row[rows], self.prefixes[rows], self.sentences[sentences])
+
 
 def start(sentences: Sequence[int], device: str = "cpu") -> Rows:
     numbers = torch.tensor(sentences, dtype=torch.int64, device=device)
@@ -81,7 +89,7 @@ class Reader:
 
     def __init__(self, table: Table, device: str = "cpu") -> None:
         self.table, self.rows_per_step = table, []
-        self.decoder = Decoder(self.step, self.reorder, device)
+        self.decoder = Decoder(self.step, device)
 
     def step(self, last_ids: Tensor, state: Rows) -> tuple[Tensor, Rows]:
         n_rows = len(state.sentence_of_row)
@@ -97,29 +105,31 @@ class Reader:
             answers.append(self.table(sentence, tuple(prefix[1:])))
         return torch.stack(answers).to(last_ids.device), replace(state, prefixes=prefixes)
 
-    @staticmethod
-    def reorder(state: Rows, rows: Tensor, sentences: Tensor) -> Rows:
-        assert len(rows) > 0 and sentences.diff().gt(0).all()
-        return Rows(state.sentence_of_row[rows], state.prefixes[rows], state.sentences[sentences])
-
 
 def request(
-    max_lengths: Sequence[int], penalty: Penalty = ("gnmt", 0.6), min_length: int = 0, prefixes: object = None
+    max_lengths: Sequence[int],
+    penalty: Penalty = ("gnmt", 0.6),
+    min_length: int = 0,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    **settings: Any,
 ) -> Request:
     return Request(
+        search=SearchConfig(length_penalty=penalty[0], alpha=penalty[1], min_tokens=min_length, **settings),  # pyright: ignore[reportArgumentType]
         max_lengths=max_lengths,
         bos=BOS,
         eos=EOS,
-        length_penalty=penalty[0],
-        alpha=penalty[1],
         banned=[BOS],
-        min_length=min_length,
-        prefixes=prefixes,  # pyright: ignore[reportArgumentType]
+        constraint=prefix_constraint(prefixes, max_lengths, EOS) if prefixes is not None else None,
     )
 
 
+def changed(asked: Request, **settings: Any) -> Request:
+    """The request with other search settings."""
+    return replace(asked, search=replace(asked.search, **settings))
+
+
 def beam(table: Table, sentences: Sequence[int], asked: Request, size: int, n_best: int = 1) -> list[list[Hypothesis]]:
-    return beam_search(Reader(table).decoder, start(sentences), asked, beam_size=size, n_best=n_best)
+    return beam_search(Reader(table).decoder, start(sentences), changed(asked, beam_size=size), n_best=n_best)
 
 
 # ---- the obvious versions ----
@@ -268,11 +278,11 @@ def test_ties_go_to_the_better_beam_then_the_lower_id(seed: int) -> None:
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_stopping_early_changes_nothing_but_the_work(penalty: Penalty, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, asked = random_table(3), request([12] * 20, penalty)
+    table, asked = random_table(3), request([12] * 20, penalty, beam_size=3)
     early, late = Reader(table), Reader(table)
-    stopped = [beam_search(early.decoder, start(range(20)), asked, beam_size=3, n_best=n) for n in (1, 2, 3)]
+    stopped = [beam_search(early.decoder, start(range(20)), asked, n_best=n) for n in (1, 2, 3)]
     monkeypatch.setattr(search, "best_attainable", lambda *_: INF)
-    ran_on = [beam_search(late.decoder, start(range(20)), asked, beam_size=3, n_best=n) for n in (1, 2, 3)]
+    ran_on = [beam_search(late.decoder, start(range(20)), asked, n_best=n) for n in (1, 2, 3)]
     assert stopped == ran_on
     assert late.rows_per_step == ([20] + [60] * 11) * 3  # a sentence begins with one row
     assert sum(early.rows_per_step) < sum(late.rows_per_step)
@@ -288,7 +298,7 @@ def test_the_bound_holds_for_every_extension_and_is_reached_by_one(penalty: Pena
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_the_bound_with_a_lookahead_leaves_longer_extensions_out(penalty: Penalty) -> None:
-    asked = replace(request([9], penalty), lookahead=2)
+    asked = request([9], penalty, lookahead=2)
     for length in range(1, 9):
         reached = [-7.0 / divisor(longer, penalty) for longer in range(length + 1, min(9, length + 2) + 1)]
         assert search.best_attainable(-7.0, length, 9, asked) == pytest.approx(max(reached))
@@ -302,7 +312,7 @@ def test_a_lookahead_misses_only_what_overtakes_by_being_longer() -> None:
     asked, steps = request([9], ("power", 0.3)), []
     for lookahead, ids in ((None, list(path)), (7, list(path)), (3, [2]), (1, [2])):
         reader = Reader(table)
-        best = beam_search(reader.decoder, start([0]), replace(asked, lookahead=lookahead), beam_size=2)[0][0]
+        best = beam_search(reader.decoder, start([0]), changed(asked, lookahead=lookahead, beam_size=2))[0][0]
         assert best.ids == ids and best.finished, lookahead
         steps.append(len(reader.rows_per_step))
     assert steps[0] == steps[1] > steps[2] >= steps[3]
@@ -311,7 +321,7 @@ def test_a_lookahead_misses_only_what_overtakes_by_being_longer() -> None:
 def test_without_a_length_penalty_every_lookahead_is_exact() -> None:
     table, asked = random_table(3), request([12] * 20, ("none", 0.0))
     exact = beam(table, range(20), asked, size=3, n_best=2)
-    assert beam(table, range(20), replace(asked, lookahead=1), size=3, n_best=2) == exact
+    assert beam(table, range(20), changed(asked, lookahead=1), size=3, n_best=2) == exact
 
 
 def test_two_k_candidates_keep_eos_from_emptying_the_beam() -> None:
@@ -333,7 +343,7 @@ def test_done_sentences_leave_the_batch_at_once() -> None:
         certain = EOS if len(prefix) == sentence else 2
         return torch.tensor([0.0 if token == certain else -50.0 for token in range(V)])
 
-    for decode, width in ((greedy, 1), (lambda d, s, r: beam_search(d, s, r, beam_size=4), 4)):
+    for decode, width in ((greedy, 1), (lambda d, s, r: beam_search(d, s, changed(r, beam_size=4)), 4)):
         reader = Reader(table)
         decode(reader.decoder, start(range(5)), request([30] * 5))
         assert reader.rows_per_step == [5, 4 * width, 3 * width, 2 * width, width]
@@ -412,9 +422,9 @@ def test_a_beam_of_one_is_greedy() -> None:
 def draws(probs: list[float], sampling: Sampling, count: int = 20_000) -> Counter[int]:
     """First tokens drawn from a distribution over the words 2, 3, ... (EOS has almost nothing)."""
     row = torch.tensor([1e-30, 1e-30, *probs]).log()
-    decoder = Decoder(lambda ids, state: (row.expand(len(ids), -1), state), lambda state, rows, sentences: state)
+    decoder = Decoder(lambda ids, state: (row.expand(len(ids), -1), state))
     asked, seeds = request([1] * count), [sentence_seed(7, i) for i in range(count)]
-    return Counter(h.ids[0] for h in sample(decoder, None, asked, sampling=sampling, seeds=seeds))
+    return Counter(h.ids[0] for h in sample(decoder, start([0] * count), asked, sampling=sampling, seeds=seeds))
 
 
 @pytest.mark.parametrize(
@@ -489,8 +499,8 @@ def test_a_draw_at_the_very_end_of_the_distribution_has_a_probability() -> None:
 
 def test_an_ensemble_of_one_model_thrice_is_the_model() -> None:
     table, asked = random_table(6), request([6] * 10)
-    together = search.ensemble([Reader(table).decoder] * 3)
-    found = beam_search(together, (start(range(10)),) * 3, asked, beam_size=3, n_best=3)
+    together = ensemble([Reader(table).decoder] * 3)
+    found = beam_search(together, EnsembleState([start(range(10))] * 3), changed(asked, beam_size=3), n_best=3)
     for mine, theirs in zip(found, beam(table, range(10), asked, 3, 3), strict=True):
         check(mine, [(tuple(h.ids) + (EOS,) * h.finished, h.score) for h in theirs])
 
@@ -501,8 +511,8 @@ def test_an_ensemble_is_the_mean_of_the_probabilities() -> None:
     def mean(sentence: int, prefix: tuple[int, ...]) -> Tensor:
         return ((first(sentence, prefix).exp() + second(sentence, prefix).exp()) / 2).log()
 
-    together = search.ensemble([Reader(first).decoder, Reader(second).decoder])
-    found = beam_search(together, (start([0, 1]), start([0, 1])), request([4] * 2), beam_size=256, n_best=5)
+    together = ensemble([Reader(first).decoder, Reader(second).decoder])
+    found = beam_search(together, EnsembleState([start([0, 1])] * 2), request([4] * 2, beam_size=256), n_best=5)
     for i, hypotheses in enumerate(found):
         check(hypotheses, ranked(every_output(mean, i, 4, 0, ()), ("gnmt", 0.6), 5))
 
@@ -511,8 +521,8 @@ def test_an_ensemble_bears_probability_zero() -> None:
     def without(struck: set[int]) -> Table:
         return lambda sentence, prefix: torch.tensor([-INF if t in struck else 0.0 for t in range(V)]).log_softmax(0)
 
-    together = search.ensemble([Reader(without({0, 2, 3})).decoder, Reader(without({0, 3, 4})).decoder])
-    log_probs, _ = together.step(torch.tensor([BOS]), (start([0]), start([0])))
+    together = ensemble([Reader(without({0, 2, 3})).decoder, Reader(without({0, 3, 4})).decoder])
+    log_probs, _ = together.step(torch.tensor([BOS]), EnsembleState([start([0])] * 2))
     assert log_probs[0].exp().tolist() == pytest.approx([0, 1 / 3, 1 / 6, 0, 1 / 6, 1 / 3])
     assert log_probs.max() <= 0
 
@@ -524,7 +534,7 @@ def searches() -> list[Callable[[Decoder[Rows], Rows, Request], object]]:
     return [
         greedy,
         lambda decoder, state, asked: sample(decoder, state, asked, sampling=Sampling(), seeds=[0, 1]),
-        lambda decoder, state, asked: beam_search(decoder, state, asked, beam_size=3),
+        lambda decoder, state, asked: beam_search(decoder, state, changed(asked, beam_size=3)),
     ]
 
 
@@ -563,23 +573,16 @@ def test_a_beam_with_no_way_on_is_no_error_once_something_is_finished() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: request([4], ("wu", 0.6)), "length_penalty is 'wu'.*gnmt"),
-        (lambda: request([4], ("gnmt", math.nan)), "alpha is nan"),
-        (lambda: request([4], ("gnmt", INF)), "alpha is inf"),
-        (lambda: request([4, 0]), "maximum length is 0"),
-        (lambda: request([4], min_length=-1), "min_length is -1"),
-        (lambda: request([4], prefixes=[[2], [3]]), "2 prefixes for 1 sentences"),
-        (lambda: request([4, 4], prefixes=[[2], [3, EOS]]), "prefix of sentence 2 contains EOS"),
-        (lambda: request([4, 2], prefixes=[[2], [3, 3, 3]]), "prefix of sentence 2 has 3 tokens.* 2"),
+        (lambda: request([4, 0]), "maximum length of 0"),
+        (lambda: request([4], prefixes=[[2], [3]]), "2 prefixes: expected one for each of 1 sentences"),
+        (lambda: request([4, 4], prefixes=[[2], [3, EOS]]), "prefix of sentence 2: expected no EOS"),
+        (lambda: request([4, 2], prefixes=[[2], [3, 3, 3]]), "prefix of sentence 2: expected at most 2 tokens, not 3"),
         (lambda: replace(request([4]), banned=[BOS, EOS]), "EOS.*banned"),
-        (lambda: replace(request([4]), lookahead=0), "lookahead is 0.*at least 1"),
         (lambda: Sampling(temperature=0.0), "temperature=0.0.*beam_size=1"),
         (lambda: Sampling(temperature=math.nan), "temperature=nan"),
         (lambda: Sampling(top_k=0), "top_k=0"),
         (lambda: Sampling(top_p=0.0), "top_p=0.0"),
         (lambda: Sampling(top_p=1.1), "top_p=1.1"),
-        (lambda: beam(random_table(0), [0], request([4]), 4, 5), "n_best is 5"),
-        (lambda: beam(random_table(0), [0], request([4]), 0, 0), "n_best is 0"),
     ],
 )
 def test_what_cannot_be_met_is_refused(make: Callable[[], object], message: str) -> None:
@@ -588,7 +591,7 @@ def test_what_cannot_be_met_is_refused(make: Callable[[], object], message: str)
 
 
 def test_each_sentence_needs_a_seed() -> None:
-    with pytest.raises(UserError, match="1 seeds for 2 sentences"):
+    with pytest.raises(UserError, match="1 seeds: expected one for each of 2 sentences"):
         sample(Reader(random_table(0)).decoder, start([0, 1]), request([4, 4]), sampling=Sampling(), seeds=[0])
 
 
@@ -599,7 +602,7 @@ def test_the_device_changes_nothing() -> None:
     there, seeds = Reader(table, "cuda").decoder, [sentence_seed(0, i) for i in range(10)]
     here = Reader(table).decoder
     assert greedy(there, start(range(10), "cuda"), asked) == greedy(here, start(range(10)), asked)
-    found = beam_search(there, start(range(10), "cuda"), asked, beam_size=4, n_best=2)
+    found = beam_search(there, start(range(10), "cuda"), changed(asked, beam_size=4), n_best=2)
     assert found == beam(table, range(10), asked, 4, 2)
     drawn = sample(there, start(range(10), "cuda"), asked, sampling=Sampling(), seeds=seeds)
     assert drawn == sample(here, start(range(10)), asked, sampling=Sampling(), seeds=seeds)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.segmentation import join, parts_of, sentences, split_line
+from transduce.decoding.segmentation import join, segments_of, sentences, split_line
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +82,12 @@ def test_which_lines_become_parts(tokenizer: Tokenizer) -> None:
     lines = ["A dog. A cat.", "", "A dog. A cat. A dog. A cat.", "A dog. A cat."]
     limit = len(tokenizer.encode(lines[0]))
     prefixes = ["", "", "", "Ein"]
-    long, _ = parts_of(lines, tokenizer, limit, "long", prefixes)
-    assert [(part.line, part.text) for part in long] == [
+    long, _ = segments_of(lines, tokenizer, limit, "long", prefixes)
+    assert [(segment.line, segment.text) for segment in long] == [
         (0, lines[0]), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip
-    every, _ = parts_of(lines, tokenizer, limit, "sentences", prefixes)
-    assert [(part.line, part.text) for part in every] == [
+    every, _ = segments_of(lines, tokenizer, limit, "sentences", prefixes)
+    assert [(segment.line, segment.text) for segment in every] == [
         (0, "A dog."), (0, "A cat."), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip
 

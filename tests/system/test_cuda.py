@@ -12,12 +12,13 @@ import torch
 
 from transduce.config.schema import ModelConfig, SearchConfig, TrainConfig
 from transduce.data.batches import Batch, collate
+from transduce.decoding.backends import Backend
+from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_transformer import Precision
 from transduce.decoding.cuda_graphs import recorded
 from transduce.model.transformer import Transformer
 from transduce.training.gradients import Gradients, batch_loss, update
 from transduce.training.optimizer import adam
-from transduce.translate import search
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -123,9 +124,9 @@ def test_recorded_steps_say_what_the_model_says(precision: Precision, bound: flo
     assert made is not None
     sources = [[4 + i % 40] * (1 + i % 7) for i in range(20)]
     ask = SearchConfig(max_extra_tokens=10)
-    expected = search([gpu], sources, ask)
+    expected = search_all(Backend([gpu]), sources, ask)
     for _ in range(2):
-        found = search([made], sources, ask)
+        found = search_all(Backend([made]), sources, ask)
         for (a, *_), (b, *_) in zip(found, expected, strict=True):
             assert a.score == pytest.approx(b.score, rel=bound)
 
@@ -152,9 +153,9 @@ def test_a_decoding_step_waits_once(beam_size: int) -> None:
     _, gpu = pair()
     sources = [[*range(4, 4 + length)] for length in (3, 5, 9)]
     ask = SearchConfig(beam_size=beam_size, max_extra_tokens=30, min_tokens=30)
-    search([gpu.eval()], sources, ask)
+    search_all(Backend([gpu.eval()]), sources, ask)
     with waits() as said:
-        found = search([gpu], sources, ask)
+        found = search_all(Backend([gpu]), sources, ask)
     longest = max(len(one[0].token_log_probs) for one in found)
     assert longest >= 30 and len(said) <= longest + 2  # to send the sources
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from transduce.data.text import arriving_lines, count_lines, lines_of
+from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.segmentation import Translation
 from transduce.errors import UserError
 from transduce.interop import ctranslate2_engine as engine
 

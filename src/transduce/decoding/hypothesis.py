@@ -1,35 +1,92 @@
-"""Hypotheses, which a search returns, and the length penalties of their scores. Without torch."""
+"""Results: hypotheses, translations, scores, attention weights, and the length penalties of scores. Without torch."""
 
+import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """An output sentence."""
+    """An output sentence of a search."""
 
     ids: list[int]  # with its prefix; without BOS and EOS
-    score: float  # log_prob / penalty(length): what hypotheses are ranked by
-    log_prob: float  # of the whole, under the model itself: nothing banned, no temperature
+    score: float  # log_prob / penalty(length), by which the search ranks hypotheses
+    log_prob: float  # of the whole, under the model alone: without bans and without a temperature
     token_log_probs: list[float]  # of each of `ids` and, if finished, of EOS; their sum is log_prob
     finished: bool  # ended by EOS; False: cut at its maximum length
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One output line.
+
+    score: log-probability over length penalty, by which the search ranks outputs; the sum over the segments of a line
+    that was split. pieces, token_log_probs: the tokens and the log-probability of each, EOS included.
+    finished: False if the output was cut at its maximum length. problem: the reason for no translation, or None.
+    alternatives: the other outputs of an n-best list, best first.
+    """
+
+    text: str
+    score: float = 0.0
+    pieces: tuple[str, ...] = ()
+    token_log_probs: tuple[float, ...] = ()
+    finished: bool = True
+    problem: str | None = None
+    alternatives: tuple["Translation", ...] = ()
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The score of a given translation under the model: its log-probability in nats, EOS included, and each token's."""
+
+    log_prob: float
+    pieces: tuple[str, ...]
+    token_log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Attended:
+    """Every attention weight of one sentence pair: L layers, H heads, S source and T target tokens.
+
+    encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S); row t of the target is the step that writes tgt_pieces[t].
+    The rivals of Table 2 attend to the source alone: encoder and decoder then have no layers.
+    """
+
+    src_pieces: tuple[str, ...]
+    tgt_pieces: tuple[str, ...]
+    encoder: "np.ndarray"
+    decoder: "np.ndarray"
+    cross: "np.ndarray"
 
 
 # ---- length penalties --------------------------------------------------------------------------------------------
 
 
 def gnmt_penalty(length: int, alpha: float) -> float:
-    """((5 + |Y|) / 6)^alpha, the penalty of Wu et al. 2016 that section 6.1 cites; |Y| counts EOS."""
+    """Return ((5 + |Y|) / 6)^alpha, the penalty of Wu et al. 2016 that section 6.1 cites; |Y| counts EOS."""
     return ((5 + length) / 6) ** alpha
 
 
 def power_penalty(length: int, alpha: float) -> float:
-    """|Y|^alpha: with alpha = 1 the score is the mean log-probability of a token."""
+    """Return |Y|^alpha. With alpha = 1 the score is the mean log-probability of a token."""
     return float(length) ** alpha
 
 
 def no_penalty(length: int, alpha: float) -> float:
-    """1: the score is the log-probability."""
+    """Return 1: the score is the log-probability."""
     return 1.0
 
 
 LENGTH_PENALTIES = {"gnmt": gnmt_penalty, "power": power_penalty, "none": no_penalty}
+
+
+@functools.lru_cache(maxsize=32)
+def penalty_table(name: str, alpha: float, longest: int) -> Sequence[float]:
+    """Return the penalty called `name` of the lengths 1 to `longest`, by length. Length 0 has none: NaN."""
+    penalty = LENGTH_PENALTIES[name]
+    return [math.nan, *(penalty(length, alpha) for length in range(1, longest + 1))]

@@ -5,6 +5,7 @@ The door builds a `DecodingOptions` from keywords, and every layer below passes 
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ class DecodingOptions:
             raise UserError(f"seed={seed}: expected no value without sampling; add a temperature, top_k or top_p")
         return cls(seed=1 if seed is None else seed, **keywords)
 
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - options are small, and a file asks for the same ones again
     def resolve(self, search: SearchConfig) -> SearchConfig:
         """Return `search`, the settings of a model, with the values of these options in it.
 

@@ -1,155 +1,148 @@
 """Search: from a model's distribution of the next token to output sentences (section 6.1).
 
-The search knows no model. It takes a `Decoder`, two functions over a state it never looks into, and a `Request`, and
-returns `Hypothesis` objects. For `greedy`, `sample` and `beam_search` alike:
-- What a sentence gets does not depend on the sentences beside it; when it is done it leaves the batch at once.
-- Lengths count every token that has a log-probability: forced ones, and EOS.
+The search knows no model. It takes a `Decoder`, which is a function over a state, and a `Request`, and returns
+`Hypothesis` objects. For `greedy`, `sample` and `beam_search` alike:
+- The output for a sentence does not depend on the other sentences of the batch.
+- A sentence leaves the batch at the step at which its search ends.
+- Lengths count every token that has a log-probability: tokens of a prefix, and EOS.
 
-The bookkeeping, a few numbers for each hypothesis, lives on the CPU, in float64. The decoder's device is asked only for
-`step`, `reorder` and the best few tokens of each row, which are the one thing in a step that is waited for.
+The bookkeeping, a few numbers for each hypothesis, is on the CPU, in float64. The decoder's device computes `step`,
+`select` and the best few tokens of each row. The search waits for the device once in a step: for these tokens.
 
 Letters: B sentences still searched, K beam, N = B * K rows (those of a sentence are adjacent, the best first),
-V vocabulary, C tokens in the shortlist of a row, T tokens so far.
+V vocabulary, C tokens in the shortlist of a row, R restricted rows, T tokens so far.
 """
 
-import bisect
 import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis
+from transduce.config.schema import SearchConfig
+from transduce.decoding.constraint import Constraint
+from transduce.decoding.decoder import Decoder, State
+from transduce.decoding.hypothesis import Hypothesis, penalty_table
 from transduce.decoding.options import Sampling
 from transduce.errors import UserError
-
-State = TypeVar("State")
-
-
-@dataclass(frozen=True)
-class Decoder(Generic[State]):
-    """A model as the search sees it. The first state has one row for each sentence.
-
-    step(last_ids, state) -> (scores, state)
-        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, V) float32, what `log_probs` takes.
-        A row whose hypothesis is out of the running is given any id; what is answered for it has no effect.
-    reorder(state, rows, sentences) -> state
-        rows (N',) int64: row i of the new state continues row rows[i] of the old one (selected, repeated, permuted).
-        sentences (B',) int64, ascending: the sentences that stay, by their place in the old state; each has N' / B'
-        rows. A state that holds everything by row ignores it. One that holds what belongs to a sentence (the encoded
-        source) once for its K rows selects that by `sentences`; as many as before are the same ones: nothing to copy.
-    device: where last_ids, rows and sentences are put.
-    log_probs(scores) -> (N, V), none above 0; by default scores are that already.
-    best(scores, count) -> (log_probs, ids), both (N, count): the likeliest tokens of each row in order, of equals the
-        lowest id first. None: they are found among all the `log_probs`, which takes longer.
-    """
-
-    step: Callable[[Tensor, State], tuple[Tensor, State]]
-    reorder: Callable[[State, Tensor, Tensor], State]
-    device: torch.device | str = "cpu"
-    log_probs: Callable[[Tensor], Tensor] = lambda scores: scores
-    best: Callable[[Tensor, int], tuple[Tensor, Tensor]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked, of each sentence and of all. Raises UserError for what cannot be met."""
+    """The outputs that a search shall return. Raises UserError for a request that no search can meet."""
 
-    max_lengths: Sequence[int]  # of each sentence: at most so many tokens, EOS counted; what gets there is cut
+    search: SearchConfig
+    max_lengths: Sequence[int]  # of each sentence: most tokens of its output, EOS counted; a longer one is cut
     bos: int
     eos: int
-    length_penalty: str  # "gnmt", "power" or "none"
-    alpha: float  # the penalty's exponent
-    banned: Sequence[int] = ()  # ids never produced (PAD, BOS, UNK) unless a prefix forces them
-    min_length: int = 0  # so many tokens come before EOS
-    prefixes: Sequence[Sequence[int]] | None = None  # of each sentence: ids to begin with; an empty one forces nothing
-    lookahead: int | None = None  # how many tokens longer a hypothesis may get to overtake; None: to its maximum
+    banned: Sequence[int] = ()  # ids never produced (PAD, BOS, UNK) unless the constraint allows them
+    constraint: Constraint | None = None  # one row for each sentence
 
     def __post_init__(self) -> None:
-        _check_request(self)
+        if self.eos in self.banned:
+            raise UserError(f"EOS (id {self.eos}) is banned: expected an output that can end; use search.min_tokens")
+        if min(self.max_lengths, default=1) < 1:
+            raise UserError(f"a maximum length of {min(self.max_lengths)}: expected at least 1")
 
-    def penalty(self, length: int) -> float:
-        """What the log-probability of a hypothesis of `length` tokens is divided by."""
-        return LENGTH_PENALTIES[self.length_penalty](length, self.alpha)
+    @cached_property
+    def penalties(self) -> Sequence[float]:
+        """The divisor of the log-probability of a hypothesis, by its length in tokens."""
+        longest = max(self.max_lengths, default=1)
+        return penalty_table(self.search.length_penalty, self.search.alpha, 1 << longest.bit_length())
+
+    def barred(self, length: int) -> list[int]:
+        """Return the ids that may not follow `length` tokens."""
+        return [*self.banned, self.eos] if length < self.search.min_tokens else [*self.banned]
 
 
 def best_attainable(log_prob: float, length: int, max_length: int, request: Request) -> float:
-    """The highest score that an unfinished hypothesis of `length` tokens and `log_prob` can still reach.
+    """Return the highest score that an unfinished hypothesis of `length` tokens and `log_prob` can still reach.
 
-    Its extensions have at least one token more (EOS), at most max_length, and a log-probability that is no higher and
-    not positive, so none scores more than log_prob over the greatest penalty of those lengths. Penalties are monotonic
-    in the length, rising or (alpha < 0) falling: the greatest is at one of the ends. With a `lookahead` extensions by
-    more tokens than that are left out of account.
+    Its extensions have at least one token more (EOS) and at most `max_length`. Their log-probability is no higher. So
+    none scores more than log_prob over the greatest penalty of those lengths. Penalties are monotonic in the length,
+    rising or (alpha < 0) falling: the greatest is at one of the ends. With a lookahead, extensions by more tokens than
+    that are left out.
     """
-    longest = max_length if request.lookahead is None else min(max_length, length + request.lookahead)
-    return log_prob / max(request.penalty(length + 1), request.penalty(longest))
+    lookahead = request.search.lookahead
+    longest = max_length if lookahead is None else min(max_length, length + lookahead)
+    return log_prob / max(request.penalties[length + 1], request.penalties[longest])
 
 
 # ---- one hypothesis for each sentence ----------------------------------------------------------------------------
 
+Restricted = tuple[Tensor, Tensor]  # rows (R,) and their log-probabilities (R, V), -inf for ids that are not allowed
 # (scores (N, V), tokens so far, the number of each row's sentence) -> ids (N,) and their log_probs (N,), on the CPU
-Choose = Callable[[Tensor, int, list[int]], tuple[Tensor, Tensor]]
+Choose = Callable[[Tensor, int, list[int], Restricted | None], tuple[Tensor, Tensor]]
 
 
 @torch.inference_mode()
 def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypothesis]:
-    """Take the likeliest token at every step, of equally likely ones the lowest id; one hypothesis for each sentence.
+    """Take the most likely token at every step, of equals the lowest id; return one hypothesis for each sentence.
 
-    Raises FloatingPointError where the model gives NaN, or probability zero to all that may come next.
+    Raises FloatingPointError where the model gives NaN, or probability zero to all tokens that may come next.
     """
 
-    def likeliest(scores: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
+    def most_likely(
+        scores: Tensor, length: int, sentences: list[int], restricted: Restricted | None
+    ) -> tuple[Tensor, Tensor]:
         if decoder.best is not None:
-            values, ids = _shortlist(decoder, scores, 1, length, request)
-            values, places = values.max(dim=1)  # the first of equals, here and below
-            return ids.gather(1, places[:, None])[:, 0], values
-        values, ids = _fetched(*_allowed(decoder.log_probs(scores), length, request).max(dim=1))  # NaN wins
+            values, shortlist = _shortlist(decoder, scores, 1, length, request)
+            values, columns = values.max(dim=1)  # the first of equals, here and below
+            ids = shortlist.gather(1, columns[:, None])[:, 0]
+        else:
+            values, ids = _fetch(*_without_barred(decoder.log_probs(scores), length, request).max(dim=1))  # NaN wins
+        if restricted is not None:
+            rows, log_probs = restricted
+            values[rows], ids[rows] = _fetch(*log_probs.max(dim=1))
         return ids, values
 
-    return _follow(decoder, state, request, likeliest)
+    return _follow(decoder, state, request, most_likely)
 
 
 @torch.inference_mode()
 def sample(
     decoder: Decoder[State], state: State, request: Request, *, sampling: Sampling, seeds: Sequence[int]
 ) -> list[Hypothesis]:
-    """Draw every token from the model's distribution, changed by `sampling`; one hypothesis for each sentence.
+    """Draw every token from the model's distribution, changed by `sampling`; return one hypothesis for each sentence.
 
     Each has its own seed (see `sentence_seed`), so that it does not depend on the batch. Raises as `greedy` does.
     """
     if len(seeds) != len(request.max_lengths):
-        raise UserError(f"{len(seeds)} seeds for {len(request.max_lengths)} sentences; give one for each")
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]  # on the CPU, whatever the device
+        raise UserError(f"{len(seeds)} seeds: expected one for each of {len(request.max_lengths)} sentences")
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]  # on the CPU for every device
     uniforms = [torch.rand(n, generator=g).tolist() for n, g in zip(request.max_lengths, generators, strict=True)]
 
-    def drawn(scores: Tensor, length: int, sentences: list[int]) -> tuple[Tensor, Tensor]:
-        allowed = _allowed(decoder.log_probs(scores), length, request)
-        if not allowed.amax(dim=1).isfinite().all():
-            raise _no_way_on(length)
-        uniform = torch.tensor([uniforms[i][length] for i in sentences], device=allowed.device)
-        ids = _draw(allowed, uniform, sampling)
-        return ids.cpu(), allowed.gather(1, ids[:, None])[:, 0].cpu().double()
+    def draw(scores: Tensor, length: int, sentences: list[int], restricted: Restricted | None) -> tuple[Tensor, Tensor]:
+        log_probs = _without_barred(decoder.log_probs(scores), length, request)
+        if restricted is not None:
+            rows, restricted_log_probs = restricted
+            log_probs[_send(rows, log_probs.device)] = restricted_log_probs
+        if not log_probs.amax(dim=1).isfinite().all():
+            raise _no_continuation(length)
+        uniform = torch.tensor([uniforms[i][length] for i in sentences], device=log_probs.device)
+        ids = _draw(log_probs, uniform, sampling)
+        return ids.cpu(), log_probs.gather(1, ids[:, None])[:, 0].cpu().double()
 
-    return _follow(decoder, state, request, drawn)
+    return _follow(decoder, state, request, draw)
 
 
 def sentence_seed(seed: int, number: int) -> int:
-    """The seed of sentence `number` in a run with `seed`."""
+    """Return the seed of sentence `number` in a run with `seed`."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big")
 
 
-def _allowed(log_probs: Tensor, length: int, request: Request) -> Tensor:
-    """log_probs (N, V) with -inf for what may not follow `length` tokens."""
-    barred = torch.tensor(_barred(length, request), dtype=torch.int64)
-    return log_probs.index_fill(1, _sent(barred, log_probs.device), -math.inf)
+def _without_barred(log_probs: Tensor, length: int, request: Request) -> Tensor:
+    """Return log_probs (N, V) with -inf for the ids that may not follow `length` tokens."""
+    barred = torch.tensor(request.barred(length), dtype=torch.int64)
+    return log_probs.index_fill(1, _send(barred, log_probs.device), -math.inf)
 
 
 def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
-    """Ids (N,) drawn from log_probs (N, V): the inverse of the cumulative distribution at uniform (N,)."""
+    """Return ids (N,) drawn from log_probs (N, V): the inverse of the cumulative distribution at uniform (N,)."""
     tempered = log_probs / sampling.temperature
     ids = torch.arange(log_probs.size(1), device=log_probs.device).expand_as(log_probs)
     if sampling.top_k is not None or sampling.top_p is not None:
@@ -160,37 +153,39 @@ def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
         probs = probs.masked_fill(mass_before >= sampling.top_p, 0)
     cumulative = probs.cumsum(dim=1)
     total = cumulative[:, -1:]
-    drawn = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))  # rounded up, it may be total
-    place = (cumulative <= drawn).sum(dim=1, keepdim=True)  # the first that exceeds it, so its probability is not 0
-    return ids.gather(1, place)[:, 0]
+    point = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))  # rounded up, it may be total
+    column = (cumulative <= point).sum(dim=1, keepdim=True)  # the first that exceeds it, so its probability is not 0
+    return ids.gather(1, column)[:, 0]
 
 
 def _follow(decoder: Decoder[State], state: State, request: Request, choose: Choose) -> list[Hypothesis]:
-    """Extend one hypothesis for each sentence by what `choose` says until it ends or is cut."""
+    """Extend one hypothesis for each sentence by the ids that `choose` returns, until it ends or is cut."""
     ids: list[list[int]] = [[] for _ in request.max_lengths]
     token_log_probs: list[list[float]] = [[] for _ in ids]
     sentences = list(range(len(ids)))  # the number of each row's sentence
     last_ids = torch.full((len(ids),), request.bos)
+    constraint = request.constraint
     for length in range(max(request.max_lengths, default=0)):
-        scores, state = decoder.step(_sent(last_ids, decoder.device), state)
-        chosen, values = choose(scores, length, sentences)
-        rows, prefix_ids, prefix_values = _forced(decoder, scores, length, sentences, request)
-        chosen[rows], values[rows] = prefix_ids, prefix_values
+        scores, state = decoder.step(_send(last_ids, decoder.device), state)
+        restricted = None if constraint is None else _restricted(decoder, scores, constraint, length, request)
+        next_ids, values = choose(scores, length, sentences, restricted)
         stay = []
-        for row, (i, token, value) in enumerate(zip(sentences, chosen.tolist(), values.tolist(), strict=True)):
+        for row, (i, token, value) in enumerate(zip(sentences, next_ids.tolist(), values.tolist(), strict=True)):
             if not math.isfinite(value):
-                raise _no_way_on(length)
+                raise _no_continuation(length)
             ids[i].append(token)
             token_log_probs[i].append(value)
             if token != request.eos and length + 1 < request.max_lengths[i]:
                 stay.append(row)
         if not stay:
             break
-        last_ids = chosen[stay]
+        last_ids = next_ids[stay]
+        if constraint is not None:
+            constraint = constraint.select(stay).advance(last_ids.tolist())
         if len(stay) < len(sentences):
             sentences = [sentences[row] for row in stay]
-            kept = _sent(torch.tensor(stay), decoder.device)
-            state = decoder.reorder(state, kept, kept)
+            rows = _send(torch.tensor(stay), decoder.device)
+            state = state.select(rows, rows)
     return [_hypothesis(*path, request) for path in zip(ids, token_log_probs, strict=True)]
 
 
@@ -200,73 +195,66 @@ Pools = list[list[Hypothesis]]  # for every sentence of the request, its best fi
 
 
 class _Extensions(NamedTuple):
-    """M ways to go on by one token for each sentence; all (B, M)."""
+    """M extensions by one token for each sentence; all (B, M)."""
 
-    scores: Tensor  # log-probability of the whole; -inf: no way
+    scores: Tensor  # log-probability of the whole hypothesis; -inf: not possible
     beams: Tensor  # which of the K hypotheses it extends
     ids: Tensor  # by which token
     values: Tensor  # at which log-probability
 
-    def without(self, struck: Tensor) -> "_Extensions":
-        return self._replace(scores=self.scores.masked_fill(struck, -math.inf))
-
-    def best(self, count: int) -> "_Extensions":
-        """The `count` best, the first of equals first."""
-        places = self.scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
-        return _Extensions(*(x.gather(1, places) for x in self))
+    def best(self, count: int, scores: Tensor) -> "_Extensions":
+        """Return the `count` extensions with the best `scores` (B, M), the first of equals first."""
+        columns = scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
+        return _Extensions(scores.gather(1, columns), *(x.gather(1, columns) for x in self[1:]))
 
 
 class _Beam(NamedTuple):
     """K unfinished hypotheses for each sentence, best first."""
 
-    scores: Tensor  # (B, K) float64, log-probabilities; -inf: an empty place
+    scores: Tensor  # (B, K) float64, log-probabilities; -inf: no hypothesis
     ids: Tensor  # (B, K, T) int64
     token_log_probs: Tensor  # (B, K, T) float64
 
     def extended(self, by: _Extensions) -> "_Beam":
+        """Return the beam of the hypotheses that `by` extends, with their new tokens."""
         history = by.beams[:, :, None].expand(-1, -1, self.ids.size(2))  # (B, K, T)
         ids = torch.cat([self.ids.gather(1, history), by.ids[:, :, None]], dim=2)
         values = torch.cat([self.token_log_probs.gather(1, history), by.values[:, :, None]], dim=2)
         return _Beam(by.scores, ids, values)
 
-    def hypothesis(self, row: int, k: int, request: Request) -> Hypothesis:
-        return _hypothesis(self.ids[row, k].tolist(), self.token_log_probs[row, k].tolist(), request)
-
 
 @torch.inference_mode()
-def beam_search(
-    decoder: Decoder[State], state: State, request: Request, *, beam_size: int, n_best: int = 1
-) -> list[list[Hypothesis]]:
-    """Keep the beam_size likeliest beginnings of each sentence; return the n_best outputs met, best first.
+def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_best: int = 1) -> list[list[Hypothesis]]:
+    """Keep the K most likely beginnings of each sentence; return the n_best finished outputs, best first.
 
-    The 2 * beam rule: of all K * V extensions the 2K likeliest are candidates. Those that end in EOS compete, by
-    score, for the n_best places of the sentence's pool; the K likeliest others go on. A hypothesis can end in EOS in
-    only one way, so at least K others remain: EOS cannot empty the beam.
+    The 2 * beam rule: of all K * V extensions the 2K most likely are candidates. Those that end in EOS compete, by
+    score, for the n_best places of the sentence's pool. The K most likely others stay in the beam. A hypothesis can end
+    in EOS in only one way, so at least K others remain: EOS cannot empty the beam.
 
-    The stop rule is exact: a sentence is done when its pool is full and no live hypothesis can end up better than the
-    worst there (`best_attainable`), so that searching on would change nothing. With a `lookahead` it is not: few
-    hypotheses get better by becoming much longer, and to wait for them takes a quarter of all steps. At the maximum
-    length a sentence is cut: live hypotheses, scored at that length, come after the finished ones, in the places of the
-    pool that are still empty.
+    The stop rule is exact: a sentence is done when its pool is full and no live hypothesis can become better than the
+    worst in the pool (`best_attainable`). A lookahead makes it inexact: few hypotheses become better by becoming much
+    longer, and to wait for them takes a quarter of all steps. At the maximum length the search of a sentence is cut:
+    its live hypotheses, scored at that length, fill the places that are still empty in the pool, after the finished
+    ones.
 
     A beam of one is greedy decoding. Ties: the better beam, then the lower id (but where equals straddle the end of a
     row's shortlist, torch.topk picks). Fewer than n_best come back only when nothing else is left in the beam.
-    Raises UserError unless 1 <= n_best <= beam_size, and FloatingPointError as `greedy` does.
+    n_best: at most search.beam_size. Raises FloatingPointError as `greedy` does.
     """
-    if not 1 <= n_best <= beam_size:
-        raise UserError(f"n_best is {n_best} and beam_size is {beam_size}; n_best must be from 1 to beam_size")
-    if beam_size == 1:
+    if request.search.beam_size == 1:
         return [[hypothesis] for hypothesis in greedy(decoder, state, request)]
     pools: Pools = [[] for _ in request.max_lengths]
     sentences = list(range(len(pools)))  # the numbers of the B sentences still searched
-    beam = _first_beam(len(pools))
+    empty = torch.empty(len(pools), 1, 0)
+    beam = _Beam(torch.zeros(len(pools), 1, dtype=torch.float64), empty.long(), empty.double())
     last_ids = torch.full((len(pools),), request.bos)
+    constraint = request.constraint
     while sentences:
-        scores, state = decoder.step(_sent(last_ids, decoder.device), state)
-        candidates = _candidates(decoder, beam, scores, beam_size, sentences, request)  # (B, 2K)
+        scores, state = decoder.step(_send(last_ids, decoder.device), state)
+        candidates = _candidates(decoder, scores, beam, constraint, request)  # (B, 2K)
         ended = candidates.ids == request.eos
         _collect(pools, n_best, sentences, beam.extended(candidates), ended, request)
-        others = candidates.without(ended).best(beam_size)  # (B, K)
+        others = candidates.best(request.search.beam_size, candidates.scores.masked_fill(ended, -math.inf))  # (B, K)
         width = beam.scores.size(1)
         beam = beam.extended(others)
         stay = torch.tensor(_settle(pools, n_best, sentences, beam, request), dtype=torch.int64)  # (B',)
@@ -274,169 +262,143 @@ def beam_search(
         sentences = [sentences[row] for row in stay.tolist()]
         beam = _Beam(*(x[stay] for x in beam))
         last_ids = beam.ids[:, :, -1].flatten()
+        if constraint is not None:
+            constraint = constraint.select(rows.tolist()).advance(last_ids.tolist())
         if sentences:
-            state = decoder.reorder(state, _sent(rows, decoder.device), _sent(stay, decoder.device))
+            state = state.select(_send(rows, decoder.device), _send(stay, decoder.device))
     return pools
 
 
-def _first_beam(count: int) -> _Beam:
-    """One live hypothesis for each sentence, without tokens."""
-    nothing = torch.empty(count, 1, 0)
-    return _Beam(torch.zeros(count, 1, dtype=torch.float64), nothing.long(), nothing.double())
-
-
 def _candidates(
-    decoder: Decoder[Any], beam: _Beam, scores: Tensor, beam_size: int, sentences: list[int], request: Request
+    decoder: Decoder[Any], scores: Tensor, beam: _Beam, constraint: Constraint | None, request: Request
 ) -> _Extensions:
-    """The 2K likeliest extensions of each sentence's hypotheses.
+    """Return the 2K most likely extensions of each sentence's hypotheses.
 
     No row has more than 2K of them, so the rows' shortlists replace a search through all V sums of each.
     """
     count, width, length = beam.ids.shape
-    values, ids = _shortlist(decoder, scores, 2 * beam_size, length, request)  # (N, C)
-    rows, prefix_ids, prefix_values = _forced(decoder, scores, length, sentences, request)
-    values[rows], ids[rows] = -math.inf, prefix_ids[:, None]
-    values[rows, 0] = prefix_values
+    size = 2 * request.search.beam_size
+    values, ids = _shortlist(decoder, scores, size, length, request)  # (N, C)
+    restricted = None
+    if constraint is not None:
+        restricted = _restricted(decoder, scores, constraint, length, request, beam.scores.flatten())
+    if restricted is not None:
+        rows, log_probs = restricted
+        best_values, best_ids = _fetch(*log_probs.topk(values.size(1), dim=1))
+        ids[rows], order = best_ids.sort(dim=1)
+        values[rows] = best_values.gather(1, order)
     totals = beam.scores[:, :, None] + values.view(count, width, -1)  # (B, K, C)
     beams = torch.arange(width)[:, None].expand_as(totals)
-    return _Extensions(*(x.reshape(count, -1) for x in (totals, beams, ids, values))).best(2 * beam_size)
+    extensions = _Extensions(*(x.reshape(count, -1) for x in (totals, beams, ids, values)))
+    return extensions.best(size, extensions.scores)
 
 
 def _shortlist(
     decoder: Decoder[Any], scores: Tensor, count: int, length: int, request: Request
 ) -> tuple[Tensor, Tensor]:
-    """The `count` likeliest ids of each row that may come next, and a few more: values, ids (N, C) on the CPU.
+    """Return the `count` most likely ids of each row that may come next, and a few more: values, ids (N, C) on the CPU.
 
     Ids ascend along a row; those that may not come have the value -inf. (To take a few too many and strike some out
     is cheaper than to write into (N, V).) Raises FloatingPointError for a NaN anywhere in a row: topk puts it first.
     """
-    barred = _barred(length, request)
+    barred = request.barred(length)
     count = min(count + len(barred), scores.size(1))
     best = decoder.best(scores, count) if decoder.best else decoder.log_probs(scores).topk(count, dim=1)
-    values, ids = _fetched(*best)
+    values, ids = _fetch(*best)
     ids, order = ids.sort(dim=1)
     values = values.gather(1, order)
     if values.isnan().any():
-        raise _no_way_on(length)
+        raise _no_continuation(length)
     return values.masked_fill(torch.isin(ids, torch.tensor(barred, dtype=torch.int64)), -math.inf), ids
 
 
 def _collect(pools: Pools, n_best: int, sentences: list[int], beam: _Beam, ended: Tensor, request: Request) -> None:
     """Let the hypotheses of `beam` that `ended` (B, 2K) compete for places in the pools; of equals the first stays."""
-    scores = (beam.scores / request.penalty(beam.ids.size(2))).tolist()
+    scores = (beam.scores / request.penalties[beam.ids.size(2)]).tolist()
     for row, k in ended.nonzero().tolist():
         pool = pools[sentences[row]]
         if scores[row][k] > _worst(pool, n_best):
-            bisect.insort(pool, beam.hypothesis(row, k, request), key=lambda hypothesis: -hypothesis.score)
+            new = _hypothesis(beam.ids[row, k].tolist(), beam.token_log_probs[row, k].tolist(), request)
+            pool.insert(sum(old.score >= new.score for old in pool), new)
             del pool[n_best:]
 
 
 def _settle(pools: Pools, n_best: int, sentences: list[int], beam: _Beam, request: Request) -> list[int]:
-    """Fill up the pools of the sentences that are cut here; return the places of those whose pool can still change."""
+    """Fill up the pools of the sentences that are cut here; return the rows of those whose pool can still change."""
     length, stay = beam.ids.size(2), []
     for row, (i, scores) in enumerate(zip(sentences, beam.scores.tolist(), strict=True)):
         max_length, live = request.max_lengths[i], [k for k, score in enumerate(scores) if score > -math.inf]
         if not live and not pools[i]:
-            raise _no_way_on(length - 1)
+            raise _no_continuation(length - 1)
         if length == max_length:
-            pools[i] += [beam.hypothesis(row, k, request) for k in live[: n_best - len(pools[i])]]
+            for k in live[: n_best - len(pools[i])]:
+                new = _hypothesis(beam.ids[row, k].tolist(), beam.token_log_probs[row, k].tolist(), request)
+                pools[i].append(new)
         elif _worst(pools[i], n_best) < best_attainable(scores[0], length, max_length, request):
             stay.append(row)
     return stay
 
 
 def _worst(pool: list[Hypothesis], n_best: int) -> float:
-    """The score that a hypothesis must exceed to come into the pool."""
+    """Return the score that a hypothesis must exceed to enter the pool."""
     return pool[-1].score if len(pool) == n_best else -math.inf
 
 
-# ---- several models as one ---------------------------------------------------------------------------------------
+# ---- parts of every search ---------------------------------------------------------------------------------------
 
 
-def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[tuple[Any, ...]]:
-    """The mean of the probabilities of `decoders` (of one vocabulary and device); the state is a tuple of theirs."""
-
-    def step(last_ids: Tensor, states: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
-        answers = [decoder.step(last_ids, state) for decoder, state in zip(decoders, states, strict=True)]
-        all_log_probs = [one.log_probs(scores) for one, (scores, _) in zip(decoders, answers, strict=True)]
-        total = reduce(torch.logaddexp, all_log_probs)
-        return (total - math.log(len(answers))).clamp(max=0), tuple(state for _, state in answers)
-
-    def reorder(states: tuple[Any, ...], rows: Tensor, sentences: Tensor) -> tuple[Any, ...]:
-        return tuple(decoder.reorder(state, rows, sentences) for decoder, state in zip(decoders, states, strict=True))
-
-    return Decoder(step, reorder, decoders[0].device)
-
-
-# ---- what every search needs -------------------------------------------------------------------------------------
-
-
-def _sent(values: Tensor, device: torch.device | str) -> Tensor:
-    """`values` on `device`, where they will be before they are needed: nobody waits."""
+def _send(values: Tensor, device: torch.device | str) -> Tensor:
+    """Copy `values` to `device` without blocking."""
     return values.to(device, non_blocking=True)
 
 
-def _fetched(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Both on the CPU, log_probs as float64, which holds any id exactly: a GPU is waited for once, not twice."""
+def _fetch(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both on the CPU, log_probs as float64. float64 holds any id exactly, so a GPU copies both in one go."""
     if log_probs.device.type == "cpu":
         return log_probs.double(), ids
     both = torch.stack([log_probs.double(), ids.double()]).cpu()
     return both[0], both[1].long()
 
 
-def _barred(length: int, request: Request) -> list[int]:
-    """The ids that may not follow `length` tokens."""
-    return [*request.banned, request.eos] if length < request.min_length else [*request.banned]
+def _restricted(
+    decoder: Decoder[Any],
+    scores: Tensor,
+    constraint: Constraint,
+    length: int,
+    request: Request,
+    beam_scores: Tensor | None = None,
+) -> Restricted | None:
+    """Return the rows that `constraint` restricts and their log-probabilities; None if all rows are free.
 
-
-def _forced(
-    decoder: Decoder[Any], scores: Tensor, length: int, sentences: list[int], request: Request
-) -> tuple[list[int], Tensor, Tensor]:
-    """The rows whose prefix goes on after `length` tokens, the ids that it forces, and their log-probabilities.
-
-    Only the first row of a sentence: until its prefix ends it has one live hypothesis, its best.
+    beam_scores: (N,), -inf for a row without a hypothesis, which is left out.
     """
-    prefixes = [request.prefixes[i] if request.prefixes else () for i in sentences]
-    forced = [place for place, prefix in enumerate(prefixes) if length < len(prefix)]
-    rows = [place * (len(scores) // len(sentences)) for place in forced]
-    ids = torch.tensor([prefixes[place][length] for place in forced], dtype=torch.int64)
-    if not rows:
-        return rows, ids, torch.empty(0, dtype=torch.float64)
-    return rows, ids, decoder.log_probs(scores[rows]).cpu().double().gather(1, ids[:, None])[:, 0]
+    allowed = constraint.allowed()
+    if beam_scores is not None:
+        live = (beam_scores > -math.inf).tolist()
+        allowed = {row: ids for row, ids in allowed.items() if live[row]}
+    if not allowed:
+        return None
+    ids = [torch.as_tensor(one, dtype=torch.int64) for one in allowed.values()]
+    index = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(one) for one in ids])), torch.cat(ids)
+    rows = torch.tensor([*allowed])
+    log_probs = decoder.log_probs(scores[_send(rows, scores.device)])  # (R, V)
+    index = tuple(_send(x, scores.device) for x in index)
+    only = torch.full_like(log_probs, -math.inf)
+    only[index] = log_probs[index]
+    if length < request.search.min_tokens:
+        only[:, request.eos] = -math.inf
+    return rows, only
 
 
 def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) -> Hypothesis:
-    """A hypothesis from all its tokens, EOS included if it ended so."""
+    """Return a hypothesis from all its tokens, EOS included if it ended so."""
     finished, log_prob = ids[-1] == request.eos, sum(token_log_probs)
-    score = log_prob / request.penalty(len(ids))
+    score = log_prob / request.penalties[len(ids)]
     return Hypothesis(ids[:-1] if finished else ids, score, log_prob, token_log_probs, finished)
 
 
-def _no_way_on(length: int) -> FloatingPointError:
+def _no_continuation(length: int) -> FloatingPointError:
     return FloatingPointError(
-        f"after {length} tokens the model gives NaN, or probability zero to every token that may come next: "
-        "its weights are not finite, or all that it could say is banned"
+        f"after {length} tokens the model gives NaN, or probability zero to every token that may come next: its "
+        "weights are not finite, or all tokens with a probability are banned"
     )
-
-
-def _check_request(request: Request) -> None:
-    if request.length_penalty not in LENGTH_PENALTIES:
-        raise UserError(f"length_penalty is {request.length_penalty!r}; it must be one of {[*LENGTH_PENALTIES]}")
-    if not -10 <= request.alpha <= 10:
-        raise UserError(f"alpha is {request.alpha}; it must be from -10 to 10 (the paper's is 0.6)")
-    if request.eos in request.banned:
-        raise UserError(f"EOS (id {request.eos}) is banned, so no output could end; min_length can put the end off")
-    if request.min_length < 0:
-        raise UserError(f"min_length is {request.min_length}; it must be 0 or more")
-    if min(request.max_lengths, default=1) < 1:
-        raise UserError(f"a maximum length is {min(request.max_lengths)}; each must be at least 1")
-    if request.lookahead is not None and request.lookahead < 1:
-        raise UserError(f"lookahead is {request.lookahead}; it must be at least 1, for EOS counts")
-    prefixes = [()] * len(request.max_lengths) if request.prefixes is None else request.prefixes
-    if len(prefixes) != len(request.max_lengths):
-        raise UserError(f"{len(prefixes)} prefixes for {len(request.max_lengths)} sentences; give one for each")
-    for number, (prefix, longest) in enumerate(zip(prefixes, request.max_lengths, strict=True), start=1):
-        if request.eos in prefix:
-            raise UserError(f"the prefix of sentence {number} contains EOS (id {request.eos}), which would end it")
-        if len(prefix) > longest:
-            raise UserError(f"the prefix of sentence {number} has {len(prefix)} tokens; its maximum is {longest}")

@@ -19,15 +19,10 @@ from typing import Any, Unpack
 from transduce.config.files import from_json
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD
-from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis
+from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
+from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions
-from transduce.decoding.segmentation import (
-    Translation,
-    parts_of,
-    refuse_string,
-    translations_of,
-)
+from transduce.decoding.segmentation import refuse_string, segments_of, translations_of
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import check_folder, listed_files, read_verified
 
@@ -81,7 +76,7 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
 class ExportedTranslator:
     """A model that CTranslate2 holds, with its tokenizer and its search settings."""
 
-    def __init__(self, model: Any, config: Config, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: Any, config: Config, tokenizer: TokenizerLike) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self._model = model
@@ -101,44 +96,45 @@ class ExportedTranslator:
         first_number has no effect: it numbers draws, and this engine refuses sampling.
         """
         refuse_string(lines)
-        options = replace(options, **keywords)
+        options = replace(options, **keywords) if keywords else options
         check_options(options)
-        ask = options.resolve(self.config.search)
-        parts, refused = parts_of(lines, self.tokenizer, self.config.data.max_tokens - 1, options.split)
-        sources = self.tokenizer.encode_batch([part.text for part in parts])
-        found = self._search(sources, ask, options.n_best)
-        return translations_of(lines, list(zip(parts, found, strict=True)), refused, self.tokenizer)
+        settings = options.resolve(self.config.search)
+        segments, problems = segments_of(lines, self.tokenizer, self.config.data.max_tokens - 1, options.split)
+        hypotheses = self._search([segment.ids for segment in segments], settings, options.n_best)
+        return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
 
-    def _search(self, sources: Sequence[Sequence[int]], ask: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
-        """The n_best outputs for each source, best first.
+    def _search(self, sources: Sequence[Sequence[int]], settings: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
+        """Return the n_best outputs for each source, best first.
 
-        Sources of one length together: the longest output allowed hangs on it, and is one for a whole call.
+        CTranslate2 takes one longest output for a whole call. It depends on the length of the source, so each call has
+        sources of one length.
         """
-        found: list[list[Hypothesis]] = [[] for _ in sources]
+        outputs: list[list[Hypothesis]] = [[] for _ in sources]
+        longest = self.config.model.max_positions or sys.maxsize
         for length, members in _by_length(sources):
             results = self._model.translate_batch(
                 [[self._pieces[token] for token in sources[i]] for i in members],
-                beam_size=ask.beam_size,
-                num_hypotheses=ask.beam_size,
+                beam_size=settings.beam_size,
+                num_hypotheses=settings.beam_size,
                 length_penalty=0,
-                max_batch_size=max(1, BATCH_TOKENS // ((length + 1) * ask.beam_size)),
-                max_input_length=0,  # as long as it is
-                max_decoding_length=min(length + ask.max_extra_tokens, self.config.model.max_positions or sys.maxsize),
-                min_decoding_length=ask.min_tokens,
+                max_batch_size=max(1, BATCH_TOKENS // ((length + 1) * settings.beam_size)),
+                max_input_length=0,  # no limit
+                max_decoding_length=min(length + settings.max_extra_tokens, longest),
+                min_decoding_length=settings.min_tokens,
                 disable_unk=True,
                 suppress_sequences=[[CONTROLS[PAD]], [CONTROLS[BOS]]],
                 return_end_token=True,
                 return_scores=True,
             )
             for i, result in zip(members, results, strict=True):
-                hypotheses = map(partial(self._hypothesis, ask), result.hypotheses, result.scores)
-                found[i] = sorted(hypotheses, key=lambda h: (not h.finished, -h.score))[:n_best]
-        return found
+                hypotheses = map(partial(self._hypothesis, settings), result.hypotheses, result.scores)
+                outputs[i] = sorted(hypotheses, key=lambda h: (not h.finished, -h.score))[:n_best]
+        return outputs
 
-    def _hypothesis(self, ask: SearchConfig, pieces: Sequence[str], log_prob: float) -> Hypothesis:
+    def _hypothesis(self, settings: SearchConfig, pieces: Sequence[str], log_prob: float) -> Hypothesis:
         finished = pieces[-1:] == [CONTROLS[EOS]]
         ids = [self._ids[piece] for piece in (pieces[:-1] if finished else pieces)]
-        score = log_prob / LENGTH_PENALTIES[ask.length_penalty](len(pieces), ask.alpha)
+        score = log_prob / LENGTH_PENALTIES[settings.length_penalty](len(pieces), settings.alpha)
         return Hypothesis(ids, score, log_prob, [], finished)
 
 

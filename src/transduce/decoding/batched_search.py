@@ -1,0 +1,156 @@
+"""Searches of many sources: batches by length, threads, and smaller batches where memory runs out."""
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from transduce.config.schema import SearchConfig
+from transduce.data.vocabulary import BOS, EOS, PAD, UNK
+from transduce.decoding.backends import Backend
+from transduce.decoding.constraint import Constraint
+from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.options import Sampling
+from transduce.decoding.search import Request, beam_search, sample
+from transduce.errors import is_out_of_memory
+
+# Source tokens times beam in a batch. More on a GPU, where a step of few rows takes as long as one of many.
+BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
+
+Outputs = list[list[Hypothesis]]  # for each source, best first
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Sampling instead of a search: one output for each source, with a seed for each."""
+
+    sampling: Sampling
+    seeds: Sequence[int]
+
+
+def search_all(
+    backend: Backend,
+    sources: Sequence[Sequence[int]],
+    settings: SearchConfig,
+    *,
+    n_best: int = 1,
+    constraint: Constraint | None = None,
+    draws: Draws | None = None,
+) -> Outputs:
+    """Return the n_best outputs for each source (ids without EOS), best first, in the order of the sources.
+
+    An output is at most settings.max_extra_tokens longer than its own source (§6.1).
+    constraint: one row for each source. draws: draw one output for each source instead of searching.
+    """
+    work = _Work(backend, sources, settings, n_best, constraint, draws)
+    n_threads = torch.get_num_threads() if backend.gains_by_threads else 1
+    lengths = [len(source) for source in sources]
+    batches = list(length_batches(lengths, settings.beam_size, BATCH_TOKENS[backend.device.type], n_threads))
+    in_threads = min(n_threads, len(batches)) > 1
+    outputs = _in_threads(work, batches, n_threads) if in_threads else [work.outputs(members) for members in batches]
+    results: Outputs = [[] for _ in sources]
+    for members, of_members in zip(batches, outputs, strict=True):
+        for i, hypotheses in zip(members, of_members, strict=True):
+            results[i] = hypotheses
+    return results
+
+
+def max_lengths(backend: Backend, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[int]:
+    """Return the most tokens that the output of each source may have."""
+    return [min(len(source) + settings.max_extra_tokens, backend.max_positions) for source in sources]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The arguments of `search_all`, to be searched batch by batch."""
+
+    backend: Backend
+    sources: Sequence[Sequence[int]]
+    settings: SearchConfig
+    n_best: int
+    constraint: Constraint | None
+    draws: Draws | None
+
+    def outputs(self, members: Sequence[int]) -> Outputs:
+        """Search the sources `members` in one batch, or half by half where memory runs out.
+
+        The batch changes no output.
+        """
+        try:
+            return self._batch_outputs(members)
+        except (MemoryError, RuntimeError) as problem:
+            if not is_out_of_memory(problem) or len(members) == 1:
+                raise
+        middle = len(members) // 2  # after the handler: a live exception keeps the tensors of its frames in memory
+        return self.outputs(members[:middle]) + self.outputs(members[middle:])
+
+    @torch.inference_mode()
+    def _batch_outputs(self, members: Sequence[int]) -> Outputs:
+        backend, sources = self.backend, [self.sources[i] for i in members]
+        request = Request(
+            search=self.settings,
+            max_lengths=max_lengths(backend, sources, self.settings),
+            bos=BOS,
+            eos=EOS,
+            banned=(PAD, BOS, UNK),
+            constraint=None if self.constraint is None else self.constraint.select(members),
+        )
+        lengths = torch.tensor([len(source) + 1 for source in sources])
+        src = pad_sequence([torch.tensor([*source, EOS]) for source in sources], batch_first=True, padding_value=PAD)
+        src_mask = torch.arange(src.size(1)) < lengths[:, None]
+        with contextlib.ExitStack() as stack:
+            for context in backend.contexts():
+                stack.enter_context(context)
+            state = backend.start(src.to(backend.device), src_mask.to(backend.device))
+            if self.draws is None:
+                return beam_search(backend.decoder, state, request, n_best=self.n_best)
+            seeds = [self.draws.seeds[i] for i in members]
+            drawn = sample(backend.decoder, state, request, sampling=self.draws.sampling, seeds=seeds)
+            return [[hypothesis] for hypothesis in drawn]
+
+
+def _in_threads(work: _Work, batches: Sequence[list[int]], n_threads: int) -> list[Outputs]:
+    """Search `n_threads` batches at a time, each on one thread."""
+    threads_of_torch, switch_interval = torch.get_num_threads(), sys.getswitchinterval()
+    sys.setswitchinterval(5e-5)  # a thread that returns from a kernel of 0.1 ms must not wait 5 ms for its turn
+    try:
+        with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(work.outputs, batches))
+    finally:
+        torch.set_num_threads(threads_of_torch)
+        sys.setswitchinterval(switch_interval)
+
+
+def length_batches(
+    lengths: Sequence[int], beam_size: int, batch_tokens: int, n_threads: int = 1
+) -> Iterator[list[int]]:
+    """Yield the indices of sources in batches of similar length, the longest first.
+
+    lengths: of each source in tokens, without EOS. A batch has at most `batch_tokens` tokens, padding included and
+    times the beam. A source that is longer is a batch of its own.
+    n_threads: above 1 for a backend that does not pad and searches as many batches at a time. The batches are then even
+    shares, a multiple of n_threads, so that no thread waits at the end. But none has fewer tokens than a sixteenth of
+    `batch_tokens`, nor more than twice as many with padding.
+    """
+    costs = [(length + 1) * beam_size for length in lengths]
+    remaining, shares, least, most = sum(costs), 1, batch_tokens // 16, batch_tokens
+    if n_threads > 1:
+        rounds = math.ceil(remaining / (batch_tokens * n_threads))
+        shares, most = min(rounds * n_threads, remaining // least), 2 * batch_tokens
+    members: list[int] = []
+    cost = 0
+    for i in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
+        is_full = shares > 1 and cost + costs[i] / 2 > max(remaining / shares, least)
+        if members and (is_full or (len(members) + 1) * costs[members[0]] > most):
+            yield members
+            remaining, shares = remaining - cost, shares - is_full
+            members, cost = [], 0
+        members.append(i)
+        cost += costs[i]
+    if members:
+        yield members

@@ -1,0 +1,69 @@
+"""What a search needs of a model: a `Decoder`, and several models as one."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+
+class DecoderState(Protocol):
+    """The state of N rows between two steps of a decoder. The first state has one row for each sentence."""
+
+    def select(self, rows: Tensor, sentences: Tensor) -> Self:
+        """Return the state whose row i continues row rows[i] of this one (selected, repeated, permuted).
+
+        rows: (N',) int64.
+        sentences: (B',) int64, ascending: the sentences that stay, by their index in this state; each has N' / B' rows.
+        A state that holds everything by row ignores `sentences`. A state that holds the encoded source once for the K
+        rows of a sentence selects it by `sentences`. As many sentences as before are the same ones.
+        """
+        ...
+
+
+State = TypeVar("State", bound=DecoderState)
+
+
+@dataclass(frozen=True)
+class Decoder(Generic[State]):
+    """A model as the search uses it.
+
+    step(last_ids, state) -> (scores, state)
+        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, V) float32, what `log_probs` takes.
+        A row whose hypothesis the search has given up gets any id, and its scores have no effect.
+    device: where last_ids, rows and sentences are put.
+    log_probs(scores) -> (N, V), none above 0; by default scores are that already.
+    best(scores, count) -> (log_probs, ids), both (N, count): the most likely tokens of each row in order, of equals
+        the lowest id first. None: the search finds them among all the `log_probs`, which takes longer.
+    """
+
+    step: Callable[[Tensor, State], tuple[Tensor, State]]
+    device: torch.device | str = "cpu"
+    log_probs: Callable[[Tensor], Tensor] = lambda scores: scores
+    best: Callable[[Tensor, int], tuple[Tensor, Tensor]] | None = None
+
+
+class EnsembleState(tuple[DecoderState, ...]):
+    """The states of several decoders."""
+
+    def select(self, rows: Tensor, sentences: Tensor) -> "EnsembleState":
+        """Select the rows of each state."""
+        return EnsembleState(state.select(rows, sentences) for state in self)
+
+
+def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[EnsembleState]:
+    """Return a decoder of the mean of the probabilities of `decoders`, which share a vocabulary and a device.
+
+    Its state is an `EnsembleState` of their states.
+    """
+
+    def step(last_ids: Tensor, states: EnsembleState) -> tuple[Tensor, EnsembleState]:
+        steps = [decoder.step(last_ids, state) for decoder, state in zip(decoders, states, strict=True)]
+        log_probs = [decoder.log_probs(scores) for decoder, (scores, _) in zip(decoders, steps, strict=True)]
+        total = reduce(torch.logaddexp, log_probs)
+        return (total - math.log(len(steps))).clamp(max=0), EnsembleState(state for _, state in steps)
+
+    return Decoder(step, decoders[0].device)
