@@ -64,7 +64,7 @@ def test_every_command_is_accepted_by_the_command_line(page: Path) -> None:
         app.parse_args(words, exit_on_error=False, print_error=False)
 
 
-@every_page
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.stem)
 def test_settings_exist(page: Path) -> None:
     for section, name in re.findall(r"\b(model|data|train|search)\.([a-z]\w+)=", page.read_text("utf-8")):
         assert hasattr(SECTIONS[section](), name), f"{page.name}: {section}.{name}"
@@ -84,6 +84,15 @@ def test_scripts_and_tests_exist(page: Path) -> None:
         ]
         for word in words.strip('"').split(" or ") if words else ["test"]:
             assert any(word in name for name in names), f"{page.name}: {path} has no test {word!r}"
+
+
+def test_contributing_and_changelog_name_files_that_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    for path in re.findall(r"`([\w/]+(?:\.py|/))`", text):
+        assert any((folder / path).exists() for folder in (ROOT / "src" / "transduce", ROOT)), path
+    moves = re.findall(r"^\| .+ \| (.+) \|$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    for module in re.findall(r"`([\w.]+\.[\w.]+)`", "\n".join(moves)):
+        assert (ROOT / "src" / "transduce" / (module.replace(".", "/") + ".py")).is_file(), module
 
 
 def paper_map() -> Iterator[tuple[str, str]]:
