@@ -1,8 +1,9 @@
-"""From which length is PyTorch's fused attention faster than the plain one? Sets `LONG` in transduce/model.py.
+"""The length from which PyTorch's fused attention is faster than the plain one. It decides `LONG` of the model.
 
     python benchmarks/attention.py [--threads 2]
 
-Forward and backward with a padding mask, 4,096 tokens a batch, 8 heads of 64; the two sides interleaved, medians of 7.
+Forward and backward with a padding mask, 4,096 tokens a batch, 8 heads of 64. The two sides take turns. The figures are
+medians of 7.
 """
 
 import argparse
@@ -36,9 +37,9 @@ def main() -> None:
         for dtype in (torch.float32, torch.bfloat16):
             times: dict[Attention, list[float]] = {reference_attention: [], fused: []}
             for _ in range(9):
-                for attention, taken in times.items():
-                    taken.append(seconds(attention, length, dtype))
-            cells += [f"{1e3 * statistics.median(taken[2:]):.1f}" for taken in times.values()]
+                for attention, measured in times.items():
+                    measured.append(seconds(attention, length, dtype))
+            cells += [f"{1e3 * statistics.median(measured[2:]):.1f}" for measured in times.values()]
         print(f"| {length} | " + " | ".join(cells) + " |")
 
 

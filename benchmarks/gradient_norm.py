@@ -1,8 +1,8 @@
-"""What does it cost to look at the gradient of every step before it is taken?
+"""The cost of checking the gradient norm of every step before the update.
 
     python benchmarks/gradient_norm.py
 
-The share of its norm in a step of multi30k-tiny on one core, medians of 20 steps.
+The script measures the share of the norm in a step of multi30k-tiny on one core, medians of 20 steps.
 """
 
 import statistics
@@ -19,7 +19,7 @@ from transduce.recipes.multi30k import tiny
 from transduce.training.gradients import Gradients, update
 from transduce.training.optimizer import adam
 
-PIECES, PAIRS, TOKENS = 6_000, 136, 14  # pairs of the usual length, as many as a batch of the recipe has
+PIECES, PAIRS, TOKENS = 6_000, 136, 14  # pairs of typical length, as many as in a batch of the recipe
 STEPS = 20
 
 

@@ -1,8 +1,8 @@
-"""Does the batch change the answer? Translates lines together, alone and shuffled, and counts what differs.
+"""The effect of the batch on a translation: lines together, alone and shuffled, with a count of the differences.
 
     python benchmarks/invariance.py MODEL FILE [--lines 1000] [--precision fp32|bf16]
 
-A line whose tokens differ is a tie if its two best outputs score within 1e-5 of each other.
+A line whose tokens differ is a tie if the scores of its two best outputs are within 1e-5 of each other.
 """
 
 import argparse
@@ -18,9 +18,9 @@ def main() -> None:
     parser.add_argument("file")
     parser.add_argument("--lines", type=int, default=1_000)
     parser.add_argument("--precision", default="fp32")
-    asked = parser.parse_args()
-    model = load(asked.model, precision=asked.precision)
-    lines = list(read_lines(asked.file))[: asked.lines]
+    args = parser.parse_args()
+    model = load(args.model, precision=args.precision)
+    lines = list(read_lines(args.file))[: args.lines]
     together = model.translate(lines)
     order = random.Random(1).sample(range(len(lines)), len(lines))
     shuffled = dict(zip(order, model.translate([lines[i] for i in order]), strict=True))
@@ -30,11 +30,11 @@ def main() -> None:
         "shuffled": [shuffled[i] for i in range(len(lines))],
     }
     print("| against all together | lines | other tokens | largest difference in score |\n|---|---|---|---|")
-    for name, found in settings.items():
-        pairs = list(zip(together, found, strict=True))
-        other = [i for i, (a, b) in enumerate(pairs) if a.pieces != b.pieces]
+    for name, translations in settings.items():
+        pairs = list(zip(together, translations, strict=True))
+        different = [i for i, (a, b) in enumerate(pairs) if a.pieces != b.pieces]
         largest = max(abs(a.score - b.score) for a, b in pairs)
-        print(f"| {name} | {len(lines)} | {len(other)} {other[:5] or ''} | {largest:.1e} |")
+        print(f"| {name} | {len(lines)} | {len(different)} {different[:5] or ''} | {largest:.1e} |")
 
 
 if __name__ == "__main__":

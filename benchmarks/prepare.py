@@ -1,10 +1,11 @@
-"""How fast is a large corpus prepared, and how much memory does that, and opening 36 million pairs, take?
+"""The speed and memory of preparing a large corpus, and of opening 36 million pairs.
 
     python benchmarks/prepare.py speed [--pairs 300000] [--rounds 3]    against the tokenizers library alone
-    python benchmarks/prepare.py memory [--pairs 1000000]               the peak while preparing; try 10000000, too
+    python benchmarks/prepare.py memory [--pairs 1000000]               the peak of a preparation, also with 10000000
     python benchmarks/prepare.py index [--pairs 36000000]               opening, and the first batch
 
-On generated text; each prints a table and a line of JSON. --folder is where the files go (36 million pairs: 7 GB).
+The text is generated. Each command prints a table and a line of JSON. --folder: the folder of the files (36 million
+pairs: 7 GB).
 """
 
 import argparse
@@ -34,12 +35,12 @@ from transduce.data.corpora import Corpus
 from transduce.data.token_file import FOOTER, open_token_file
 from transduce.data.tokenizer import Tokenizer
 
-VOCABULARY = 50_000  # words of the generated languages, as frequent as Zipf says
+VOCABULARY = 50_000  # words of the generated languages, with Zipf's frequencies
 PIECES = 16_000
 
 
 def write_text(path: Path, pairs: int, seed: int, words_a_line: int) -> None:
-    """Lines of 1 to 60 words, about `words_a_line` on average."""
+    """Write lines of 1 to 60 words, about `words_a_line` on average."""
     chance = np.random.default_rng(seed)
     letters = np.array(list("etaoinsrhldcumfpgwybvkxjqz"))
     weights = 1 / np.arange(1, 27)
@@ -54,8 +55,8 @@ def write_text(path: Path, pairs: int, seed: int, words_a_line: int) -> None:
                 file.write(" ".join(line) + ".\n")
 
 
-def prepared(folder: Path, pairs: int, words_a_line: int = 24) -> tuple[Corpus, Tokenizer]:
-    """A generated corpus and its tokenizer, kept in `folder`."""
+def generate(folder: Path, pairs: int, words_a_line: int = 24) -> tuple[Corpus, Tokenizer]:
+    """Return a generated corpus in `folder`, and its tokenizer."""
     corpus = Corpus(folder / f"{pairs}-{words_a_line}.src", folder / f"{pairs}-{words_a_line}.tgt")
     for seed, path in enumerate((corpus.src, corpus.tgt or corpus.src)):
         if not path.exists():
@@ -71,8 +72,11 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def speed(folder: Path, pairs: int, rounds: int) -> dict[str, float]:
-    """Lines a second of both, interleaved: the library has its lines in memory, and gives ids to nobody."""
-    corpus, tokenizer = prepared(folder, pairs)
+    """Return lines a second of the library alone and of ours, in turn.
+
+    The library has its lines in memory and stores no ids.
+    """
+    corpus, tokenizer = generate(folder, pairs)
     lines = [line for pair in text.read_pairs(corpus.src, corpus.tgt or corpus.src) for line in pair]
 
     def library() -> None:
@@ -83,36 +87,36 @@ def speed(folder: Path, pairs: int, rounds: int) -> dict[str, float]:
         shutil.rmtree(folder / "data", ignore_errors=True)
         store.open_store(folder / "data", [corpus], tokenizer)
 
-    taken = [(seconds(library), seconds(ours)) for _ in range(rounds)]
-    rates = [statistics.median(len(lines) / took for took in column) for column in zip(*taken, strict=True)]
-    ratio = statistics.median(library / ours for library, ours in taken)
+    times = [(seconds(library), seconds(ours)) for _ in range(rounds)]
+    rates = [statistics.median(len(lines) / time for time in column) for column in zip(*times, strict=True)]
+    ratio = statistics.median(library / ours for library, ours in times)
     return {"tokenizers alone, lines/s": rates[0], "open_store, lines/s": rates[1], "ratio": ratio}
 
 
 def memory(folder: Path, pairs: int) -> dict[str, float]:
-    """The peak of resident memory, in MB, here and in the largest process that is started; the lines are short."""
-    corpus, tokenizer = prepared(folder, pairs, words_a_line=5)
+    """Return the peak of resident memory in MB, here and in the largest worker. The lines are short."""
+    corpus, tokenizer = generate(folder, pairs, words_a_line=5)
     shutil.rmtree(folder / "data", ignore_errors=True)
     before = reset_peak()
-    took = seconds(lambda: store.open_store(folder / "data", [corpus], tokenizer))
+    duration = seconds(lambda: store.open_store(folder / "data", [corpus], tokenizer))
     worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     added = peak() - before
-    return {"added here, MB": added, "each worker, MB": worker, "s": took, "lines/s": 2 * pairs / took}
+    return {"added here, MB": added, "each worker, MB": worker, "s": duration, "lines/s": 2 * pairs / duration}
 
 
 def index(folder: Path, pairs: int) -> dict[str, float]:
-    """What `first_batch` measures, in a process of its own."""
-    corpus, tokenizer = prepared(folder, 100_000)
+    """Return the figures of `first_batch` from a process of its own."""
+    corpus, tokenizer = generate(folder, 100_000)
     tokenizer.save(folder / "tokenizer.json")
     multiply(folder, corpus, tokenizer, pairs // 100_000)
     command = [sys.executable, __file__, "first-batch", "--folder", str(folder)]
-    printed = subprocess.run(command, check=True, capture_output=True).stdout
-    figures = json.loads(printed.splitlines()[-1])
+    output = subprocess.run(command, check=True, capture_output=True).stdout
+    figures = json.loads(output.splitlines()[-1])
     return {name: figure for name, figure in figures.items() if name not in ("pairs", "cores")}
 
 
 def first_batch(folder: Path) -> dict[str, float]:
-    """Opening a store, and the first batch of 25,000 tokens a side: seconds, and what they add to memory, in MB."""
+    """Return the seconds and the memory in MB of opening a store and of the first batch of 25,000 tokens a side."""
     from transduce.config.schema import DataConfig
     from transduce.data.batches import Batches, DataPosition
 
@@ -120,23 +124,23 @@ def first_batch(folder: Path) -> dict[str, float]:
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     tokenizer.encode("warm")
     before, started_at = reset_peak(), time.perf_counter()
-    found = store.open_store(folder / "data", [corpus], tokenizer)
-    opened_at, opened = time.perf_counter(), peak()
-    batches = Batches(found, tokenizer, DataConfig(), seed=1).stream(DataPosition())
+    opened = store.open_store(folder / "data", [corpus], tokenizer)
+    opened_at, opened_mb = time.perf_counter(), peak()
+    batches = Batches(opened, tokenizer, DataConfig(), seed=1).stream(DataPosition())
     next(batches)
-    first_at, first = time.perf_counter(), peak()
+    first_at, first_mb = time.perf_counter(), peak()
     later = statistics.median(seconds(lambda: next(batches)) for _ in range(50))
     return {
         "opened, s": opened_at - started_at,
-        "opening added, MB": opened - before,
+        "opening added, MB": opened_mb - before,
         "first batch, s": first_at - opened_at,
-        "first batch added, MB": first - before,
+        "first batch added, MB": first_mb - before,
         "later batches, s": later,
     }
 
 
 def multiply(folder: Path, corpus: Corpus, tokenizer: Tokenizer, copies: int) -> None:
-    """Make the store of 100,000 pairs one of `copies` times as many; its texts become as long, of holes."""
+    """Turn the store of 100,000 pairs into one of `copies` times as many pairs. The text files grow by holes."""
     data = folder / "data"
     shutil.rmtree(data, ignore_errors=True)
     (template,) = store.open_store(data, [corpus], tokenizer).files
@@ -161,7 +165,7 @@ def multiply(folder: Path, corpus: Corpus, tokenizer: Tokenizer, copies: int) ->
 
 
 def reset_peak() -> float:
-    """Let the peak be what is resident now, in MB, and tell it (Linux)."""
+    """Set the peak to the memory that is resident now and return it in MB (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak()
 
@@ -177,18 +181,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path)
-    asked = parser.parse_args()
-    pairs = asked.pairs or {"speed": 300_000, "memory": 1_000_000, "index": 36_000_000}.get(asked.what, 0)
+    args = parser.parse_args()
+    pairs = args.pairs or {"speed": 300_000, "memory": 1_000_000, "index": 36_000_000}.get(args.what, 0)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = asked.folder or Path(temporary)
+        folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         works: dict[str, Callable[[], dict[str, float]]] = {
-            "speed": lambda: speed(folder, pairs, asked.rounds),
+            "speed": lambda: speed(folder, pairs, args.rounds),
             "memory": lambda: memory(folder, pairs),
             "index": lambda: index(folder, pairs),
             "first-batch": lambda: first_batch(folder),
         }
-        figures = works[asked.what]()
+        figures = works[args.what]()
     shown = [f"{figure:,.3g}" if figure < 100 else f"{figure:,.0f}" for figure in figures.values()]
     print(f"| pairs | {' | '.join(figures)} |\n" + "|---" * (1 + len(figures)) + "|")
     print(f"| {pairs:,} | {' | '.join(shown)} |")

@@ -1,12 +1,16 @@
-"""What training and translation cost against length, batch and vocabulary; and a file of 20,000 lines.
+"""The cost of training and translation against length, batch and vocabulary, and a file of 20,000 lines.
 
     python benchmarks/scale.py [--quick] [--threads 1] [--out benchmarks/results/scale.json]
 
 A small model (d_model 256, 3 + 3 layers, 4 heads, d_ff 1,024, 8,000 tokens) with random weights and random ids, in
-fp32; every output is as long as its source, and searched with a beam of 4. Each row is a process of its own. Seconds
-are those of the processor (medians), so that other work on the machine counts less. MB are the peak of what the process
-holds, less what it held before the first step: gradients and Adam's moments are in them, weights are not. "grows as
-n^": the exponent from one row to the next of a table. Writes results/scale.json.
+fp32. Every output is as long as its source, with a beam of 4. Each row is a process of its own.
+
+- Seconds: processor time (medians), so that other work on the machine matters less.
+- MB: the peak memory of the process minus its memory before the first step. They include gradients and Adam's moments,
+  not the weights.
+- "grows as n^": the exponent from one row of a table to the next.
+
+The script writes results/scale.json.
 """
 
 import argparse
@@ -24,13 +28,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from peers import RESULTS, command_line, environment, write_results
+
 LENGTHS = (8, 32, 128, 512, 2_048, 4_096)
 VOCABULARIES = (1_000, 4_000, 16_000, 64_000)
-TOKENS = 4_096  # of a batch on either side, where the length or the vocabulary changes
+TOKENS = 4_096  # of a batch on each side, in tables of length or vocabulary
 Cell = dict[str, Any]  # what: of WORK; length; batch: sentences; vocab_size
 
-# ---- one row: in a process of its own ----------------------------------------------------------------------------
+# ---- one row, in a process of its own ----------------------------------------------------------------------------
 
 
 def configuration(vocab_size: int) -> Any:
@@ -40,7 +45,7 @@ def configuration(vocab_size: int) -> Any:
 
 
 def sources(cell: Cell) -> list[Any]:
-    """`batch` random sentences of `length` tokens each, the end of sentence included."""
+    """Return `batch` random sentences of `length` tokens each, end of sentence included."""
     import numpy as np
 
     rng = np.random.default_rng(1)
@@ -48,7 +53,7 @@ def sources(cell: Cell) -> list[Any]:
 
 
 def training(cell: Cell) -> Callable[[], object]:
-    """A whole step: forward, loss, backward, update."""
+    """Return a whole step: forward, loss, backward, update."""
     import torch
 
     from transduce.data.batches import collate
@@ -72,7 +77,7 @@ def training(cell: Cell) -> Callable[[], object]:
 
 
 def translation(cell: Cell) -> Callable[[], object]:
-    """A search for outputs as long as their sources."""
+    """Return a search for outputs as long as their sources."""
     from transduce.config.schema import SearchConfig
     from transduce.decoding.backends import Backend
     from transduce.decoding.batched_search import search_all
@@ -80,13 +85,13 @@ def translation(cell: Cell) -> Callable[[], object]:
     from transduce.model.transformer import Transformer
 
     model = PackedTransformer(Transformer(configuration(cell["vocab_size"]).model).eval(), "fp32")
-    given = [ids.tolist() for ids in sources(cell)]
-    ask = SearchConfig(beam_size=4, max_extra_tokens=1, min_tokens=1 << 20)  # never ends by itself
-    return lambda: search_all(Backend([model]), given, ask)
+    token_ids = [ids.tolist() for ids in sources(cell)]
+    settings = SearchConfig(beam_size=4, max_extra_tokens=1, min_tokens=1 << 20)  # every output has the maximum length
+    return lambda: search_all(Backend([model]), token_ids, settings)
 
 
 def encoder(cell: Cell) -> Callable[[], object]:
-    """The encoder alone: translating, with or without kernels of its own; in training; with the slow attention."""
+    """Return the encoder alone: in translation, with or without compiled kernels; in training; with slow attention."""
     import torch
 
     from transduce.data.batches import pad
@@ -112,7 +117,7 @@ WORK = {"training": training, "translation": translation, "encoder": encoder}
 
 
 def memory(key: str) -> float:
-    """VmRSS, what this process holds, or VmHWM, the most it has held, in MB."""
+    """Return the memory of this process in MB. key: VmRSS, its memory now, or VmHWM, its peak."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(key):
             return int(line.split()[1]) / 1024
@@ -126,60 +131,61 @@ def processor_seconds(step: Callable[[], object]) -> float:
 
 
 def measure(cell: Cell, threads: int, seconds: float) -> dict[str, float]:
-    """Steps for about so many seconds, after one to warm up, if that was not longer than all of them."""
+    """Measure steps for about `seconds`, after a first one that warms up.
+
+    A first step that takes longer than `seconds` is the only one, and counts.
+    """
     import torch
 
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     step = WORK[cell["what"]](cell)
     before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # VmHWM begins anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM
     first = processor_seconds(step)
-    taken: list[float] = []
-    while sum(taken) < seconds and first < seconds:
-        taken.append(processor_seconds(step))
-    taken = taken or [first]
-    return {"seconds": statistics.median(taken), "steps": len(taken), "mb": memory("VmHWM") - before}
+    times: list[float] = []
+    while sum(times) < seconds and first < seconds:
+        times.append(processor_seconds(step))
+    times = times or [first]
+    return {"seconds": statistics.median(times), "steps": len(times), "mb": memory("VmHWM") - before}
 
 
 # ---- the tables --------------------------------------------------------------------------------------------------
 
 
 def tables(quick: bool) -> dict[str, tuple[str, list[Cell]]]:
-    """For each table what changes in it, and its rows."""
+    """Return for each table the key that varies, and its rows."""
     lengths, vocabularies, tokens = (LENGTHS, VOCABULARIES, TOKENS) if not quick else ((8, 32), (100, 400), 64)
     base = {"vocab_size": vocabularies[1] * 2, "batch": 1}
-    found: dict[str, tuple[str, list[Cell]]] = {}
+    result: dict[str, tuple[str, list[Cell]]] = {}
     for what in ("training", "translation"):
         one = {**base, "what": what}
-        found[f"{what}: length, {tokens:,} tokens in all"] = (
+        result[f"{what}: length, {tokens:,} tokens in all"] = (
             "length",
             [{**one, "length": n, "batch": tokens // n} for n in lengths],
         )
-        found[f"{what}: length, one sentence"] = ("length", [{**one, "length": n} for n in lengths])
+        result[f"{what}: length, one sentence"] = ("length", [{**one, "length": n} for n in lengths])
         batches = (1, 8, 64, 512) if not quick else (1, 4)
-        found[f"{what}: sentences of 32 tokens"] = ("batch", [{**one, "length": 32, "batch": n} for n in batches])
-        found[f"{what}: vocabulary, {tokens:,} tokens in sentences of 32"] = (
+        result[f"{what}: sentences of 32 tokens"] = ("batch", [{**one, "length": 32, "batch": n} for n in batches])
+        result[f"{what}: vocabulary, {tokens:,} tokens in sentences of 32"] = (
             "vocab_size",
             [{**one, "length": 32, "batch": tokens // 32, "vocab_size": n} for n in vocabularies],
         )
     ways = ("packed", "packed, kernels in torch", "plain model", "training", "the weights of eq. 1 held")
     long = [{**base, "what": "encoder", "length": lengths[-1], "how": how} for how in ways]
-    found[f"encoder: one sentence of {lengths[-1]:,} tokens"] = ("how", long)
-    return found
+    result[f"encoder: one sentence of {lengths[-1]:,} tokens"] = ("how", long)
+    return result
 
 
-def in_a_process(*arguments: str, threads: int) -> str:
-    """What this script prints when it is called so."""
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
+def run_this_script(*arguments: str, threads: int) -> str:
+    """Run this script with `arguments` and return its output."""
     command = [sys.executable, __file__, *arguments]
-    return subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, check=True).stdout
+    return subprocess.run(command, env=environment(threads), text=True, stdout=subprocess.PIPE, check=True).stdout
 
 
 def run_tables(quick: bool, threads: int, seconds: float) -> dict[str, list[Cell]]:
     results: dict[str, list[Cell]] = {}
-    measured: dict[str, Cell] = {}  # some rows are in two tables
+    figures: dict[str, Cell] = {}  # some rows are in two tables
     for title, (key, cells) in tables(quick).items():
         print(
             f"\n{title}\n\n| {key} | s | grows as n^ | ms for a token | MB | grows as n^ |\n|---|---|---|---|---|---|"
@@ -187,9 +193,9 @@ def run_tables(quick: bool, threads: int, seconds: float) -> dict[str, list[Cell
         rows = results[title] = []
         for cell in cells:
             name = json.dumps(cell, sort_keys=True)
-            if name not in measured:
-                measured[name] = json.loads(in_a_process("cell", name, str(threads), str(seconds), threads=threads))
-            rows.append({**cell, **measured[name]})
+            if name not in figures:
+                figures[name] = json.loads(run_this_script("cell", name, str(threads), str(seconds), threads=threads))
+            rows.append({**cell, **figures[name]})
             print(line_of(rows, key), flush=True)
         if key == "how":
             n, heads = cells[0]["length"], 4
@@ -198,22 +204,22 @@ def run_tables(quick: bool, threads: int, seconds: float) -> dict[str, list[Cell
 
 
 def line_of(rows: Sequence[Cell], key: str) -> str:
-    """The last of `rows` as a line of a table."""
+    """Return the last of `rows` as a line of a table."""
     row, grows = rows[-1], {"seconds": "", "mb": ""}
     if len(rows) > 1 and key != "how":
         for unit in grows:
             ratio = max(row[unit], 1e-9) / max(rows[-2][unit], 1e-9)
             grows[unit] = f"{math.log(ratio) / math.log(row[key] / rows[-2][key]):.2f}"
     each = 1e3 * row["seconds"] / (row["length"] * row["batch"])
-    shown = row[key] if key == "how" else f"{row[key]:,}"
-    return f"| {shown} | {row['seconds']:.3g} | {grows['seconds']} | {each:.3g} | {row['mb']:,.0f} | {grows['mb']} |"
+    label = row[key] if key == "how" else f"{row[key]:,}"
+    return f"| {label} | {row['seconds']:.3g} | {grows['seconds']} | {each:.3g} | {row['mb']:,.0f} | {grows['mb']} |"
 
 
 # ---- a file of 20,000 lines --------------------------------------------------------------------------------------
 
 
 def random_lines(count: int) -> list[str]:
-    """Of 3 to 25 words; of the first 3,000, and so on, one that is very long; of 1,000 one that is blank."""
+    """Return lines of 3 to 25 words. One line in 3,000 is very long, and one in 1,000 is blank."""
     rng = random.Random(1)
     syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
     words = ["".join(rng.choices(syllables, k=rng.randint(1, 3))) for _ in range(3_000)]
@@ -228,7 +234,7 @@ def random_lines(count: int) -> list[str]:
 
 
 def save_small_model(folder: Path, lines: Sequence[str]) -> Path:
-    """d_model 64, 2 + 2 layers, random weights, 1,000 pieces."""
+    """Write a model of d_model 64, 2 + 2 layers, 1,000 pieces and random weights."""
     import torch
 
     from transduce import Config, ModelConfig, SearchConfig, Transformer
@@ -245,7 +251,7 @@ def save_small_model(folder: Path, lines: Sequence[str]) -> Path:
 
 
 def resident(process: subprocess.Popen[bytes]) -> float:
-    """What a process holds, in MB; 0 if it has ended."""
+    """Return the resident memory of a process in MB, or 0 if it has ended."""
     try:
         fields = Path(f"/proc/{process.pid}/statm").read_text(encoding="utf-8").split()
     except OSError:
@@ -254,43 +260,49 @@ def resident(process: subprocess.Popen[bytes]) -> float:
 
 
 def run_file(count: int, threads: int) -> dict[str, Any]:
-    """Translate `count` lines through the command line; what it held while each thousand of them was done."""
+    """Translate `count` lines through the command line, and check order and memory.
+
+    Returns the peak memory during each thousand lines, and how many lines of a sample are at their place.
+    """
     lines = random_lines(count)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "in").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        in_a_process("model", str(folder), threads=threads)
-        command = [sys.executable, "-m", "transduce", "translate", str(folder / "model"), "--beam-size", "1"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": str(threads)}
-        most: dict[int, float] = {}
-        with (
-            (folder / "in").open("rb") as given,
-            (folder / "out").open("wb") as out,
-            (folder / "out").open("rb") as seen,
-        ):
-            process = subprocess.Popen(command, stdin=given, stdout=out, env=environment)
-            done = 0
-            while process.poll() is None:
-                done += seen.read().count(b"\n")
-                most[done // 1_000] = max(most.get(done // 1_000, 0.0), resident(process))
-                time.sleep(0.05)
-        assert process.returncode == 0
-        answers = (folder / "out").read_text(encoding="utf-8").split("\n")[:-1]
+        run_this_script("model", str(folder), threads=threads)
+        peaks = translate_file(folder, threads)
+        outputs = (folder / "out").read_text(encoding="utf-8").split("\n")[:-1]
         sample = sorted(random.Random(2).sample(range(count), min(count, 200)))
         (folder / "sample").write_text(json.dumps([lines[i] for i in sample]), encoding="utf-8")
-        alone = json.loads(in_a_process("translate", str(folder), threads=threads))
-    assert len(answers) == count
-    assert [i for i, answer in enumerate(answers) if not answer] == [i for i, line in enumerate(lines) if not line]
-    in_place = sum(answers[i] == text for i, text in zip(sample, alone, strict=True))
-    early = max(mb for thousand, mb in most.items() if thousand < 5)
-    late = max(mb for thousand, mb in most.items() if thousand >= min(15, max(most)))
-    print(f"\na file of {count:,} lines\n\n| lines done | the most MB held meanwhile |\n|---|---|")
-    for thousand, mb in sorted(most.items()):
+        alone = json.loads(run_this_script("translate", str(folder), threads=threads))
+    assert len(outputs) == count
+    assert [i for i, output in enumerate(outputs) if not output] == [i for i, line in enumerate(lines) if not line]
+    in_place = sum(outputs[i] == text for i, text in zip(sample, alone, strict=True))
+    early = max(mb for thousand, mb in peaks.items() if thousand < 5)
+    late = max(mb for thousand, mb in peaks.items() if thousand >= min(15, max(peaks)))
+    print(f"\na file of {count:,} lines\n\n| lines translated | peak MB |\n|---|---|")
+    for thousand, mb in sorted(peaks.items()):
         print(f"| {1_000 * thousand:,} to {1_000 * thousand + 999:,} | {mb:.0f} |")
-    print(
-        f"\n{in_place} of {len(sample)} lines in their place; {late - early:+.1f} MB from the first quarter to the last"
-    )
-    return {"lines": count, "mb": most, "in_place": in_place, "sample": len(sample), "added_mb": late - early}
+    print(f"\n{in_place} of {len(sample)} lines in place; {late - early:+.1f} MB from the first quarter to the last")
+    return {"lines": count, "mb": peaks, "in_place": in_place, "sample": len(sample), "added_mb": late - early}
+
+
+def translate_file(folder: Path, threads: int) -> dict[int, float]:
+    """Translate folder/in to folder/out. Return the peak memory in MB for each thousand of lines."""
+    command = [sys.executable, "-m", "transduce", "translate", str(folder / "model"), "--beam-size", "1"]
+    peaks: dict[int, float] = {}
+    with (
+        (folder / "in").open("rb") as source,
+        (folder / "out").open("wb") as target,
+        (folder / "out").open("rb") as progress,
+    ):
+        process = subprocess.Popen(command, stdin=source, stdout=target, env=environment(threads))
+        lines = 0
+        while process.poll() is None:
+            lines += progress.read().count(b"\n")
+            peaks[lines // 1_000] = max(peaks.get(lines // 1_000, 0.0), resident(process))
+            time.sleep(0.05)
+    assert process.returncode == 0
+    return peaks
 
 
 # ---- the run -----------------------------------------------------------------------------------------------------
@@ -298,20 +310,19 @@ def run_file(count: int, threads: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes and 1,500 lines: only to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes and 1,500 lines, as a check of the script")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0, help="of processor time for each row, at least two steps")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "scale.json")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=RESULTS / "scale.json")
+    args = parser.parse_args()
     result = {
-        "file": run_file(1_500 if asked.quick else 20_000, asked.threads),
-        "tables": run_tables(asked.quick, asked.threads, 0.0 if asked.quick else asked.seconds),
-        "threads": asked.threads,
+        "file": run_file(1_500 if args.quick else 20_000, args.threads),
+        "tables": run_tables(args.quick, args.threads, 0.0 if args.quick else args.seconds),
+        "threads": args.threads,
         "date": date.today().isoformat(),
-        "command": " ".join(Path(part).name for part in sys.argv),
+        "command": command_line(),
     }
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(args.out, result)
 
 
 if __name__ == "__main__":

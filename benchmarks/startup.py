@@ -1,4 +1,4 @@
-"""How long does `transduce --help` take, as a whole process, and a first sentence without torch?
+"""The time of `transduce --help` as a whole process, and of the first sentence of an exported model.
 
     python benchmarks/startup.py [--runs 11] [--exported FOLDER]
 
@@ -15,11 +15,11 @@ from pathlib import Path
 COMMANDS = (["--help"], ["translate", "--help"], ["train", "--help"], ["--version"])
 
 
-def seconds(arguments: list[str], given: str = "") -> float:
-    """How long the command takes from its start to its end, with `given` on its standard input."""
+def seconds(arguments: list[str], text: str = "") -> float:
+    """Return the time of the command from start to end, with `text` on its standard input."""
     command = [sys.executable, "-m", "transduce", *arguments]
     started_at = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, input=given, text=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, input=text, text=True)
     return time.perf_counter() - started_at
 
 
@@ -27,12 +27,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=11)
     parser.add_argument("--exported", type=Path)
-    asked = parser.parse_args()
-    commands = [*COMMANDS, ["translate", str(asked.exported)]] if asked.exported else COMMANDS
+    args = parser.parse_args()
+    commands = [*COMMANDS, ["translate", str(args.exported)]] if args.exported else COMMANDS
     print("| command | median s | worst s |\n|---|---|---|")
     for arguments in commands:
-        taken = [seconds(arguments, "A dog runs.\n") for _ in range(asked.runs)]
-        print(f"| transduce {' '.join(arguments)} | {statistics.median(taken):.2f} | {max(taken):.2f} |")
+        times = [seconds(arguments, "A dog runs.\n") for _ in range(args.runs)]
+        print(f"| transduce {' '.join(arguments)} | {statistics.median(times):.2f} | {max(times):.2f} |")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
-"""Training on a CPU beside other programs' models: the same architecture, batches, loss and optimizer.
+"""Training on a CPU beside the models of other programs: the same architecture, batches, loss and optimizer.
 
     python benchmarks/train.py --train train.en train.de [--size base] [--precision bf16] [--rounds 7] [--threads 2]
 
-Sizes: base (vaswani2017-base with 10,000 pieces) and tiny (multi30k-tiny). Every side is a process of its own that
-makes steps of the same batches when it is told to, in turn, data loading and optimizer included; the first round
-warms up. Tokens are source and target tokens that are not padding. The peers: torch.nn.Transformer, Hugging Face's
-Marian with its eager attention and with SDPA, and JoeyNMT's; all in one common loop, so that models are compared, not
-trainers. The ceiling is a bf16 product of 2,048 x 512 by 512 x 2,048, measured in the same rounds. Writes
-results/train.json.
+Sizes: base (vaswani2017-base with 10,000 pieces) and tiny (multi30k-tiny). Each side is a process of its own. The sides
+take turns with steps on the same batches, data loading and optimizer included. The first round warms up. Tokens are
+source and target tokens without padding.
+
+The peers are torch.nn.Transformer, Hugging Face's Marian with eager attention and with SDPA, and JoeyNMT. All peers run
+in one common loop, so that the script compares models, not trainers. The ceiling is a bf16 product of 2,048 x 512 by
+512 x 2,048, measured in the same rounds. The script writes results/train.json.
 """
 
 import argparse
 import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,14 +25,20 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PEERS = ROOT / "benchmarks" / "peers" / "train"
+from peers import RESULTS, Worker, command_line, in_turn, install, read_results, write_results
+
 PACKAGES = ("transformers", "torch", "safetensors", "tokenizers", "msgspec", "numpy")
-JOEYNMT = ("tensorboard", "matplotlib", "pyyaml", "packaging")  # what its model imports, of all that it asks for
+JOEYNMT = (
+    "tensorboard",
+    "matplotlib",
+    "pyyaml",
+    "packaging",
+)  # what its model imports
+WITHOUT_DEPENDENCIES = ("joeynmt==2.3.0",)
 SIDES = ("transduce", "torch.nn", "marian eager", "marian sdpa", "joeynmt")
 Step = Callable[[], tuple[int, int, float]]  # -> source tokens, target tokens, mean loss
 
-# ---- what all sides share ----------------------------------------------------------------------------------------
+# ---- shared by all sides ----------------------------------------------------------------------------------------
 
 
 def configuration(size: str) -> Any:
@@ -46,7 +51,7 @@ def configuration(size: str) -> Any:
 
 
 def batches(config: Any, folder: Path, texts: Sequence[Path]) -> tuple[Iterator[Any], int]:
-    """The stream of batches that training takes, and the number of pieces."""
+    """Return the stream of batches of a training, and the number of pieces."""
     from transduce.data.batches import Batches, DataPosition
     from transduce.data.corpora import Corpus
     from transduce.data.text import read_lines
@@ -91,7 +96,7 @@ def transduce(config: Any, stream: Iterator[Any], kind: str) -> Step:
 
 
 def peer(config: Any, stream: Iterator[Any], logits: Callable[[Any], Any], model: Any) -> Step:
-    """A peer's model in the common loop: `logits` of a batch (B,T,V), smoothed cross entropy, fused Adam."""
+    """Return a step of a peer's model: `logits` of a batch (B,T,V), smoothed cross entropy, fused Adam."""
     import torch
     from torch.nn import functional as F
 
@@ -209,7 +214,7 @@ MAKERS = {"transduce": transduce, "torch.nn": torch_nn, "marian": marian, "joeyn
 
 
 def work(side: str, size: str, precision: str, threads: int, folder: Path, texts: Sequence[Path]) -> None:
-    """For each line on standard input make that many steps; say how they were."""
+    """For each number on standard input, make that many steps and print tokens, seconds, loss and peak memory."""
     import torch
 
     torch.set_num_threads(threads)
@@ -223,15 +228,15 @@ def work(side: str, size: str, precision: str, threads: int, folder: Path, texts
     print("ready", flush=True)
     for command in sys.stdin:
         began = time.perf_counter()
-        made = [step() for _ in range(int(command))]
-        seconds, tokens = time.perf_counter() - began, sum(src + tgt for src, tgt, _ in made)
+        steps = [step() for _ in range(int(command))]
+        seconds = time.perf_counter() - began
+        tokens = sum(src + tgt for src, tgt, _ in steps)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        found = {"tokens": tokens, "seconds": seconds, "loss": made[-1][2], "peak_mb": peak}
-        print(json.dumps(found), flush=True)
+        print(json.dumps({"tokens": tokens, "seconds": seconds, "loss": steps[-1][2], "peak_mb": peak}), flush=True)
 
 
 def ceiling(threads: int) -> float:
-    """GFLOP/s of a bf16 product of 2,048 x 512 by 512 x 2,048."""
+    """Return the GFLOP/s of a bf16 product of 2,048 x 512 by 512 x 2,048."""
     import torch
 
     torch.set_num_threads(threads)
@@ -247,45 +252,10 @@ def ceiling(threads: int) -> float:
 # ---- the run -----------------------------------------------------------------------------------------------------
 
 
-class Side:
-    """A process that makes training steps when it is told to."""
-
-    def __init__(self, name: str, python: str, arguments: Sequence[str]) -> None:
-        path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": arguments[2], "HF_HUB_OFFLINE": "1"}
-        command = [python, __file__, "work", name, *arguments]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.name = name
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
-        while (line := self._line()) != "ready":
-            assert line, f"{name} ended; its message is above"
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def steps(self, count: int) -> dict[str, float]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        return json.loads(self._line())
-
-
-def install() -> str:
-    """The interpreter of the peers' environment, made when it is not there."""
-    python = PEERS / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-        pip = [str(python), "-m", "pip", "install", "-q"]
-        subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), *PACKAGES, *JOEYNMT], check=True)
-        subprocess.run([*pip, "--no-deps", "joeynmt==2.3.0"], check=True)
-    return str(python)
-
-
 def useful_flops(config: Any, src_tokens: float, tgt_tokens: float) -> float:
-    """Multiplications and additions of a step's products, forward and backward, on tokens that are not padding.
+    """Return the FLOPs of the products of a step, forward and backward, on tokens without padding.
 
-    Attention's own products, under 2 % at these lengths, are left out.
+    The products of attention itself, under 2 % at these lengths, do not count.
     """
     c = config.model
     d, f, n = c.d_model, c.d_ff, c.n_layers
@@ -294,70 +264,99 @@ def useful_flops(config: Any, src_tokens: float, tgt_tokens: float) -> float:
     return 3 * 2 * (src_tokens * per_src + tgt_tokens * per_tgt)
 
 
+Rounds = dict[str, list[dict[str, float]]]  # for each side, the answers of its worker, a round each
+
+
+def take_turns(args: argparse.Namespace, folder: str, texts: Sequence[Path]) -> tuple[Rounds, list[float]]:
+    """Return the rounds of each side after the first, which warms up, and the ceiling in each round."""
+    steps = args.steps or {"base": 2, "tiny": 20}[args.size]
+    python = install("train", [*PACKAGES, *JOEYNMT], without_dependencies=WITHOUT_DEPENDENCIES)
+    rest = [args.size, args.precision, str(args.threads), folder, *map(str, texts)]
+    workers = []
+    for name in args.sides:
+        interpreter = sys.executable if name == "transduce" else python
+        workers.append(Worker(name, [interpreter, __file__, "work", name, *rest], args.threads))
+    rounds: Rounds = {worker.name: [] for worker in workers}
+    ceilings = []
+    for number in range(args.rounds + 1):
+        ceilings.append(ceiling(args.threads))
+        for worker in in_turn(workers, number):
+            answer = json.loads(worker.ask(str(steps)))
+            if number:
+                rounds[worker.name].append(answer)
+            speed = answer["tokens"] / answer["seconds"]
+            print(f"round {number}: {worker.name:14} {speed:8.0f} tokens/s", file=sys.stderr)
+    return rounds, ceilings
+
+
+def summary(args: argparse.Namespace, rounds: Rounds, ceilings: Sequence[float], vocab_size: int) -> dict[str, Any]:
+    """Return the figures of one size and precision as they are stored."""
+    speeds = {side: [one["tokens"] / one["seconds"] for one in answers] for side, answers in rounds.items()}
+    medians = {side: statistics.median(values) for side, values in speeds.items()}
+    best_peer = max(medians[side] for side in medians if side != "transduce")
+    config = configuration(args.size)
+    config = replace(config, model=replace(config.model, vocab_size=vocab_size))
+    flops = useful_flops(config, 0.5, 0.5) * medians["transduce"]  # for a token: half of the tokens are on each side
+    return {
+        ratio_name(args): round(medians["transduce"] / best_peer, 3),
+        "share_of_ceiling": round(flops / 1e9 / statistics.median(ceilings), 3),
+        "ceiling_gflops": round(statistics.median(ceilings), 1),
+        "tokens_per_second": speeds,
+        "peak_mb": {side: answers[-1]["peak_mb"] for side, answers in rounds.items()},
+        "loss": {side: answers[-1]["loss"] for side, answers in rounds.items()},
+        "threads": args.threads,
+        "date": date.today().isoformat(),
+        "command": command_line(),
+    }
+
+
+def ratio_name(args: argparse.Namespace) -> str:
+    return f"ratio_{args.precision}_{args.size}"
+
+
+def print_table(result: dict[str, Any]) -> None:
+    speeds = result["tokens_per_second"]
+    print("| model | tokens/s, median | least | most | peak MB | last loss |\n|---|---|---|---|---|---|")
+    for side in sorted(speeds, key=lambda side: -statistics.median(speeds[side])):
+        values = speeds[side]
+        row = f"| {side} | {statistics.median(values):.0f} | {min(values):.0f} | {max(values):.0f} "
+        print(row + f"| {result['peak_mb'][side]:.0f} | {result['loss'][side]:.3f} |")
+
+
+def ratio_of_faster_precisions(results: dict[str, Any]) -> float | None:
+    """Return the ratio of tiny in which each program takes the precision that is faster for it. None without runs."""
+    runs = [results[f"tiny {p}"]["tokens_per_second"] for p in ("bf16", "fp32") if f"tiny {p}" in results]
+    if not runs:
+        return None
+    medians = [(side, statistics.median(values)) for run in runs for side, values in run.items()]
+    ours = max(median for side, median in medians if side == "transduce")
+    return round(ours / max(median for side, median in medians if side != "transduce"), 3)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, nargs=2, required=True)
     parser.add_argument("--size", choices=["base", "tiny"], default="base")
     parser.add_argument("--precision", choices=["bf16", "fp32"], default="bf16")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=None, help="a round; default: 2 of base, 20 of tiny")
+    parser.add_argument("--steps", type=int, default=None, help="in a round; default: 2 of base, 20 of tiny")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sides", nargs="+", default=list(SIDES))
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "train.json")
-    asked = parser.parse_args()
-    steps = asked.steps or {"base": 2, "tiny": 20}[asked.size]
-    peers = install()
+    parser.add_argument("--out", type=Path, default=RESULTS / "train.json")
+    args = parser.parse_args()
+    texts = [path.absolute() for path in args.train]
     with tempfile.TemporaryDirectory() as folder:
-        texts = [path.absolute() for path in asked.train]
-        _, vocab_size = batches(configuration(asked.size), Path(folder), texts)
-        arguments = [asked.size, asked.precision, str(asked.threads), folder, *map(str, texts)]
-        sides = [Side(name, sys.executable if name == "transduce" else peers, arguments) for name in asked.sides]
-        found: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
-        ceilings = []
-        for number in range(asked.rounds + 1):
-            ceilings.append(ceiling(asked.threads))
-            for side in sides if number % 2 == 0 else reversed(sides):
-                made = side.steps(steps)
-                found[side.name] += [made] if number else []
-                print(
-                    f"round {number}: {side.name:14} {made['tokens'] / made['seconds']:8.0f} tokens/s", file=sys.stderr
-                )
-    speeds = {name: [one["tokens"] / one["seconds"] for one in made] for name, made in found.items()}
-    medians = {name: statistics.median(values) for name, values in speeds.items()}
-    best = max(medians[name] for name in medians if name != "transduce")
-    config = configuration(asked.size)
-    config = replace(config, model=replace(config.model, vocab_size=vocab_size))
-    flops = useful_flops(config, 0.5, 0.5) * medians["transduce"]  # of a token, half of them on either side
-    name = f"ratio_{asked.precision}_base" if asked.size == "base" else f"ratio_{asked.precision}_tiny"
-    result = {
-        name: round(medians["transduce"] / best, 3),
-        "share_of_ceiling": round(flops / 1e9 / statistics.median(ceilings), 3),
-        "ceiling_gflops": round(statistics.median(ceilings), 1),
-        "tokens_per_second": speeds,
-        "peak_mb": {name: made[-1]["peak_mb"] for name, made in found.items()},
-        "loss": {name: made[-1]["loss"] for name, made in found.items()},
-        "threads": asked.threads,
-        "date": date.today().isoformat(),
-        "command": " ".join(Path(part).name for part in sys.argv),
-    }
-    print("| model | tokens/s, median | least | most | peak MB | last loss |\n|---|---|---|---|---|---|")
-    for side in sorted(speeds, key=lambda side: -medians[side]):
-        values, last = speeds[side], found[side][-1]
-        row = f"| {side} | {medians[side]:.0f} | {min(values):.0f} | {max(values):.0f} "
-        print(row + f"| {last['peak_mb']:.0f} | {last['loss']:.3f} |")
-    print(f"\n{name} {result[name]}; {result['share_of_ceiling']:.0%} of {result['ceiling_gflops']} GFLOP/s in bf16")
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    kept = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else {}
-    kept[f"{asked.size} {asked.precision}"] = result
-    kept[name] = result[name]
-    tiny = [
-        kept[f"tiny {precision}"]["tokens_per_second"] for precision in ("bf16", "fp32") if f"tiny {precision}" in kept
-    ]
-    if tiny:  # each program in the precision that is its faster one
-        medians = [(side, statistics.median(values)) for one in tiny for side, values in one.items()]
-        ours, theirs = (max(m for side, m in medians if (side == "transduce") == us) for us in (True, False))
-        kept["ratio_tiny"] = round(ours / theirs, 3)
-    asked.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        _, vocab_size = batches(configuration(args.size), Path(folder), texts)
+        rounds, ceilings = take_turns(args, folder, texts)
+    result = summary(args, rounds, ceilings, vocab_size)
+    print_table(result)
+    name = ratio_name(args)
+    share = f"{result['share_of_ceiling']:.0%} of {result['ceiling_gflops']} GFLOP/s in bf16"
+    print(f"\n{name} {result[name]}; {share}")
+    results = read_results(args.out)
+    results |= {f"{args.size} {args.precision}": result, name: result[name]}
+    ratio = ratio_of_faster_precisions(results)
+    write_results(args.out, results if ratio is None else {**results, "ratio_tiny": ratio})
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Training on a CPU as a user runs it: whole programs, with their own data loading, batching, loop and logging.
+"""Training on a CPU as a user runs it: whole programs, each with its own data loading, batching, loop and logging.
 
     python benchmarks/trainers.py --train train.en train.de --valid valid.en valid.de [--size tiny] [--rounds 3]
 
-The same text in the same pieces and a model of the same size go to `transduce train`, to JoeyNMT's trainer and to
-Hugging Face's Seq2SeqTrainer with Marian, each asked for batches of about as many tokens, in fp32, and in bf16 where
-the program offers it on a CPU. In turn each makes so many steps; the first third, where things get warm, is not
-counted. Compared are target tokens a second, as each program logs them. Writes results/trainers.json.
+The programs are `transduce train`, JoeyNMT's trainer, and Hugging Face's Seq2SeqTrainer with Marian. All get the same
+text in the same pieces, a model of the same size, and batches of about the same number of tokens. They run in fp32, and
+in bf16 if the program supports it on a CPU. The programs take turns with the same number of steps. The first third of
+the steps warms up and does not count. The figure is target tokens a second, from the log of each program. The script
+writes results/trainers.json.
 """
 
 import argparse
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -23,15 +23,23 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from train import PEERS, ROOT, configuration, install
+from peers import RESULTS, command_line, environment, in_turn, install, read_results, write_results
+from train import JOEYNMT, PACKAGES, WITHOUT_DEPENDENCIES, configuration
 
-MORE = ("accelerate", "sacrebleu", "subword-nmt", "sentencepiece", "tqdm", "sacremoses")  # what the trainers import
+TRAINERS = (
+    "accelerate",
+    "sacrebleu",
+    "subword-nmt",
+    "sentencepiece",
+    "tqdm",
+    "sacremoses",
+)  # their imports
 SIDES = ("transduce fp32", "transduce bf16", "joeynmt fp32", "huggingface fp32", "huggingface bf16")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What every program is given."""
+    """The input of every program."""
 
     folder: Path
     train: tuple[Path, Path]
@@ -39,24 +47,21 @@ class Work:
     size: str
     steps: int
     threads: int
-    python: str  # the peers' interpreter
-    pairs: int  # in a batch, about
-    tgt_share: float  # of all tokens
+    python: str  # the interpreter of the peers
+    pairs: int  # the approximate number in a batch
+    tgt_share: float  # target tokens divided by all tokens
 
 
 def run(command: Sequence[str], work: Work, cwd: Path | None = None) -> str:
-    """What the command printed; an error with its last words if it failed."""
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(work.threads), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-3_000:]}")
-    return done.stdout
+    """Return the output of the command. RuntimeError with the end of the output if it failed."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.run(command, cwd=cwd, env=environment(work.threads), text=True, **pipes)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{process.stdout[-3_000:]}")
+    return process.stdout
 
 
-# ---- the programs: each returns target tokens a second after the first third of its steps ------------------------
+# ---- the programs: each function returns target tokens a second after the first third of its steps ---------------
 
 
 def transduce(work: Work, precision: str, out: Path) -> float:
@@ -87,7 +92,7 @@ def joeynmt(work: Work, precision: str, out: Path) -> float:
         "hidden_size": c.model.d_model, "ff_size": c.model.d_ff, "dropout": c.model.dropout,
         "layer_norm": c.model.norm,
     }  # fmt: skip
-    asked = {
+    settings = {
         "name": "peer", "model_dir": str(out), "use_cuda": False, "fp16": False, "random_seed": 1,
         "data": {
             "train": str(work.folder / "train"), "dev": str(work.folder / "valid"), "dataset_type": "plain",
@@ -107,22 +112,22 @@ def joeynmt(work: Work, precision: str, out: Path) -> float:
         },
     }  # fmt: skip
     path = work.folder / "joeynmt.yaml"
-    path.write_text(json.dumps(asked), encoding="utf-8")  # JSON is YAML
+    path.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
     start = (
         "import sys, types; stand = types.ModuleType('importlib_metadata'); stand.version = lambda name: '2.3.0'; "
         "sys.modules['importlib_metadata'] = stand; from joeynmt.__main__ import main; main()"
     )
-    printed = run([work.python, "-c", start, "train", str(path), "--skip-test"], work, cwd=work.folder)
-    return statistics.mean([float(found) for found in re.findall(r"Tokens per Sec:\s+([\d.]+)", printed)][1:])
+    output = run([work.python, "-c", start, "train", str(path), "--skip-test"], work, cwd=work.folder)
+    return statistics.mean([float(speed) for speed in re.findall(r"Tokens per Sec:\s+([\d.]+)", output)][1:])
 
 
 def huggingface(work: Work, precision: str, out: Path) -> float:
-    told = [precision, str(out), str(work.folder), work.size, str(work.steps), str(work.pairs)]
-    return float(run([work.python, __file__, "huggingface", *told], work).split()[-1])
+    rest = [precision, str(out), str(work.folder), work.size, str(work.steps), str(work.pairs)]
+    return float(run([work.python, __file__, "huggingface", *rest], work).split()[-1])
 
 
 def train_marian(precision: str, out: str, folder: str, size: str, steps: str, pairs: str) -> None:
-    """Hugging Face's own trainer, in the peers' environment; prints target tokens a second."""
+    """Run Hugging Face's own trainer in the environment of the peers, and print target tokens a second."""
     import torch
     import transformers as hf
 
@@ -140,31 +145,31 @@ def train_marian(precision: str, out: str, folder: str, size: str, steps: str, p
     model = hf.MarianMTModel(theirs)
     data = json.loads((Path(folder) / "ids.json").read_text(encoding="utf-8"))
     rows = [{"input_ids": src, "labels": tgt, "length": max(len(src), len(tgt))} for src, tgt in data]
-    counted: list[tuple[float, int]] = []
-    seen = 0
+    progress: list[tuple[float, int]] = []
+    tokens = 0
 
     def collate(batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        nonlocal seen
+        nonlocal tokens
         src, tgt = ([torch.tensor(row[key]) for row in batch] for key in ("input_ids", "labels"))
-        seen += sum(map(len, tgt))
+        tokens += sum(map(len, tgt))
         pad = torch.nn.utils.rnn.pad_sequence
         ids = pad(src, batch_first=True)
         labels = pad(tgt, True, -100)
-        tgt_in = model.prepare_decoder_input_ids_from_labels(labels)  # what its DataCollatorForSeq2Seq does
+        tgt_in = model.prepare_decoder_input_ids_from_labels(labels)  # as in its DataCollatorForSeq2Seq
         return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels, "decoder_input_ids": tgt_in}
 
     class Watch(hf.TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            counted.append((time.perf_counter(), seen))
+            progress.append((time.perf_counter(), tokens))
 
     precisions = {"bf16": precision == "bf16"}
-    asked = hf.Seq2SeqTrainingArguments(
+    arguments = hf.Seq2SeqTrainingArguments(
         out, max_steps=int(steps), per_device_train_batch_size=int(pairs), train_sampling_strategy="group_by_length",
         length_column_name="length", label_smoothing_factor=0.1, learning_rate=1e-4, use_cpu=True, save_strategy="no",
         report_to=[], remove_unused_columns=False, disable_tqdm=True, **precisions,
     )  # fmt: skip
-    hf.Seq2SeqTrainer(model, asked, data_collator=collate, train_dataset=rows, callbacks=[Watch()]).train()  # pyright: ignore
-    (begin, before), (end, after) = counted[int(steps) // 3 - 1], counted[-1]
+    hf.Seq2SeqTrainer(model, arguments, data_collator=collate, train_dataset=rows, callbacks=[Watch()]).train()  # pyright: ignore
+    (begin, before), (end, after) = progress[int(steps) // 3 - 1], progress[-1]
     print((after - before) / (end - begin))
 
 
@@ -174,7 +179,7 @@ PROGRAMS = {"transduce": transduce, "joeynmt": joeynmt, "huggingface": huggingfa
 
 
 def prepare(folder: Path, train: Sequence[Path], valid: Sequence[Path], size: str) -> tuple[int, float]:
-    """The text in pieces and in ids, for the peers; about how many pairs a batch holds, and the target's share."""
+    """Write the text in pieces and in ids for the peers. Return the pairs in a batch and the share of the target."""
     from transduce.data.text import read_lines
     from transduce.data.tokenizer import Tokenizer
     from transduce.data.vocabulary import EOS
@@ -196,51 +201,52 @@ def prepare(folder: Path, train: Sequence[Path], valid: Sequence[Path], size: st
     return int(config.batch_tokens * len(pairs) / max(src_tokens, tgt_tokens)), tgt_tokens / (src_tokens + tgt_tokens)
 
 
+def take_turns(args: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
+    """Return the target tokens a second of each side in each round."""
+    python = install("train", [*PACKAGES, *JOEYNMT, *TRAINERS], without_dependencies=WITHOUT_DEPENDENCIES)
+    train, valid = (tuple(path.absolute() for path in paths) for paths in (args.train, args.valid))
+    pairs, tgt_share = prepare(folder, train, valid, args.size)
+    work = Work(folder, train, valid, args.size, steps_of(args), args.threads, python, pairs, tgt_share)
+    speeds: dict[str, list[float]] = {side: [] for side in args.sides}
+    for number in range(args.rounds):
+        for side in in_turn(args.sides, number):
+            program, precision = side.split()
+            speed = PROGRAMS[program](work, precision, folder / f"{program}-{precision}-{number}")
+            speeds[side].append(speed)
+            print(f"round {number + 1}: {side:18} {speed:8.0f} target tokens/s", file=sys.stderr)
+    return speeds
+
+
+def steps_of(args: argparse.Namespace) -> int:
+    return args.steps or {"base": 12, "tiny": 90}[args.size]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=Path, nargs=2, required=True)
     parser.add_argument("--valid", type=Path, nargs=2, required=True)
     parser.add_argument("--size", choices=["base", "tiny"], default="tiny")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=None, help="of each program in each round; 12 of base, 90 of tiny")
+    parser.add_argument("--steps", type=int, default=None, help="of each program in a round; 12 of base, 90 of tiny")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sides", nargs="+", default=list(SIDES))
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "trainers.json")
-    asked = parser.parse_args()
-    python = install()
-    pip = [python, "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *MORE]
-    if not (PEERS / "trainers").exists():
-        subprocess.run(pip, check=True)
-        (PEERS / "trainers").touch()
-    train, valid = (tuple(path.absolute() for path in paths) for paths in (asked.train, asked.valid))
-    found: dict[str, list[float]] = {side: [] for side in asked.sides}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        pairs, tgt_share = prepare(folder, train, valid, asked.size)
-        steps = asked.steps or {"base": 12, "tiny": 90}[asked.size]
-        work = Work(folder, train, valid, asked.size, steps, asked.threads, python, pairs, tgt_share)
-        for number in range(asked.rounds):
-            for side in asked.sides if number % 2 == 0 else reversed(asked.sides):
-                program, precision = side.split()
-                speed = PROGRAMS[program](work, precision, folder / f"{program}-{precision}-{number}")
-                found[side].append(speed)
-                print(f"round {number + 1}: {side:18} {speed:8.0f} target tokens/s", file=sys.stderr)
-    medians = {side: statistics.median(values) for side, values in found.items()}
+    parser.add_argument("--out", type=Path, default=RESULTS / "trainers.json")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        speeds = take_turns(args, Path(folder))
+    medians = {side: statistics.median(values) for side, values in speeds.items()}
     print("| program | target tokens/s, median | least | most |\n|---|---|---|---|")
-    for side in sorted(found, key=lambda side: -medians[side]):
-        print(f"| {side} | {medians[side]:.0f} | {min(found[side]):.0f} | {max(found[side]):.0f} |")
-    ours, theirs = (
-        max(medians[side] for side in medians if side.startswith("transduce") is us) for us in (True, False)
-    )
-    print(f"\nratio_trainers_{asked.size} {ours / theirs:.2f}")
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    kept = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else {}
-    kept[asked.size] = {
-        f"ratio_trainers_{asked.size}": round(ours / theirs, 3), "target_tokens_per_second": found,
-        "steps": steps, "threads": asked.threads, "date": date.today().isoformat(),
-        "command": " ".join(Path(part).name for part in sys.argv),
+    for side in sorted(speeds, key=lambda side: -medians[side]):
+        print(f"| {side} | {medians[side]:.0f} | {min(speeds[side]):.0f} | {max(speeds[side]):.0f} |")
+    ours = max(median for side, median in medians.items() if side.startswith("transduce"))
+    ratio = ours / max(median for side, median in medians.items() if not side.startswith("transduce"))
+    print(f"\nratio_trainers_{args.size} {ratio:.2f}")
+    result = {
+        f"ratio_trainers_{args.size}": round(ratio, 3), "target_tokens_per_second": speeds,
+        "steps": steps_of(args), "threads": args.threads, "date": date.today().isoformat(),
+        "command": command_line(),
     }  # fmt: skip
-    asked.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    write_results(args.out, {**read_results(args.out), args.size: result})
 
 
 if __name__ == "__main__":

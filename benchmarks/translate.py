@@ -2,13 +2,18 @@
 
     python benchmarks/translate.py MODEL --src test.en --ref test.de [--rounds 5] [--threads 2]
 
-Exports MODEL to both, installs them into a virtual environment of its own (benchmarks/peers), and lets every side
-translate the whole file in turn, round by round, each in a process that has been started and warmed up before. Reading
-and detokenising are part of the time, loading is not. Then each translates single sentences. Best peer: the one with
-the highest median of this run. "transduce int8,5" is int8 with a lookahead of 5, without one our search is exact; the
-others end theirs when as many hypotheses as the beam has places have ended. Their penalty is length^0.6, the nearest
-that they have to the paper's. Hugging Face's Marian is post-norm; a pre-norm model takes the weights of its M2M100.
-The ratios are those of our best setting, and "exact" ones of our default. Writes benchmarks/results/translate.json.
+The script exports MODEL to both and installs them into an environment of their own (benchmarks/peers). Each side is a
+process that has loaded its model and warmed up. The sides take turns, round by round, with the whole file. The time
+includes reading and detokenising, not loading. Then each side translates single sentences.
+
+- Best peer: the peer with the highest median of this run.
+- "transduce int8,5": int8 with a lookahead of 5. Without a lookahead our search is exact. The peers end a search when
+  as many hypotheses have ended as the beam has.
+- Length penalty of the peers: length^0.6, the nearest to the paper's that they have.
+- Hugging Face's Marian is post-norm. The weights of a pre-norm model go into its M2M100.
+- A ratio is that of our best setting. A ratio with "exact" is that of our default.
+
+The script writes benchmarks/results/translate.json.
 """
 
 import argparse
@@ -22,12 +27,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PEERS = ROOT / "benchmarks" / "peers" / "translate"
+from peers import RESULTS, Worker, command_line, environment, in_turn, install, write_results
+
 PACKAGES = ("ctranslate2", "transformers", "torch", "safetensors", "tokenizers", "msgspec", "numpy")
 
 # (lines, beam size) -> their translations
@@ -37,7 +43,7 @@ Translate = Callable[[Sequence[str], int], list[str]]
 
 
 def transduce(kind: str, folder: Path, threads: int) -> Translate:
-    """kind: precision, or precision and lookahead, as in "int8,5"."""
+    """Return our translation. kind: the precision, or precision and lookahead, such as "int8,5"."""
     import torch
 
     from transduce import load
@@ -51,7 +57,10 @@ def transduce(kind: str, folder: Path, threads: int) -> Translate:
 
 
 def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
-    """kind: compute type, workers x threads of each, sentences a batch, maybe patience, as in "int8,2x1,32,0.5"."""
+    """Return the translation of CTranslate2.
+
+    kind: compute type, workers x threads of each, sentences in a batch, optional patience: "int8,2x1,32,0.5".
+    """
     import ctranslate2 as peer
 
     from transduce.data.tokenizer import Tokenizer
@@ -65,7 +74,7 @@ def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
 
     def translate(lines: Sequence[str], beam: int) -> list[str]:
         sources = [[vocabulary[token] for token in source] for source in tokenizer.encode_batch(lines)]
-        found = model.translate_batch(
+        outputs = model.translate_batch(
             sources,
             beam_size=beam,
             patience=float(patience[0]) if patience else 1.0,
@@ -74,7 +83,7 @@ def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
             max_decoding_length=128,
         )
         return [
-            tokenizer.decode([ids[piece] for piece in one.hypotheses[0] if piece != CONTROLS[EOS]]) for one in found
+            tokenizer.decode([ids[piece] for piece in one.hypotheses[0] if piece != CONTROLS[EOS]]) for one in outputs
         ]
 
     return translate
@@ -110,7 +119,7 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
             width = len(sources[members[0]])
             src = torch.tensor([sources[i] + [PAD] * (width - len(sources[i])) for i in members])
             mask = (src != PAD).long()
-            made = model.generate(
+            output = model.generate(
                 input_ids=src,
                 attention_mask=mask,
                 num_beams=beam,
@@ -118,7 +127,7 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
                 **settings,
                 **({"early_stopping": True, "length_penalty": 0.6} if beam > 1 else {}),
             )
-            for i, row in zip(members, made[:, 1:].tolist(), strict=True):
+            for i, row in zip(members, output[:, 1:].tolist(), strict=True):
                 outputs[i] = tokenizer.decode(row[: row.index(EOS)] if EOS in row else row)
         return outputs
 
@@ -126,7 +135,7 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
 
 
 def pre_norm(folder: Path) -> Any:
-    """The pre-norm model of `folder` as Hugging Face's M2M100, whose sinusoids and norms are put in order by hand."""
+    """Return the pre-norm model of `folder` as Hugging Face's M2M100, with our sinusoids and epsilon of the norms."""
     import torch
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
@@ -156,15 +165,17 @@ def pre_norm(folder: Path) -> Any:
     model = M2M100ForConditionalGeneration(config).eval()
     names = marian_names(ours)
     names |= {f"{side}_norm.{kind}": f"model.{side}.layer_norm.{kind}" for side in SIDES for kind in ("weight", "bias")}
-    left = model.load_state_dict({names[name]: values for name, values in weights(loaded.model).items()}, strict=False)
+    mismatch = model.load_state_dict(
+        {names[name]: values for name, values in weights(loaded.model).items()}, strict=False
+    )
     tied = {"lm_head.weight", *(f"model.{side}.embed_tokens.weight" for side in SIDES)}
-    assert not left.unexpected_keys and {*left.missing_keys} <= tied, left
+    assert not mismatch.unexpected_keys and {*mismatch.missing_keys} <= tied, mismatch
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = ours.norm_eps
     for side in (model.model.encoder, model.model.decoder):
         table = side.embed_positions.weights
-        first = side.embed_positions.padding_idx + 1  # the number that they give to the first position
+        first = side.embed_positions.padding_idx + 1  # the row of the first position in their table
         table[first:] = loaded.model.positions(0, len(table) - first)
     return model
 
@@ -175,7 +186,7 @@ MAKERS = {"transduce": transduce, "ctranslate2": ctranslate2, "huggingface": hug
 
 
 def work(side: str, folder: Path, threads: int, src: Path, out: Path) -> None:
-    """Answer commands on standard input, a line each: how long it took, in seconds, or a list of them."""
+    """Answer each command on standard input with the seconds that it took, one number or a list."""
     program, kind = side.split(" ")
     translate = MAKERS[program](kind, folder, threads)
     lines = src.read_text(encoding="utf-8").splitlines()
@@ -198,50 +209,14 @@ def work(side: str, folder: Path, threads: int, src: Path, out: Path) -> None:
             print(json.dumps(times), flush=True)
 
 
-class Side:
-    """A process that translates when it is told to."""
-
-    def __init__(self, name: str, python: str, folder: Path, threads: int, src: Path, out: Path) -> None:
-        self.name, self.out = name, out
-        command = [python, __file__, "work", name, str(folder), str(threads), str(src), str(out)]
-        path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, env=environment, text=True, **pipes)
-        self.answer("ready")
-
-    def answer(self, expected: str = "") -> str:
-        assert self.process.stdout is not None
-        while line := self.process.stdout.readline().strip():
-            if not expected or line == expected:
-                return line
-        raise RuntimeError(f"{self.name} ended; its message is above")
-
-    def ask(self, what: str, beam: int, count: int) -> str:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{what} {beam} {count}\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-
 # ---- the run -----------------------------------------------------------------------------------------------------
 
 
-def install() -> str:
-    """The interpreter of the peers' environment, made when it is not there."""
-    python = PEERS / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-        pip = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), *PACKAGES]
-        subprocess.run(pip, check=True)
-    return str(python)
-
-
 def export(model: Path, to: str, folder: Path) -> Path:
+    """Return the folder with `model` in the form of a peer."""
     out = folder / to
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "transduce", "export", str(model), "--to", to, "--out", str(out)]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+    subprocess.run(command, check=True, env=environment(2))
     if not (out / "tokenizer.json").exists():
         (out / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
     return out
@@ -254,66 +229,65 @@ def sides_of(threads: int) -> list[str]:
     return [*ours, *theirs, "huggingface fp32"]
 
 
-def speeds(sides: Sequence[Side], beam: int, lines: int, rounds: int) -> dict[str, list[float]]:
-    """Sentences a second of each side, round by round after one that is not counted."""
-    found: dict[str, list[float]] = {side.name: [] for side in sides}
+Speeds = dict[str, list[float]]  # for each side, sentences a second of each round
+
+
+@dataclass(frozen=True)
+class Side:
+    """A worker and the file of its last translation."""
+
+    worker: Worker
+    out: Path
+
+    @property
+    def name(self) -> str:
+        return self.worker.name
+
+
+def start_sides(args: argparse.Namespace, folder: Path) -> list[Side]:
+    """Export the model for each program and start a worker for each side."""
+    python = install("translate", PACKAGES)
+    folders = {"transduce": args.model, "ctranslate2": export(args.model, "ctranslate2", folder)}
+    norm = json.loads((args.model / "config.json").read_text(encoding="utf-8"))["model"]["norm"]
+    folders["huggingface"] = export(args.model, "marian", folder) if norm == "post" else args.model
+    sides = []
+    for i, name in enumerate(args.sides or sides_of(args.threads)):
+        program = name.split(" ")[0]
+        out = folder / f"{i}.txt"
+        rest = [name, str(folders[program]), str(args.threads), str(args.src), str(out)]
+        interpreter = sys.executable if program == "transduce" else python
+        sides.append(Side(Worker(name, [interpreter, __file__, "work", *rest], args.threads), out))
+    return sides
+
+
+def speeds(sides: Sequence[Side], beam: int, lines: int, rounds: int) -> Speeds:
+    """Return the sentences a second of each side, for each round after the first, which warms up."""
+    results: Speeds = {side.name: [] for side in sides}
     for number in range(rounds + 1):
-        for side in sides if number % 2 == 0 else reversed(sides):
-            speed = lines / float(side.ask("file", beam, lines))
-            found[side.name] += [speed] if number else []
+        for side in in_turn(sides, number):
+            speed = lines / float(side.worker.ask(f"file {beam} {lines}"))
+            if number:
+                results[side.name].append(speed)
             print(f"beam {beam}, round {number}: {side.name:28} {speed:8.1f} sentences/s", file=sys.stderr)
-    return found
+    return results
 
 
-def best(found: dict[str, list[float]], *, of: str) -> float:
-    """The highest median of the sides whose names begin with `of`; 0 without any."""
-    return max((statistics.median(values) for name, values in found.items() if name.startswith(of)), default=0.0)
+def best(results: Speeds, *, of: str) -> float:
+    """Return the highest median of the sides whose names start with `of`, or 0 without any."""
+    return max((statistics.median(values) for name, values in results.items() if name.startswith(of)), default=0.0)
 
 
-def table(found: dict[str, list[float]], title: str) -> str:
+def table(results: Speeds, title: str) -> str:
     rows = [f"| {title} | median | least | most |", "|---|---|---|---|"]
-    for name, values in sorted(found.items(), key=lambda item: -statistics.median(item[1])):
+    for name, values in sorted(results.items(), key=lambda item: -statistics.median(item[1])):
         rows.append(f"| {name} | {statistics.median(values):.1f} | {min(values):.1f} | {max(values):.1f} |")
     return "\n".join(rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--src", type=Path, required=True)
-    parser.add_argument("--ref", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--lines", type=int, default=None, help="only so many lines of the file")
-    parser.add_argument("--alone", type=int, default=100, help="sentences translated one by one")
-    parser.add_argument("--sides", nargs="+", default=None, help='such as "transduce int8"; by default all')
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "translate.json")
-    asked = parser.parse_args()
-    references = asked.ref.read_text(encoding="utf-8").splitlines()[: asked.lines]
-    from transduce.evaluation.metrics import bleu
-
-    peers = install()
-    with tempfile.TemporaryDirectory() as temporary:
-        work_folder = Path(temporary)
-        folders = {"transduce": asked.model, "ctranslate2": export(asked.model, "ctranslate2", work_folder)}
-        norm = json.loads((asked.model / "config.json").read_text(encoding="utf-8"))["model"]["norm"]
-        folders["huggingface"] = export(asked.model, "marian", work_folder) if norm == "post" else asked.model
-        sides = []
-        for i, name in enumerate(asked.sides or sides_of(asked.threads)):
-            program = name.split(" ")[0]
-            python = sys.executable if program == "transduce" else peers
-            sides.append(Side(name, python, folders[program], asked.threads, asked.src, work_folder / f"{i}.txt"))
-        beam4 = speeds(sides, 4, len(references), asked.rounds)
-        outputs = {side.name: side.out.read_text(encoding="utf-8").split("\n")[:-1] for side in sides}
-        scores = {name: bleu(output, references) for name, output in outputs.items()}
-        without = [side for side in sides if not LOOKAHEAD.fullmatch(side.name)]  # greedy search has no use for one
-        greedy = speeds(without, 1, len(references), asked.rounds)
-        alone = {side.name: [1e3 * t for t in json.loads(side.ask("alone", 4, asked.alone))] for side in sides}
-        latencies = {
-            name: (statistics.median(times), statistics.quantiles(times, n=20)[-1]) for name, times in alone.items()
-        }
+def speed_ratios(beam4: Speeds, greedy: Speeds) -> dict[str, float]:
+    """Return our speed divided by that of the best peer, for each comparison whose sides ran."""
     ratios = {}
-    for name, found, mine, peers in (
+    for name, results, ours, peers in (
         ("ratio_int8_beam4_exact", beam4, "transduce int8", "ctranslate2 int8"),
         ("ratio_int8_beam4", beam4, "transduce int8,5", "ctranslate2 int8"),
         ("ratio_fp32_beam4_exact", beam4, "transduce fp32", "ctranslate2 float32"),
@@ -324,47 +298,103 @@ def main() -> None:
         ("ratio_huggingface_beam4", beam4, "transduce fp32,5", "huggingface"),
         ("ratio_huggingface_greedy", greedy, "transduce fp32", "huggingface"),
     ):
-        if mine in found and best(found, of=peers):
-            ratios[name] = statistics.median(found[mine]) / best(found, of=peers)
-    medians = {name: median for name, (median, _) in latencies.items()}
-    for name, mine, peers in (
+        if ours in results and best(results, of=peers):
+            ratios[name] = statistics.median(results[ours]) / best(results, of=peers)
+    return ratios
+
+
+Latencies = dict[str, tuple[float, float]]  # for each side, the median and the 95th percentile in ms
+
+
+def latency_ratios(latencies: Latencies) -> dict[str, float]:
+    """Return the median of the fastest peer divided by ours, for each comparison whose sides ran."""
+    ratios = {}
+    for name, ours, peers in (
         ("latency_ratio_exact", ("transduce fp32", "transduce int8"), "ctranslate2"),
         ("latency_ratio", ("transduce fp32,5", "transduce int8,5"), "ctranslate2"),
         ("latency_ratio_fp32_exact", ("transduce fp32",), "ctranslate2 float32"),
         ("latency_ratio_fp32", ("transduce fp32,5",), "ctranslate2 float32"),
     ):
-        ours = [medians[side] for side in mine if side in medians]
-        theirs = [median for side, median in medians.items() if side.startswith(peers)]
-        if ours and theirs:
-            ratios[name] = min(theirs) / min(ours)
-    print(table(beam4, "beam 4, sentences/s"), "", table(greedy, "greedy, sentences/s"), sep="\n")
-    print("\n| one sentence alone, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
-    for name, (median, most) in sorted(latencies.items(), key=lambda item: item[1]):
-        print(f"| {name} | {median:.1f} | {most:.1f} | {scores[name]:.2f} |")
-    print("\n" + "\n".join(f"{name} {value:.2f}" for name, value in ratios.items()))
-    changed = {
+        our_medians = [latencies[side][0] for side in ours if side in latencies]
+        their_medians = [median for side, (median, _) in latencies.items() if side.startswith(peers)]
+        if our_medians and their_medians:
+            ratios[name] = min(their_medians) / min(our_medians)
+    return ratios
+
+
+def measure_latencies(sides: Sequence[Side], count: int) -> Latencies:
+    """Return the latency of one sentence alone, over the first `count` sentences."""
+    latencies = {}
+    for side in sides:
+        times = [1e3 * seconds for seconds in json.loads(side.worker.ask(f"alone 4 {count}"))]
+        latencies[side.name] = statistics.median(times), statistics.quantiles(times, n=20)[-1]
+    return latencies
+
+
+def lines_changed_by_lookahead(outputs: dict[str, list[str]]) -> dict[str, int]:
+    """Return how many lines differ between a setting and the same setting with a lookahead of 5."""
+    return {
         name: sum(a != b for a, b in zip(outputs[name], outputs[f"{name},5"], strict=True))
         for name in outputs
         if f"{name},5" in outputs
     }
-    for name, count in changed.items():
-        print(f"{name}: the lookahead changes {count} of {len(references)} lines")
+
+
+def print_tables(result: dict[str, Any], ratios: dict[str, float]) -> None:
+    rates = result["sentences_per_second"]
+    print(table(rates["beam4"], "beam 4, sentences/s"), "", table(rates["greedy"], "greedy, sentences/s"), sep="\n")
+    print("\n| one sentence alone, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
+    for name, (median, most) in sorted(result["latency_ms"].items(), key=lambda item: item[1]):
+        print(f"| {name} | {median:.1f} | {most:.1f} | {result['bleu'][name]:.2f} |")
+    print("\n" + "\n".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+    for name, count in result["lines_changed_by_lookahead"].items():
+        print(f"{name}: the lookahead changes {count} of {result['lines']} lines")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--src", type=Path, required=True)
+    parser.add_argument("--ref", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--lines", type=int, default=None, help="the number of lines from the start of the file")
+    parser.add_argument("--alone", type=int, default=100, help="the number of sentences translated one by one")
+    parser.add_argument("--sides", nargs="+", default=None, help='such as "transduce int8"; default: all')
+    parser.add_argument("--out", type=Path, default=RESULTS / "translate.json")
+    return parser.parse_args()
+
+
+def main() -> None:
+    from transduce.evaluation.metrics import bleu
+
+    args = arguments()
+    references = args.ref.read_text(encoding="utf-8").splitlines()[: args.lines]
+    with tempfile.TemporaryDirectory() as folder:
+        sides = start_sides(args, Path(folder))
+        beam4 = speeds(sides, 4, len(references), args.rounds)
+        outputs = {side.name: side.out.read_text(encoding="utf-8").split("\n")[:-1] for side in sides}
+        exact = [side for side in sides if not LOOKAHEAD.fullmatch(side.name)]  # greedy search has no lookahead
+        greedy = speeds(exact, 1, len(references), args.rounds)
+        latencies = measure_latencies(sides, args.alone)
+    scores = {name: bleu(output, references) for name, output in outputs.items()}
+    ratios = {**speed_ratios(beam4, greedy), **latency_ratios(latencies)}
     result = {
         **{name: round(value, 3) for name, value in ratios.items()},
         "bleu_fp32": scores.get("transduce fp32"),
         "bleu_int8": scores.get("transduce int8"),
         "bleu": scores,
-        "lines_changed_by_lookahead": changed,
+        "lines_changed_by_lookahead": lines_changed_by_lookahead(outputs),
         "sentences_per_second": {"beam4": beam4, "greedy": greedy},
         "latency_ms": latencies,
         "lines": len(references),
-        "threads": asked.threads,
+        "threads": args.threads,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "date": date.today().isoformat(),
-        "command": " ".join(Path(part).name for part in sys.argv),
+        "command": command_line(),
     }
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print_tables(result, ratios)
+    write_results(args.out, result)
 
 
 if __name__ == "__main__":

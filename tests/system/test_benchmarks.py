@@ -1,4 +1,4 @@
-"""The benchmarks that this machine cannot run in earnest run all the same, small."""
+"""Benchmarks that CI cannot run in full run here with tiny sizes."""
 
 import json
 import os
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from support.toy_task import ROOT
 
+sys.path.insert(0, str(ROOT / "benchmarks"))
 SCALE = runpy.run_path(str(ROOT / "benchmarks" / "scale.py"))
 
-# As on a machine that has torch and numpy, and nothing that the command line needs.
+# A machine with torch and numpy, and without the packages of the command line.
 WITHOUT = """
 import runpy, sys
 class Refused:
@@ -29,12 +30,12 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 ABSENT = {"cyclopts", "msgspec", "rich", "sacrebleu", "safetensors", "tokenizers", "transformers"}
 
 
-def test_the_gpu_script_runs_small_on_a_cpu_with_nothing_but_torch(tmp_path: Path) -> None:
+def test_the_gpu_script_runs_on_a_cpu_with_torch_alone(tmp_path: Path) -> None:
     argv = [str(ROOT / "benchmarks" / "gpu.py"), "--tiny", "--out", str(tmp_path / "gpu.json")]
     program = WITHOUT.format(absent=ABSENT, argv=argv)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stdout + process.stderr
     result = json.loads((tmp_path / "gpu.json").read_text())
     assert max(result["correctness"]["bf16"].values()) < 0.1
     for part in ("training base", "training big"):
@@ -57,7 +58,7 @@ def test_the_costs_of_small_batches_can_be_measured(table: str) -> None:
 
 @pytest.mark.slow
 def test_a_long_file_keeps_its_order_in_flat_memory() -> None:
-    """20,000 lines through the command line, blank and very long ones among them."""
-    found = SCALE["run_file"](20_000, threads=1)
-    assert found["in_place"] == found["sample"] == 200
-    assert found["added_mb"] < 60
+    """Translate 20,000 lines through the command line, with blank and very long lines among them."""
+    figures = SCALE["run_file"](20_000, threads=1)
+    assert figures["in_place"] == figures["sample"] == 200
+    assert figures["added_mb"] < 60

@@ -1,0 +1,128 @@
+"""Shared by the parts of gpu.py: stand-ins for packages that may be absent, random sentences, and the clock."""
+
+import importlib.util
+import statistics
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class _Anything(type):
+    """Classes that have every attribute."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything(name, (_Stand,), {})
+
+
+class _Stand(Exception, metaclass=_Anything):
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Accept all keyword arguments."""
+
+
+class _Absent(types.ModuleType):
+    """A stand-in for a package that only the command line needs, so that its import raises no error."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_Stand, name)
+
+
+for _name in ("msgspec", "tokenizers", "safetensors", "safetensors.torch", "rich", "rich.console", "rich.progress"):
+    if importlib.util.find_spec(_name.split(".")[0]) is None:
+        sys.modules[_name] = _Absent(_name)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+
+from transduce.config.schema import ModelConfig  # noqa: E402
+from transduce.data.batches import Batch, collate  # noqa: E402
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The sizes of all parts."""
+
+    sizes: dict[str, ModelConfig]
+    batch_tokens: int
+    longest: int  # tokens of the longest sentence
+    steps: int
+    rounds: int
+    product: int  # rows and columns of the matrices of the ceiling
+    sentences: int  # translated in one call
+
+
+BASE = ModelConfig(vocab_size=37_000)
+BIG = replace(BASE, d_model=1024, d_ff=4096, n_heads=16, dropout=0.3)
+SMALL = ModelConfig(vocab_size=101, d_model=32, n_layers=2, n_heads=4, d_ff=64)
+FULL = Scale({"base": BASE, "big": BIG}, 25_000, 100, 8, 5, 8_192, 512)
+TINY = Scale({"base": SMALL, "big": replace(SMALL, d_model=48)}, 300, 20, 1, 1, 64, 6)
+
+
+def sentences(count: int, longest: int, vocab_size: int, seed: int) -> list[np.ndarray]:
+    """Return random ids with the lengths of news sentences: many of 10 to 40 tokens, some long."""
+    generator = np.random.default_rng(seed)
+    lengths = np.clip(generator.lognormal(3.1, 0.55, count), 1, longest - 1).astype(int)
+    return [generator.integers(4, vocab_size, length) for length in np.sort(lengths)]
+
+
+def batch_of(tokens: int, longest: int, vocab_size: int, seed: int) -> Batch:
+    """Return a batch of about `tokens` on each side, of sentences of similar length."""
+    src, tgt = (sentences(4 * tokens // 10, longest, vocab_size, seed + side) for side in range(2))
+    start = int(np.random.default_rng(seed).integers(len(src) // 4, len(src) // 2))
+    end = start
+    while end < len(src) and max(sum(len(s) + 1 for s in side[start : end + 1]) for side in (src, tgt)) <= tokens:
+        end += 1
+    return collate(src[start:end], tgt[start:end])
+
+
+def wait() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds(work: Callable[[], Any], repeats: int) -> float:
+    """Return the median time of `work`, after a first call that warms up."""
+    times = []
+    for _ in range(repeats + 1):
+        wait()
+        began = time.perf_counter()
+        work()
+        wait()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def waits(work: Callable[[], Any]) -> int | None:
+    """Return the number of times that `work` waits for the GPU, or None without one."""
+    if DEVICE.type != "cuda":
+        return None
+    wait()
+    with warnings.catch_warnings(record=True) as messages:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(one.message) for one in messages)
+
+
+def or_problem(work: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
+    """Return the result of `work`, or one line with its error, so that the other sides still run."""
+    try:
+        return work()
+    except (RuntimeError, ImportError, TypeError, ValueError, AttributeError) as problem:
+        return f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"
+    finally:
+        if DEVICE.type == "cuda":
+            torch.cuda.empty_cache()

@@ -1,0 +1,110 @@
+"""The part of gpu.py that translates: our search beside those of other programs."""
+
+import importlib.util
+import tempfile
+import types
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from gpu_common import DEVICE, Scale, or_problem, seconds, sentences, waits
+from gpu_training import marian
+from torch import nn
+
+from transduce.config.schema import Config, ModelConfig, SearchConfig
+from transduce.data.vocabulary import CONTROLS
+from transduce.decoding.backends import Backend
+from transduce.decoding.batched_search import search_all
+from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.cuda_graphs import RecordedTransformer
+from transduce.interop.ctranslate2_export import spec_of
+from transduce.model.transformer import Transformer, mixed_precision
+from transduce.storage.model_folder import LoadedModel
+
+Translate = Callable[[Sequence[Sequence[int]]], Any]
+
+
+def translation(scale: Scale) -> dict[str, Any]:
+    """Return output tokens a second with a beam of 4 and outputs as long as their sources, and the latency."""
+    config = scale.sizes["base"]
+    model = Transformer(config).eval()
+    makers: dict[str, Callable[[], Translate]] = {}
+    if importlib.util.find_spec("ctranslate2"):
+        makers["CTranslate2"] = lambda: ctranslate2(model, config)  # before the model moves to the GPU
+    precision: Precision = "bf16" if DEVICE.type == "cuda" else "fp32"
+    makers["transduce"] = lambda: ours(RecordedTransformer(model.to(DEVICE), precision))
+    makers["transduce, no steps recorded"] = lambda: ours(model.to(DEVICE))
+    if importlib.util.find_spec("transformers"):
+        makers["Hugging Face"] = lambda: hugging_face(config)
+    return {name: or_problem(lambda make=make: measure(make(), scale)) for name, make in makers.items()}
+
+
+def measure(translate: Translate, scale: Scale) -> dict[str, Any]:
+    """Return the speed of one side, with the best of several numbers of sentences in one call."""
+    vocab_size = scale.sizes["base"].vocab_size
+    assert vocab_size is not None
+    sources = [source.tolist() for source in sentences(scale.sentences, scale.longest // 2, vocab_size, 6)]
+    one, speeds = [sources[len(sources) // 2]], {}
+    for size in (128, 512):
+        parts = [sources[begin : begin + size] for begin in range(0, len(sources), size)]
+        tokens = sum(len(part) * (len(part[-1]) + 1) for part in parts)  # outputs have the longest length, the last
+
+        def all_parts(parts: list[Any] = parts) -> None:
+            for part in parts:
+                translate(part)
+
+        speeds[size] = round(tokens / seconds(all_parts, scale.rounds))
+    return {
+        "tokens_per_second": max(speeds.values()),
+        "by_sentences_at_once": speeds,
+        "latency_ms": round(1e3 * seconds(lambda: translate(one), 10), 2),
+        "waits_a_token": (count := waits(lambda: translate(one))) and round(count / (len(one[0]) + 1), 2),
+    }
+
+
+def ours(model: Transformer | RecordedTransformer) -> Translate:
+    def translate(sources: Sequence[Sequence[int]]) -> None:
+        longest = len(sources[-1]) + 1
+        padded = [[*source, *[source[0]] * (longest - 1 - len(source))] for source in sources]  # to one length
+        plain = isinstance(model, Transformer) and DEVICE.type == "cuda"
+        with mixed_precision("bf16", DEVICE) if plain else nullcontext():
+            search_all(Backend([model]), padded, SearchConfig(max_extra_tokens=1, min_tokens=10_000))
+
+    return translate
+
+
+def hugging_face(config: ModelConfig) -> Translate:
+    model = marian(config).eval().to(torch.bfloat16 if DEVICE.type == "cuda" else torch.float32)
+
+    def translate(sources: Sequence[Sequence[int]]) -> None:
+        part = [torch.tensor(source) for source in sources]
+        src = nn.utils.rnn.pad_sequence(part, batch_first=True).to(DEVICE)
+        length = src.size(1) + 1
+        mask = (src != 0).long()
+        model.generate(input_ids=src, attention_mask=mask, num_beams=4, min_new_tokens=length, max_new_tokens=length)
+
+    return translate
+
+
+def ctranslate2(model: Transformer, config: ModelConfig) -> Translate:
+    import ctranslate2 as peer
+
+    assert config.vocab_size is not None
+    pieces = [*CONTROLS, *map(str, range(len(CONTROLS), config.vocab_size))]
+    tokenizer: Any = types.SimpleNamespace(vocabulary=pieces)
+    with tempfile.TemporaryDirectory() as folder:
+        spec = spec_of(LoadedModel(model, Config(model=config), tokenizer), peer)
+        spec.validate()
+        spec.optimize()
+        spec.save(folder)
+        compute = "bfloat16" if DEVICE.type == "cuda" else "float32"
+        translator = peer.Translator(folder, device=DEVICE.type, compute_type=compute)
+
+    def translate(sources: Sequence[Sequence[int]]) -> None:
+        tokens, length = [[pieces[i] for i in source] for source in sources], len(sources[-1]) + 1
+        translator.translate_batch(
+            tokens, beam_size=4, max_batch_size=0, min_decoding_length=length, max_decoding_length=length
+        )
+
+    return translate
