@@ -10,7 +10,7 @@ from transduce.config.overrides import override
 from transduce.config.schema import Config, ModelConfig, keys
 from transduce.config.validation import problems
 from transduce.errors import UserError
-from transduce.recipes import RECIPES, find_recipe, vaswani2017
+from transduce.recipes import RECIPES, catalogue, find_recipe, vaswani2017
 
 PRESETS = (
     "vaswani2017-base",
@@ -139,8 +139,15 @@ def test_a_presets_docstring_says_whose_choice_is_whose(name: str) -> None:
     assert "The code does" in text or "The 2017 code" in text
 
 
-def test_every_recipe_but_the_rows_has_a_docstring() -> None:
-    assert all(RECIPES[name].__doc__ for name in (*PRESETS, *OTHERS))
+def test_the_catalogue_has_a_sentence_and_a_time_for_every_recipe() -> None:
+    entries = {entry.name: entry for entry in catalogue()}
+    assert [*entries] == [*RECIPES]
+    for entry in entries.values():
+        assert 20 < len(entry.summary) < 160 and entry.summary.endswith("."), entry
+        assert entry.time and not entry.time.endswith("."), entry
+    assert entries["vaswani2017-base"].time == "12 hours on 8 P100, in the paper"
+    assert "n_heads 1" in entries["small-table3-h1"].summary
+    assert entries["vaswani2017-table3-big"].time == "3.5 days on 8 P100, in the paper"
 
 
 # ---- finding one -------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
-"""Recipes: functions that return a `Config`. Each says whose it is, what it costs, and what to expect of it.
+"""Recipes: functions that return a `Config`. A docstring names the source of the settings and the time of a training.
 
 `--recipe NAME` takes a name of `RECIPES`; `--recipe FILE.py:FUNCTION` takes a function of your own.
 """
 
 import importlib.util
+import inspect
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 from transduce.config.overrides import overridden
@@ -26,25 +27,46 @@ RECIPES: dict[str, Recipe] = {
     "vaswani2017-big-enfr": vaswani2017.big_enfr,
     "vaswani2017-parse": vaswani2017.parse,
     "t2t2018-base": t2t2018.base,
-    **{f"vaswani2017-table3-{row}": partial(table3.paper, row) for row in table3.ROWS},
+    **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.PAPER_ROWS.items()},
     **{f"small-table2-{row}": recipe for row, recipe in table2.SMALL.items()},
-    **{f"small-table3-{row}": partial(table3.small, row) for row in table3.ROWS},
+    **{f"small-table3-{row}": recipe for row, recipe in table3.SMALL_ROWS.items()},
 }
 
 
+@dataclass(frozen=True)
+class RecipeEntry:
+    """A recipe in a list of recipes: its name, one sentence, and the time of a training with the hardware."""
+
+    name: str
+    summary: str
+    time: str
+
+
+def catalogue() -> list[RecipeEntry]:
+    """Return an entry for each of `RECIPES`, in their order. The texts come from the docstrings of the recipes."""
+    return [_entry(name, inspect.getdoc(recipe) or "") for name, recipe in RECIPES.items()]
+
+
+def _entry(name: str, text: str) -> RecipeEntry:
+    """Return the entry of the recipe `name` with docstring `text`, of which one paragraph begins with "Time:"."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    times = [paragraph for paragraph in paragraphs if paragraph.startswith("Time: ")]
+    return RecipeEntry(name, paragraphs[0], times[0].removeprefix("Time: ").removesuffix("."))
+
+
 def configure(recipe: str | Config, settings: Sequence[str]) -> tuple[Config, list[str]]:
-    """The configuration of a recipe with `settings` applied, and all that is wrong with it, one line each."""
+    """Return the configuration of a recipe with `settings` applied, and a line for each of its problems."""
     try:
         config = recipe if isinstance(recipe, Config) else find_recipe(recipe)()
-    except UserError as mistake:  # the settings can be judged one by one all the same
-        config, found = overridden(Config(), settings)
-        return config, [*mistake.args, *found, *value_problems(config)]
-    config, found = overridden(config, settings)
-    return config, [*found, *problems(config)]
+    except UserError as mistake:  # without a recipe, each setting can still be checked for itself
+        config, lines = overridden(Config(), settings)
+        return config, [*mistake.args, *lines, *value_problems(config)]
+    config, lines = overridden(config, settings)
+    return config, [*lines, *problems(config)]
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe called `name`, or the function that FILE.py:FUNCTION names. The file is run, as Python files are.
+    """Return the recipe called `name`, or the function that FILE.py:FUNCTION names, whose file is executed.
 
     Raises UserError if there is none.
     """

@@ -1,4 +1,4 @@
-"""Multi30k English-German: 29,000 image captions, the smallest real task with published figures."""
+"""Recipes for Multi30k English-German: 29,000 image captions, the smallest real task with published scores."""
 
 from dataclasses import replace
 
@@ -6,18 +6,20 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 
 
 def tiny() -> Config:
-    """The size of Wu et al.'s Transformer-Tiny (2021), who report 41.02 lowercased tokenised BLEU on test_2016.
+    """Transformer-Tiny for the tokenised Multi30k: 41.02 lowercased tokenised BLEU on test_2016 in Wu et al. (2021).
 
     They fix: 4 + 4 layers, d_model 128, d_ff 256, 4 heads, dropout 0.3, joint BPE, warm-up of 2,000 steps to a learning
     rate of 5e-3, 8,000 steps of 8,192 tokens, the mean of the last 10 checkpoints, beam 5.
     We chose, for two CPU cores: pre-norm and batches of a quarter of that size, which reach the same loss in a quarter
-    of the epochs (docs/log), a learning rate of 3.5e-3 after 1,000 steps, 6,000 pieces, bf16, and outputs ranked by
-    their mean log-probability per token, since the paper's penalty leaves them too short here.
+    of the epochs (docs/log/multi30k.md). Also a learning rate of 3.5e-3 after 1,000 steps, 6,000 pieces and bf16.
+    Outputs are ranked by their mean log-probability per token, since the paper's penalty leaves them too short here.
+
+    Time: 75 minutes of processor time on one core.
 
         transduce train --recipe multi30k-tiny --train TOK/train.lc.norm.tok.en TOK/train.lc.norm.tok.de
             --valid TOK/valid.lc.norm.tok.en TOK/valid.lc.norm.tok.de --out run
 
-    Time and figures: docs/results.md and docs/log.
+    Scores: docs/results.md.
     """
     return Config(
         model=ModelConfig(vocab_size=None, d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3, norm="pre"),
@@ -37,6 +39,9 @@ def tiny() -> Config:
 
 
 def raw() -> Config:
-    """The same model for the raw, cased text, in about a third of the steps; scored with sacreBLEU."""
+    """The model of multi30k-tiny for the raw, cased text, in about a third of the steps: 37.24 sacreBLEU on test_2016.
+
+    Time: 18.6 minutes on two CPU cores.
+    """
     start = tiny()
     return replace(start, train=replace(start.train, max_steps=4_500, checkpoint_every_steps=250))

@@ -1,12 +1,15 @@
-"""A first model for a corpus of your own."""
+"""The recipe for a first model of your own corpus."""
 
 from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 
 
 def small() -> Config:
-    """A small Transformer for 50,000 to 500,000 pairs, on a laptop or one GPU; about 9 M parameters.
+    """A small Transformer for your own corpus of 50,000 to 500,000 pairs, on a laptop or one GPU.
 
-    More dropout than the paper, as small corpora need; stops by itself when validation no longer gets better.
+    It has about 9 M parameters, and more dropout than the paper, as small corpora need. Training stops early when the
+    validation loss has not improved in 6 evaluations.
+
+    Time: at most 30,000 steps of 6,000 tokens a side; not measured in full.
 
         transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run
     """

@@ -1,35 +1,44 @@
 """Table 2 at small scale: the Transformer and its rivals, of one size, on the same pairs in the same batches.
 
-The rivals stand in the places of GNMT and ConvS2S; they are not those systems, which nobody could train on one core.
-What all have in common is `_common`: tokens, batches, dropout, label smoothing, Adam, warm-up, mean of checkpoints,
-search. Each has sizes that make 2.1 M parameters and the learning rate that served it best on the validation text
-(docs/log). Steps are such that each takes about as long on one core; `transduce study table2` compares them where
-they have had the same time, and where they have had the same FLOPs.
+The rivals are trained instead of GNMT and ConvS2S. They are not those systems, which are too large for one core.
+`_common` has the shared settings: tokens, batches, label smoothing, Adam, warm-up, mean of checkpoints, search.
+Each model has sizes that give 2.1 M parameters, and the learning rate that was best on the validation text
+(docs/log/paper-tables.md). The numbers of steps give about the same time on one core. `transduce study table2` compares
+the models after the same time, and after the same FLOPs.
 """
 
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 
 
 def transformer() -> Config:
-    """The model of `multi30k-tiny`."""
+    """The Transformer of the small Table 2, which is the model of multi30k-tiny.
+
+    Time: 29 minutes on one core, with two other trainings beside it.
+    """
     model = ModelConfig(vocab_size=None, d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3, norm="pre")
     return _common(model, lr_factor=1.2, max_steps=800)
 
 
 def recurrent() -> Config:
-    """An LSTM that reads both ways and one that writes, two layers each, with attention; in the place of GNMT."""
+    """An LSTM encoder-decoder of 2 + 2 layers with attention, instead of GNMT. The encoder is bidirectional.
+
+    Time: 28 minutes on one core, with two other trainings beside it.
+    """
     model = ModelConfig(kind="recurrent", vocab_size=None, d_model=176, n_layers=2, dropout=0.3)
     return _common(model, lr_factor=2.4, max_steps=1_200)
 
 
 def convolutional() -> Config:
-    """Six gated convolutions on each side, with attention in each that writes; in the place of ConvS2S."""
+    """Gated convolutions, 6 + 6 layers with attention in each decoder layer, instead of ConvS2S.
+
+    Time: 29 minutes on one core, with two other trainings beside it.
+    """
     model = ModelConfig(kind="convolutional", vocab_size=None, d_model=128, n_layers=6, dropout=0.3)
     return _common(model, lr_factor=1.2, max_steps=900)
 
 
 def _common(model: ModelConfig, *, lr_factor: float, max_steps: int) -> Config:
-    """All checkpoints are kept: the study chooses among them."""
+    """Return the settings that all three share. All checkpoints are kept, because the study chooses among them."""
     every = 50
     return Config(
         model=model,

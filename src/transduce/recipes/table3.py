@@ -1,4 +1,4 @@
-"""Every row of Table 3: variations on the base model, judged on the development text without averaging checkpoints.
+"""Every row of Table 3: variations on the base model, evaluated on the development text without averaging checkpoints.
 
 The paper fixes: what the row changes, everything else as base, and no averaging. The 2017 code does: the same settings,
 as in vaswani2017. We chose: d_v = 64 in rows (B), 1,024 learned positions in row (E), the last checkpoint.
@@ -9,19 +9,21 @@ A row is named by what differs from base in the paper, whatever the scale:
     small-table3-ROW         a quarter of the widths, half of the layers, 800 steps: minutes on one core
 
 The small rows keep the paper's ratios: `n2` has a third of the layers of base, `h32` four times its heads, `big` takes
-three times the steps. Trained so briefly they are far from what such models can reach; their differences are the point.
-`transduce study table3` trains and judges them all. Time and figures: docs/results.md and docs/results/table3.
+three times the steps. After so few steps the scores are far below what such models can reach. The rows are for
+comparison with each other. `transduce study table3` trains and evaluates them all (docs/results/table3).
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.recipes import vaswani2017
 
 # The columns of the table that a row changes. The paper's development figures (perplexity per token, BLEU, parameters)
-# are in study/table3.py.
+# are in studies/table3.py.
 ROWS: dict[str, dict[str, Any]] = {
     "base": {},
     "h1": {"n_heads": 1},  # (A)
@@ -46,17 +48,17 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 BASE = {"d_model": 512, "d_ff": 2048, "n_layers": 6, "max_steps": 100_000}
 
-# What the columns are divided by at small scale; the others are as in the paper.
+# Divisors of the columns at small scale; the other columns are as in the paper.
 SMALL = {"d_model": 4, "d_ff": 4, "d_k": 4, "d_v": 4, "max_positions": 4, "n_layers": 2, "max_steps": 125}
 
 
 def paper(row: str) -> Config:
-    """`row` as the paper trains it."""
+    """Return `row` as the paper trains it."""
     return _changed(vaswani2017.big() if row == "big" else vaswani2017.base(), ROWS[row])
 
 
 def small(row: str) -> Config:
-    """`row` for a corpus of some 30,000 short pairs and one core: width, depth and steps divided by `SMALL`."""
+    """Return `row` for about 30,000 short pairs and one core: width, depth and steps are divided by `SMALL`."""
     start = Config(
         data=DataConfig(vocab_size=4_000, batch_tokens=2_048, max_tokens=128),
         train=TrainConfig(
@@ -73,8 +75,42 @@ def small(row: str) -> Config:
 
 
 def _changed(start: Config, columns: dict[str, Any]) -> Config:
-    """`start` with `columns`, judged by its last checkpoint."""
+    """Return `start` with `columns`, and with the last checkpoint as its model."""
     of_model = {field.name for field in dataclasses.fields(ModelConfig)}
     model = {name: value for name, value in columns.items() if name in of_model}
     train = {name: value for name, value in columns.items() if name not in of_model}
     return replace(start, model=replace(start.model, **model), train=replace(start.train, **train, use="last"))
+
+
+def _recipe(make: Callable[[str], Config], row: str, summary: str, time: str) -> Callable[[], Config]:
+    """Return the recipe `make(row)` with a docstring, as other recipes have."""
+    recipe = partial(make, row)
+    recipe.__doc__ = f"{summary}\n\nTime: {time}."
+    return recipe
+
+
+def _changes(row: str) -> str:
+    return ", ".join(f"{name} {value}" for name, value in ROWS[row].items()) or "the base model"
+
+
+_PAPER_TIMES = {"base": "12 hours on 8 P100, in the paper", "big": "3.5 days on 8 P100, in the paper"}
+_PAPER_TIME = "not given in the paper, where base takes 12 hours on 8 P100"
+
+PAPER_ROWS = {
+    row: _recipe(
+        paper,
+        row,
+        f"Row {row} of Table 3 at the paper's scale: {_changes(row)}.",
+        _PAPER_TIMES.get(row, _PAPER_TIME),
+    )
+    for row in ROWS
+}
+SMALL_ROWS = {
+    row: _recipe(
+        small,
+        row,
+        f"Row {row} of Table 3 at small scale: {_changes(row)}, before the division by scale.",
+        "28 minutes on one core" if row == "big" else "3 to 7 minutes on one core",
+    )
+    for row in ROWS
+}
