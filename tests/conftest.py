@@ -1,4 +1,4 @@
-"""Fixtures that several test files share: the trained toy model, and the command line."""
+"""Fixtures of several test files: the trained toy model, and the command line."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -16,22 +16,22 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
-    """The toy task, learned once through the command line."""
+    """Return the toy task, trained once per session through the command line."""
     folder = tmp_path_factory.mktemp("toy")
-    known = toy_lines(1, 6_000)
-    train, valid = write_pairs(folder, "train", known), write_pairs(folder, "valid", toy_lines(2, 60))
+    train_lines = toy_lines(1, 6_000)
+    train, valid = write_pairs(folder, "train", train_lines), write_pairs(folder, "valid", toy_lines(2, 60))
     (folder / "recipe.py").write_text(RECIPE, encoding="utf-8")
     texts = ["--train", *train, "--valid", *valid]
-    done = run_transduce("train", "--recipe", f"{folder / 'recipe.py'}:reverse", *texts, "--out", folder / "run")
-    assert done.code == 0, done.err
-    return Toy(folder, train, valid, sorted(set(toy_lines(3, 400)) - set(known)))
+    result = run_transduce("train", "--recipe", f"{folder / 'recipe.py'}:reverse", *texts, "--out", folder / "run")
+    assert result.code == 0, result.err
+    return Toy(folder, train, valid, sorted(set(toy_lines(3, 400)) - set(train_lines)))
 
 
 @pytest.fixture
 def cli(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Finished]]:
-    """The command line without the wait for a new process: `cli("translate", folder, ...)`."""
+    """Run the command line in this process: `cli("translate", folder, ...)`."""
     from transduce.cli.main import main
 
     def run(*arguments: object) -> Finished:
@@ -40,8 +40,8 @@ def cli(
         code = 0
         try:
             main()
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 1
+        except SystemExit as ending:
+            code = ending.code if isinstance(ending.code, int) else 1
         out, err = capfdbinary.readouterr()
         return Finished(code, out, err.decode(errors="replace"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.toy_task import Finished, Toy, turned, write_lines
+from support.toy_task import Finished, Toy, reverse_words, write_lines
 
 import transduce
 from transduce import DecodingOptions, Translator, UserError, evaluate
@@ -33,7 +33,7 @@ def model(toy: Toy) -> Translator:
 def test_set(tmp_path: Path) -> evaluate.TestSet:
     """Five lines; the reference of the last one differs from the model's output."""
     lines = ["a b c", "d", "e f g h", "i j", "a c"]
-    references = [turned(line) for line in lines[:-1]] + ["a c"]
+    references = [reverse_words(line) for line in lines[:-1]] + ["a c"]
     src, ref = write_lines(tmp_path / "test.src", lines), write_lines(tmp_path / "test.ref", references)
     return evaluate.TestSet(src, ref)
 
@@ -73,7 +73,7 @@ def test_perplexity_is_exp_of_the_loss() -> None:
 
 
 def test_validation_scores_separate_right_from_wrong(model: Translator, toy: Toy) -> None:
-    pairs = [(line, turned(line)) for line in toy.unseen[:30]]
+    pairs = [(line, reverse_words(line)) for line in toy.unseen[:30]]
     scores = validation_scores(model, pairs)
     assert scores.keys() == {"loss", "perplexity", "bleu"}
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]), rel=1e-3)

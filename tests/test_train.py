@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.toy_task import ROOT, Finished, Toy, toy_lines, turned, write_lines, write_pairs
+from support.toy_task import ROOT, Finished, Toy, reverse_words, toy_lines, write_lines, write_pairs
 
 import transduce
 from transduce import train as training
@@ -131,7 +131,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], Non
 def test_the_toy_task_is_learned_through_the_command_line(toy: Toy) -> None:
     model = transduce.load(toy.model)
     outputs = [translation.text for translation in model.translate(toy.unseen)]
-    right = sum(output == turned(line) for output, line in zip(outputs, toy.unseen, strict=True))
+    right = sum(output == reverse_words(line) for output, line in zip(outputs, toy.unseen, strict=True))
     assert len(toy.unseen) > 100
     assert right / len(toy.unseen) >= 0.98
 
@@ -146,7 +146,7 @@ def test_it_learns_in_bf16_too(toy: Toy, tmp_path: Path) -> None:
         settings=["train.precision=bf16"],
     )
     outputs = [translation.text for translation in model.translate(toy.unseen)]
-    right = sum(output == turned(line) for output, line in zip(outputs, toy.unseen, strict=True))
+    right = sum(output == reverse_words(line) for output, line in zip(outputs, toy.unseen, strict=True))
     assert right / len(toy.unseen) >= 0.98
 
 

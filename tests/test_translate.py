@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.toy_task import Toy, turned
+from support.toy_task import Toy, reverse_words
 
 import transduce
 from transduce import Sampling, Translation, Translator, UserError
@@ -466,7 +466,7 @@ def test_load_says_what_is_wrong(toy: Toy, tmp_path: Path) -> None:
 def test_bf16_finds_nearly_the_same(toy: Toy, model: Translator) -> None:
     lines = toy.unseen[:50]
     found = transduce.load(toy.model, precision="bf16").translate(lines)
-    assert sum(t.text == turned(line) for t, line in zip(found, lines, strict=True)) >= 48
+    assert sum(t.text == reverse_words(line) for t, line in zip(found, lines, strict=True)) >= 48
     scored = transduce.load(str(toy.model), precision="bf16").score(["a b c"], ["c b a"])[0]
     assert scored.log_prob == pytest.approx(model.score(["a b c"], ["c b a"])[0].log_prob, abs=0.1)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from support.toy_task import ROOT, Finished, Toy, needs_dev_full, run_transduce, turned, write_lines
+from support.toy_task import ROOT, Finished, Toy, needs_dev_full, reverse_words, run_transduce, write_lines
 
 import transduce
 from transduce import DecodingOptions, Sampling, UserError
@@ -96,8 +96,8 @@ def test_any_characters_under_any_locale(toy: Toy) -> None:
     """Only LF ends a line. A BOM and CRLF are accepted. The last line needs no LF; its translation has one."""
     lines = ["a b", "", "c\u2028d", "e\u0085f", "g\x00h", "i\rj", "  ", "\x0c", "Grüße 😀", "\ufeffa"]
     windows = b"\xef\xbb\xbf" + "\r\n".join(lines).encode()
-    plain = run_transduce("translate", toy.model, given="\n".join(lines).encode(), environment={"LC_ALL": "C.UTF-8"})
-    result = run_transduce("translate", toy.model, given=windows, environment={"LC_ALL": "C"})
+    plain = run_transduce("translate", toy.model, stdin="\n".join(lines).encode(), environment={"LC_ALL": "C.UTF-8"})
+    result = run_transduce("translate", toy.model, stdin=windows, environment={"LC_ALL": "C"})
     assert (result.code, result.err) == (0, "")
     assert result.out == plain.out
     answers = result.out.split(b"\n")
@@ -279,7 +279,7 @@ def test_the_number_of_lines_never_changes(model: transduce.Translator, count: i
     content = "".join(line + "\n" for line in lines).encode()
     outputs = texts(translations(model, io.BytesIO(content), "memory", replace(PLAIN, beam_size=1)))
     assert len(outputs) == count
-    assert sum(output == turned(line) for output, line in zip(outputs, lines, strict=True)) >= 0.98 * count
+    assert sum(output == reverse_words(line) for output, line in zip(outputs, lines, strict=True)) >= 0.98 * count
 
 
 def test_options_reach_the_translator(model: transduce.Translator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def test_it_translates_without_torch(toy_export: Path) -> None:
 def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> None:
     process = run_transduce("export", toy.model, "--to", "ctranslate2", "--out", tmp_path / "out")
     assert process.code == 0 and b"" == process.out and "differ by" in process.err
-    process = run_transduce("translate", tmp_path / "out", "--engine", "ctranslate2", "--json", given=b"a b\n")
+    process = run_transduce("translate", tmp_path / "out", "--engine", "ctranslate2", "--json", stdin=b"a b\n")
     translation = json.loads(process.out)
     assert translation["text"] == "b a" and translation["score"] < 0 and translation["token_log_probs"] == []
     again = run_transduce("export", toy.model, tmp_path / "out", "--to", "ctranslate2")
@@ -144,7 +144,7 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
 )
 def test_unsupported_options_are_refused(arguments: list[str], message: str, toy_export: Path, toy: Toy) -> None:
     folders = {"MODEL": str(toy.model), "OUT": str(toy_export)}
-    process = run_transduce("translate", *[folders.get(word, word) for word in arguments], given=b"a b c\n")
+    process = run_transduce("translate", *[folders.get(word, word) for word in arguments], stdin=b"a b c\n")
     assert process.code == 2 and message in process.err and process.out == b""
 
 

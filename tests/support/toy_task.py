@@ -1,4 +1,4 @@
-"""The toy task, a tiny model that learns to turn a line round, and the command line as a process of its own."""
+"""The toy task, in which a tiny model learns to reverse the words of a line, and the command line as a process."""
 
 import os
 import random
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-os.environ["OMP_NUM_THREADS"] = "1"  # of the processes that tests start; torch in this one follows below
+os.environ["OMP_NUM_THREADS"] = "1"  # for processes that tests start; conftest.py sets the threads of this process
 
 ROOT = Path(__file__).parents[2]
 needs_dev_full = pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs the device /dev/full")
@@ -18,7 +18,7 @@ RECIPE = '''
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 
 def reverse() -> Config:
-    """Turns round lines of up to six letters: certain after 300 steps, about 10 seconds on one core."""
+    """Reverse lines of up to six letters. Exact after 300 steps, about 10 seconds on one core."""
     return Config(
         model=ModelConfig(vocab_size=None, d_model=64, n_layers=2, n_heads=4, d_ff=128, dropout=0.0, norm="pre"),
         data=DataConfig(vocab_size=300, batch_tokens=300, max_tokens=32),
@@ -33,7 +33,7 @@ def reverse() -> Config:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     out: bytes
@@ -42,7 +42,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Toy:
-    """The model of the toy task, and what it was made from."""
+    """The trained model of the toy task, and its texts. unseen: lines that are not in the training text."""
 
     folder: Path
     train: tuple[Path, Path]
@@ -58,13 +58,13 @@ class Toy:
         return self.folder / "run" / "model"
 
 
-def turned(line: str) -> str:
-    """The task: the words of a line, last first."""
+def reverse_words(line: str) -> str:
+    """Return the words of a line in reverse order, which is the task."""
     return " ".join(reversed(line.split(" ")))
 
 
 def toy_lines(seed: int, count: int) -> list[str]:
-    """Lines of one to six different letters."""
+    """Return lines of one to six different letters."""
     rng = random.Random(seed)
     return [" ".join(rng.sample("abcdefghij", rng.randint(1, 6))) for _ in range(count)]
 
@@ -75,16 +75,16 @@ def write_lines(path: Path, lines: Sequence[str]) -> Path:
 
 
 def write_pairs(folder: Path, name: str, lines: Sequence[str]) -> tuple[Path, Path]:
-    """`lines` and what they are turned round, as NAME.src and NAME.tgt."""
-    targets = [turned(line) for line in lines]
+    """Write `lines` as NAME.src and their reversals as NAME.tgt, and return both paths."""
+    targets = [reverse_words(line) for line in lines]
     return write_lines(folder / f"{name}.src", lines), write_lines(folder / f"{name}.tgt", targets)
 
 
 def run_transduce(
-    *arguments: object, given: bytes = b"", environment: dict[str, str] | None = None, timeout: float = 120
+    *arguments: object, stdin: bytes = b"", environment: dict[str, str] | None = None, timeout: float = 120
 ) -> Finished:
-    """`python -m transduce ARGUMENTS` as a process of its own, with `given` on its standard input."""
-    everything = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **(environment or {})}
+    """Run `python -m transduce ARGUMENTS` as a process, with `stdin` on its standard input."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **(environment or {})}
     command = [sys.executable, "-m", "transduce", *map(str, arguments)]
-    done = subprocess.run(command, input=given, capture_output=True, env=everything, timeout=timeout)
-    return Finished(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+    process = subprocess.run(command, input=stdin, capture_output=True, env=variables, timeout=timeout)
+    return Finished(process.returncode, process.stdout, process.stderr.decode(errors="replace"))
