@@ -452,8 +452,8 @@ def test_load_says_what_is_wrong(toy: Toy, tmp_path: Path) -> None:
     for paths, message in (
         ((), "no model: expected a model folder"),
         ((tmp_path / "nowhere",), "no such folder"),
-        ((toy.run,), f"give {toy.model}"),
-        ((damaged,), "differs from its manifest"),
+        ((toy.run,), f"use {toy.model}"),
+        ((damaged,), "expected the SHA-256 in manifest.json"),
         ((toy.model, other), "expected the tokenizer of"),
         ((tmp_path,), "manifest.json"),
     ):

@@ -194,5 +194,5 @@ def test_weights_of_another_kind_or_size_are_refused(run: Path, changed: dict[st
     files = {path.name: [path.read_bytes()] for path in (run / "model").iterdir() if path.name != "manifest.json"}
     files["config.json"] = [to_json(replace(config, model=replace(config.model, **changed))).encode()]
     write_folder(tmp_path / "forged", files)
-    with pytest.raises(UserError, match="does not fit its configuration"):
+    with pytest.raises(UserError, match="expected the tensors of its configuration"):
         load_model(tmp_path / "forged")

@@ -1,4 +1,4 @@
-"""Folders of files: there whole or not at all; whatever is damaged or foreign is refused by name."""
+"""Folders with a manifest: written completely or not at all; damaged and foreign files are refused by name."""
 
 import errno
 import hashlib
@@ -29,35 +29,35 @@ FILES: dict[str, Content] = {
     "b.safetensors": [bytes(range(128)), memoryview(bytes(range(128, 256)))],
     "README.md": [b"# A card\n"],
 }
-WHOLE = {name: b"".join(pieces) for name, pieces in FILES.items()}
+CONTENT = {name: b"".join(pieces) for name, pieces in FILES.items()}
 
 
 # ---- folders -----------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_comes_back(tmp_path: Path) -> None:
+def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_folder(tmp_path / "deep" / "er" / "model", FILES)
     assert read_folder(tmp_path / "deep" / "er" / "model") == {
-        name: content for name, content in WHOLE.items() if name != "README.md"
+        name: content for name, content in CONTENT.items() if name != "README.md"
     }
     assert {path.name for path in (tmp_path / "deep" / "er" / "model").iterdir()} == {*FILES, "manifest.json"}
     assert [path.name for path in (tmp_path / "deep" / "er").iterdir()] == ["model"]
 
 
-def test_an_older_folder_is_replaced_whole(tmp_path: Path) -> None:
+def test_an_older_folder_is_replaced_completely(tmp_path: Path) -> None:
     write_folder(tmp_path / "model", FILES)
     write_folder(tmp_path / "model", {"c.json": [b"{}"]})
     assert read_folder(tmp_path / "model") == {"c.json": b"{}"}
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_the_manifest_lists_size_and_hash_of_all_but_the_card(tmp_path: Path) -> None:
+def test_the_manifest_has_size_and_hash_of_every_file_except_the_card(tmp_path: Path) -> None:
     write_folder(tmp_path / "model", FILES)
     manifest = json.loads((tmp_path / "model" / "manifest.json").read_bytes())
     assert manifest == {
         "format_version": 1,
         "files": {
-            name: {"size": len(WHOLE[name]), "sha256": hashlib.sha256(WHOLE[name]).hexdigest()}
+            name: {"size": len(CONTENT[name]), "sha256": hashlib.sha256(CONTENT[name]).hexdigest()}
             for name in ("a.json", "b.safetensors")
         },
     }
@@ -72,7 +72,7 @@ def test_the_card_may_be_edited_or_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("umask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
-def test_permissions_are_the_users(tmp_path: Path, umask: int, file_mode: int, folder_mode: int) -> None:
+def test_permissions_follow_the_umask(tmp_path: Path, umask: int, file_mode: int, folder_mode: int) -> None:
     before = os.umask(umask)
     try:
         write_folder(tmp_path / "model", FILES)
@@ -82,9 +82,7 @@ def test_permissions_are_the_users(tmp_path: Path, umask: int, file_mode: int, f
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "model").iterdir()} == {file_mode}
 
 
-def test_every_file_is_on_the_disk_before_the_folder_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_flushed_before_the_folder_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[tuple[str, str]] = []
     real_fsync, real_rename = os.fsync, Path.rename
 
@@ -101,10 +99,10 @@ def test_every_file_is_on_the_disk_before_the_folder_has_its_name(
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", rename)
     write_folder(tmp_path / "model", FILES)
-    place = events.index(("rename", "model"))
-    before = [name for kind, name in events[:place] if kind == "fsync"]
+    index = events.index(("rename", "model"))
+    before = [name for kind, name in events[:index] if kind == "fsync"]
     assert before[:-2] == list(FILES) and before[-2] == "manifest.json" and before[-1].startswith(".tmp-model-")
-    assert events[place + 1 :] == [("fsync", tmp_path.name)]
+    assert events[index + 1 :] == [("fsync", tmp_path.name)]
 
 
 # ---- damage ------------------------------------------------------------------------------------------------------
@@ -126,57 +124,57 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_every_changed_byte_is_found(folder: Path) -> None:
+def test_every_changed_byte_is_detected(folder: Path) -> None:
     for name in ("a.json", "b.safetensors"):
         content = (folder / name).read_bytes()
-        for place in range(len(content)):
-            (folder / name).write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
-            with pytest.raises(UserError, match=f"{name} differs from its manifest"):
+        for i in range(len(content)):
+            (folder / name).write_bytes(content[:i] + bytes([content[i] ^ 0x10]) + content[i + 1 :])
+            with pytest.raises(UserError, match=f"{name}: expected the SHA-256 in manifest.json"):
                 read_folder(folder)
         for damaged in (content[:-1], content + b"\0", b""):
             (folder / name).write_bytes(damaged)
-            with pytest.raises(UserError, match=rf"{name} has {len(damaged)} bytes, expected {len(content)}"):
+            with pytest.raises(UserError, match=rf"{name}: expected {len(content)} bytes, not {len(damaged)}"):
                 read_folder(folder)
         (folder / name).unlink()
-        with pytest.raises(UserError, match=f"{name} is missing"):
+        with pytest.raises(UserError, match=f"{name}: expected a file, but it is missing"):
             read_folder(folder)
         (folder / name).write_bytes(content)
 
 
-def test_every_changed_byte_of_the_manifest_is_found(folder: Path) -> None:
+def test_every_changed_byte_of_the_manifest_is_detected(folder: Path) -> None:
     manifest = (folder / "manifest.json").read_bytes()
-    for place in range(len(manifest)):
+    for i in range(len(manifest)):
         for flip in (0x01, 0x10, 0x80):
-            damaged = manifest[:place] + bytes([manifest[place] ^ flip]) + manifest[place + 1 :]
+            damaged = manifest[:i] + bytes([manifest[i] ^ flip]) + manifest[i + 1 :]
             (folder / "manifest.json").write_bytes(damaged)
             with pytest.raises(UserError, match=re.escape(str(folder))):
                 check_folder(folder)
     for damaged in (*(manifest[:length] for length in range(len(manifest))), manifest + b" ", manifest + b"{}"):
         (folder / "manifest.json").write_bytes(damaged)
-        with pytest.raises(UserError, match="manifest.json is damaged"):
+        with pytest.raises(UserError, match="manifest.json: expected a manifest written by transduce"):
             read_folder(folder)
 
 
-def test_reading_and_checking_refuse_the_same(folder: Path) -> None:
+def test_reading_and_checking_refuse_the_same_folder(folder: Path) -> None:
     check_folder(folder)
-    (folder / "b.safetensors").write_bytes(WHOLE["b.safetensors"][::-1])
-    for look in (read_folder, check_folder):
-        with pytest.raises(UserError, match="b.safetensors differs from its manifest"):
-            look(folder)
+    (folder / "b.safetensors").write_bytes(CONTENT["b.safetensors"][::-1])
+    for read in (read_folder, check_folder):
+        with pytest.raises(UserError, match="b.safetensors: expected the SHA-256 in manifest.json"):
+            read(folder)
 
 
 @pytest.mark.parametrize(
     "text", ["null", "[]", "{}", '{"format_version": 1}', '{"format_version": 1, "files": []}', "[" * 100_000, "\xff"]
 )
-def test_a_foreign_manifest(folder: Path, text: str) -> None:
+def test_a_foreign_manifest_is_refused(folder: Path, text: str) -> None:
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(UserError, match="manifest.json is damaged"):
+    with pytest.raises(UserError, match="manifest.json: expected a manifest written by transduce"):
         read_folder(folder)
 
 
-def test_another_format_version(folder: Path) -> None:
+def test_another_format_version_is_refused(folder: Path) -> None:
     rewrite_manifest(folder, lambda content: {**content, "format_version": 2})
-    with pytest.raises(UserError, match="format version 2, this program reads 1"):
+    with pytest.raises(UserError, match="manifest.json: expected format version 1, not 2; update transduce"):
         read_folder(folder)
 
 
@@ -184,32 +182,32 @@ def test_another_format_version(folder: Path) -> None:
     "name",
     ["../secret.json", "/etc/passwd", "sub/a.json", "a.pt", "a.bin", ".json", "a.json\n", "A.json", "", "a.json/"],
 )
-def test_a_manifest_can_name_only_files_of_ours(folder: Path, name: str) -> None:
+def test_a_manifest_may_list_only_files_of_transduce(folder: Path, name: str) -> None:
     (folder.parent / "secret.json").write_bytes(b"secret")
     rewrite_manifest(folder, lambda content: content["files"].update({name: entry(b"secret")}))
-    with pytest.raises(UserError, match="which is not a file of a transduce folder"):
+    with pytest.raises(UserError, match="manifest.json: expected files of transduce, not "):
         read_folder(folder)
 
 
 def test_a_link_is_not_followed(folder: Path) -> None:
-    (folder.parent / "secret.json").write_bytes(WHOLE["a.json"])
+    (folder.parent / "secret.json").write_bytes(CONTENT["a.json"])
     (folder / "a.json").unlink()
     (folder / "a.json").symlink_to(folder.parent / "secret.json")
-    with pytest.raises(UserError, match="'a.json', which is not a file of a transduce folder"):
+    with pytest.raises(UserError, match="expected files of transduce, not 'a.json'"):
         read_folder(folder)
 
 
-def test_a_folder_in_the_place_of_a_file(folder: Path) -> None:
+def test_a_folder_instead_of_a_file_is_refused(folder: Path) -> None:
     (folder / "a.json").unlink()
     (folder / "a.json").mkdir()
-    with pytest.raises(UserError, match="a.json is missing"):
+    with pytest.raises(UserError, match="a.json: expected a file, but it is missing"):
         read_folder(folder)
 
 
-def test_no_folder_of_ours(tmp_path: Path) -> None:
+def test_an_absent_and_a_foreign_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         read_folder(tmp_path / "absent")
-    with pytest.raises(UserError, match="not a folder written by transduce"):
+    with pytest.raises(UserError, match="expected a folder written by transduce"):
         read_folder(tmp_path)
 
 
@@ -223,22 +221,22 @@ def test_json_has_one_form(text: bytes) -> None:
         decode_json(text)
 
 
-# ---- room, and what an interruption leaves -----------------------------------------------------------------------
+# ---- free space and interrupted writes ---------------------------------------------------------------------------
 
 
 class Usage(NamedTuple):
-    """What `shutil.disk_usage` tells, as far as we ask."""
+    """The part of the result of `shutil.disk_usage` that transduce reads."""
 
     free: int
 
 
-@pytest.mark.parametrize(("free", "enough"), [(150, True), (149, False), (0, False)])
-def test_what_has_no_room_is_not_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, enough: bool
+@pytest.mark.parametrize(("free", "is_enough"), [(150, True), (149, False), (0, False)])
+def test_a_folder_that_does_not_fit_on_the_disk_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, is_enough: bool
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(free))
     files: dict[str, Content] = {"a.json": [bytes(40), bytes(10)], "b.safetensors": [bytes(50)]}
-    if enough:
+    if is_enough:
         write_folder(tmp_path / "model", files)
         return
     with pytest.raises(OSError, match=f"150 bytes needed, {free} free") as caught:
@@ -247,7 +245,7 @@ def test_what_has_no_room_is_not_begun(
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_an_interruption_left_is_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_an_interrupted_write_are_removed(tmp_path: Path) -> None:
     write_folder(tmp_path / "model", FILES)
     for name in (".tmp-model-12", ".tmp-old-model-12"):
         (tmp_path / name).mkdir()
@@ -260,7 +258,7 @@ def test_what_an_interruption_left_is_removed(tmp_path: Path) -> None:
     check_folder(tmp_path / "model")
 
 
-def test_a_folder_that_was_moved_away_for_a_new_one_comes_back(tmp_path: Path) -> None:
+def test_a_folder_that_was_moved_for_a_new_one_is_renamed_back(tmp_path: Path) -> None:
     write_folder(tmp_path / "a-model-7", FILES)
     (tmp_path / "a-model-7").rename(tmp_path / ".tmp-old-a-model-7-12")
     (tmp_path / ".tmp-a-model-7-12").mkdir()

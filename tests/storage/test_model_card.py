@@ -1,4 +1,4 @@
-"""The model card: what it tells of a run, through training and averaging, and what cannot break its table."""
+"""The model card: its rows after training and after averaging, and values that must not break its table."""
 
 import platform
 from pathlib import Path
@@ -15,7 +15,7 @@ from transduce.storage.run_folder import average_run
 
 
 def rows_of(card: str) -> dict[str, str]:
-    """The table of a card, as Markdown reads it."""
+    """Return the rows of the table of a card, as Markdown reads it."""
     lines = card.splitlines()
     first = lines.index("|---|---|") + 1
     table = lines[first : lines.index("", first)]
@@ -28,7 +28,7 @@ def card_of(folder: Path) -> dict[str, str]:
     return rows_of((folder / "README.md").read_text("utf-8"))
 
 
-def test_the_architecture_and_the_versions() -> None:
+def test_the_card_has_architecture_and_versions() -> None:
     rows = rows_of(model_card(Config(model=ModelConfig()), "the last checkpoint", {"recipe": "small"}))
     assert rows == {
         "weights": "the last checkpoint",
@@ -41,13 +41,13 @@ def test_the_architecture_and_the_versions() -> None:
 
 
 @pytest.mark.parametrize("value", ["a|b", "a | b |", "two\nlines", "\u2028|", "| x |\r\n|---|---|"])
-def test_no_value_leaves_its_cell(value: str) -> None:
+def test_a_value_stays_in_its_cell(value: str) -> None:
     rows = rows_of(model_card(Config(model=ModelConfig()), value, {"recipe": value}))
     assert len(rows) == 5
     assert rows["weights"] == rows["recipe"] == " ".join(value.splitlines()).strip()
 
 
-def test_the_recipe_as_the_command_line_has_it() -> None:
+def test_the_recipe_is_written_as_on_the_command_line() -> None:
     settings = ["train.seed=2", "model.dropout=0"]
     assert recipe_in_words("small", [], None) == "small"
     assert recipe_in_words("a.py:f", settings, Path("old/model")) == (
@@ -56,7 +56,7 @@ def test_the_recipe_as_the_command_line_has_it() -> None:
     assert recipe_in_words(Config(), settings[:1], None) == "a Config made in Python --set train.seed=2"
 
 
-def test_a_trained_model_tells_what_it_is_made_of(toy: Toy) -> None:
+def test_the_card_of_a_trained_model(toy: Toy) -> None:
     rows = card_of(toy.model)
     assert rows["recipe"] == f"{toy.folder / 'recipe.py'}:reverse"
     assert rows["training text"] == "train.src and train.tgt"
@@ -66,7 +66,7 @@ def test_a_trained_model_tells_what_it_is_made_of(toy: Toy) -> None:
     assert bleu_signature() in rows["validation"]
 
 
-def test_a_mean_of_checkpoints_tells_it_too(toy: Toy, tmp_path: Path) -> None:
+def test_the_card_of_a_mean_of_checkpoints(toy: Toy, tmp_path: Path) -> None:
     average_run(toy.run, last=2, out=tmp_path / "mean")
     trained, mean = card_of(toy.model), card_of(tmp_path / "mean")
     assert (mean["recipe"], mean["training text"]) == (trained["recipe"], trained["training text"])
@@ -74,5 +74,5 @@ def test_a_mean_of_checkpoints_tells_it_too(toy: Toy, tmp_path: Path) -> None:
     assert "step-00000200, step-00000400" in mean["weights"]
 
 
-def test_the_signature_is_that_of_the_score() -> None:
+def test_the_signature_belongs_to_the_score() -> None:
     assert corpus_scores(["a b c d"], ["a b c d"])[0].signature == bleu_signature()

@@ -1,4 +1,4 @@
-"""The log: one JSON object per line, cut back to the step that a resumed run starts from."""
+"""The log: one JSON object per line, cut to the step at which a resumed run starts."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ def write(run: Path, *lines: str) -> Path:
     return path
 
 
-def test_reports_come_back_in_order(tmp_path: Path) -> None:
+def test_reports_are_read_in_order(tmp_path: Path) -> None:
     log = Log(tmp_path, 0)
     log.report(100, {"loss": 5.25, "lr": 1e-4, "epoch": 0})
     log.report(100, {"valid_loss": 4.0, "note": "déjà vu\n", "nothing": None})
@@ -29,7 +29,7 @@ def test_reports_come_back_in_order(tmp_path: Path) -> None:
     assert len(raw) == 3 and raw[2] == "" and json.loads(raw[0])["step"] == 100
 
 
-def test_each_report_is_there_at_once(tmp_path: Path) -> None:
+def test_each_report_can_be_read_at_once(tmp_path: Path) -> None:
     log = Log(tmp_path, 0)
     for step in (1, 2, 3):
         log.report(step, {"loss": 1.0})
@@ -37,14 +37,14 @@ def test_each_report_is_there_at_once(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_run_without_a_log_has_an_empty_one(tmp_path: Path) -> None:
+def test_a_run_without_a_log_has_no_reports(tmp_path: Path) -> None:
     assert read_log(tmp_path) == []
     Log(tmp_path, 0).close()
     assert read_log(tmp_path) == [] and (tmp_path / "log.jsonl").read_bytes() == b""
 
 
 @pytest.mark.parametrize(("after_step", "left"), [(0, 0), (1, 0), (9, 0), (10, 2), (15, 2), (20, 3), (30, 4), (99, 4)])
-def test_a_resumed_run_cuts_the_log_back(tmp_path: Path, after_step: int, left: int) -> None:
+def test_a_resumed_run_removes_later_lines(tmp_path: Path, after_step: int, left: int) -> None:
     lines = ['{"step":10,"loss":3}\n', '{"step":10, "valid_loss": 2.50}\n', '{"step":20}\n', '{"step":30}\n']
     path = write(tmp_path, *lines)
     log = Log(tmp_path, after_step)
@@ -55,7 +55,7 @@ def test_a_resumed_run_cuts_the_log_back(tmp_path: Path, after_step: int, left: 
 
 
 @pytest.mark.parametrize("torn", ['{"step":30', "{", '{"step":30,"loss":2.5}', '{"step":3'])
-def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path, torn: str) -> None:
+def test_an_incomplete_last_line_is_skipped(tmp_path: Path, torn: str) -> None:
     write(tmp_path, '{"step":10}\n', '{"step":20}\n', torn)
     assert [line["step"] for line in read_log(tmp_path)] == [10, 20]
     log = Log(tmp_path, 99)
@@ -65,16 +65,16 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path, torn: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["\n", "words\n", "[]\n", "7\n", "{}\n", '{"step":"x"}\n', '{"step":null}\n'])
-def test_a_line_that_no_run_writes_is_named(tmp_path: Path, line: str) -> None:
+def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
     before = write(tmp_path, '{"step":10}\n', line, '{"step":20}\n').read_bytes()
-    with pytest.raises(UserError, match=r"log\.jsonl:2 is not a line that a run writes"):
+    with pytest.raises(UserError, match=r"log\.jsonl:2: expected a JSON object with a step; remove this line"):
         read_log(tmp_path)
     with pytest.raises(UserError, match=r"log\.jsonl:2"):
         Log(tmp_path, 0)
     assert (tmp_path / "log.jsonl").read_bytes() == before
 
 
-def test_figures_that_json_has_not_are_null(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_null(tmp_path: Path) -> None:
     log = Log(tmp_path, 0)
     log.report(1, {"loss": float("nan"), "norm": float("inf")})
     log.close()
@@ -84,18 +84,18 @@ def test_figures_that_json_has_not_are_null(tmp_path: Path) -> None:
 # ---- TensorBoard -------------------------------------------------------------------------------------------------
 
 
-def test_tensorboard_is_not_needed_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_is_imported_only_if_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transduce.storage.run_log.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     log = Log(tmp_path, 0)
     log.report(1, {"loss": 1.0})
     log.close()
     assert not (tmp_path / "tensorboard").exists()
-    assert board_problems() == ["--tensorboard needs the package tensorboard: pip install 'transduce[log]'"]
+    assert board_problems() == ["--tensorboard: expected the package tensorboard; pip install 'transduce[log]'"]
 
 
 class Board:
-    """Stands for TensorBoard's SummaryWriter."""
+    """Replaces TensorBoard's SummaryWriter."""
 
     def __init__(self, folder: str, purge_step: int) -> None:
         self.folder, self.purge_step, self.is_open = folder, purge_step, True
@@ -111,7 +111,7 @@ class Board:
         self.is_open = False
 
 
-def test_tensorboard_gets_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = type(sys)("torch.utils.tensorboard")
     module.__dict__["SummaryWriter"] = Board
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)

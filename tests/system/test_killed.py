@@ -115,7 +115,7 @@ def test_the_comparison_sees_every_difference(killer: Killer, tmp_path: Path) ->
     weights = checkpoints(out)[0] / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError, match="differs from its manifest"):
+    with pytest.raises(UserError, match="expected the SHA-256 in manifest.json"):
         ending(out)
 
 

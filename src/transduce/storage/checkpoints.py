@@ -1,7 +1,7 @@
 """Checkpoints of a run: RUN/checkpoints/step-00012345/.
 
-A checkpoint is a folder with a manifest (`transduce.storage.atomic_folder`): {model,optimizer}.safetensors, state.json,
-and ema.safetensors if the run has averaged weights. It is there whole or not at all, and verified when it is read.
+A checkpoint is a folder with a manifest (`transduce.storage.atomic_folder`). It has the files model.safetensors,
+optimizer.safetensors and state.json, and ema.safetensors if the run has a moving average of the weights.
 """
 
 import re
@@ -29,7 +29,7 @@ from transduce.training import distributed
 from transduce.training.weights import check_finite
 
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
-LEAST_KEPT = 2  # checkpoints, in case one of them becomes unreadable
+LEAST_KEPT = 2  # checkpoints: one of them may become unreadable
 MAX_FAILED_SAVES = 3  # in a row, on a disk that is full or broken
 
 
@@ -48,18 +48,19 @@ class Checkpoint:
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
-    """RUN/checkpoints/step-00012345."""
+    """Return RUN/checkpoints/step-00012345."""
     return run / "checkpoints" / f"step-{step:08d}"
 
 
 def save_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
-    """Write `checkpoint` under its step and return its folder. UserError if any of its numbers is not finite."""
+    """Write `checkpoint` under its step and return its folder. Raises UserError if a value is not finite."""
     path = checkpoint_path(run, checkpoint.state["step"])
     for tensors in (checkpoint.weights, checkpoint.optimizer, checkpoint.ema or {}):
         check_finite(
             tensors,
-            f"not saved as {path}",
-            "begin anew with a lower train.lr_factor or more train.warmup_steps; if the machine was at fault, --resume",
+            path,
+            "start a new run with a lower train.lr_factor or more train.warmup_steps, or use --resume if the machine "
+            "was at fault",
         )
     files = {
         "model.safetensors": encode_tensors(checkpoint.weights),
@@ -73,7 +74,7 @@ def save_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint. UserError if it is incomplete or damaged."""
+    """Read a checkpoint. Raises UserError if it is incomplete or damaged."""
     names = listed_files(path, kind="checkpoint", needed=CHECKPOINT_FILES)
     tensors = {name: read_tensors(path, name) for name in names if name.endswith(".safetensors")}
     return Checkpoint(
@@ -85,71 +86,72 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """The state of a checkpoint alone. UserError if it is damaged."""
+    """Read only the state of a checkpoint. Raises UserError if it is damaged."""
     listed_files(path, kind="checkpoint", needed=["state.json"])
     try:
         return msgspec.convert(decode_json(read_verified(path, "state.json")), dict[str, Any])
     except ValueError:
-        raise UserError(f"{path / 'state.json'} is not what a run writes; use another copy") from None
+        raise UserError(f"{path / 'state.json'}: expected the state of a run; use another copy") from None
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The checkpoint folders of a run, oldest first. They are not verified."""
-    found = (p for p in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name))
-    return sorted(found, key=step_of)
+    """Return the checkpoint folders of a run, oldest first. Does not verify them."""
+    paths = (path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
+    return sorted(paths, key=step_of)
 
 
 def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:
-    """The newest checkpoint of `run` that is whole, and why newer ones were passed over; None if there is none at all.
+    """Return the newest undamaged checkpoint of `run`, and a problem for each newer one that is damaged.
 
-    Raises UserError if there are checkpoints but every one is damaged.
+    Returns None if the run has no checkpoint. Raises UserError if all its checkpoints are damaged.
     """
-    refused: list[str] = []
+    problems: list[str] = []
     for path in reversed(checkpoints(run)):
         try:
             check_folder(path)
         except UserError as problem:
-            refused.append(str(problem))
+            problems.append(str(problem))
         else:
-            return path, refused
-    if refused:
-        lines = [f"every checkpoint of {run} is damaged; begin anew with another --out:", *refused]
+            return path, problems
+    if problems:
+        lines = [f"{run}: expected an undamaged checkpoint; start a new run with another --out:", *problems]
         raise UserError("\n  ".join(lines))
     return None
 
 
 def step_of(path: Path) -> int:
-    """The step of a checkpoint folder."""
+    """Return the step of a checkpoint folder."""
     return int(path.name.removeprefix("step-"))
 
 
 def regular_checkpoints(run: Path, every: int) -> list[Path]:
-    """The checkpoints at multiples of `every` steps, and the newest one: oldest first.
+    """Return the checkpoints at multiples of `every` steps, and the newest one: oldest first.
 
-    They do not depend on where the run was interrupted, and saved, on its way here.
+    They do not depend on the steps at which the run was interrupted and saved.
     """
     paths = checkpoints(run)
     return [path for path in paths if step_of(path) % every == 0 or path == paths[-1]]
 
 
-def prune_checkpoints(run: Path, keep: int, also: int | None, *, every: int = 1) -> None:
-    """Remove what a run need not keep, and what interrupted saves left behind.
+def prune_checkpoints(run: Path, keep: int, best_step: int | None, *, every: int = 1) -> None:
+    """Remove older checkpoints, and temporary files of interrupted saves. These checkpoints remain:
 
-    Kept are the newest `keep` of the checkpoints at multiples of `every` steps, the newest of all, but at least
-    `LEAST_KEPT`, and step `also`.
+    - the newest `keep` at multiples of `every` steps, but at least `LEAST_KEPT`
+    - the newest of all
+    - the one at `best_step`
     """
     paths = checkpoints(run)
     regular = [path for path in paths if step_of(path) % every == 0]
-    spared = {*regular[-max(keep, LEAST_KEPT) :], *paths[-1:]}
+    remaining = {*regular[-max(keep, LEAST_KEPT) :], *paths[-1:]}
     for path in paths:
-        if path not in spared and step_of(path) != also:
+        if path not in remaining and step_of(path) != best_step:
             shutil.rmtree(path)
     for folder in (run, run / "checkpoints"):
         remove_unfinished(folder)
 
 
 def drop_checkpoints_after(run: Path, step: int) -> None:
-    """Remove the checkpoints of later steps, which `newest_checkpoint` passed over: the run will make them anew."""
+    """Remove the checkpoints of later steps, which are damaged; the resumed run writes them again."""
     for path in checkpoints(run):
         if step_of(path) > step:
             shutil.rmtree(path)
@@ -192,14 +194,14 @@ class CheckpointWriter:
             self.failures[step] = problem
             if len(self.failures) == MAX_FAILED_SAVES:
                 raise
-            warning = f"not saved at step {step:,}: {problem}; training goes on, the next checkpoint may do"
+            warning = f"not saved at step {step:,}: {problem}; the training continues and saves its next checkpoint"
             self.print_lines([warning])
 
     def prune(self, best_step: int | None) -> None:
-        """Remove the checkpoints that the run need not keep, and what interrupted saves left. On rank 0 only."""
+        """Remove older checkpoints (see `prune_checkpoints`). Only rank 0 calls it."""
         prune_checkpoints(self.run, self.keep, best_step, every=self.every)
 
     def raise_failure(self, step: int) -> None:
-        """Raise the OSError that kept `step` from being saved, if there was one. On rank 0 only."""
+        """Raise the OSError of the save at `step` if it failed. Only rank 0 calls it."""
         if step in self.failures:
             raise self.failures[step]

@@ -1,4 +1,4 @@
-"""The model card: README.md of a model folder, for whoever finds the model later."""
+"""The model card: README.md of a model folder, which describes the model to a reader."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,15 @@ from pathlib import Path
 import torch
 
 from transduce.config.schema import Config
+from transduce.version import __version__
 
 
 def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
-    """The card as Markdown: what the weights are, and `facts`, such as recipe, text and validation scores."""
-    from transduce.version import __version__
+    """Return the card as Markdown.
 
+    origin: the checkpoints that the weights come from, in words. facts: further rows of the table by name, such as
+    recipe, text and validation scores.
+    """
     model = config.model
     sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"
     if model.kind == "transformer":
@@ -36,12 +39,12 @@ All settings are in config.json. To use it: `transduce translate THIS_FOLDER < i
 
 
 def recipe_in_words(recipe: str | Config, settings: Sequence[str], start_from: Path | None) -> str:
-    """What a run was asked for, as the command line has it."""
+    """Return recipe, settings and parent model of a run as on the command line."""
     name = recipe if isinstance(recipe, str) else "a Config made in Python"
     parent = [f"--from {start_from}"] if start_from is not None else []
     return " ".join([name, *(f"--set {setting}" for setting in settings), *parent])
 
 
 def _cell(value: str) -> str:
-    """`value` so that it stays within its cell: paths may hold anything, and signatures hold bars."""
+    """Return `value` as one line without bars: a path may have line ends, and a signature has bars."""
     return " ".join(value.splitlines()).replace("|", "\\|")

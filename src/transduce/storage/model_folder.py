@@ -1,9 +1,6 @@
-"""Model folders: the model to use, as RUN/model.
+"""Model folders, such as RUN/model: model.safetensors, config.json, tokenizer.json and README.md.
 
-    MODEL/    model.safetensors, config.json, tokenizer.json, README.md
-
-A model folder has a manifest (`transduce.storage.atomic_folder`): it is there whole or not at all, and verified when it
-is read.
+A model folder has a manifest (`transduce.storage.atomic_folder`).
 """
 
 import math
@@ -21,13 +18,13 @@ from transduce.errors import UserError
 from transduce.model.build import Model, build
 from transduce.storage.atomic_folder import listed_files, read_verified, write_folder
 from transduce.storage.tensors import Tensors, encode_tensors, read_tensors, tensor_shapes
-from transduce.training.weights import check_shapes, set_weights
+from transduce.training.weights import check_shapes, misfit, set_weights
 
 MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
 
 
 def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: Tokenizer, card: str) -> None:
-    """Write a model folder: weights, configuration, tokenizer, and `card` as its README.md."""
+    """Write a model folder: the weights `tensors`, configuration, tokenizer, and `card` as README.md."""
     files = {
         "model.safetensors": encode_tensors(tensors),
         "config.json": [to_json(config).encode()],
@@ -47,20 +44,23 @@ class LoadedModel:
 
 
 def load_model(path: Path) -> LoadedModel:
-    """Read a model folder. UserError if it is not one, is damaged, or its parts do not fit each other."""
-    _refuse_other(path)
+    """Read a model folder, and return its model in evaluation mode.
+
+    Raises UserError if `path` is not a model folder, is damaged, or has files of different models.
+    """
+    _refuse_other_folder(path)
     listed_files(path, kind="model folder", needed=MODEL_FILES)
     config = from_json(read_verified(path, "config.json"), path / "config.json")
     tokenizer = _tokenizer(read_verified(path, "tokenizer.json"), path / "tokenizer.json")
     if config.model.vocab_size != tokenizer.vocab_size:
         raise UserError(
-            f"{path}: the model has {config.model.vocab_size} embedding rows but its tokenizer {tokenizer.vocab_size} "
-            "pieces; the two are not from the same run"
+            f"{path}: expected a tokenizer with {config.model.vocab_size} pieces, as many as the model has embedding "
+            f"rows, not {tokenizer.vocab_size}; use the files of one run"
         )
     where = path / "model.safetensors"
     shapes = tensor_shapes(path, "model.safetensors")
     _refuse_hostile_sizes(config.model, shapes, where)
-    with torch.device("meta"):  # which takes no memory
+    with torch.device("meta"):  # without memory for the tensors
         check_shapes(build(config.model), shapes, where)
     tensors = read_tensors(path, "model.safetensors")
     model = build(config.model)
@@ -68,27 +68,29 @@ def load_model(path: Path) -> LoadedModel:
     return LoadedModel(model.eval(), config, tokenizer)
 
 
-def _refuse_other(path: Path) -> None:
-    """Say where the model is to whoever gives another folder: a run, or one of its checkpoints."""
+def _refuse_other_folder(path: Path) -> None:
+    """Raise UserError for a run or a checkpoint. The message names the model folder, or the command to make one."""
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder; expected a model folder, such as RUN/model")
+        raise UserError(f"{path}: expected a model folder such as RUN/model, but there is no such folder")
     if (path / "checkpoints").is_dir() and not (path / "manifest.json").exists():
         if (path / "model").is_dir():
-            raise UserError(f"{path} is a run, not a model; give {path / 'model'}")
-        raise UserError(f"{path} is a run that has no model yet; let it finish: transduce train ... --resume")
+            raise UserError(f"{path}: expected a model folder, not a run; use {path / 'model'}")
+        raise UserError(f"{path}: expected a model folder, not an unfinished run; use transduce train ... --resume")
     if (path / "state.json").exists():
         run = path.absolute().parent.parent
-        raise UserError(f"{path} is a checkpoint, not a model; make one: transduce average {run} --last 1 --out MODEL")
+        raise UserError(
+            f"{path}: expected a model folder, not a checkpoint; use transduce average {run} --last 1 --out MODEL"
+        )
 
 
 def _tokenizer(content: bytes, where: Path) -> Tokenizer:
     try:
         return Tokenizer.from_json(content.decode(), where)
     except UnicodeDecodeError as problem:
-        raise UserError(f"{where} is not valid UTF-8 ({problem}); use another copy") from None
+        raise UserError(f"{where}: expected UTF-8 ({problem}); use another copy") from None
 
 
-ONE_OF_A_LAYER = {  # a matrix that each layer has one of
+ONCE_PER_LAYER = {  # a matrix that each layer has once
     "transformer": r"encoder\.\d+\.self_attention\.w_q\.weight",
     "recurrent": r"writer\.weight_hh_l\d+",
     "convolutional": r"readers\.\d+\.weights\.weight",
@@ -96,12 +98,15 @@ ONE_OF_A_LAYER = {  # a matrix that each layer has one of
 
 
 def _refuse_hostile_sizes(model: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
-    """UserError for a configuration whose model is too large even to be compared with the weights."""
+    """Raise UserError for a configuration with larger sizes than the weights have.
+
+    A hostile configuration could otherwise take hours or all memory to build, even without memory for tensors.
+    """
     sides = [model.vocab_size or 0, model.d_model]
     if model.kind == "transformer":
         d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
         sides += [model.d_ff, model.n_heads * max(d_k, d_v), model.max_positions or 0]
-    layers = sum(bool(re.fullmatch(ONE_OF_A_LAYER[model.kind], name)) for name in shapes)
+    layers = sum(bool(re.fullmatch(ONCE_PER_LAYER[model.kind], name)) for name in shapes)
     largest = max(map(math.prod, shapes.values()), default=0)
     if model.n_layers != layers or max(sides) > largest:
-        raise UserError(f"{where} does not fit its configuration: they are of different sizes")
+        raise misfit(where, "they have other sizes")

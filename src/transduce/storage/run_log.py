@@ -1,4 +1,4 @@
-"""The record of a run: one JSON object per line in RUN/log.jsonl, and TensorBoard events if they are asked for."""
+"""The log of a run: one JSON object per line in RUN/log.jsonl and, optionally, TensorBoard events."""
 
 import os
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ Value = int | float | str | None
 
 
 class Log:
-    """Appends reports to RUN/log.jsonl, each flushed at once.
+    """Appends reports to RUN/log.jsonl, and flushes each one.
 
-    after_step: lines of later steps are cut off first, so that a resumed run neither repeats nor skips one.
-    run: None where another process writes it.
+    run: the folder of the run; None on ranks that do not write the log. after_step: lines of later steps are removed
+    first, so a resumed run neither repeats nor skips one. tensorboard: write TensorBoard events, too.
     """
 
     def __init__(self, run: Path | None, after_step: int, *, tensorboard: bool = False) -> None:
@@ -36,7 +36,7 @@ class Log:
         self.file.truncate(length)
 
     def report(self, step: int, values: dict[str, Value]) -> None:
-        """Add one line for `step`. If the disk does not take it, the next report and `sync` try again."""
+        """Append one line for `step`. If the write fails, the next report and `sync` repeat it."""
         self.pending += msgspec.json.encode({"step": step, **values}) + b"\n"
         with suppress(OSError):
             self._write()
@@ -47,7 +47,7 @@ class Log:
             self.board.flush()
 
     def sync(self) -> None:
-        """Make durable what has been reported: a checkpoint must not outlive the lines before it."""
+        """Flush all reports to disk, before a checkpoint is written. Raises OSError if the disk fails."""
         size = len(self.pending)
         try:
             self._write()
@@ -56,31 +56,31 @@ class Log:
             raise located(problem, f"writing {size:,} bytes", Path(self.file.name)) from problem
 
     def _write(self) -> None:
-        """Append what is pending; what a full disk does not take stays so."""
+        """Append the pending bytes. Bytes that a full disk does not take remain pending."""
         while self.pending:
             self.pending = self.pending[self.file.write(self.pending) :]
 
     def close(self) -> None:
-        """Nothing more is reported; what was is in the file."""
+        """Close the log; no report may follow."""
         self.file.close()
         if self.board is not None:
             self.board.close()
 
 
 def reports(run: Path) -> Iterator[dict[str, Any]]:
-    """The lines of RUN/log.jsonl one by one; a last line that was cut off while it was written is left out."""
+    """Yield the lines of RUN/log.jsonl. An incomplete last line, cut off by a kill, is skipped."""
     path = run / "log.jsonl"
     if path.exists():
         yield from (line for line, _ in _lines(path))
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:
-    """All `reports` of a run."""
+    """Return all `reports` of a run."""
     return list(reports(run))
 
 
 def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Every whole line, and where it ends in bytes. UserError for one that is not a report."""
+    """Yield each complete line and its end in bytes. Raises UserError for a line that is not a report."""
     end = 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
@@ -92,20 +92,20 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             except (msgspec.DecodeError, RecursionError):
                 line = {}
             if not isinstance(line.get("step"), int):
-                raise UserError(f"{path}:{number} is not a line that a run writes; take it out")
+                raise UserError(f"{path}:{number}: expected a JSON object with a step; remove this line")
             yield line, end
 
 
 def _length(path: Path, after_step: int) -> int:
-    """How many bytes hold the lines up to `after_step`. Steps never decrease, so these come first."""
+    """Return the length in bytes of the lines up to `after_step`, which come first: steps never decrease."""
     return max((end for line, end in _lines(path) if line["step"] <= after_step), default=0)
 
 
 def board_problems() -> list[str]:
-    """What keeps TensorBoard events from being written."""
+    """Return the reasons why TensorBoard events cannot be written, one line each."""
     if find_spec("tensorboard") is not None:
         return []
-    return ["--tensorboard needs the package tensorboard: pip install 'transduce[log]'"]
+    return ["--tensorboard: expected the package tensorboard; pip install 'transduce[log]'"]
 
 
 def _board(folder: Path, after_step: int) -> Any:

@@ -24,7 +24,7 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path | s
     check_shapes(model, {name: (*values.shape,) for name, values in tensors.items()}, where)
     for name, values in tensors.items():
         if not values.is_floating_point():
-            raise UserError(f"{where}: {name} holds {values.dtype}, expected floating-point numbers")
+            raise UserError(f"{where}: expected floating-point numbers in {name}, not {values.dtype}; use another copy")
     check_finite(tensors, where, "use another copy")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -36,16 +36,19 @@ def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where:
     expected = {name: (*parameter.shape,) for name, parameter in model.named_parameters()}
     names = sorted(expected.keys() ^ shapes.keys())
     if names:
-        raise UserError(f"{where} does not fit its configuration: {names[0]} is in only one of them")
+        raise misfit(where, f"{names[0]} is in only one of the two")
     for name, shape in expected.items():
         if shapes[name] != shape:
-            raise UserError(
-                f"{where} does not fit its configuration: {name} has the shape {shapes[name]}, expected {shape}"
-            )
+            raise misfit(where, f"{name} has the shape {shapes[name]}, not {shape}")
+
+
+def misfit(where: Path | str, problem: str) -> UserError:
+    """Return the error for tensors that do not fit the configuration of their model."""
+    return UserError(f"{where}: expected the tensors of its configuration, but {problem}; use the files of one model")
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: Path | str, remedy: str) -> None:
     """Check that all values are finite. Raises UserError if not; its message ends with `remedy`."""
     for name, values in tensors.items():
         if not values.isfinite().all():
-            raise UserError(f"{where}: {name} holds values that are not finite numbers; {remedy}")
+            raise UserError(f"{where}: expected finite numbers in {name}; {remedy}")

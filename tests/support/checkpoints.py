@@ -1,0 +1,32 @@
+"""Checkpoints with random tensors, and damage to files."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transduce.storage.checkpoints import Checkpoint
+
+
+def random_checkpoint(step: int, *, ema: bool = False) -> Checkpoint:
+    """Return a small checkpoint whose values depend on `step`."""
+    torch.manual_seed(step)
+    tensors = {"layer.weight": torch.randn(3, 4), "layer.bias": torch.randn(4)}
+    moments = {f"exp_avg/{name}": torch.rand_like(values) for name, values in tensors.items()}
+    state = {"step": step, "best_score": 1 / 3, "best_step": None, "data": {"epoch": 2, "index": 17}, "data_key": "ab"}
+    averages = {name: values / 2 for name, values in tensors.items()} if ema else None
+    return Checkpoint(tensors, moments, averages, state)
+
+
+def are_equal(a: dict[str, Tensor] | None, b: dict[str, Tensor] | None) -> bool:
+    """Return True if names, types and values are equal, or both are None."""
+    if a is None or b is None:
+        return a is b
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a)
+
+
+def damage(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
