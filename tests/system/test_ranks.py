@@ -152,7 +152,7 @@ def test_a_killed_rank_changes_nothing(texts: Texts, left_alone: Path, tmp_path:
     ended = Ranks(tmp_path / "killed", store, 3, train_watched, AVERAGE, texts, run, mishaps).ended()
     for rank, one in enumerate(ended):
         assert one.code == (-signal.SIGKILL if rank == victim else 1)
-        assert rank == victim or f"ConnectionError: rank {rank} of 3 has lost the others (" in one.said
+        assert rank == victim or f"ConnectionError: rank {rank} of 3 has lost the other ranks (" in one.said
     assert step_of(checkpoints(run)[-1]) == 18
     again = Ranks(tmp_path / "again", store, 3, train_watched, AVERAGE, texts, run).ended()
     assert [one.code for one in again] == [0, 0, 0], again
@@ -171,8 +171,8 @@ def test_a_stopped_rank_is_not_waited_for_longer_than_the_timeout(texts: Texts, 
     assert time.monotonic() - began_at > 5
     *_, last = first.said.splitlines()
     assert first.code == 3, first.said
-    assert last.startswith("transduce: rank 0 of 2 has lost the others (Timed out ")
-    assert last.endswith("with --resume, go on from the last checkpoint")
+    assert last.startswith("transduce: rank 0 of 2 has lost the other ranks (Timed out ")
+    assert last.endswith("or start all ranks with --resume")
     assert step_of(checkpoints(tmp_path / "run")[-1]) == 18
 
 
@@ -180,13 +180,13 @@ def test_the_others_leave_when_the_first_dies_at_work_of_its_own(tmp_path: Path)
     """They wait as long as it shows signs of life, and no longer."""
     ended = Ranks(tmp_path, new_store(), 3, others_wait, 2.0, dies=True).ended()
     assert [one.code for one in ended] == [-signal.SIGKILL, 1, 1]
-    assert all("has lost the others (" in one.said for one in ended[1:])
+    assert all("has lost the other ranks (" in one.said for one in ended[1:])
 
 
 def test_the_first_finds_out_that_another_died_while_it_was_at_work(tmp_path: Path) -> None:
     ended = Ranks(tmp_path, new_store(), 3, die_meanwhile).ended()
     assert [one.code for one in ended] == [1, 1, -signal.SIGKILL]
-    assert "rank 0 of 3 has lost the others (" in ended[0].said
+    assert "rank 0 of 3 has lost the other ranks (" in ended[0].said
 
 
 # ---- sums, and what the first does alone -------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_others_wait_for_the_first_longer_than_the_timeout(tmp_path: Path) -> No
 def test_ranks_that_do_not_come_are_not_waited_for_for_ever(tmp_path: Path) -> None:
     first, _ = Ranks(tmp_path, new_store(), 2, join, 1.0, absent=1).ended()
     assert first.code == 1
-    assert "ConnectionError: rank 0 of 2 has not found the others through 127.0.0.1:" in first.said
+    assert "ConnectionError: rank 0 of 2: expected all ranks at 127.0.0.1:" in first.said
 
 
 @pytest.mark.parametrize("seconds", ["0", "4.9", "86401", "nan", "-1"])
@@ -223,7 +223,7 @@ def test_a_timeout_out_of_bounds_is_refused(cli: Callable[..., Finished], second
 
 def test_a_timeout_without_torchrun_is_refused(cli: Callable[..., Finished]) -> None:
     done = cli(*TRAIN, "--rank-timeout", "60")
-    assert done.code == 2 and "--rank-timeout 60 has no effect without torchrun; leave it out" in done.err
+    assert done.code == 2 and "--rank-timeout=60: expected several ranks, started by torchrun; leave it out" in done.err
 
 
 TRAIN = "train --recipe small --train a.en a.de --valid b.en b.de --out run".split()

@@ -131,7 +131,7 @@ def test_a_killed_run_ends_in_the_same_bits(texts: Texts, shards: Path, tmp_path
     ranks = Ranks(tmp_path / "killed", store, 2, train_watched, EMA, texts, run, mishaps, **SHARD)
     first, second = ranks.ended()
     assert (first.code, second.code) == (1, -signal.SIGKILL)
-    assert "ConnectionError: rank 0 of 2 has lost the others (" in first.said
+    assert "ConnectionError: rank 0 of 2 has lost the other ranks (" in first.said
     again = Ranks(tmp_path / "again", store, 2, train_watched, EMA, texts, run, **SHARD).ended()
     assert [one.code for one in again] == [0, 0], again
     assert differences(ending(run), ending(shards)) == []
@@ -174,7 +174,7 @@ def test_a_micro_batch_that_does_not_fit_ends_the_run_with_a_remedy(texts: Texts
     ).ended()
     assert [one.code for one in ended] == [1, 1]
     assert "with --shard none is cut; go on with more of them: --resume --set train.accumulate=N" in ended[0].said
-    assert "ConnectionError: rank 1 of 2 has lost the others (" in ended[1].said
+    assert "ConnectionError: rank 1 of 2 has lost the other ranks (" in ended[1].said
 
 
 # ---- one process -------------------------------------------------------------------------------------------------
@@ -184,4 +184,4 @@ def test_one_process_has_nothing_to_share(cli: Callable[..., Finished], texts: T
     given = ["--train", *texts["train"], "--valid", *texts["valid"], "--out", tmp_path / "run"]
     done = cli("train", "--recipe", "small", *given, "--shard")
     assert done.code == 2 and not (tmp_path / "run").exists()
-    assert done.err.strip().endswith("start several: torchrun --nproc-per-node 2 -m transduce train ...")
+    assert done.err.strip().endswith("start them: torchrun --nproc-per-node 2 -m transduce train ...")

@@ -1,15 +1,19 @@
-"""Many processes that train one model, on one machine or on many, as torchrun starts them.
+"""Ranks: the processes that train one model together, on one machine or several, started by torchrun.
 
-    torchrun -> process_group() -> rank() of world_size(): sums over all of them; what the first does alone
+    torchrun -> process_group() -> rank() of world_size(): sums over all ranks, work of the leader
 
-One process alone is rank 0 of 1, and for it everything here is done at once. A function that sums or waits is called by
-every rank, in the same order. If one of them is gone, or does not come within the timeout, it raises ConnectionError on
-the others; nothing is saved then, and torchrun starts all of them again.
+The leader is rank 0. A process without torchrun is rank 0 of 1; every function here then returns at once.
 
-The gradients of ranks are summed here and not by DistributedDataParallel. That sums during the backward pass, in which
-every rank must then do the same: none could be left without pairs, or cut a micro-batch that does not fit into memory.
-Also its buckets are not the same after a restart, so that with three ranks or more the sums, and hence the weights,
-would differ in their last bits from those of a run that nothing disturbed.
+All ranks call the functions that sum or wait, in the same order. These functions raise ConnectionError on the other
+ranks if a rank is lost, or is silent for longer than the timeout. The other ranks then leave without saving, and
+torchrun restarts all of them.
+
+`sum_gradients` sums the gradients instead of DistributedDataParallel, for two reasons:
+
+- DistributedDataParallel sums during the backward pass, so every rank must run the same one. No rank could be without
+  pairs, or cut a micro-batch that does not fit into memory.
+- Its buckets differ after a restart. With three ranks or more the last bits of the weights would then differ from those
+  of an undisturbed run.
 """
 
 import hashlib
@@ -35,20 +39,22 @@ from transduce.errors import UserError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# ---- who we are --------------------------------------------------------------------------------------------------
+# ---- the process group -------------------------------------------------------------------------------------------
 
 TIMEOUT_SECONDS = 120
-BEAT_SECONDS = 1.0  # between two signs of life
-ALLOWED_SECONDS = 5, 86_400  # several beats; a day
+BEAT_SECONDS = 1.0  # between two heartbeats
+ALLOWED_SECONDS = 5, 86_400  # several heartbeats; a day
 
 
 @contextmanager
 def process_group(timeout_seconds: float | None = None) -> Iterator[None]:
-    """Within it this process is one of those that torchrun has started; alone, if it was not started by torchrun.
+    """Join the process group that torchrun started, for the duration of the block.
 
-    timeout_seconds: how long a rank waits for another; None: TIMEOUT_SECONDS, which is also the least that it waits for
-    all to start. Where there is a process group already, it does nothing.
-    Raises UserError if there are more ranks on this machine than GPUs, ConnectionError if the others do not come.
+    Without torchrun, or within another process group, this does nothing.
+
+    timeout_seconds: how long a rank waits for another one; None: `TIMEOUT_SECONDS`. All ranks have at least
+    `TIMEOUT_SECONDS` to start.
+    Raises UserError if this machine has more ranks than GPUs, ConnectionError if the other ranks do not start.
     """
     is_rank = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
     if timeout_seconds is not None:
@@ -58,82 +64,89 @@ def process_group(timeout_seconds: float | None = None) -> Iterator[None]:
         return
     backend = "gloo"
     if torch.cuda.is_available():
-        _take_gpu()
-        backend = "cpu:gloo,cuda:nccl"  # what is on the CPU is small, and summed without a wait for the GPU
-    seconds = timeout_seconds or TIMEOUT_SECONDS
-    patience = max(seconds, TIMEOUT_SECONDS)
-    try:
-        store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=patience)))
-        store = PrefixStore(_start(store, rank, ranks, patience), store)
-        timeout = timedelta(seconds=seconds)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
-    except RuntimeError as problem:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise ConnectionError(
-            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has not found the others through {where} within "
-            f"{patience:g} s ({_reason(problem)}); are all of them started, and can they reach it?"
-        ) from None
+        _select_gpu()
+        backend = "cpu:gloo,cuda:nccl"  # tensors on the CPU are small; summing them does not wait for the GPU
+    _connect(backend, timeout_seconds or TIMEOUT_SECONDS)
     yield
-    dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
+    dist.destroy_process_group()  # not after an error: it would wait for the lost ranks
 
 
 def _check_timeout(seconds: float, is_rank: bool) -> None:
     least, most = ALLOWED_SECONDS
     if not least <= seconds <= most:
-        raise UserError(f"--rank-timeout {seconds:g}: expected {least} to {most:,} seconds")
+        raise UserError(f"--rank-timeout={seconds:g}: expected {least} to {most:,} seconds")
     if not is_rank:
-        raise UserError(f"--rank-timeout {seconds:g} has no effect without torchrun; leave it out")
+        raise UserError(f"--rank-timeout={seconds:g}: expected several ranks, started by torchrun; leave it out")
 
 
-def _start(store: Store, rank: int, ranks: int, patience: float) -> str:
-    """A name for this start of the ranks, the same on all.
+def _select_gpu() -> None:
+    """Make the GPU with the local rank's number the current one."""
+    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= count:
+        raise UserError(f"LOCAL_RANK={number}: expected at most one rank per GPU; use --nproc-per-node {count}")
+    torch.cuda.set_device(number)
 
-    The store is torchrun's and outlives the ranks. What those before a restart have left in it, above all the addresses
-    at which they listened, must not be taken for ours. So each rank leaves a mark of its own, looks at all of them, and
-    tells what it sees, until all see the same: a rank that has not started anew cannot see the new marks.
+
+def _connect(backend: str, seconds: float) -> None:
+    """Connect to the other ranks. seconds: the timeout of later sums. Raises ConnectionError if one is missing."""
+    start_seconds = max(seconds, TIMEOUT_SECONDS)
+    try:
+        store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=start_seconds)))
+        store = PrefixStore(_name_of_start(store, rank, ranks, start_seconds), store)
+        timeout = timedelta(seconds=seconds)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timeout)
+    except RuntimeError as problem:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise ConnectionError(
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: expected all ranks at {address} within "
+            f"{start_seconds:g} s ({_first_sentence(problem)}); start all ranks and check that they reach this address"
+        ) from None
+
+
+def _name_of_start(store: Store, rank: int, ranks: int, seconds: float) -> str:
+    """Return a name for this start of the ranks, the same on all of them.
+
+    The store belongs to torchrun and outlives the ranks. It still holds the addresses of the ranks before a restart,
+    which must not be used. So each rank stores a random mark, reads the marks of all ranks, and stores their hash. The
+    hash is the name once all ranks have stored the same one: a rank that has not restarted cannot know the new marks.
+    Raises RuntimeError after `seconds`.
     """
-    everybody, until = range(ranks), time.monotonic() + patience
+    numbers, deadline = range(ranks), time.monotonic() + seconds
     store.set(f"mark of {rank}", uuid.uuid4().hex)
-    while time.monotonic() < until:
-        marks = b" ".join(store.multi_get([f"mark of {other}" for other in everybody]))
+    while time.monotonic() < deadline:
+        marks = b" ".join(store.multi_get([f"mark of {other}" for other in numbers]))
         name = hashlib.sha256(marks).hexdigest()
         store.set(f"seen by {rank}", name)
-        if all(seen == name.encode() for seen in store.multi_get([f"seen by {other}" for other in everybody])):
+        hashes = store.multi_get([f"seen by {other}" for other in numbers])
+        if all(value == name.encode() for value in hashes):
             return name
         time.sleep(0.05)
-    raise RuntimeError("not all have come")
+    raise RuntimeError("some ranks have not started")
 
 
-def _reason(problem: Exception) -> str:
-    """What torch says, without where in its sources, and without advice."""
+def _first_sentence(problem: Exception) -> str:
+    """Return the first sentence of torch's message, without the place in torch's sources."""
     line = str(problem).strip().partition("\n")[0]
     return re.sub(r"\[\S+\.(cc|cpp|h):\d+\] ", "", line).partition(". ")[0]
 
 
-def _take_gpu() -> None:
-    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if number >= count:
-        raise UserError(f"local rank {number}, but this machine has {count} GPUs; expected --nproc-per-node {count}")
-    torch.cuda.set_device(number)
-
-
 def rank() -> int:
-    """The number of this process among all, from 0."""
+    """Return the number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """How many processes there are."""
+    """Return the number of ranks."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def is_leader() -> bool:
-    """Whether this is rank 0, which alone writes and talks."""
+    """Return True on rank 0, the only one that writes files and prints."""
     return rank() == 0
 
 
 def device() -> torch.device:
-    """Where this rank computes: its GPU, or the CPU if there is none."""
+    """Return the device of this rank: its GPU, or the CPU if there is none."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
@@ -142,20 +155,20 @@ def device() -> torch.device:
 
 @contextmanager
 def lost_ranks_raise() -> Iterator[None]:
-    """ConnectionError for what torch raises within, when another rank is gone: from gloo, it is known by its text."""
+    """Raise ConnectionError for an error of torch that comes from a lost rank."""
     try:
         yield
-    except RuntimeError as problem:
+    except RuntimeError as problem:  # gloo raises no type of its own
         if not isinstance(problem, dist.DistError) and "gloo" not in str(problem):
             raise
         raise ConnectionError(
-            f"rank {rank()} of {world_size()} has lost the others ({_reason(problem)}); it leaves without saving, and "
-            "torchrun --max-restarts N, or all ranks with --resume, go on from the last checkpoint"
+            f"rank {rank()} of {world_size()} has lost the other ranks ({_first_sentence(problem)}) and leaves without "
+            "saving; resume from the last checkpoint with torchrun --max-restarts N, or start all ranks with --resume"
         ) from None
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """`values`, now the sum of those of all ranks, the same to the last bit on each."""
+    """Replace `values` by their sum over all ranks, bit-identical on each, and return them."""
     if world_size() > 1:
         with lost_ranks_raise():
             dist.all_reduce(values)
@@ -163,7 +176,7 @@ def sum_over_ranks(values: Tensor) -> Tensor:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether `flag` is set on any rank."""
+    """Return True on all ranks if `flag` is set on any rank."""
     return bool(sum_over_ranks(torch.tensor(int(flag))))
 
 
@@ -176,7 +189,7 @@ BUCKET_BYTES = 64 << 20
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace .grad of every parameter by its sum over the ranks. One that has none counts as 0."""
+    """Replace .grad of every parameter by its sum over the ranks. A missing gradient counts as 0."""
     if world_size() == 1:
         return
     bucket: list[Tensor] = []
@@ -192,77 +205,80 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def _sum_bucket(gradients: list[Tensor]) -> None:
-    """Sum tensors of one type as one."""
+    """Sum tensors of one type over the ranks, in one message."""
     total = sum_over_ranks(torch.cat([gradient.flatten() for gradient in gradients]))
-    parts = total.split([gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
+    sums = total.split([gradient.numel() for gradient in gradients])
+    for gradient, values in zip(gradients, sums, strict=True):
+        gradient.copy_(values.view_as(gradient))
 
 
-# ---- what the first does alone -----------------------------------------------------------------------------------
+# ---- work of the leader ------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def leader_first() -> Iterator[None]:
-    """Rank 0 goes through the block, however long it takes, and then the others do, all at once."""
+    """Run the block on rank 0, then on all other ranks at once. The others wait without a time limit."""
     if world_size() == 1:
         yield
     elif is_leader():
-        with _Heartbeat() as heart:
+        with _Heartbeat() as heartbeat:
             yield
-        heart.tell(b"done")
+        heartbeat.send(b"done")
     else:
         _wait_for_leader()
         yield
 
 
 def run_on_leader(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `work` returns, a JSON value. Rank 0 does it, when all have come; the others wait, however long it takes."""
+    """Run `work` on rank 0 and return its result, a JSON value, on all ranks.
+
+    Rank 0 starts when all ranks have called this function. The others wait without a time limit.
+    """
     if world_size() == 1:
         return work(*args, **kwargs)
     barrier()
     if not is_leader():
         return json.loads(_wait_for_leader())
-    with _Heartbeat() as heart:
+    with _Heartbeat() as heartbeat:
         result = work(*args, **kwargs)
-    heart.tell(json.dumps(result).encode())
+    heartbeat.send(json.dumps(result).encode())
     return result
 
 
 class _Heartbeat:
-    """Rank 0 is at work: a thread of it tells the others now and then. Should it stop, they do not wait for ever.
+    """A thread of rank 0 that shows the other ranks that rank 0 is alive. If it stops, they time out.
 
-    A beat is a sum over ranks, of 0 while there is nothing to tell, then of the length of what is told.
+    A heartbeat is a sum over ranks of 0. The sum is the length of the message once there is one.
     """
 
     def __enter__(self) -> "_Heartbeat":
-        self.done = threading.Event()
+        self.stop = threading.Event()
         self.problem: ConnectionError | None = None
         self.thread = threading.Thread(target=self._beat, daemon=True)
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.done.set()
+        self.stop.set()
         self.thread.join()
 
     def _beat(self) -> None:
         try:
-            while not self.done.wait(BEAT_SECONDS):
+            while not self.stop.wait(BEAT_SECONDS):
                 sum_over_ranks(torch.tensor(0))
         except ConnectionError as problem:
             self.problem = problem
 
-    def tell(self, content: bytes) -> None:
-        """What all others get from `_wait_for_leader`. ConnectionError if one of them has been lost in the meantime."""
+    def send(self, message: bytes) -> None:
+        """Send the message that `_wait_for_leader` returns. Raises ConnectionError if a rank has been lost."""
         if self.problem is not None:
             raise self.problem
-        sum_over_ranks(torch.tensor(len(content)))
-        sum_over_ranks(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        sum_over_ranks(torch.tensor(len(message)))
+        sum_over_ranks(torch.frombuffer(bytearray(message), dtype=torch.uint8))
 
 
 def _wait_for_leader() -> bytes:
-    """Wait until rank 0 is done, and get what it tells."""
+    """Wait until rank 0 sends a message, and return it."""
     length = 0
     while not length:
         length = int(sum_over_ranks(torch.tensor(0)))

@@ -12,47 +12,48 @@ from transduce.training.distributed import device, is_leader, lost_ranks_raise, 
 
 
 def shard_problems() -> list[str]:
-    """What keeps a model from being in shards, one line each."""
+    """Return the reasons why the model cannot be sharded, one line each."""
     if world_size() > 1:
         return []
-    return ["--shard has no effect on one process; start several: torchrun --nproc-per-node 2 -m transduce train ..."]
+    return ["--shard: expected several ranks; start them: torchrun --nproc-per-node 2 -m transduce train ..."]
 
 
 def shard(model: nn.Module) -> None:
-    """Let each rank keep a part of every parameter of `model`, and of all that is made like it (FSDP2).
+    """Keep only a shard of every parameter of `model` on each rank, and of all tensors made like it (FSDP2).
 
-    A layer is put together from its parts while it computes. Keys and values of the encoder's output are computed
-    outside of the layers of the decoder, hence a group of their own. Gradients are then summed in the backward pass, so
-    each rank has to go forward and backward as often as any other. UserError if `model` is no Transformer.
+    A layer is gathered while it computes. The decoder computes the keys and values of the encoder's output outside of
+    its layers, so each cross-attention is a group of its own. Gradients are summed in the backward pass, so all ranks
+    run the same number of forward and backward passes.
+    Raises UserError if `model` is not a Transformer.
     """
     if not isinstance(model, Transformer):
-        raise UserError("--shard is for models of the kind 'transformer'; leave it out, the others are small")
+        raise UserError("--shard: expected model.kind='transformer'; leave it out, models of other kinds are small")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # of views that are written to; ours are not
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # warns of writes to views; we write to none
     mesh = init_device_mesh(device().type, (world_size(),))
     decoder = cast(Iterable[DecoderLayer], model.decoder)
-    for part in [*model.encoder, *(layer.cross_attention for layer in decoder), *model.decoder]:
-        fully_shard(part, mesh=mesh)
+    for module in [*model.encoder, *(layer.cross_attention for layer in decoder), *model.decoder]:
+        fully_shard(module, mesh=mesh)
     for layer in decoder:
         register_fsdp_forward_method(layer.cross_attention, "keys_values")
-    fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the loss needs its output matrix after it
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)  # the loss reads the output matrix after the model
     for name in ("encode", "decode"):
         register_fsdp_forward_method(model, name)
-    for part in model.modules():
-        if isinstance(part, FSDPModule):
-            part.set_gradient_divide_factor(1.0)  # the sum, not the mean
-            part.set_force_sum_reduction_for_comms(True)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)  # sum, not mean
+            module.set_force_sum_reduction_for_comms(True)
 
 
 def is_sharded(values: Tensor) -> bool:
-    """Whether each rank has only a part of this tensor: a DTensor, whose import takes two seconds."""
+    """Return True for a DTensor, of which each rank has a shard. Does not import DTensor, which takes two seconds."""
     return hasattr(values, "full_tensor")
 
 
 def full_tensor(values: Tensor) -> Tensor:
-    """All of a tensor of which each rank may have a part: itself if not. Every rank gets it."""
+    """Return all of a tensor on every rank: gathered if it is sharded, otherwise itself."""
     if not is_sharded(values):
         return values
     with lost_ranks_raise():
@@ -60,23 +61,27 @@ def full_tensor(values: Tensor) -> Tensor:
 
 
 def gather_on_leader(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, whole and on the CPU, for rank 0; nothing for the others, which have one of them at a time.
+    """Return full tensors on the CPU on rank 0, and an empty dict on the other ranks.
 
-    Those that are whole and on the CPU already are not copied.
+    The other ranks hold one full tensor at a time. Full tensors that are on the CPU already are not copied.
     """
-    found = {}
+    gathered = {}
     for name, values in tensors.items():
         values = full_tensor(values.detach())
         if is_leader():
-            found[name] = values.cpu()
-    return found
+            gathered[name] = values.cpu()
+    return gathered
 
 
-def shard_like(values: Tensor, like: Tensor) -> Tensor:
-    """Of `values`, which are whole on every rank, the part that this one has of `like`: all if that is whole, too."""
-    if not is_sharded(like):
-        return values.to(like.device)
+def shard_like(values: Tensor, parameter: Tensor) -> Tensor:
+    """Return this rank's shard of the full tensor `values`, divided as `parameter` is, on the device of `parameter`.
+
+    If `parameter` is not sharded, return all of `values`.
+    """
+    if not is_sharded(parameter):
+        return values.to(parameter.device)
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    assert isinstance(like, DTensor)
-    return distribute_tensor(values.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    assert isinstance(parameter, DTensor)
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(values.to(parameter.device), mesh, placements, src_data_rank=None)
