@@ -43,6 +43,7 @@ from transduce.decoding.batched_search import search_all  # noqa: E402
 from transduce.decoding.cuda_graphs import RecordedTransformer  # noqa: E402
 from transduce.model.attention import reference_attention  # noqa: E402
 from transduce.model.transformer import Transformer, mixed_precision  # noqa: E402
+from transduce.train import TranslationTask  # noqa: E402
 from transduce.training.gradients import Gradients  # noqa: E402
 
 
@@ -77,7 +78,7 @@ def relative_errors(reference: Transformer, model: Transformer, scale: Scale) ->
 
 
 def gradient_of(model: Transformer, batch: Batch, train: TrainConfig, device: torch.device) -> Tensor:
-    Gradients(model, train, device, print).of([batch], seed=1)
+    Gradients(model, TranslationTask(), train, device, print).of([batch], seed=1)
     return torch.cat([p.grad.flatten().cpu() for p in model.parameters() if p.grad is not None])
 
 
@@ -112,7 +113,7 @@ def out_of_memory(scale: Scale) -> dict[str, Any]:
     model = Transformer(config).to(DEVICE).train()
     batch = batch_of(scale.batch_tokens, scale.longest, config.vocab_size, 5)
     messages: list[str] = []
-    gradients = Gradients(model, TrainConfig(precision="bf16"), DEVICE, messages.extend)
+    gradients = Gradients(model, TranslationTask(), TrainConfig(precision="bf16"), DEVICE, messages.extend)
     whole = gradients.of([batch], seed=1)
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.empty_cache()

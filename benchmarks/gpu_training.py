@@ -15,6 +15,7 @@ from transduce.config.schema import ModelConfig, TrainConfig
 from transduce.data.batches import Batch
 from transduce.model.positions import sinusoids
 from transduce.model.transformer import Transformer
+from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
 from transduce.training.optimizer import adam
 
@@ -48,7 +49,7 @@ def our_step(config: ModelConfig, *, compiled: bool) -> Step:
     optimizer = adam(model.parameters(), 0.98)
     for group in optimizer.param_groups:
         group["lr"] = 1e-4
-    gradients = Gradients(model, TrainConfig(precision="bf16"), DEVICE, print)
+    gradients = Gradients(model, TranslationTask(), TrainConfig(precision="bf16"), DEVICE, print)
     count = iter(range(1, 1 << 30))
 
     def step(batch: Batch) -> None:

@@ -16,6 +16,7 @@ from torch.nn.utils import get_total_norm
 from transduce.data.batches import collate
 from transduce.model.transformer import Transformer
 from transduce.recipes.multi30k import tiny
+from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
 from transduce.training.optimizer import adam
 
@@ -28,7 +29,7 @@ def main() -> None:
     config = tiny()
     model = Transformer(replace(config.model, vocab_size=PIECES))
     optimizer = adam(model.parameters(), config.train.adam_beta2)
-    gradients = Gradients(model, config.train, torch.device("cpu"), print)
+    gradients = Gradients(model, TranslationTask(), config.train, torch.device("cpu"), print)
     rng = np.random.default_rng(1)
     src, tgt = ([rng.integers(4, PIECES, TOKENS) for _ in range(PAIRS)] for _ in range(2))
     batch, steps, norms = collate(src, tgt), [], []

@@ -58,13 +58,14 @@ def training(cell: Cell) -> Callable[[], object]:
 
     from transduce.data.batches import collate
     from transduce.model.transformer import Transformer
+    from transduce.train import TranslationTask
     from transduce.training.gradients import Gradients, update
     from transduce.training.optimizer import adam
 
     config = configuration(cell["vocab_size"])
     model = Transformer(config.model).train()
     optimizer = adam(model.parameters(), config.train.adam_beta2)
-    gradients = Gradients(model, config.train, torch.device("cpu"), print)
+    gradients = Gradients(model, TranslationTask(), config.train, torch.device("cpu"), print)
     batch, steps = collate(sources(cell), sources(cell)), iter(range(1, 1 << 30))
 
     def step() -> None:

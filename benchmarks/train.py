@@ -75,6 +75,7 @@ def transduce(config: Any, stream: Iterator[Any], kind: str) -> Step:
     import torch
 
     from transduce.model.transformer import Transformer
+    from transduce.train import TranslationTask
     from transduce.training.gradients import Gradients, dropout_seed, update
     from transduce.training.optimizer import adam
 
@@ -82,7 +83,7 @@ def transduce(config: Any, stream: Iterator[Any], kind: str) -> Step:
     optimizer = adam(model.parameters(), config.train.adam_beta2)
     for group in optimizer.param_groups:
         group["lr"] = 1e-4
-    gradients = Gradients(model, config.train, torch.device("cpu"), print)
+    gradients = Gradients(model, TranslationTask(), config.train, torch.device("cpu"), print)
     steps = iter(range(1, 1 << 30))
 
     def step() -> tuple[int, int, float]:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from support.toy_task import ROOT, Finished, Toy, reverse_words, toy_lines, write_lines, write_pairs
+from support.trainings import train
 
 import transduce
 from transduce import train as training
@@ -30,9 +31,11 @@ from transduce.storage import run_folder as run
 from transduce.storage.checkpoints import checkpoints, load_checkpoint
 from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_log import read_log
-from transduce.training import gradients
+from transduce.train import TranslationTask
 from transduce.training import signals as stopping
+from transduce.training import state
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
+from transduce.training.state import move_average
 from transduce.training.weights import weights
 
 Texts = dict[str, tuple[Path, Path]]
@@ -80,7 +83,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> dic
     """A run of each kind that nothing disturbed."""
     folders = {use: tmp_path_factory.mktemp(use) / "run" for use in USES}
     for use, folder in folders.items():
-        training.train(USES[use], out=folder, **texts)
+        train(USES[use], out=folder, **texts)
     return folders
 
 
@@ -169,7 +172,7 @@ def test_fit_trains_goes_on_and_translates(texts: Texts, tmp_path: Path) -> None
 
 
 def test_two_runs_are_the_same(uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
-    training.train(CONFIG, out=tmp_path / "run", **texts)
+    train(CONFIG, out=tmp_path / "run", **texts)
     assert_same(tmp_path / "run", uninterrupted["average"])
 
 
@@ -181,10 +184,10 @@ def test_stopped_by_sigterm(
     """The step is finished and saved, a model is there, and going on ends as if nothing had been."""
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        model = training.train(USES[use], out=tmp_path / "run", **texts)
+        model = train(USES[use], out=tmp_path / "run", **texts)
     assert steps(tmp_path / "run")[-1] == step
     assert len(transduce.load(model).translate(["a b"])) == 1
-    training.train(USES[use], out=tmp_path / "run", resume=True, **texts)
+    train(USES[use], out=tmp_path / "run", resume=True, **texts)
     assert_same(tmp_path / "run", uninterrupted[use])
 
 
@@ -194,9 +197,9 @@ def test_stopped_again_and_again(
     for step in (3, 9, 10, 11, 25, 44, 58):
         with monkeypatch.context() as patch:
             at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGINT))
-            training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+            train(CONFIG, out=tmp_path / "run", resume=True, **texts)
         assert steps(tmp_path / "run")[-1] == step
-    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    train(CONFIG, out=tmp_path / "run", resume=True, **texts)
     assert_same(tmp_path / "run", uninterrupted["average"])
 
 
@@ -210,9 +213,9 @@ def test_broken_off_by_an_exception(
     with monkeypatch.context() as patch:
         at_step(patch, step, fail)
         with pytest.raises(RuntimeError, match="on fire"):
-            training.train(USES["ema"], out=tmp_path / "run", **texts)
+            train(USES["ema"], out=tmp_path / "run", **texts)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    training.train(USES["ema"], out=tmp_path / "run", resume=True, **texts)
+    train(USES["ema"], out=tmp_path / "run", resume=True, **texts)
     assert_same(tmp_path / "run", uninterrupted["ema"])
 
 
@@ -229,7 +232,7 @@ def test_the_command_stops_at_sigterm_and_exits_0(toy: Toy, tmp_path: Path) -> N
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err.decode()
     assert out == b""
-    assert b"go on with the same command and --resume" in err
+    assert b"continue with the same command and --resume" in err
     assert steps(tmp_path / "run")[-1] == read_log(tmp_path / "run")[-1]["step"]
 
 
@@ -249,7 +252,7 @@ def test_resuming_a_finished_run_changes_nothing(uninterrupted: dict[str, Path],
     shutil.copytree(uninterrupted["average"], run)
     (run / "model" / "README.md").write_text("my own card", encoding="utf-8")
     before = everything(run)
-    training.train(CONFIG, out=run, resume=True, **texts)
+    train(CONFIG, out=run, resume=True, **texts)
     after = everything(run)
     assert before.pop(run / "report.html") and after.pop(run / "report.html") and after == before
 
@@ -259,7 +262,7 @@ def test_a_finished_run_without_its_model_gets_it_again(
 ) -> None:
     shutil.copytree(uninterrupted["average"], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "model")
-    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    train(CONFIG, out=tmp_path / "run", resume=True, **texts)
     assert_same(tmp_path / "run", uninterrupted["average"])
 
 
@@ -269,7 +272,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_made_anew(
     shutil.copytree(uninterrupted["average"], tmp_path / "run")
     newest = checkpoints(tmp_path / "run")[-1] / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
-    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    train(CONFIG, out=tmp_path / "run", resume=True, **texts)
     assert "the run goes on from step-00000056 instead" in capfd.readouterr().err
     assert_same(tmp_path / "run", uninterrupted["average"])
 
@@ -281,7 +284,7 @@ def refused(config: Config, out: Path, texts: Texts, **more: Any) -> str:
     """The message of a run that must not begin, and that leaves `out` as it was."""
     before = everything(out)
     with pytest.raises(UserError) as problem:
-        training.train(config, out=out, **texts, **more)
+        train(config, out=out, **texts, **more)
     assert everything(out) == before
     return str(problem.value)
 
@@ -306,7 +309,7 @@ def test_changed_text_is_refused(name: str, uninterrupted: dict[str, Path], text
     src = mine[name][0]
     src.write_bytes(src.read_bytes().replace(b"a", b"b", 1))
     with pytest.raises(UserError, match=f"was begun with other text than .*{name}.src"):
-        training.train(CONFIG, out=tmp_path / "run", resume=True, **mine)
+        train(CONFIG, out=tmp_path / "run", resume=True, **mine)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def test_resume_begins_where_there_is_no_checkpoint_yet(
     shutil.copytree(uninterrupted["average"], tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     shutil.rmtree(tmp_path / "run" / "model")
-    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    train(CONFIG, out=tmp_path / "run", resume=True, **texts)
     assert_same(tmp_path / "run", uninterrupted["average"])
 
 
@@ -353,7 +356,7 @@ def test_all_problems_of_the_configuration_come_before_any_text(tmp_path: Path) 
     nowhere = {"train": (tmp_path / "a", tmp_path / "b"), "valid": (tmp_path / "c", tmp_path / "d")}
     wrong = with_train(replace(CONFIG, model=replace(CONFIG.model, n_heads=3)), warmup_steps=0)
     with pytest.raises(UserError) as problem:
-        training.train(wrong, out=tmp_path / "run", **nowhere)
+        train(wrong, out=tmp_path / "run", **nowhere)
     assert "model.n_heads=3" in str(problem.value) and "train.warmup_steps=0" in str(problem.value)
 
 
@@ -369,7 +372,7 @@ def test_validation_text_that_cannot_be_judged_is_refused_first(
 ) -> None:
     valid = write_lines(tmp_path / "v.src", lines), write_lines(tmp_path / "v.tgt", lines)
     with pytest.raises(UserError, match=message):
-        training.train(CONFIG, out=tmp_path / "run", train=texts["train"], valid=valid)
+        train(CONFIG, out=tmp_path / "run", train=texts["train"], valid=valid)
     assert not (tmp_path / "run").exists()
 
 
@@ -379,7 +382,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(
     src = write_lines(tmp_path / "t.src", [*toy_lines(1, 50), "", "a", "a " * 50])
     tgt = write_lines(tmp_path / "t.tgt", [*toy_lines(1, 50), "a", "", "a"])
     config = with_train(CONFIG, max_steps=1, warmup_steps=1)
-    training.train(config, train=(src, tgt), valid=texts["valid"], out=tmp_path / "run")
+    train(config, train=(src, tgt), valid=texts["valid"], out=tmp_path / "run")
     assert "3 of 53 pairs left out" in capfd.readouterr().err
 
 
@@ -401,7 +404,7 @@ def test_average_is_the_mean_of_the_newest_checkpoints(uninterrupted: dict[str, 
 
 
 def test_last_ema_and_best(uninterrupted: dict[str, Path], texts: Texts, tmp_path: Path) -> None:
-    training.train(with_train(CONFIG, use="last"), out=tmp_path / "run", **texts)
+    train(with_train(CONFIG, use="last"), out=tmp_path / "run", **texts)
     last = load_checkpoint(checkpoints(tmp_path / "run")[-1])
     ema = load_checkpoint(checkpoints(uninterrupted["ema"])[-1])
     best_step = load_checkpoint(checkpoints(uninterrupted["best"])[-1]).state["best_step"]
@@ -415,7 +418,7 @@ def test_last_ema_and_best(uninterrupted: dict[str, Path], texts: Texts, tmp_pat
 
 def test_a_moving_average_that_does_not_look_back_is_the_last_checkpoint(texts: Texts, tmp_path: Path) -> None:
     config = with_train(CONFIG, use="ema", ema_decay=0.0, max_steps=2)
-    model = load_model(training.train(config, out=tmp_path / "run", **texts)).model
+    model = load_model(train(config, out=tmp_path / "run", **texts)).model
     last = load_checkpoint(checkpoints(tmp_path / "run")[-1])
     assert all(weights(model)[name].equal(value) for name, value in last.weights.items())
 
@@ -428,7 +431,7 @@ def test_ema_is_what_it_says() -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter))
-        training._move_average(ema, model, 0.9)
+        move_average(ema, model, 0.9)
         expected = {n: 0.9 * expected[n] + 0.1 * p.detach().double() for n, p in model.named_parameters()}
     for name in ema:
         torch.testing.assert_close(ema[name].double(), expected[name], rtol=1e-5, atol=1e-6)
@@ -460,11 +463,11 @@ def test_patience_stops_early_and_the_best_checkpoint_is_spared(
     )
     config = with_train(config, keep_checkpoints=2)
     judged_as(monkeypatch, [5.0, 3.0, 4.0, 3.0, 3.5])  # the best at step 4; no better one at 6, 8, 10
-    training.train(config, out=tmp_path / "run", **texts)
+    train(config, out=tmp_path / "run", **texts)
     assert steps(tmp_path / "run") == [4, 6, 9, 10]
     assert run.holds(tmp_path / "run" / "model", load_checkpoint(checkpoints(tmp_path / "run")[0]).weights)
     assert read_log(tmp_path / "run")[-1]["step"] == 10
-    training.train(config, out=tmp_path / "run", resume=True, **texts)
+    train(config, out=tmp_path / "run", resume=True, **texts)
     assert steps(tmp_path / "run")[-1] == 10
 
 
@@ -503,23 +506,23 @@ def test_from_a_model_its_weights_tokenizer_and_architecture_are_kept(
         "valid": write_pairs(tmp_path, "valid", ["x"]),
     }
     begun_with: list[dict[str, torch.Tensor]] = []
-    real = gradients.batch_loss
+    real = TranslationTask.loss
 
     def recording(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
         begun_with.append(weights(model))
         return real(model, batch, label_smoothing, precision)
 
-    monkeypatch.setattr(gradients, "batch_loss", recording)
+    monkeypatch.setattr(TranslationTask, "loss", staticmethod(recording))
     config = replace(CONFIG, model=replace(CONFIG.model, d_model=32, n_layers=3, dropout=0.5))
     config = with_train(config, max_steps=2, warmup_steps=1, accumulate=1)
-    model = load_model(training.train(config, out=tmp_path / "run", start_from=parent_folder, **other))
+    model = load_model(train(config, out=tmp_path / "run", start_from=parent_folder, **other))
     assert all(begun_with[0][name].equal(value) for name, value in weights(parent.model).items())
     assert model.tokenizer.sha256 == parent.tokenizer.sha256
     assert model.config.model == replace(parent.config.model, dropout=0.5)
     assert model.config.data.vocab_size == parent.config.data.vocab_size
     first = read_log(tmp_path / "run")[0]
     assert first["step"] == 2 and first["lr"] < training.learning_rate(1, d_model=16, warmup_steps=1)
-    training.train(config, out=tmp_path / "run", start_from=parent_folder, resume=True, **other)
+    train(config, out=tmp_path / "run", start_from=parent_folder, resume=True, **other)
 
 
 def test_from_a_model_that_does_not_suit_is_refused(
@@ -532,10 +535,10 @@ def test_from_a_model_that_does_not_suit_is_refused(
     save_model(tmp_path / "parent", weights(Transformer(learned)), parent, model.tokenizer, "")
     config = replace(CONFIG, data=replace(CONFIG.data, max_tokens=99))
     with pytest.raises(UserError, match="model.max_positions=24 is less than data.max_tokens=99"):
-        training.train(config, out=tmp_path / "run", start_from=tmp_path / "parent", **texts)
+        train(config, out=tmp_path / "run", start_from=tmp_path / "parent", **texts)
     with pytest.raises(UserError, match="expected at most 23"):
         long = write_pairs(tmp_path, "long", ["a b c " * 9])
-        training.train(CONFIG, out=tmp_path / "run", start_from=tmp_path / "parent", train=texts["train"], valid=long)
+        train(CONFIG, out=tmp_path / "run", start_from=tmp_path / "parent", train=texts["train"], valid=long)
 
 
 def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
@@ -543,10 +546,10 @@ def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
 ) -> None:
     config = with_train(replace(CONFIG, data=replace(CONFIG.data, vocab_size=5_000)), max_steps=1)
     notice = "pieces, not 5,000: the text has no more to learn from"
-    model = training.train(config, out=tmp_path / "run", **texts)
+    model = train(config, out=tmp_path / "run", **texts)
     assert notice in capsys.readouterr().err
-    training.train(config, out=tmp_path / "run", resume=True, **texts)
-    training.train(config, out=tmp_path / "other", start_from=model, **texts)
+    train(config, out=tmp_path / "run", resume=True, **texts)
+    train(config, out=tmp_path / "other", start_from=model, **texts)
     assert "pieces, not" not in capsys.readouterr().err
 
 
@@ -568,9 +571,9 @@ Spoiled = Callable[[Transformer], AbstractContextManager[None]]
 
 @contextmanager
 def nan_loss(model: Transformer) -> Iterator[None]:
-    real = gradients.batch_loss
+    real = TranslationTask.loss
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradients, "batch_loss", lambda *given: real(*given) * float("nan"))
+        patch.setattr(TranslationTask, "loss", staticmethod(lambda *given: real(*given) * float("nan")))
         yield
 
 
@@ -620,7 +623,7 @@ def test_a_bad_step_moves_nothing_whatever_is_bad(
     bad = set(rng.sample(sorted(set(range(1, 61)) - good), 36))
     spoil(monkeypatch, bad, lambda model: one_bad_number(rng)(model))
     config = with_train(USES["ema"], checkpoint_every_steps=1, keep_checkpoints=60, accumulate=rng.choice([1, 3]))
-    training.train(config, out=tmp_path / "run", **texts)
+    train(config, out=tmp_path / "run", **texts)
     before = load_checkpoint(checkpoint.checkpoint_path(tmp_path / "run", 1))
     for step in range(2, 61):
         now = load_checkpoint(checkpoint.checkpoint_path(tmp_path / "run", step))
@@ -643,7 +646,7 @@ def test_five_bad_steps_in_a_row_end_a_run_and_nothing_bad_is_saved(
     with monkeypatch.context() as patch:
         spoil(patch, [4, 13, 14, 15, 16, 17])
         with pytest.raises(UserError) as problem:
-            training.train(config, out=out, **texts)
+            train(config, out=out, **texts)
     assert "5 steps in a row were skipped, the last for loss nan, gradient norm nan, on " in str(problem.value)
     assert f"at step 17: the training diverged after its last good checkpoint, {out}/checkpoints/step-00000016" in str(
         problem.value
@@ -658,8 +661,8 @@ def test_five_bad_steps_in_a_row_end_a_run_and_nothing_bad_is_saved(
     with monkeypatch.context() as patch:
         spoil(patch, [17])
         with pytest.raises(UserError, match="5 steps in a row"):
-            training.train(config, out=out, resume=True, **texts)
-    training.train(config, out=out, resume=True, **texts)  # the machine was at fault
+            train(config, out=out, resume=True, **texts)
+    train(config, out=out, resume=True, **texts)  # the machine was at fault
     assert steps(out)[-1] == CONFIG.train.max_steps
 
 
@@ -669,7 +672,7 @@ def test_a_skipped_step_moves_nothing_and_is_logged_with_its_lines(
     config = with_train(USES["ema"], checkpoint_every_steps=1, keep_checkpoints=60, max_steps=12, log_every_steps=1)
     with monkeypatch.context() as patch:
         spoil(patch, [1, 2, 9])
-        training.train(config, out=tmp_path / "run", **texts)
+        train(config, out=tmp_path / "run", **texts)
     saved = {step: load_checkpoint(checkpoint.checkpoint_path(tmp_path / "run", step)) for step in range(1, 13)}
     for name in saved[8].weights:
         assert saved[9].weights[name].equal(saved[8].weights[name])
@@ -695,7 +698,7 @@ def test_a_run_with_skipped_steps_resumes_bit_for_bit(
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     spoil(monkeypatch, [2, 3, 5, 21])
     config = with_train(USES["ema"], max_steps=24)
-    training.train(config, out=whole, **texts)
+    train(config, out=whole, **texts)
     real, calls = torch._fused_adam_, [0]
 
     def fused_adam(*given: Any, **more: Any) -> None:
@@ -708,26 +711,26 @@ def test_a_run_with_skipped_steps_resumes_bit_for_bit(
     for step in (4, 21):
         with monkeypatch.context() as patch:
             at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
-            training.train(config, out=resumed, resume=True, **texts)
-    training.train(config, out=resumed, resume=True, **texts)
+            train(config, out=resumed, resume=True, **texts)
+    train(config, out=resumed, resume=True, **texts)
     assert_same(resumed, whole)
 
 
 def test_weights_gone_bad_are_not_saved(texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a fault of the memory, after an update: the next loss shows it, and nothing is saved from then on."""
-    real = training.update
+    real = state.update
 
     def failing(optimizer: torch.optim.Adam, count: int) -> None:
         real(optimizer, count)
         if count == 11:
             optimizer.param_groups[0]["params"][3].data.view(-1)[0] = float("inf")
 
-    monkeypatch.setattr(training, "update", failing)
+    monkeypatch.setattr(state, "update", failing)
     with pytest.raises(UserError, match="the training diverged after its last good checkpoint, .*step-00000008"):
-        training.train(CONFIG, out=tmp_path / "run", **texts)
+        train(CONFIG, out=tmp_path / "run", **texts)
     assert steps(tmp_path / "run") == [8]
     monkeypatch.undo()
-    training.train(CONFIG, out=tmp_path / "run", resume=True, **texts)
+    train(CONFIG, out=tmp_path / "run", resume=True, **texts)
 
 
 # ---- the record --------------------------------------------------------------------------------------------------
@@ -757,5 +760,5 @@ def test_the_log_and_the_run_folder_hold_what_is_promised(uninterrupted: dict[st
 def test_tensorboard_events_are_written_when_asked(texts: Texts, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     config = with_train(CONFIG, max_steps=2, warmup_steps=1)
-    training.train(config, out=tmp_path / "run", tensorboard=True, **texts)
+    train(config, out=tmp_path / "run", tensorboard=True, **texts)
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))

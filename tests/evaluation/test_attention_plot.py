@@ -1,4 +1,4 @@
-"""The attention picture: what is in the pixels, what the labels say, what is refused."""
+"""The attention picture: its pixels, its labels, and the weights that it refuses."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ STRONGEST = (0x0D, 0x24, 0x40)  # the colour of the largest weight
 
 
 def pixels(path: Path) -> np.ndarray:
-    """(height, width, 3) of a PNG, 0 to 255; fails if it is none."""
+    """Return the pixels (height, width, 3) of a PNG, 0 to 255; fail if it is not one."""
     from matplotlib.image import imread
 
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
@@ -35,12 +35,12 @@ def attention(n_heads: int, n_tgt: int, n_src: int) -> np.ndarray:
 
 
 def strongest(image: np.ndarray) -> np.ndarray:
-    """(height, width): where the picture has the colour of the largest weight."""
+    """Return a mask (height, width) of the pixels that have the colour of the largest weight."""
     return (image == STRONGEST).all(axis=2)
 
 
 def test_source_goes_across_and_target_down(tmp_path: Path) -> None:
-    """Target 0 looks at source 2, target 1 at source 0, target 2 at source 1."""
+    """Target 0 attends to source 2, target 1 to source 0, target 2 to source 1."""
     image = draw(tmp_path, [[[0, 0, 1], [1, 0, 0], [0, 1, 0]]], ["▁a", "▁b", "▁c"], ["▁x", "▁y", "▁z"])
     mask = strongest(image)
     rows = np.flatnonzero(mask.sum(axis=1) > 20)  # the end of the scale below is narrower
@@ -51,11 +51,11 @@ def test_source_goes_across_and_target_down(tmp_path: Path) -> None:
 
 
 def test_every_head_is_drawn_beside_the_mean(tmp_path: Path) -> None:
-    """Head 0 looks at sources 0 and 1, head 1 below it at source 8; their mean is nowhere as strong as they are."""
+    """Head 0 attends to sources 0 and 1, head 1 below it to source 8; their mean is weaker than both everywhere."""
     heads = np.eye(9)[[[0, 1], [8, 8]]]
     mask = strongest(draw(tmp_path, heads, ["▁a"] * 9, ["▁x", "▁y"]))
     middle = mask.shape[1] // 2
-    assert mask[:, :middle].any(axis=1).sum() < 15  # the end of the scale, and nothing else
+    assert mask[:, :middle].any(axis=1).sum() < 15  # only the end of the scale
     ys, xs = np.nonzero(mask[:, middle:])
     upper = ys < (ys.min() + ys.max()) / 2
     assert xs[upper].max() <= xs[~upper].min()
@@ -65,7 +65,7 @@ def test_every_head_is_drawn_beside_the_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("n_heads", "n_tgt", "n_src"), [(1, 1, 1), (8, 10, 12), (8, 42, 40), (7, 3, 30), (16, 30, 3), (1, 2, 200)]
 )
-def test_size_suits_a_screen(tmp_path: Path, n_heads: int, n_tgt: int, n_src: int) -> None:
+def test_the_picture_fits_a_screen(tmp_path: Path, n_heads: int, n_tgt: int, n_src: int) -> None:
     image = draw(tmp_path, attention(n_heads, n_tgt, n_src), ["▁Grüße"] * n_src, ["▁weiß"] * n_tgt, title="Title")
     height, width, _ = image.shape
     assert 100 < width < 4000
@@ -95,7 +95,7 @@ def test_the_same_input_gives_the_same_file(tmp_path: Path) -> None:
         ([], []),
     ],
 )
-def test_readable(pieces: list[str], labels: list[str]) -> None:
+def test_pieces_become_labels(pieces: list[str], labels: list[str]) -> None:
     assert readable(pieces) == labels
 
 
@@ -106,8 +106,8 @@ def test_characters_that_no_font_has_are_boxes(tmp_path: Path) -> None:
     assert np.array_equal(unknown, draw(tmp_path, weights, ["▁□"], ["▁x"], title="□"))
 
 
-def test_another_font_helps_out(tmp_path: Path) -> None:
-    """A letter of STIX, which comes with matplotlib, that the usual font lacks; and an umlaut, which it has."""
+def test_a_second_font_has_the_missing_characters(tmp_path: Path) -> None:
+    """A letter of STIX, a font of matplotlib, that the usual font does not have; and an umlaut, which it has."""
     from matplotlib.font_manager import findfont, get_font
 
     usual, stix = (get_font(findfont(name)).get_charmap() for name in ("DejaVu Sans", "STIXGeneral"))
@@ -128,18 +128,17 @@ def test_any_text_can_be_written(tmp_path: Path, title: str) -> None:
 def test_shape_must_fit_the_pieces(tmp_path: Path, shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError) as error:
         attention_picture(np.full(shape, 0.25), ["▁s"] * 4, ["▁t"] * 3, tmp_path / "a.png")
-    assert "(heads, 3 target pieces, 4 source pieces)" in str(error.value)
-    assert f"got {shape}" in str(error.value)
+    assert f"weights of shape {shape}: expected (heads, 3 target pieces, 4 source pieces)" in str(error.value)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("row", "told"), [([0.5, 0.4], "sums to 0.9"), ([1.5, -0.5], "smallest is -0.5"), ([np.nan, 1], "sums to nan")]
+    ("row", "fault"), [([0.5, 0.4], "sum is 0.9"), ([1.5, -0.5], "smallest value -0.5"), ([np.nan, 1], "sum is nan")]
 )
-def test_rows_must_be_distributions(tmp_path: Path, row: list[float], told: str) -> None:
+def test_rows_must_be_distributions(tmp_path: Path, row: list[float], fault: str) -> None:
     weights = np.full((2, 3, 2), 0.5)
     weights[1, 2] = row
-    with pytest.raises(UserError, match=f"row 2 of head 1.*{told}"):
+    with pytest.raises(UserError, match=f"weights of head 1, row 2: expected a distribution.*{fault}"):
         attention_picture(weights, ["▁s"] * 2, ["▁t"] * 3, tmp_path / "a.png")
 
 
@@ -147,14 +146,14 @@ def test_half_precision_is_precise_enough(tmp_path: Path) -> None:
     attention_picture(attention(2, 3, 40).astype(np.float16), ["▁s"] * 40, ["▁t"] * 3, tmp_path / "a.png")
 
 
-def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ["matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=r"pip install 'transduce\[plot\]'"):
         attention_picture(attention(1, 1, 1), ["▁a"], ["▁b"], tmp_path / "a.png")
 
 
-def test_matplotlib_is_imported_late_and_its_global_state_not_at_all(tmp_path: Path) -> None:
+def test_only_drawing_imports_matplotlib_and_never_pyplot(tmp_path: Path) -> None:
     code = f"""
 import sys
 from transduce.evaluation.attention_plot import attention_picture

@@ -1,4 +1,4 @@
-"""Charts: that what is drawn is what was given, read back from the drawing by the labels on its axes."""
+"""Charts: the values that are read back from a drawing, by the labels on its axes, equal the input."""
 
 import math
 import re
@@ -17,19 +17,19 @@ magnitudes = st.floats(-98.9, 98.9).map(lambda power: 10**power)
 
 
 def curve(*points: tuple[int, float]) -> Curve:
-    made = Curve()
+    result = Curve()
     for step, value in points:
-        made.add(step, value)
-    return made
+        result.add(step, value)
+    return result
 
 
-def points_of(made: Curve) -> list[tuple[int, float]]:
-    return list(zip(made.steps, made.values, strict=True))
+def points_of(a_curve: Curve) -> list[tuple[int, float]]:
+    return list(zip(a_curve.steps, a_curve.values, strict=True))
 
 
-def drawn(curves: dict[str, Curve], *, last_step: int = 1_000, logarithmic: bool = False, **more: object) -> Element:
-    inside = chart_svg(curves, last_step=last_step, logarithmic=logarithmic, **more)  # type: ignore[arg-type]
-    return ElementTree.fromstring(f"<svg>{inside}</svg>")
+def draw(curves: dict[str, Curve], *, last_step: int = 1_000, logarithmic: bool = False, **options: object) -> Element:
+    content = chart_svg(curves, last_step=last_step, logarithmic=logarithmic, **options)  # type: ignore[arg-type]
+    return ElementTree.fromstring(f"<svg>{content}</svg>")
 
 
 def percent(text: str | None) -> float:
@@ -38,19 +38,19 @@ def percent(text: str | None) -> float:
 
 
 def number(label: str | None) -> float:
-    """What a label of an axis says."""
+    """Return the number that a label of an axis stands for."""
     assert label
     return float(label.rstrip("kM").replace(",", "")) * UNITS.get(label[-1], 1)
 
 
 def scale(svg: Element, name: str, logarithmic: bool) -> Callable[[float], float]:
-    """From a place, 0 to 1 from the left or the top, to the value there, by the outermost labels of axis `name`."""
+    """Return the map from a position (0 to 1) to a value, by the outermost labels of axis `name`."""
     labels = [(percent(text.get(name)), number(text.text)) for text in svg.findall(f"text[@class='{name}']")]
     (p0, v0), (p1, v1) = min(labels), max(labels)
     assert p0 != p1
     if logarithmic:
-        return lambda place: math.exp(math.log(v0) + (place - p0) / (p1 - p0) * (math.log(v1) - math.log(v0)))
-    return lambda place: v0 + (place - p0) / (p1 - p0) * (v1 - v0)
+        return lambda position: math.exp(math.log(v0) + (position - p0) / (p1 - p0) * (math.log(v1) - math.log(v0)))
+    return lambda position: v0 + (position - p0) / (p1 - p0) * (v1 - v0)
 
 
 def path_of(svg: Element, key: str) -> str:
@@ -59,11 +59,11 @@ def path_of(svg: Element, key: str) -> str:
     return path.attrib["d"]
 
 
-def places_of(path: str) -> list[tuple[float, float]]:
+def positions_of(path: str) -> list[tuple[float, float]]:
     return [(float(x) / 1000, float(y) / 1000) for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", path)]
 
 
-# ---- what is drawn -----------------------------------------------------------------------------------------------
+# ---- drawings -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("logarithmic", [False, True])
@@ -78,68 +78,68 @@ def places_of(path: str) -> list[tuple[float, float]]:
         (400, [33.61, 33.62]),
     ],
 )
-def test_a_curve_is_where_the_labels_say(logarithmic: bool, last_step: int, values: list[float]) -> None:
+def test_a_curve_agrees_with_the_labels(logarithmic: bool, last_step: int, values: list[float]) -> None:
     steps = [round(last_step * (i + 1) / len(values)) for i in range(len(values))]
-    svg = drawn({"loss": curve(*zip(steps, values, strict=True))}, last_step=last_step, logarithmic=logarithmic)
+    svg = draw({"loss": curve(*zip(steps, values, strict=True))}, last_step=last_step, logarithmic=logarithmic)
     assert len(svg.findall("text[@class='x']")) >= 2 and len(svg.findall("text[@class='y']")) >= 2
     step_at, value_at = scale(svg, "x", False), scale(svg, "y", logarithmic)
-    found = places_of(path_of(svg, "loss"))
-    assert [step_at(x) for x, _ in found] == pytest.approx(steps, abs=last_step / 2_000)
+    points = positions_of(path_of(svg, "loss"))
+    assert [step_at(x) for x, _ in points] == pytest.approx(steps, abs=last_step / 2_000)
     if logarithmic:
-        assert [math.log(value_at(y)) for _, y in found] == pytest.approx([math.log(v) for v in values], abs=0.02)
+        assert [math.log(value_at(y)) for _, y in points] == pytest.approx([math.log(v) for v in values], abs=0.02)
     else:
-        assert [value_at(y) for _, y in found] == pytest.approx(values, abs=max(values) / 2_000)
+        assert [value_at(y) for _, y in points] == pytest.approx(values, abs=max(values) / 2_000)
 
 
 def test_larger_is_higher_and_later_is_further_right() -> None:
-    (x0, y0), (x1, y1) = places_of(path_of(drawn({"lr": curve((100, 0.1), (900, 0.4))}), "lr"))
+    (x0, y0), (x1, y1) = positions_of(path_of(draw({"lr": curve((100, 0.1), (900, 0.4))}), "lr"))
     assert x0 < x1 and y1 < y0
 
 
 def test_two_curves_share_their_axes() -> None:
-    svg = drawn({"loss": curve((100, 4.0), (200, 2.0)), "valid_loss": curve((200, 2.0))})
-    assert places_of(path_of(svg, "loss"))[1] == places_of(path_of(svg, "valid_loss"))[0]
+    svg = draw({"loss": curve((100, 4.0), (200, 2.0)), "valid_loss": curve((200, 2.0))})
+    assert positions_of(path_of(svg, "loss"))[1] == positions_of(path_of(svg, "valid_loss"))[0]
 
 
-def test_a_curve_is_broken_where_it_is_not_finite() -> None:
-    svg = drawn({"loss": curve((1, 5.0), (2, 4.0), (3, math.nan), (4, 3.0), (5, math.nan), (6, 2.0), (7, 1.0))})
-    strokes = path_of(svg, "loss")
-    assert re.sub(r"[^MLh]", "", strokes) == "MhLMhMhL"
-    assert len(places_of(strokes)) == 5
+def test_a_curve_has_gaps_where_it_is_not_finite() -> None:
+    svg = draw({"loss": curve((1, 5.0), (2, 4.0), (3, math.nan), (4, 3.0), (5, math.nan), (6, 2.0), (7, 1.0))})
+    path = path_of(svg, "loss")
+    assert re.sub(r"[^MLh]", "", path) == "MhLMhMhL"
+    assert len(positions_of(path)) == 5
 
 
 def test_evaluations_have_dots_and_the_best_a_ring() -> None:
-    svg = drawn({"valid_bleu": curve((100, 10.0), (200, 30.0), (300, math.nan), (400, 20.0))}, best_step=200)
+    svg = draw({"valid_bleu": curve((100, 10.0), (200, 30.0), (300, math.nan), (400, 20.0))}, best_step=200)
     dots = [(percent(dot.get("cx")), percent(dot.get("cy"))) for dot in svg.findall("circle[@class='validation']")]
-    expected = places_of(path_of(svg, "valid_bleu"))
+    expected = positions_of(path_of(svg, "valid_bleu"))
     assert len(dots) == 3 and sum(dots, ()) == pytest.approx(sum(expected, ()), abs=1e-4)
     (ring,) = svg.findall("circle[@class='validation best']")
     assert (percent(ring.get("cx")), percent(ring.get("cy"))) == dots[1]
-    assert not drawn({"loss": curve((200, 3.0))}, best_step=200).findall("circle")
+    assert not draw({"loss": curve((200, 3.0))}, best_step=200).findall("circle")
 
 
 def test_skipped_steps_are_marked_once() -> None:
-    svg = drawn({"loss": curve((1_000, 3.0))}, skipped=[250, 250, 700])
+    svg = draw({"loss": curve((1_000, 3.0))}, skipped=[250, 250, 700])
     marks = svg.find(".//path[@class='skips']")
     assert marks is not None and re.findall(r"M(\d+)", marks.attrib["d"]) == ["250", "700"]
-    many = drawn({"loss": curve((10**6, 3.0))}, last_step=10**6, skipped=range(10**5)).find(".//path[@class='skips']")
+    many = draw({"loss": curve((10**6, 3.0))}, last_step=10**6, skipped=range(10**5)).find(".//path[@class='skips']")
     assert many is not None and len(many.attrib["d"]) < 2_000
 
 
 @pytest.mark.parametrize("logarithmic", [False, True])
-def test_an_empty_chart_says_so_and_has_no_figures(logarithmic: bool) -> None:
-    svg = drawn({}, last_step=0, logarithmic=logarithmic)
+def test_an_empty_chart_has_a_note_and_no_labels(logarithmic: bool) -> None:
+    svg = draw({}, last_step=0, logarithmic=logarithmic)
     assert [text.text for text in svg.findall("text")] == ["nothing yet"]
-    drawn({"loss": curve((5, math.nan))}, last_step=5, logarithmic=logarithmic)
+    draw({"loss": curve((5, math.nan))}, last_step=5, logarithmic=logarithmic)
 
 
 # ---- axes --------------------------------------------------------------------------------------------------------
 
 
 def check(axis: Axis, values: Sequence[float]) -> None:
-    """Whatever the values: they are on the axis, and its labels are few, different, and say where they stand."""
-    assert all(-1e-6 <= axis.place(value) <= 1 + 1e-6 for value in values)
-    assert 2 <= len(axis.ticks) <= 11 and all(-1e-6 <= axis.place(tick) <= 1 + 1e-6 for tick in axis.ticks)
+    """Check that the values are on the axis, and that its labels are few, different and equal to the ticks."""
+    assert all(-1e-6 <= axis.position(value) <= 1 + 1e-6 for value in values)
+    assert 2 <= len(axis.ticks) <= 11 and all(-1e-6 <= axis.position(tick) <= 1 + 1e-6 for tick in axis.ticks)
     assert axis.ticks == sorted(set(axis.ticks)) and len(set(axis.labels)) == len(axis.labels)
     assert all(len(label) <= 8 for label in axis.labels)
     assert [number(label) for label in axis.labels] == pytest.approx(axis.ticks, rel=1e-9, abs=1e-99)
@@ -159,7 +159,7 @@ def test_any_values_fit_a_linear_axis(values: list[float]) -> None:
 def test_any_number_of_steps_fits_its_axis(last_step: int) -> None:
     axis = step_axis(last_step)
     check(axis, [0, last_step])
-    assert axis.place(last_step) == 1 and all(tick == int(tick) for tick in axis.ticks)
+    assert axis.position(last_step) == 1 and all(tick == int(tick) for tick in axis.ticks)
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_thinning_keeps_ends_extremes_and_breaks(values: list[float], most: int)
     if values:
         assert (thinned.steps[0], thinned.steps[-1]) == (0, len(values) - 1)
     finite = [value for value in values if not math.isnan(value)]
-    kept = [value for _, value in thinned.finite()]
+    remaining = [value for _, value in thinned.finite()]
     if finite:
-        assert (min(kept), max(kept)) == (min(finite), max(finite))
+        assert (min(remaining), max(remaining)) == (min(finite), max(finite))
     assert any(math.isnan(value) for value in thinned.values) == (len(finite) < len(values))
 
 
@@ -214,12 +214,12 @@ def test_thinning_keeps_each_spike_of_a_long_curve() -> None:
     assert {step for step, value in points_of(thinned) if value >= 50} == set(range(77, 100_000, 10_000))
 
 
-def test_a_short_curve_is_left_as_it_is() -> None:
+def test_a_short_curve_is_not_thinned() -> None:
     whole = curve(*((step, float(step)) for step in range(1_000)))
     assert thin(whole) is whole
 
 
 def test_the_value_at_a_step_is_the_last_one_up_to_it() -> None:
-    made = curve((10, 1.0), (20, 2.0), (20, 3.0))
-    assert [made.at(step) for step in (10, 19, 20, 99)] == [1.0, 1.0, 3.0, 3.0]
-    assert math.isnan(made.at(9)) and math.isnan(Curve().at(5)) and math.isnan(Curve().last())
+    steps = curve((10, 1.0), (20, 2.0), (20, 3.0))
+    assert [steps.at(step) for step in (10, 19, 20, 99)] == [1.0, 1.0, 3.0, 3.0]
+    assert math.isnan(steps.at(9)) and math.isnan(Curve().at(5)) and math.isnan(Curve().last())

@@ -2,15 +2,15 @@
 
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from support.pages import Page
 from support.toy_task import write_pairs
 
 from transduce.config.validation import problems
-from transduce.evaluation.run_report import parameter_count
-from transduce.evaluation.study_report import markdown, page, write_report
+from transduce.evaluation.model_size import parameter_count
+from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.recipes import RECIPES, table3
 from transduce.studies.results import Results, provenance, read_results
 from transduce.studies.table3 import PAPER, PLAN, Noise, cells, effect, noise, report, run_table3, table
@@ -136,42 +136,20 @@ def test_a_report_of_nothing_has_every_row(tmp_path: Path) -> None:
     assert text.count("not run") > 40 and "0 trainings of 26" in text
 
 
-class Page(HTMLParser):
-    """What a page refers to, and whether its tags are closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.links: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.links += [value or "" for name, value in attributes if name in ("src", "href")]
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_is_whole_and_loads_nothing(results: Results, tmp_path: Path) -> None:
     write_report(tmp_path, report(results), results.sessions)
     text = (tmp_path / "report.html").read_text("utf-8")
-    parsed = Page(text)
-    assert parsed.open == [] and parsed.links == [] and "url(" not in text and "$" not in text
+    assert Page(text).loads() == [] and "$" not in text
     assert "<b>disk</b>" not in text and "&lt;b&gt;disk" in text
     assert text.count(">not run</text>") == 2 * 17  # one in each figure
     for session in results.sessions:
         assert str(session["versions"]["torch"]) in text and session["started_at"] in text
-    assert page(report(results)) == page(report(read_results(results.path)))
+    assert html_page(report(results)) == html_page(report(read_results(results.path)))
     assert not list(tmp_path.glob(".tmp*"))
 
 
 def test_the_drawing_stays_within_its_panels(results: Results) -> None:
-    text = page(report(results))
+    text = html_page(report(results))
     places = [float(place) for place in re.findall(r'cx="([-\d.]+)%"', text)]
     assert len(places) == 2 * (19 + 2) and all(0 <= place <= 100 for place in places)
 

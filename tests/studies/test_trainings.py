@@ -324,7 +324,7 @@ def test_texts_are_checked_before_anything_runs(tmp_path: Path, texts: Texts) ->
         (["--rows", "base", "h3"], "--rows h3: Table 3 has no such row; did you mean 'h32'?"),
         (["--jobs", "0"], "--jobs=0: expected 1 or more"),
         (["--seeds", "-1"], "train.seed=-1: expected 0 or more"),
-        (["--seeds", "2", "2"], "--seeds=2 2: expected different seeds"),
+        (["--seeds", "2", "2"], "--seeds 2 2: expected different seeds"),
         (["--language", "German"], "language='German': expected a code"),
     ],
 )

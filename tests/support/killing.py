@@ -34,6 +34,7 @@ import torch
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 from transduce.storage.atomic_folder import read_folder
 from transduce.storage.run_log import read_log
+from transduce.storage.run_request import TrainRequest
 from transduce.train import train
 
 Texts = dict[str, tuple[Path, Path]]
@@ -190,7 +191,7 @@ def live(config: Config, texts: Texts, out: Path, trap: Trap | None, report: Pat
     disk = Disk(out, trap)
     disk.watch()
     try:
-        train(config, train=texts["train"], valid=texts["valid"], out=out, resume=True)
+        train(TrainRequest(config, texts["train"], texts["valid"], out, resume=True))
     except Exception:
         disk.watching = False
         report.write_text(traceback.format_exc(), encoding="utf-8")

@@ -25,13 +25,13 @@ from torch import Tensor
 from torch.distributed import TCPStore
 
 from support.killing import IMPORTED_LATE, Texts
-from transduce import train as training
+from support.trainings import train
 from transduce.cli.main import main
 from transduce.config.schema import Config, ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.model.transformer import Transformer
-from transduce.train import train
-from transduce.training import distributed, gradients, sharding
+from transduce.train import TranslationTask
+from transduce.training import distributed, sharding, state
 from transduce.training.gradients import Gradient, Gradients
 
 # ---- ranks -------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Mishap:
 def watched(mishaps: Sequence[Mishap]) -> list[list[list[int]]]:
     """From now on, the pairs of each micro-batch of each step of this rank."""
     seen: list[list[list[int]]] = []
-    gradient_of, batch_loss = Gradients.of, gradients.batch_loss
+    gradient_of, loss = Gradients.of, TranslationTask.loss
 
     def of(self: Gradients, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
         seen.append([batch.pairs.tolist() for batch in micro_batches])
@@ -138,19 +138,19 @@ def watched(mishaps: Sequence[Mishap]) -> list[list[list[int]]]:
             if (mishap.rank, mishap.step) == (distributed.rank(), len(seen)):
                 befall(mishap.what)
         gradient = gradient_of(self, micro_batches, seed=seed)
-        gradients.batch_loss = batch_loss
+        TranslationTask.loss = staticmethod(loss)
         return gradient
 
     def befall(what: str) -> None:
         if what == "nan":
-            gradients.batch_loss = not_a_number
+            TranslationTask.loss = staticmethod(not_a_number)
         elif what == "memory":
-            gradients.batch_loss = no_memory
+            TranslationTask.loss = staticmethod(no_memory)
         else:
             os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
 
     def not_a_number(*given: Any) -> Tensor:
-        return batch_loss(*given) * math.nan
+        return loss(*given) * math.nan
 
     def no_memory(*_: Any) -> Tensor:
         raise MemoryError
@@ -254,7 +254,7 @@ def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, hands: list[list
     sharding.shard(model)
     micro_batches = [collate([src[i] for i in hand], [tgt[i] for i in hand]) for hand in hands[distributed.rank()]]
     settings = TrainConfig(label_smoothing=0.1, accumulate=max(map(len, hands)))
-    of = Gradients(model, settings, torch.device("cpu"), lambda lines: None).of
+    of = Gradients(model, TranslationTask(), settings, torch.device("cpu"), lambda lines: None).of
     found = [of(micro_batches, seed=1) for _ in range(2)][-1]
     taken = {name: sharding.full_tensor(p.grad).tolist() for name, p in model.named_parameters() if p.grad is not None}
     here = sum(cast(Any, p).to_local().numel() for p in model.parameters())
@@ -263,7 +263,7 @@ def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, hands: list[list
 
 def train_weighed(config: Config, texts: Texts, out: Path, **more: Any) -> int:
     """Train; the most bytes that all tensors of this rank have after an update, in a step after a checkpoint."""
-    update, most = training.update, 0
+    update, most = state.update, 0
 
     def weighed(optimizer: torch.optim.Adam, count: int) -> None:
         nonlocal most
@@ -271,7 +271,7 @@ def train_weighed(config: Config, texts: Texts, out: Path, **more: Any) -> int:
         if count % config.train.checkpoint_every_steps == 1:
             most = max(most, _bytes_of_tensors())
 
-    training.update = weighed
+    state.update = weighed
     train(config, train=texts["train"], valid=texts["valid"], out=out, **more)
     return most
 

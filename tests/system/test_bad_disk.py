@@ -16,6 +16,7 @@ import pytest
 import torch
 from support.killing import AVERAGE, Texts, write_texts
 from support.toy_task import ROOT, Finished
+from support.trainings import train
 
 from transduce.storage import checkpoints as checkpoint
 from transduce.storage.atomic_folder import check_folder, read_folder, remove_unfinished, write_file, write_folder
@@ -28,7 +29,6 @@ from transduce.storage.checkpoints import (
     step_of,
 )
 from transduce.storage.run_log import Log, read_log
-from transduce.train import train
 
 ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EFBIG]
 

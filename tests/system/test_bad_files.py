@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.killing import AVERAGE, Texts, write_texts
+from support.trainings import train
 
 from transduce.config.files import from_json, to_json
 from transduce.data.corpora import Corpus
@@ -17,7 +18,6 @@ from transduce.errors import UserError
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model
 from transduce.storage.run_folder import average_run, claim, find_run, run_tokenizer
-from transduce.train import train
 
 # ---- what happens to a file --------------------------------------------------------------------------------------
 

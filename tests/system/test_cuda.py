@@ -17,8 +17,10 @@ from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_transformer import Precision
 from transduce.decoding.cuda_graphs import recorded
 from transduce.model.transformer import Transformer
-from transduce.training.gradients import Gradients, batch_loss, update
+from transduce.train import TranslationTask
+from transduce.training.gradients import Gradients, update
 from transduce.training.optimizer import adam
+from transduce.training.task import translation_loss
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -43,7 +45,7 @@ def batch_of(lengths: list[tuple[int, int]]) -> Batch:
 def test_loss_and_gradients_equal_the_cpu() -> None:
     cpu, gpu = pair()
     batch = batch_of([(5, 7), (3, 2), (9, 9)])
-    losses = [batch_loss(cpu, batch, 0.1), batch_loss(gpu, batch.to(torch.device("cuda")), 0.1)]
+    losses = [translation_loss(cpu, batch, 0.1), translation_loss(gpu, batch.to(torch.device("cuda")), 0.1)]
     for loss in losses:
         loss.backward()
     torch.testing.assert_close(losses[1].cpu(), losses[0], rtol=1e-5, atol=1e-4)
@@ -54,7 +56,7 @@ def test_loss_and_gradients_equal_the_cpu() -> None:
 def test_bf16_is_near_fp32() -> None:
     _, gpu = pair()
     batch = batch_of([(5, 7), (3, 2), (9, 9)]).to(torch.device("cuda"))
-    fp32, bf16 = (batch_loss(gpu, batch, 0.1, precision).item() for precision in ("fp32", "bf16"))
+    fp32, bf16 = (translation_loss(gpu, batch, 0.1, precision).item() for precision in ("fp32", "bf16"))
     assert abs(fp32 - bf16) / fp32 < 0.02
 
 
@@ -67,7 +69,7 @@ def test_a_batch_that_does_not_fit_is_cut() -> None:
     src, tgt = ([rng.integers(4, 1_000, rng.integers(20, 100)) for _ in range(512)] for _ in range(2))
 
     def gradient() -> list[torch.Tensor]:
-        Gradients(model, TrainConfig(), device, said.extend).of([collate(src, tgt)], seed=1)
+        Gradients(model, TranslationTask(), TrainConfig(), device, said.extend).of([collate(src, tgt)], seed=1)
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
     expected = gradient()
@@ -134,7 +136,7 @@ def test_recorded_steps_say_what_the_model_says(precision: Precision, bound: flo
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_training_step_waits_once(precision: str) -> None:
     _, gpu = pair()
-    gradients = Gradients(gpu, TrainConfig(precision=precision), torch.device("cuda"), print)
+    gradients = Gradients(gpu, TranslationTask(), TrainConfig(precision=precision), torch.device("cuda"), print)
     optimizer = adam(gpu.parameters())
     batches = [batch_of([(5, 7), (3, 2)]), batch_of([(9, 9)])]
     gradients.of(batches, seed=1)

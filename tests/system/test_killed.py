@@ -25,12 +25,12 @@ from support.killing import (
     write_texts,
 )
 from support.toy_task import Finished
+from support.trainings import train
 
 from transduce.config.files import CHANGEABLE, from_json
 from transduce.config.schema import Config, keys
 from transduce.errors import UserError
 from transduce.storage.checkpoints import checkpoints, step_of
-from transduce.train import train
 
 HOW: dict[str, How] = {"average": "kill", "ema": "power", "best": "torn"}  # each configuration has its own way to die
 

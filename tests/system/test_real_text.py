@@ -46,8 +46,9 @@ def test_tokens_are_lossless_on_every_line(corpus: tuple[Path, Path, Path, Path]
 @pytest.mark.slow
 def test_a_short_training_learns(corpus: tuple[Path, Path, Path, Path], tmp_path: Path) -> None:
     """120 steps with BPE-dropout bring the perplexity well under that of the tokens' frequencies alone."""
+    from support.trainings import train
+
     from transduce.storage.run_log import read_log
-    from transduce.train import train
 
     src, tgt, *valid = corpus
     settings = ["train.max_steps=120", "train.warmup_steps=60", "train.evaluate_every_steps=60", "data.bpe_dropout=0.1"]

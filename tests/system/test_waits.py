@@ -13,7 +13,9 @@ from transduce.config.schema import ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.decoding.cuda_graphs import RecordedTransformer
 from transduce.model.transformer import Transformer
-from transduce.training.gradients import Gradients, batch_loss
+from transduce.train import TranslationTask
+from transduce.training.gradients import Gradients
+from transduce.training.task import translation_loss
 
 META = torch.device("meta")
 READING = {"nonzero", "_local_scalar_dense", "masked_select", "is_nonzero", "equal", "unique_dim", "_unique2"}
@@ -65,7 +67,7 @@ def _no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"norm": "pre", "attention_dropout": 0.1}, {"output_bias": True}], ids=str)
 def test_a_step_waits_only_for_loss_and_norm(more: dict[str, Any]) -> None:
-    gradients = Gradients(model(**more), TrainConfig(), META, lambda lines: None)
+    gradients = Gradients(model(**more), TranslationTask(), TrainConfig(), META, lambda lines: None)
     with Waits() as waits:
         gradient = gradients.of([batch(1), batch(2)], seed=1)
         assert waits.seen == []
@@ -97,13 +99,13 @@ def test_waits_are_seen(work: Callable[[torch.Tensor], object]) -> None:
 
 
 def test_a_mask_would_be_waited_for() -> None:
-    """The test's own test: what batch_loss does, but with a mask in the place of places."""
+    """The test's own test: what translation_loss does, but with a mask in the place of places."""
     moved, built = batch().to(META), model()
     with Waits() as waits, pytest.raises(NotImplementedError):
         built.decode(moved.tgt_in, built.encode(moved.src, moved.src_mask), moved.src_mask)[moved.tgt_mask]
     assert waits.seen
     with Waits() as waits:
-        batch_loss(built, moved, 0.1)
+        translation_loss(built, moved, 0.1)
     assert waits.seen == []
 
 

@@ -22,7 +22,7 @@ from transduce.config.schema import ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.errors import is_out_of_memory
 from transduce.model.transformer import Transformer
-from transduce.training import gradients as gradients_module
+from transduce.train import TranslationTask
 from transduce.training.gradients import Gradient, Gradients, dropout_seed, halves, size, update
 from transduce.training.loss import label_smoothed_cross_entropy
 from transduce.training.optimizer import adam
@@ -52,7 +52,7 @@ def parts(src: list[np.ndarray], tgt: list[np.ndarray], count: int) -> list[Batc
 
 def gradients_for(model: Transformer, said: list[str] | None = None) -> Gradients:
     say = said.extend if said is not None else lambda lines: None
-    return Gradients(model, TrainConfig(label_smoothing=0.1), torch.device("cpu"), say)
+    return Gradients(model, TranslationTask(), TrainConfig(label_smoothing=0.1), torch.device("cpu"), say)
 
 
 def taken(model: Transformer) -> ModelGradient:
@@ -218,7 +218,7 @@ def test_what_did_not_fit_is_not_tried_again() -> None:
     model = model_of()
     sizes: list[int] = []
     failed: list[int] = []
-    tried = gradients_module.batch_loss
+    tried = TranslationTask.loss
 
     def loss(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> Tensor:
         sizes.append(size(batch))
@@ -228,7 +228,7 @@ def test_what_did_not_fit_is_not_tried_again() -> None:
         return tried(model, batch, label_smoothing, precision)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradients_module, "batch_loss", loss)
+        patch.setattr(TranslationTask, "loss", staticmethod(loss))
         gradients = gradients_for(model)
         for seed in range(20):
             src, tgt = ids(seed, 30)
@@ -272,7 +272,7 @@ def test_one_pair_that_does_not_fit_ends_it() -> None:
         if positions > 4:
             raise torch.OutOfMemoryError
 
-    with watched(model, event), pytest.raises(MemoryError, match="not even one pair alone fits .* data.max_tokens"):
+    with watched(model, event), pytest.raises(MemoryError, match="a single pair of .* does not fit .* data.max_tokens"):
         gradients_for(model).of([collate(src, tgt)], seed=1)
 
 
@@ -303,6 +303,7 @@ import resource, sys
 import numpy as np, torch
 from transduce.data.batches import collate
 from transduce.config.schema import ModelConfig, TrainConfig
+from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients
 from transduce.model.transformer import Transformer
 
@@ -312,10 +313,12 @@ model = Transformer(ModelConfig(vocab_size=500, d_model=64, n_layers=2, n_heads=
 rng = np.random.default_rng(1)
 src, tgt = ([rng.integers(4, 500, rng.integers(20, 100)) for _ in range(256)] for _ in range(2))
 said = []
+def gradients():
+    return Gradients(model, TranslationTask(), TrainConfig(), torch.device("cpu"), said.extend)
 def gradient():
-    found = Gradients(model, TrainConfig(), torch.device("cpu"), said.extend).of([collate(src, tgt)], seed=1)
+    found = gradients().of([collate(src, tgt)], seed=1)
     return found.loss, [p.grad.clone() for p in model.parameters()]
-Gradients(model, TrainConfig(), torch.device("cpu"), said.extend).of([collate(src[:2], tgt[:2])], seed=1)
+gradients().of([collate(src[:2], tgt[:2])], seed=1)
 taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (96 << 20), resource.RLIM_INFINITY))
 loss, found = gradient()
@@ -346,11 +349,11 @@ def test_the_command_says_so_and_exits_with_3(
     def loss(*given: Any) -> Tensor:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(gradients_module, "batch_loss", loss)
+    monkeypatch.setattr(TranslationTask, "loss", staticmethod(loss))
     texts = ["--train", *toy.train, "--valid", *toy.valid, "--out", tmp_path / "run"]
     done = cli("train", "--recipe", f"{toy.folder / 'recipe.py'}:reverse", *texts)
     assert done.code == 3
-    assert "not even one pair alone fits into memory" in done.err
+    assert "does not fit into memory" in done.err and "a single pair of" in done.err
 
 
 # ---- cutting -----------------------------------------------------------------------------------------------------
@@ -441,7 +444,7 @@ def test_one_number_that_is_not_finite_is_seen(place: str, value: float, monkeyp
     model = model_of(torch.float32)
     rng = random.Random(f"{place} {value}")
     chosen = rng.choice([*model.parameters()])
-    real, calls = gradients_module.batch_loss, [0]
+    real, calls = TranslationTask.loss, [0]
 
     def loss(*given: Any) -> Tensor:
         calls[0] += 1
@@ -453,7 +456,7 @@ def test_one_number_that_is_not_finite_is_seen(place: str, value: float, monkeyp
         return spoiled
 
     if place == "loss":
-        monkeypatch.setattr(gradients_module, "batch_loss", loss)
+        monkeypatch.setattr(TranslationTask, "loss", staticmethod(loss))
     elif place == "forward":
         layer = rng.choice([module for module in model.modules() if isinstance(module, nn.LayerNorm)])
         layer.register_forward_hook(lambda module, given, found: spoil(found))

@@ -207,13 +207,13 @@ def pairs(*which: int) -> Batch:
 
 def gradients(model: Transformer, batches: list[Batch]) -> tuple[float, dict[str, Tensor]]:
     """The loss per token and its gradients, one micro-batch after the other, as training does it."""
-    from transduce.training.gradients import batch_loss
+    from transduce.training.task import translation_loss
 
     model.zero_grad()
     tokens = sum(int(batch.tgt_mask.sum()) for batch in batches)
     total = 0.0
     for batch in batches:
-        part = batch_loss(model, batch, 0.1) / tokens
+        part = translation_loss(model, batch, 0.1) / tokens
         part.backward()
         total += part.item()
     return total, {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
@@ -244,7 +244,7 @@ def test_micro_batches_give_the_gradients_of_the_whole(cut: list[list[int]], nor
 @pytest.mark.parametrize("output_bias", [False, True])
 def test_the_loss_of_a_batch_by_loops(output_bias: bool, label_smoothing: float) -> None:
     """The sum over the pairs of what each costs alone, by the plain-loop loss: padding and BOS cost nothing."""
-    from transduce.training.gradients import batch_loss
+    from transduce.training.task import translation_loss
 
     torch.manual_seed(1)
     model = Transformer(replace(CONFIG, output_bias=output_bias)).double()
@@ -256,5 +256,5 @@ def test_the_loss_of_a_batch_by_loops(output_bias: bool, label_smoothing: float)
         logits = model(batch.src, batch.src_mask, batch.tgt_in)[0]
         assert len(logits) == SIZES[i][1] + 1
         wanted += reference.smoothed_loss(logits.tolist(), batch.tgt_out[0].tolist(), label_smoothing)
-    found = batch_loss(model, pairs(0, 1, 2, 3, 4), label_smoothing)
+    found = translation_loss(model, pairs(0, 1, 2, 3, 4), label_smoothing)
     assert found.item() == pytest.approx(wanted, rel=1e-6)

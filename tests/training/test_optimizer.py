@@ -17,15 +17,15 @@ from transduce.training.optimizer import adam, learning_rate
 @pytest.mark.parametrize(
     ("d_model", "peak"), [pytest.param(512, 6.99e-4, id="base"), pytest.param(1024, 4.94e-4, id="big")]
 )
-def test_the_papers_peaks(d_model: int, peak: float) -> None:
+def test_peak_rates_of_the_paper(d_model: int, peak: float) -> None:
     assert learning_rate(4000, d_model=d_model, warmup_steps=4000) == pytest.approx(peak, rel=1e-3)
 
 
-def test_the_first_step_is_one_part_in_warmup_steps_of_the_peak() -> None:
+def test_the_first_rate_is_the_peak_divided_by_warmup_steps() -> None:
     assert learning_rate(1, d_model=512, warmup_steps=4000) == pytest.approx(1.7469e-7, rel=1e-4)
 
 
-def test_both_pieces_meet_at_the_peak_and_nothing_is_higher() -> None:
+def test_the_rate_rises_to_the_peak_and_then_falls() -> None:
     rates = [learning_rate(step, d_model=64, warmup_steps=50) for step in range(1, 201)]
     assert max(rates) == rates[49] == pytest.approx((64 * 50) ** -0.5)
     assert rates[:50] == sorted(rates[:50])
@@ -33,25 +33,25 @@ def test_both_pieces_meet_at_the_peak_and_nothing_is_higher() -> None:
 
 
 @pytest.mark.parametrize("k", [2, 4, 5, 10])
-def test_a_kth_of_the_warmup_and_k_squared_times_it_have_the_same_rate(k: int) -> None:
+def test_the_rate_is_the_same_at_warmup_over_k_and_warmup_times_k_squared(k: int) -> None:
     before, after = (learning_rate(step, d_model=512, warmup_steps=4000) for step in (4000 // k, 4000 * k * k))
     assert before == pytest.approx(after) == pytest.approx((512 * 4000) ** -0.5 / k)
 
 
 @given(step=st.integers(1, 10**7), d_model=st.integers(1, 4096), warmup_steps=st.integers(1, 10**5))
-def test_the_schedule_in_two_pieces(step: int, d_model: int, warmup_steps: int) -> None:
-    found = learning_rate(step, d_model=d_model, warmup_steps=warmup_steps)
-    assert found == pytest.approx(reference.learning_rate(step, d_model, warmup_steps), rel=1e-12)
+def test_the_schedule_equals_the_reference(step: int, d_model: int, warmup_steps: int) -> None:
+    rate = learning_rate(step, d_model=d_model, warmup_steps=warmup_steps)
+    assert rate == pytest.approx(reference.learning_rate(step, d_model, warmup_steps), rel=1e-12)
 
 
-def test_the_factor_multiplies() -> None:
+def test_lr_factor_multiplies_the_rate() -> None:
     plain, doubled = (learning_rate(7, d_model=16, warmup_steps=4, lr_factor=factor) for factor in (1.0, 2.0))
     assert doubled == 2 * plain
 
 
 @pytest.mark.parametrize("step", [0, -1])
 def test_steps_count_from_one(step: int) -> None:
-    with pytest.raises(ValueError, match=f"step is {step}; steps count from 1"):
+    with pytest.raises(ValueError, match=f"step={step}: expected at least 1"):
         learning_rate(step, d_model=512, warmup_steps=4000)
 
 
@@ -62,17 +62,17 @@ def parameter(*values: float) -> nn.Parameter:
     return nn.Parameter(torch.tensor(values, dtype=torch.float64))
 
 
-def test_the_papers_constants_and_nothing_beside() -> None:
+def test_adam_has_the_constants_of_the_paper_and_no_weight_decay() -> None:
     settings = adam([parameter(0.0)]).defaults
     assert (settings["betas"], settings["eps"]) == ((0.9, 0.98), 1e-9)
     assert (settings["weight_decay"], settings["amsgrad"], settings["maximize"]) == (0, False, False)
 
 
-def test_the_second_moments_decay_is_given() -> None:
+def test_beta2_is_an_argument() -> None:
     assert adam([parameter(0.0)], 0.997).defaults["betas"] == (0.9, 0.997)
 
 
-def test_nothing_moves_before_a_rate_is_set() -> None:
+def test_weights_do_not_move_before_a_rate_is_set() -> None:
     weight = parameter(1.5, -2.0)
     optimizer = adam([weight])
     weight.grad = torch.ones_like(weight)
@@ -81,7 +81,7 @@ def test_nothing_moves_before_a_rate_is_set() -> None:
 
 
 @pytest.mark.parametrize("gradient", [3.0, -3.0, 1e-4])
-def test_the_first_step_is_the_rate_long_whatever_the_gradient(gradient: float) -> None:
+def test_the_first_step_has_the_length_of_the_rate_for_any_gradient(gradient: float) -> None:
     weight = parameter(1.0)
     optimizer = adam([weight])
     optimizer.param_groups[0]["lr"] = 0.25
@@ -90,18 +90,18 @@ def test_the_first_step_is_the_rate_long_whatever_the_gradient(gradient: float) 
     assert weight.item() == pytest.approx(1 - math.copysign(0.25, gradient), rel=1e-4)
 
 
-# With gradients of 1e-9, epsilon is half of the divisor: a wrong one, or one under the root, would show.
+# With gradients of 1e-9 epsilon is half of the divisor, so a wrong epsilon, or one under the root, fails the test.
 @pytest.mark.parametrize("scale", [1.0, 1e-9], ids=["large", "as small as epsilon"])
 @pytest.mark.parametrize("beta2", [0.98, 0.997])
-def test_steps_by_hand_under_the_schedule(scale: float, beta2: float) -> None:
+def test_steps_under_the_schedule_equal_the_reference(scale: float, beta2: float) -> None:
     gradients = [[0.5 * scale, -1.0 * scale, 0.25 * scale, 2.0 * scale], [-0.1 * scale, 0.0, 3.0 * scale, 0.7 * scale]]
     rates = [learning_rate(step, d_model=16, warmup_steps=2) for step in range(1, 5)]
     weight = parameter(0.3, -0.7)
     optimizer = adam([weight], beta2)
     for step, rate in enumerate(rates):
         optimizer.param_groups[0]["lr"] = rate
-        weight.grad = torch.tensor([of_weight[step] for of_weight in gradients], dtype=torch.float64)
+        weight.grad = torch.tensor([row[step] for row in gradients], dtype=torch.float64)
         optimizer.step()
-    for begun, of_weight, found in zip((0.3, -0.7), gradients, weight.tolist(), strict=True):
-        wanted = reference.adam(begun, of_weight, rates, beta1=0.9, beta2=beta2, eps=1e-9)
-        assert found == pytest.approx(wanted, rel=1e-12)
+    for start, row, end in zip((0.3, -0.7), gradients, weight.tolist(), strict=True):
+        expected = reference.adam(start, row, rates, beta1=0.9, beta2=beta2, eps=1e-9)
+        assert end == pytest.approx(expected, rel=1e-12)

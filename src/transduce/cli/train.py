@@ -112,19 +112,21 @@ def train(
     transduce train --recipe vaswani2017-base --set train.accumulate=8 \
         --train train.en train.de --valid valid.en valid.de --out run
     """
+    from transduce.storage.run_request import TrainRequest
     from transduce.train import train as run
     from transduce.training.distributed import process_group
 
+    request = TrainRequest(
+        recipe,
+        train,
+        valid,
+        out,
+        settings or [],
+        resume=resume,
+        allow_change=allow_change or [],
+        start_from=start_from,
+        tensorboard=tensorboard,
+        shard=shard,
+    )
     with process_group(rank_timeout):
-        run(
-            recipe,
-            settings=settings or [],
-            train=train,
-            valid=valid,
-            out=out,
-            resume=resume,
-            allow_change=allow_change or [],
-            start_from=start_from,
-            tensorboard=tensorboard,
-            shard=shard,
-        )
+        run(request)

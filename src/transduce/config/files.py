@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from transduce.config.kinds import config_class, is_kind, unknown_kind
 from transduce.config.schema import SECTIONS, Config, keys, value_of
 from transduce.config.validation import problems
 from transduce.errors import UserError, nearest
@@ -51,14 +52,15 @@ def from_json(text: str | bytes, where: Path | str) -> Config:
             f"{where} has format version {version}, this program reads version {FORMAT_VERSION}; "
             "use the version of transduce that wrote it, or a newer one"
         )
+    classes = _classes(content, where)
     for name, value in ADDED_LATER.items():
         section, key = name.split(".")
-        if isinstance(content.get(section), dict):
+        if isinstance(content.get(section), dict) and key in _names(classes[section]):
             content[section].setdefault(key, value)
-    found = _key_problems(content)
+    found = _key_problems(content, classes)
     if found:
         raise UserError("\n".join([f"{where} is not a configuration this program knows:", *found]))
-    config = Config(**{name: section(**content[name]) for name, section in SECTIONS.items()})
+    config = Config(**{name: section(**content[name]) for name, section in classes.items()})
     found = problems(config)
     if found:
         raise UserError("\n".join([f"{where} holds an impossible configuration:", *(f"  {line}" for line in found)]))
@@ -73,14 +75,29 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _key_problems(content: Mapping[str, Any]) -> list[str]:
-    found = [f"  unknown section {name!r}" for name in content if name not in SECTIONS]
-    for name, section in SECTIONS.items():
+def _classes(content: Mapping[str, Any], where: Path | str) -> dict[str, type]:
+    """Return the class of each section of a file. UserError if its model is of an unknown kind."""
+    model = content.get("model")
+    kind = model.get("kind") if isinstance(model, dict) else None
+    if not isinstance(kind, str):  # a file of a version before kinds, or a damaged one
+        return SECTIONS
+    if not is_kind(kind):
+        raise UserError(f"{where} is not a configuration this program knows:\n  {unknown_kind(kind)}")
+    return {**SECTIONS, "model": config_class(kind)}
+
+
+def _names(section: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(section)]
+
+
+def _key_problems(content: Mapping[str, Any], classes: Mapping[str, type]) -> list[str]:
+    found = [f"  unknown section {name!r}" for name in content if name not in classes]
+    for name, section in classes.items():
         given = content.get(name)
         if not isinstance(given, dict):
             found.append(f"  section {name!r} is {'missing' if name not in content else 'not an object'}")
             continue
-        known = [f.name for f in dataclasses.fields(section)]
+        known = _names(section)
         found += [f"  unknown key '{name}.{key}'{nearest(key, known)}" for key in given if key not in known]
         found += [f"  key '{name}.{key}' is missing" for key in known if key not in given]
     return found
@@ -110,9 +127,14 @@ def permission_problems(allowed: Sequence[str]) -> list[str]:
 def differences(old: Config, new: Config, allowed: Sequence[str] = ()) -> list[str]:
     """The keys, but for those `allowed`, in which a run's configuration differs from what is asked now, a line each."""
     found = []
-    for name in keys():
-        before, after = value_of(old, name), value_of(new, name)
+    for name in dict.fromkeys([*keys(old), *keys(new)]):
+        before, after = _value_or_none(old, name), _value_or_none(new, name)
         if before != after and name not in allowed:
             remedy = f" (--allow-change {name} lets it)" if name in CHANGEABLE else ""
             found.append(f"  {name}: {before!r} then, {after!r} now{remedy}")
     return found
+
+
+def _value_or_none(config: Config, name: str) -> Any:
+    """Return the value of the key `name`; None if the model of `config` is of a kind without this key."""
+    return value_of(config, name) if name in keys(config) else None

@@ -1,82 +1,98 @@
-"""Overrides of a configuration: `--set section.key=value`, typed by the field, and what a run inherits by `--from`."""
+"""Overrides of a configuration: `--set section.key=value`, typed by the field, and the keys that `--from` inherits."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
 
-from transduce.config.schema import SECTIONS, Config, keys, value_of, with_value
+from transduce.config.kinds import is_kind
+from transduce.config.schema import Config, keys, sections, with_value
 from transduce.config.validation import problems, refuse, type_name
 from transduce.errors import nearest
 
 
 def override(config: Config, settings: Sequence[str]) -> Config:
-    """`config` with each `section.key=value` of `settings` applied, the value typed by the field.
+    """Return `config` with each `section.key=value` of `settings` applied. The field gives the type of the value.
 
-    Raises UserError with every problem at once: those of `overridden`, and whatever `problems` refuses.
+    Raises UserError with every problem at once: those of `overridden` and those of `problems`.
     """
-    config, found = overridden(config, settings)
-    refuse([*found, *problems(config)])
+    config, lines = overridden(config, settings)
+    refuse([*lines, *problems(config)])
     return config
 
 
 def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[str]]:
-    """`config` with those of `settings` that can be applied, and what is wrong with the others, one line each.
+    """Return `config` with the valid ones of `settings` applied, and a line for each problem of the others.
 
-    Wrong are unknown keys (the line names the nearest known one), values of a wrong type, and settings without effect.
+    Problems are unknown keys (the line names the nearest known one), values of a wrong type, and settings without
+    effect.
     """
-    found: list[str] = []
+    lines: list[str] = []
     names = [setting.partition("=")[0] for setting in settings]
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
-            found.append(f"--set {setting}: expected section.key=value, such as --set train.warmup_steps=4000")
-        elif name not in keys():
-            found.append(f"--set {setting}: unknown key {name!r}{nearest(name, _candidates(name))}")
+            lines.append(f"--set {setting}: expected section.key=value, such as --set train.warmup_steps=4000")
+        elif name not in keys(config):
+            lines.append(f"--set {setting}: unknown key {name!r}{nearest(name, _candidates(config, name))}")
         else:
-            config = _set(config, name, text, found)
+            config = _set(config, name, text, lines)
     if "train.average_checkpoints" in names and config.train.use != "average":
-        found.append(f"--set train.average_checkpoints has no effect with train.use={config.train.use!r}")
-    return config, found
+        lines.append(f"--set train.average_checkpoints has no effect with train.use={config.train.use!r}")
+    return config, lines
 
 
-def _set(config: Config, name: str, text: str, found: list[str]) -> Config:
+def _set(config: Config, name: str, text: str, lines: list[str]) -> Config:
+    """Return `config` with the key `name` set, or unchanged with one more line in `lines`."""
     section, key = name.split(".")
-    expected = get_type_hints(SECTIONS[section])[key]
+    expected = get_type_hints(sections(config)[section])[key]
     try:
         value = msgspec.convert(text, expected, strict=False)
     except msgspec.ValidationError:
-        found.append(f"--set {name}={text}: expected {type_name(expected)}")
+        other = name == "model.kind" and is_kind(text)
+        remedy = "; this kind has keys of its own, use a recipe for it" if other else ""
+        lines.append(f"--set {name}={text}: expected {type_name(expected)}{remedy}")
         return config
     return with_value(config, name, value)
 
 
-def _candidates(name: str) -> list[str]:
-    """The known keys that an unknown one may stand for: those of the same name in another section, or all."""
-    return [key for key in keys() if key.split(".")[1] == name.split(".")[-1]] or keys()
+def _candidates(config: Config, name: str) -> list[str]:
+    """Return the known keys that an unknown one may stand for: those of the same name in another section, or all."""
+    return [key for key in keys(config) if key.split(".")[1] == name.split(".")[-1]] or keys(config)
 
 
-# ---- going on from another model ----------------------------------------------------------------------------------
-
-INHERITED = (
-    *(name for name in keys() if name.startswith("model.") and not name.endswith("dropout")),
-    "data.tokenizer",
-    "data.vocab_size",
-)
+# ---- --from: start from another model ----------------------------------------------------------------------------
 
 
 def inherit(config: Config, parent: Config) -> Config:
-    """`config` with the architecture and the tokenizer of `parent`, which weights are bound to; dropout is its own."""
-    for name in INHERITED:
-        config = with_value(config, name, value_of(parent, name))
-    return config
+    """Return `config` with the architecture and the tokenizer of `parent`, which its weights need.
+
+    The dropout probabilities stay those of `config`.
+    """
+    dropouts = [f.name for f in dataclasses.fields(parent.model) if not _is_inherited(f"model.{f.name}")]
+    own = {key: getattr(config.model, key) for key in dropouts if hasattr(config.model, key)}
+    data = dataclasses.replace(config.data, tokenizer=parent.data.tokenizer, vocab_size=parent.data.vocab_size)
+    return dataclasses.replace(config, model=dataclasses.replace(parent.model, **own), data=data)
 
 
-def without_effect(settings: Sequence[str], start_from: Path) -> list[str]:
-    """Which of `settings` a run that inherits from the model `start_from` would ignore, one line each."""
+def without_effect(settings: Sequence[str], start_from: Path, config: Config | None = None) -> list[str]:
+    """Return a line for each of `settings` that a run which inherits from the model `start_from` would ignore.
+
+    config: of the run, which knows the keys; None: one with the model of the paper.
+    """
+    known = keys(config)
+    names = {setting: setting.partition("=")[0] for setting in settings}
     return [
         f"--set {setting} has no effect with --from {start_from}, whose model keeps its own; drop it"
-        for setting in settings
-        if setting.partition("=")[0] in INHERITED
+        for setting, name in names.items()
+        if name in known and _is_inherited(name)
     ]
+
+
+def _is_inherited(name: str) -> bool:
+    """Check whether a run takes the key `name` from the model that it starts from."""
+    if name.startswith("model."):
+        return not name.endswith("dropout")
+    return name in ("data.tokenizer", "data.vocab_size")

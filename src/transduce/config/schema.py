@@ -5,7 +5,9 @@ A recipe is a Python function that returns a `Config` (see `transduce.recipes`).
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+from transduce.config.kinds import ModelSettings
 
 Kind = Literal["transformer", "recurrent", "convolutional"]
 Norm = Literal["post", "pre"]
@@ -41,6 +43,49 @@ class ModelConfig:
     tie_src_tgt: bool = True  # one embedding matrix for both languages (§3.4)
     tie_output: bool = True  # the target embedding is also the pre-softmax projection (§3.4)
     output_bias: bool = False  # a bias in the pre-softmax projection; not in the paper
+
+    def problems(self) -> list[str]:
+        """Return what prevents this model from being built, one line each, beyond the range of single values."""
+        if self.kind != "transformer":
+            return self._rival_problems()
+        found = []
+        if (self.d_k is None or self.d_v is None) and self.n_heads > 0 and self.d_model % self.n_heads:
+            found.append(
+                f"model.d_model={self.d_model} is not a multiple of model.n_heads={self.n_heads}; "
+                "change one of them or give model.d_k and model.d_v"
+            )
+        if self.positions == "learned" and self.max_positions is None:
+            found.append("model.positions='learned' needs model.max_positions, the longest sequence it can hold")
+        if self.positions != "learned" and self.max_positions is not None:
+            found.append(f"model.max_positions={self.max_positions} has no effect with sinusoids, which have no limit")
+        if self.positions != "learned" and self.d_model % 2:
+            found.append(f"model.d_model={self.d_model}: sinusoids come in pairs, so expected an even number")
+        if self.positions == "tensor2tensor" and self.d_model < 4:
+            found.append(f"model.d_model={self.d_model}: model.positions='tensor2tensor' needs at least 4")
+        return found
+
+    def _rival_problems(self) -> list[str]:
+        found = []
+        for key, default in dataclasses.asdict(ModelConfig()).items():
+            value = getattr(self, key)
+            if key not in ("kind", *KEYS_OF_RIVALS[self.kind]) and value != default:
+                found.append(
+                    f"model.{key}={value!r} has no effect with model.kind={self.kind!r}; "
+                    f"expected the default, {default!r}"
+                )
+        if self.positions == "learned" and self.kind == "convolutional":
+            found.append("model.positions='learned': expected sinusoids with model.kind='convolutional'")
+        if self.d_model % 2:
+            halves = self.kind == "recurrent"
+            what = "each direction of the reader has half of it" if halves else "sinusoids come in pairs"
+            found.append(f"model.d_model={self.d_model}: {what}, so expected an even number")
+        return found
+
+
+KEYS_OF_RIVALS = {
+    "recurrent": ("vocab_size", "d_model", "n_layers", "dropout", "tie_src_tgt", "tie_output"),
+    "convolutional": ("vocab_size", "d_model", "n_layers", "dropout", "positions", "tie_src_tgt", "tie_output"),
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +138,8 @@ class SearchConfig:
 class Config:
     """A whole run. Its model has as many rows as the tokenizer has pieces, unless told otherwise."""
 
-    model: ModelConfig = field(default_factory=lambda: ModelConfig(vocab_size=None))
+    # A kind with keys of its own (`config/kinds.py`) has another class here, hence Any.
+    model: ModelConfig | Any = field(default_factory=lambda: ModelConfig(vocab_size=None))
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -107,9 +153,14 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def keys() -> list[str]:
-    """Every configuration key, as `section.key`."""
-    return [f"{name}.{f.name}" for name, section in SECTIONS.items() for f in dataclasses.fields(section)]
+def sections(config: Config | None = None) -> dict[str, type]:
+    """Return the class of each section of `config`; None: of a configuration with the model of the paper."""
+    return SECTIONS if config is None else {name: type(getattr(config, name)) for name in SECTIONS}
+
+
+def keys(config: Config | None = None) -> list[str]:
+    """Return every key of `config`, as `section.key`; None: of a configuration with the model of the paper."""
+    return [f"{name}.{f.name}" for name, section in sections(config).items() for f in dataclasses.fields(section)]
 
 
 def value_of(config: Config, name: str) -> Any:
@@ -122,3 +173,12 @@ def with_value(config: Config, name: str, new: Any) -> Config:
     """A copy of `config` in which the key `name`, `section.key`, has the value `new`."""
     section, key = name.split(".")
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{key: new})})
+
+
+def architecture(model: ModelSettings) -> str:
+    """Return the sizes of `model` in words, as in "6 + 6 layers, d_model 512, d_ff 2048, 8 heads"."""
+    if not isinstance(model, ModelConfig):
+        keys = [f.name for f in dataclasses.fields(cast(Any, model)) if f.name not in ("kind", "vocab_size")]
+        return ", ".join(f"{key} {getattr(model, key)}" for key in keys)
+    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"
+    return sizes + (f", d_ff {model.d_ff}, {model.n_heads} heads" if model.kind == "transformer" else "")

@@ -1,13 +1,13 @@
 """Validation: every problem of a configuration at once, before anything is read."""
 
-import dataclasses
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from transduce.config.schema import SECTIONS, Config, ModelConfig, value_of
+from transduce.config.kinds import ModelSettings, config_class, is_kind, unknown_kind
+from transduce.config.schema import Config, keys, sections, value_of
 from transduce.errors import UserError
 
 
@@ -22,7 +22,7 @@ def problems(config: Config) -> list[str]:
     if _type_problems(config):
         return found
     blamed = [line[: line.index("=") + 1] for line in found]  # a combination with a wrong value is no further problem
-    combinations = [*model_problems(config.model), *_combination_problems(config)]
+    combinations = [*config.model.problems(), *_combination_problems(config)]
     return [*found, *(line for line in combinations if not any(name in line for name in blamed))]
 
 
@@ -33,14 +33,24 @@ def value_problems(config: Config) -> list[str]:
 
 def _type_problems(config: Config) -> list[str]:
     found = []
-    for name, section in SECTIONS.items():
+    for name, section in sections(config).items():
         for key, expected in get_type_hints(section).items():
             value = getattr(getattr(config, name), key)
             try:
                 msgspec.convert(value, expected)
             except msgspec.ValidationError:
                 found.append(f"{name}.{key}={value!r}: expected {type_name(expected)}")
-    return found
+    return found or _kind_problems(config.model)
+
+
+def _kind_problems(model: ModelSettings) -> list[str]:
+    """Return a line if `model` names no kind, or one that another class configures."""
+    if not is_kind(model.kind):
+        return [unknown_kind(model.kind)]
+    expected = config_class(model.kind)
+    if not isinstance(model, expected):
+        return [f"model.kind={model.kind!r}: expected a {expected.__name__}, not a {type(model).__name__}"]
+    return []
 
 
 # What is expected, whether a value is that, and of which keys. The bounds of sizes are far above what memory holds;
@@ -74,55 +84,12 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
 
 
 def _range_problems(config: Config) -> list[str]:
-    found = []
+    found, known = [], keys(config)
     for expectation, holds, names in RANGES:
-        for name in names.split():
+        for name in (name for name in names.split() if name in known):
             value = value_of(config, name)
             if isinstance(value, int | float) and not holds(value):
                 found.append(f"{name}={value}: expected {expectation}")
-    return found
-
-
-KEYS_OF_RIVALS = {
-    "recurrent": ("vocab_size", "d_model", "n_layers", "dropout", "tie_src_tgt", "tie_output"),
-    "convolutional": ("vocab_size", "d_model", "n_layers", "dropout", "positions", "tie_src_tgt", "tie_output"),
-}
-
-
-def model_problems(model: ModelConfig) -> list[str]:
-    """What keeps `model` from being built, beyond the range of single values."""
-    if model.kind != "transformer":
-        return _rival_problems(model)
-    found = []
-    if (model.d_k is None or model.d_v is None) and model.n_heads > 0 and model.d_model % model.n_heads:
-        found.append(
-            f"model.d_model={model.d_model} is not a multiple of model.n_heads={model.n_heads}; "
-            "change one of them or give model.d_k and model.d_v"
-        )
-    if model.positions == "learned" and model.max_positions is None:
-        found.append("model.positions='learned' needs model.max_positions, the longest sequence it can hold")
-    if model.positions != "learned" and model.max_positions is not None:
-        found.append(f"model.max_positions={model.max_positions} has no effect with sinusoids, which have no limit")
-    if model.positions != "learned" and model.d_model % 2:
-        found.append(f"model.d_model={model.d_model}: sinusoids come in pairs, so expected an even number")
-    if model.positions == "tensor2tensor" and model.d_model < 4:
-        found.append(f"model.d_model={model.d_model}: model.positions='tensor2tensor' needs at least 4")
-    return found
-
-
-def _rival_problems(model: ModelConfig) -> list[str]:
-    found = []
-    for key, default in dataclasses.asdict(ModelConfig()).items():
-        value = getattr(model, key)
-        if key not in ("kind", *KEYS_OF_RIVALS[model.kind]) and value != default:
-            found.append(
-                f"model.{key}={value!r} has no effect with model.kind={model.kind!r}; expected the default, {default!r}"
-            )
-    if model.positions == "learned" and model.kind == "convolutional":
-        found.append("model.positions='learned': expected sinusoids with model.kind='convolutional'")
-    if model.d_model % 2:
-        what = "each direction of the reader has half of it" if model.kind == "recurrent" else "sinusoids come in pairs"
-        found.append(f"model.d_model={model.d_model}: {what}, so expected an even number")
     return found
 
 
@@ -144,8 +111,9 @@ def _combination_problems(config: Config) -> list[str]:
             f"data.max_tokens={data.max_tokens} is more than data.batch_tokens={data.batch_tokens}: "
             "a longest sentence would not fit into a batch"
         )
-    if model.max_positions is not None and model.max_positions < data.max_tokens:
-        found.append(f"model.max_positions={model.max_positions} is less than data.max_tokens={data.max_tokens}")
+    max_positions = getattr(model, "max_positions", None)  # not a key of every kind
+    if max_positions is not None and max_positions < data.max_tokens:
+        found.append(f"model.max_positions={max_positions} is less than data.max_tokens={data.max_tokens}")
     if train.use == "ema" and train.ema_decay is None:
         found.append("train.use='ema' needs train.ema_decay, such as 0.999")
     if train.ema_decay is not None and train.use != "ema":
@@ -165,6 +133,15 @@ def _combination_problems(config: Config) -> list[str]:
     return found
 
 
+def refuse_impossible(model: ModelSettings) -> None:
+    """Raise UserError naming every reason why `model` cannot be built, an unknown number of tokens among them."""
+    lines = model.problems()
+    if model.vocab_size is None:
+        lines.append("model.vocab_size is None: it must be known before a model can be built")
+    if lines:
+        raise UserError("cannot build the model: " + "; ".join(lines))
+
+
 def type_name(expected: Any) -> str:
     """A field's type in words: 'an integer or null', \"one of 'post', 'pre'\"."""
     if get_origin(expected) is Literal:
@@ -172,7 +149,7 @@ def type_name(expected: Any) -> str:
     if get_origin(expected) is types.UnionType:
         return " or ".join(type_name(part) for part in get_args(expected))
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
-    return names[expected]
+    return names.get(expected, str(expected))
 
 
 def refuse(found: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from transduce.errors import UserError
 from transduce.evaluation.attention_plot import attention_picture
 from transduce.evaluation.metrics import bleu
 from transduce.recipes.demo import demo as recipe
+from transduce.storage.run_request import TrainRequest
 from transduce.train import train
 from transduce.translate import Translator, load
 
@@ -43,7 +44,7 @@ def run_demo(out: Path) -> Path:
 
     _say(f"\n2. Training: tokens, then {recipe().train.max_steps:,} steps")
     train_started_at = time.monotonic()
-    model_path = train(recipe(), train=files["train"], valid=files["valid"], out=out)
+    model_path = train(TrainRequest(recipe(), files["train"], files["valid"], out))
     train_seconds = time.monotonic() - train_started_at
 
     _say(f"\n3. {SIZES['test']:,} unseen sentences, and {SIZES['longer']:,} longer than all sentences of the training")

@@ -1,8 +1,8 @@
-"""Attention as a picture: which source pieces each target piece looked at (§3.2 and the paper's appendix).
+"""Draw attention as a picture: which source pieces each target piece attends to (§3.2 and the paper's appendix).
 
-`attention_picture` draws one layer's attention: on the left the mean over its heads, with the pieces written along
-the edges; on the right each head by itself, in the same colours. H heads, T target pieces, S source pieces.
-Lengths are in inches, from the upper left corner. matplotlib is imported when a picture is drawn, not before.
+`attention_picture` draws the attention of one layer. On the left is the mean over its heads, with the pieces along the
+edges; on the right is each head, in the same colours. H heads, T target pieces, S source pieces.
+Lengths are in inches from the upper left corner. Drawing imports matplotlib; importing this module does not.
 """
 
 import math
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _INK = "#2b2f36"
 _FAINT_INK = "#7d8590"
-# From no attention (0) to the most that a head pays (1): steep at first, so that a mean over heads is not all pale.
+# From no attention (0) to the maximum of all heads (1); steep at first, because means over heads are small.
 _COLOURS = ((0, "#f1f3f6"), (0.08, "#cfe1ea"), (0.22, "#86b7cf"), (0.45, "#3f80a8"), (0.7, "#1d4e79"), (1, "#0d2440"))
-_FONT = "DejaVu Sans"  # comes with matplotlib: Latin, Greek, Cyrillic, and the signs used here
+_FONT = "DejaVu Sans"  # part of matplotlib: Latin, Greek, Cyrillic, and the signs used here
 _LONGEST_LABEL = 18  # characters
 _DOTS_PER_INCH = 150
-_CAPTION = 0.2  # the line above a small panel
+_CAPTION = 0.2  # height of the line above a small panel
 _GAP = 0.14  # between panels
 
 
@@ -41,16 +41,16 @@ def attention_picture(
 ) -> None:
     """Write the attention `weights` (H, T, S) of one layer to `path`, a PNG: source across, target down.
 
-    Each row of `weights` is a distribution over the source pieces. Pieces are written as `readable` gives them; a
-    character that no installed font has becomes a box.
+    Each row of `weights` is a distribution over the source pieces. The labels are those of `readable`; a character
+    that no installed font has becomes a box.
     Raises UserError if `weights` are not attention over these pieces, or matplotlib is not installed.
     """
-    attention = _checked(weights, len(src_pieces), len(tgt_pieces))
+    attention = _validated(weights, len(src_pieces), len(tgt_pieces))
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("drawing attention needs matplotlib: pip install 'transduce[plot]'") from error
+        raise UserError("a picture of attention: expected matplotlib; pip install 'transduce[plot]'") from error
     figure = Figure(figsize=(1, 1), dpi=_DOTS_PER_INCH, facecolor="white")
     FigureCanvasAgg(figure)
     strongest = float(attention.max())
@@ -68,50 +68,50 @@ def attention_picture(
 
 
 def readable(pieces: Sequence[str]) -> list[str]:
-    """The pieces of one sentence as a person reads them: `▁Ha us ▁groß .` as `Ha ·us groß .`
+    """Return the pieces of one sentence as labels: `▁Ha us ▁groß .` as `Ha ·us groß .`
 
-    A piece that goes on with a word begins with `·`, the mark of a new word (▁) is left out; `␣` is any other space.
-    In a sentence without spaces nothing is marked. What cannot be printed is `□`, and a long piece ends in `…`.
+    A piece that continues a word starts with `·`, and the mark of a new word (▁) is omitted. `␣` is any other space.
+    In a sentence without spaces no piece has a mark. An unprintable character is `□`, and a long piece ends in `…`.
     """
     has_spaces = any("▁" in piece for piece in pieces[1:])
     labels = []
     for i, piece in enumerate(pieces):
-        goes_on = has_spaces and i > 0 and piece[:1].isalnum()
-        text = "·" + piece if goes_on else piece.removeprefix("▁") or "␣"
+        is_continuation = has_spaces and i > 0 and piece[:1].isalnum()
+        text = "·" + piece if is_continuation else piece.removeprefix("▁") or "␣"
         text = "".join(c if c.isprintable() else "□" for c in text.replace("▁", "␣").replace(" ", "␣"))
         labels.append(text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…")
     return labels
 
 
-def _checked(weights: ArrayLike, n_src: int, n_tgt: int) -> np.ndarray:
-    """`weights` as float64 (H, T, S), if they are attention of n_tgt target over n_src source pieces."""
+def _validated(weights: ArrayLike, n_src: int, n_tgt: int) -> np.ndarray:
+    """Return `weights` as float64 (H, T, S). Raises UserError if they are not attention of T pieces over S pieces."""
     attention = np.asarray(weights, dtype=np.float64)
     expected = f"(heads, {n_tgt} target pieces, {n_src} source pieces)"
     if attention.ndim != 3 or attention.shape[1:] != (n_tgt, n_src) or attention.size == 0:
-        raise UserError(f"attention weights of one layer must have the shape {expected}; got {attention.shape}")
+        raise UserError(f"weights of shape {attention.shape}: expected {expected}; give the weights of one layer")
     sums = attention.sum(axis=2)
     wrong = ~(np.abs(sums - 1) < 0.02) | (attention < 0).any(axis=2)  # 0.02: bfloat16 rounds; ~ catches NaN
     if wrong.any():
         head, row = (int(i) for i in np.argwhere(wrong)[0])
         raise UserError(
-            "each row of attention weights must be a distribution, not negative and with the sum 1; "
-            f"row {row} of head {head} sums to {sums[head, row]:.4g}, its smallest is {attention[head, row].min():.4g}"
+            f"weights of head {head}, row {row}: expected a distribution, without negative values and with sum 1; "
+            f"the sum is {sums[head, row]:.4g} and the smallest value {attention[head, row].min():.4g}"
         )
     return attention
 
 
-# ---- where things go ------------------------------------------------------------------------------------------------
+# ---- positions and sizes --------------------------------------------------------------------------------------------
 
 
 def _cell_inches(n_src: int, n_tgt: int) -> float:
-    """Side of a square of the large panel: legible up to some 50 pieces, and never a picture wider than a screen."""
+    """Return the side of a square of the large panel: legible up to about 50 pieces, and never wider than a screen."""
     longest = max(n_src, n_tgt)
     return min(0.42, max(0.27, 4.5 / longest), 14 / longest)
 
 
 def _panel(figure: "Figure", left: float, top: float, width: float, height: float) -> "Axes":
-    """Bare axes with the upper left corner at (left, top)."""
-    # The figure is 1 x 1 inch, so that its relative units are inches; saving it "tight" fits the page to the content.
+    """Return empty axes with the upper left corner at (left, top)."""
+    # The figure is 1 x 1 inch, so its relative units are inches. Saving with "tight" fits the page to the content.
     axes = figure.add_axes((left, 1 - top - height, width, height))
     axes.tick_params(length=0, colors=_INK)
     axes.set_xticks([])
@@ -124,7 +124,7 @@ def _panel(figure: "Figure", left: float, top: float, width: float, height: floa
 def _draw_heads(
     figure: "Figure", attention: np.ndarray, strongest: float, *, left: float, width: float, height: float
 ) -> None:
-    """The heads of attention (H, T, S) one by one, in rows beside a panel of `width` and `height`."""
+    """Draw each head of attention (H, T, S), in rows beside a panel of `width` and `height`."""
     columns = math.isqrt(len(attention))
     rows = math.ceil(len(attention) / columns)
     scale = max((height + _CAPTION + _GAP) / rows - _CAPTION - _GAP, height / 5) / height
@@ -137,11 +137,11 @@ def _draw_heads(
         panel.set_title(f"head {head}", loc="left", fontsize=7, color=_FAINT_INK, pad=3)
 
 
-# ---- what is drawn --------------------------------------------------------------------------------------------------
+# ---- contents -------------------------------------------------------------------------------------------------------
 
 
 def _draw(axes: "Axes", weights: np.ndarray, strongest: float, *, rule_points: float) -> None:
-    """weights (T, S) as squares, ruled in white."""
+    """Draw weights (T, S) as squares with white lines between them."""
     from matplotlib.colors import LinearSegmentedColormap
 
     colours = LinearSegmentedColormap.from_list("attention", _COLOURS)
@@ -150,7 +150,7 @@ def _draw(axes: "Axes", weights: np.ndarray, strongest: float, *, rule_points: f
 
 
 def _write(axes: "Axes", src: Sequence[str], tgt: Sequence[str], title: str, *, points: float) -> None:
-    """The source above, the target on the left, the title on top of all."""
+    """Write the source above the panel, the target on its left, and the title at the top."""
     font, known = _font_for("".join([*src, *tgt, title]))
     axes.xaxis.tick_top()
     axes.set_xticks(np.arange(len(src)) + 0.5, [_boxed(piece, known) for piece in src], rotation=90)
@@ -162,7 +162,7 @@ def _write(axes: "Axes", src: Sequence[str], tgt: Sequence[str], title: str, *, 
 
 
 def _draw_scale(figure: "Figure", strongest: float, *, top: float) -> None:
-    """The colours from 0 to the strongest attention."""
+    """Draw the scale of colours from 0 to the strongest attention."""
     bar = _panel(figure, 0, top, 1.2, 0.08)
     _draw(bar, np.linspace(0, strongest, 64)[None], strongest, rule_points=0)
     bar.set_xticks([0, 64], ["0", f"{strongest:.2f}"], fontsize=7, color=_FAINT_INK)
@@ -172,13 +172,14 @@ def _draw_scale(figure: "Figure", strongest: float, *, top: float) -> None:
 
 
 def _font_for(text: str) -> "tuple[FontProperties, frozenset[int]]":
-    """A font to write `text` with, and the code points it has: our own, and the best installed one for the rest."""
+    """Return a font for `text` and its code points: `_FONT`, and the installed font with most of the missing ones."""
     from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
     families, known = [_FONT], frozenset(get_font(findfont(_FONT)).get_charmap())
     missing = {ord(character) for character in text} - known
     if missing:
-        names = {entry.name for entry in fontManager.ttflist if not entry.name.startswith("Last Resort")}  # boxes
+        # "Last Resort" fonts have a box for every character.
+        names = {entry.name for entry in fontManager.ttflist if not entry.name.startswith("Last Resort")}
         charmaps = {name: get_font(findfont(name)).get_charmap().keys() for name in sorted(names)}
         best = max(charmaps, key=lambda name: len(charmaps[name] & missing))
         if charmaps[best] & missing:
@@ -187,5 +188,5 @@ def _font_for(text: str) -> "tuple[FontProperties, frozenset[int]]":
 
 
 def _boxed(text: str, known: frozenset[int]) -> str:
-    """`text` with a box for each character that is not among the code points `known`."""
+    """Return `text` with a box for each character that is not among the code points `known`."""
     return "".join(character if ord(character) in known else "□" for character in text)

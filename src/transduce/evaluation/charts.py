@@ -1,7 +1,7 @@
-"""Curves over the steps of a training, drawn as SVG that any browser shows by itself.
+"""Charts of curves over training steps, as SVG without a script.
 
-A chart takes the room there is: its curves are drawn on a square of 1000 x 1000 that the browser stretches, and what
-must keep its shape, such as text and dots, is placed by percent. Colours and widths are left to the page, by class.
+A chart fills its element. The browser stretches the square of 1000 x 1000 that the curves are drawn on. Text and dots,
+which must keep their shape, have positions in per cent. The style of the page sets colours and widths by class.
 """
 
 import bisect
@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _MOST_POINTS = 1_000  # of a curve
-_MOST_DOTS = 60  # a longer curve of evaluations is a line alone
-_DENSE = 250  # points, from which on a line is thin
+_MOST_DOTS = 60  # a longer curve of evaluations has no dots
+_DENSE = 250  # a curve of this many points or more is a thin line
 
-Place = tuple[float, float]  # across from the left, down from the top; both 0 to 1
+Point = tuple[float, float]  # from the left and from the top, both 0 to 1
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One figure over the steps, which never decrease; a value that is not a finite number is nan."""
+    """One figure over the steps, which never decrease; a value that is not finite is nan."""
 
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
@@ -29,39 +29,39 @@ class Curve:
         self.values.append(value)
 
     def at(self, step: int) -> float:
-        """The value at `step`, or the last one before it; nan if there is none."""
-        place = bisect.bisect_right(self.steps, step)
-        return self.values[place - 1] if place else math.nan
+        """Return the value at `step`, or the last one before it; nan if there is none."""
+        index = bisect.bisect_right(self.steps, step)
+        return self.values[index - 1] if index else math.nan
 
     def last(self) -> float:
-        """The newest value; nan if there is none."""
+        """Return the newest value; nan if there is none."""
         return self.values[-1] if self.values else math.nan
 
     def finite(self) -> list[tuple[int, float]]:
-        """Steps and values without the nan."""
+        """Return steps and values without the nan."""
         return [(step, value) for step, value in zip(self.steps, self.values, strict=True) if not math.isnan(value)]
 
 
 def thin(curve: Curve, most: int = _MOST_POINTS) -> Curve:
-    """At most `most` points of `curve`: the first, the last, and of equal stretches the lowest, highest and a nan."""
+    """Return at most `most` points of `curve`: both ends, and the lowest, the highest and a nan of equal stretches."""
     count, values = len(curve.steps), curve.values
     if count <= most:
         return curve
     stretch = math.ceil(count / ((most - 2) // 3))
-    kept = {0, count - 1}
+    selection = {0, count - 1}
     for start in range(0, count, stretch):
-        places = range(start, min(start + stretch, count))
-        finite = [place for place in places if not math.isnan(values[place])]
+        indices = range(start, min(start + stretch, count))
+        finite = [i for i in indices if not math.isnan(values[i])]
         if finite:
-            kept |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
-        if len(finite) < len(places):
-            kept.add(next(place for place in places if math.isnan(values[place])))
-    places = sorted(kept)
-    return Curve(array("q", (curve.steps[i] for i in places)), array("d", (values[i] for i in places)))
+            selection |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
+        if len(finite) < len(indices):
+            selection.add(next(i for i in indices if math.isnan(values[i])))
+    indices = sorted(selection)
+    return Curve(array("q", (curve.steps[i] for i in indices)), array("d", (values[i] for i in indices)))
 
 
 def kind(key: str) -> str:
-    """What a figure of the log was measured on: its class in the drawing."""
+    """Return the data that a figure of the log was measured on, which is its class in the drawing."""
     return "validation" if key.startswith("valid_") else "training"
 
 
@@ -76,76 +76,79 @@ def chart_svg(
     best_step: int | None = None,
     skipped: Collection[int] = (),
 ) -> str:
-    """What goes between <svg> and </svg>: axes and `curves`, by their keys in the log.
+    """Return the content of an <svg>: axes and `curves`, by their keys in the log.
 
-    The axis of steps ends at last_step. logarithmic: the values are positive. best_step: of the evaluation that is
-    ringed. skipped: steps that are marked on the axis.
+    last_step: the end of the axis of steps. logarithmic: whether the axis of values is; then values must be positive.
+    best_step: of the evaluation with a ring. skipped: steps with a mark on the axis.
     """
     across = step_axis(last_step)
     values = [value for curve in curves.values() for _, value in curve.finite()]
     up = log_axis(values) if logarithmic else linear_axis(values)
     is_empty = not any(curve.steps for curve in curves.values())
-    parts = [
+    elements = [
         '<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>',
         *(['<text x="50%" y="50%" text-anchor="middle">nothing yet</text>'] if is_empty else axes(across, up)),
-        *(part for key, curve in curves.items() for part in _drawn(key, curve, across, up, best_step)),
+        *(element for key, curve in curves.items() for element in _curve(key, curve, across, up, best_step)),
         *_skip_marks(skipped, across),
     ]
-    return "\n".join(parts)
+    return "\n".join(elements)
 
 
 def axes(across: "Axis", up: "Axis") -> Iterator[str]:
-    """Lines and labels of two axes, which begin at the lower left."""
+    """Yield lines and labels of two axes, which start at the lower left."""
     for tick, label in zip(up.ticks, up.labels, strict=True):
-        y = f"{100 - 100 * up.place(tick):.2f}%"
+        y = f"{100 - 100 * up.position(tick):.2f}%"
         yield f'<line x1="0" x2="100%" y1="{y}" y2="{y}"/>'
         yield f'<text class="y" x="0" y="{y}" dx="-.75em" dy=".35em" text-anchor="end">{label}</text>'
     for tick, label in zip(across.ticks, across.labels, strict=True):
-        x = f"{100 * across.place(tick):.2f}%"
+        x = f"{100 * across.position(tick):.2f}%"
         yield f'<line class="base" x1="{x}" x2="{x}" y1="100%" y2="102%"/>'
         yield f'<text class="x" x="{x}" y="100%" dy="1.75em" text-anchor="middle">{label}</text>'
 
 
-def _drawn(key: str, curve: Curve, across: "Axis", up: "Axis", best_step: int | None) -> Iterator[str]:
-    """The curve, broken where it is not finite; a dot for each evaluation, and a ring round the best."""
-    places = [
-        None if math.isnan(value) else (across.place(step), 1 - up.place(value))
+def _curve(key: str, curve: Curve, across: "Axis", up: "Axis", best_step: int | None) -> Iterator[str]:
+    """Yield the curve, with gaps where it is not finite, a dot for each evaluation, and a ring at the best one."""
+    points = [
+        None if math.isnan(value) else (across.position(step), 1 - up.position(value))
         for step, value in zip(curve.steps, curve.values, strict=True)
     ]
-    dense = " dense" if len(places) >= _DENSE else ""
-    yield stretched(f'<path class="{kind(key)}{dense}" data-curve="{key}" d="{strokes(places)}"/>')
+    dense = " dense" if len(points) >= _DENSE else ""
+    yield stretched(f'<path class="{kind(key)}{dense}" data-curve="{key}" d="{strokes(points)}"/>')
     if kind(key) == "training":
         return
-    if len(places) <= _MOST_DOTS:
-        yield from (_dot(place, "validation", 2.5) for place in places if place)
+    if len(points) <= _MOST_DOTS:
+        yield from (_dot(point, "validation", 2.5) for point in points if point)
     if best_step is not None and not math.isnan(curve.at(best_step)):
-        yield _dot((across.place(best_step), 1 - up.place(curve.at(best_step))), "validation best", 4)
+        yield _dot((across.position(best_step), 1 - up.position(curve.at(best_step))), "validation best", 4)
 
 
-def strokes(places: Sequence[Place | None]) -> str:
-    """Lines between neighbours that are there. One without neighbours is a dot, as the ends of lines are round."""
-    strokes, pen_is_down = [], False
-    for place in places:
-        if place is not None:
-            point = f"{1000 * place[0]:.2f} {1000 * place[1]:.2f}"
-            strokes.append(f"L{point}" if pen_is_down else f"M{point}h0")
-        pen_is_down = place is not None
-    return "".join(strokes)
+def strokes(points: Sequence[Point | None]) -> str:
+    """Return the path of lines between neighbouring points; None is a gap.
+
+    A point without neighbours becomes a dot, because line ends are round.
+    """
+    commands, pen_is_down = [], False
+    for point in points:
+        if point is not None:
+            target = f"{1000 * point[0]:.2f} {1000 * point[1]:.2f}"
+            commands.append(f"L{target}" if pen_is_down else f"M{target}h0")
+        pen_is_down = point is not None
+    return "".join(commands)
 
 
-def _dot(place: Place, name: str, radius: float) -> str:
-    return f'<circle class="{name}" cx="{100 * place[0]:.2f}%" cy="{100 * place[1]:.2f}%" r="{radius}"/>'
+def _dot(point: Point, name: str, radius: float) -> str:
+    return f'<circle class="{name}" cx="{100 * point[0]:.2f}%" cy="{100 * point[1]:.2f}%" r="{radius}"/>'
 
 
 def _skip_marks(skipped: Collection[int], across: "Axis") -> Iterator[str]:
-    """A short stroke on the axis for each step; those that fall together are one."""
-    places = sorted({round(1000 * across.place(step)) for step in skipped})
-    if places:
-        yield stretched(f'<path class="skips" d="{"".join(f"M{place} 1000V940" for place in places)}"/>')
+    """Yield a short line on the axis for each step; steps at the same position share one."""
+    positions = sorted({round(1000 * across.position(step)) for step in skipped})
+    if positions:
+        yield stretched(f'<path class="skips" d="{"".join(f"M{x} 1000V940" for x in positions)}"/>')
 
 
 def stretched(path: str) -> str:
-    """A path on the square of 1000 x 1000, which takes the room there is."""
+    """Return a path on the square of 1000 x 1000, which the browser stretches over the chart."""
     return f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none">{path}</svg>'
 
 
@@ -154,7 +157,7 @@ def stretched(path: str) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """From values to places: `low` is at 0, `high` at 1."""
+    """A scale from values to positions: `low` is at 0, `high` at 1."""
 
     low: float
     high: float
@@ -162,28 +165,28 @@ class Axis:
     labels: list[str]
     logarithmic: bool = False
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         if self.logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
 
 def step_axis(last_step: int) -> Axis:
-    """From 0 to the last step, whatever number that is."""
+    """Return an axis from 0 to the last step, which need not be a round number."""
     high = max(last_step, 1)
     ticks = [tick for tick in round_numbers(0, high) if tick <= high and tick == int(tick)]
     return Axis(0, high, ticks, _labels(ticks))
 
 
 def linear_axis(values: Iterable[float]) -> Axis:
-    """From 0, or a round number below all values, to a round number above them."""
+    """Return an axis from 0, or a round number below all values, to a round number above them."""
     low, high = min([0.0, *values]), max([0.0, *values])
     ticks = round_numbers(low, high if high > low else low + 1)
     return Axis(ticks[0], ticks[-1], ticks, _labels(ticks))
 
 
 def log_axis(values: Iterable[float]) -> Axis:
-    """A little wider than the values, which are positive; at least two round numbers are marked."""
+    """Return a logarithmic axis a little wider than the positive `values`, with at least two round numbers as ticks."""
     low, high = min(values, default=1.0), max(values, default=1.0)
     if high < 1.2 * low:
         low, high = low / 1.1, high * 1.1
@@ -201,7 +204,7 @@ def log_axis(values: Iterable[float]) -> Axis:
 
 
 def round_numbers(low: float, high: float, about: int = 5) -> list[float]:
-    """Some `about` multiples of 1, 2 or 5 times a power of ten, from `low` or below to `high` or above."""
+    """Return about `about` multiples of 1, 2 or 5 times a power of ten, from `low` or below to `high` or above."""
     power = 10.0 ** math.floor(math.log10((high - low) / about))
     step = next((digit * power for digit in (1, 2, 5) if digit * power * about >= high - low), 10 * power)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -209,7 +212,7 @@ def round_numbers(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def _labels(ticks: Sequence[float]) -> list[str]:
-    """The ticks of an axis in one unit and with the same digits: 0, 2.5k, 5.0k."""
+    """Return the labels of ticks, all in one unit and with equally many decimals: 0, 2.5k, 5.0k."""
     top = max(abs(tick) for tick in ticks)
     unit, letter = (1e6, "M") if 1e6 <= top < 1e9 else (1e3, "k") if 1e4 <= top < 1e6 else (1, "")
     texts = [_label(tick / unit) for tick in ticks]
@@ -220,7 +223,7 @@ def _labels(ticks: Sequence[float]) -> list[str]:
 
 
 def _label(value: float) -> str:
-    """A round number as short as it goes: 0.25, 1,000, 1e-5."""
+    """Return the shortest form of a round number: 0.25, 1,000, 1e-5."""
     if 1e-4 <= abs(value) < 1e6:
         return f"{value:,.10f}".rstrip("0").rstrip(".")
     mantissa, _, power = f"{value:.6g}".partition("e")

@@ -1,6 +1,6 @@
-"""The figures of studies, as SVG: costs that grow by a power, and changes beside those of the paper.
+"""The figures of studies as SVG: costs that grow by a power, and changes beside those of the paper.
 
-Places across are per cent of the room there is, and text keeps its size, so that a figure fits a phone and a screen.
+Horizontal positions are per cent of the width, and text keeps its size. So a figure fits a phone and a screen.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,17 +14,17 @@ ROW = 24  # pixels
 
 
 def powers_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Curves of positive points on two logarithmic axes, where a power is a straight line; the sizes are marked."""
+    """Return curves of positive points on two logarithmic axes, where a power is a straight line; sizes have ticks."""
     sizes = sorted({size for curve in curves.values() for size, _ in curve})
     across = log_axis(sizes)
     across = Axis(across.low, across.high, sizes, [f"{size:,.0f}" for size in sizes], logarithmic=True)
     return _curves(curves, across, log_axis(_heights(curves)))
 
 
-def courses_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Curves of positive points: what has been spent, from 0 on, and what it gave, on a logarithmic axis."""
-    spent = linear_axis([x for curve in curves.values() for x, _ in curve])
-    return _curves(curves, spent, log_axis(_heights(curves)))
+def progress_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Return curves of positive points: cost on a linear axis from 0, and a score on a logarithmic axis."""
+    cost = linear_axis([x for curve in curves.values() for x, _ in curve])
+    return _curves(curves, cost, log_axis(_heights(curves)))
 
 
 def _heights(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[float]:
@@ -32,18 +32,18 @@ def _heights(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[float]
 
 
 def _curves(curves: Mapping[str, Sequence[tuple[float, float]]], across: Axis, up: Axis) -> str:
-    """Axes, and for each curve a line with a dot at every point."""
-    parts = ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
+    """Return the axes, and for each curve a line with a dot at every point."""
+    elements = ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
     for colour, curve in zip(COLOURS, curves.values(), strict=False):
-        places = [(across.place(x), 1 - up.place(y)) for x, y in curve]
-        parts.append(stretched(f'<path class="{colour}" d="{strokes(places)}"/>'))
-        parts += [f'<circle class="{colour}" cx="{100 * x:.2f}%" cy="{100 * y:.2f}%" r="2.5"/>' for x, y in places]
-    return "\n".join(parts)
+        points = [(across.position(x), 1 - up.position(y)) for x, y in curve]
+        elements.append(stretched(f'<path class="{colour}" d="{strokes(points)}"/>'))
+        elements += [f'<circle class="{colour}" cx="{100 * x:.2f}%" cy="{100 * y:.2f}%" r="2.5"/>' for x, y in points]
+    return "\n".join(elements)
 
 
 @dataclass(frozen=True)
 class Change:
-    """How much a row differs from base. there: in the paper. here: with each seed; empty if it was not run."""
+    """The difference of a row from base. there: in the paper. here: in our runs, one per seed; empty without runs."""
 
     name: str
     there: float
@@ -51,7 +51,7 @@ class Change:
 
 
 def changes_svg(changes: Sequence[Change]) -> str:
-    """A row for each change, its dots in two panels: the paper's, and ours with a line over the seeds."""
+    """Return a row for each change, with dots in two panels: the paper's, and ours with a line over the seeds."""
     theirs = [change.there for change in changes]
     ours = [value for change in changes for value in change.here]
     left = 'class="row" x="0" dx="-.75em" dy=".35em" text-anchor="end"'
@@ -61,17 +61,17 @@ def changes_svg(changes: Sequence[Change]) -> str:
             *names,
             '<svg x="0" width="45%" overflow="visible">',
             *_panel("in the paper", theirs, len(changes)),
-            *(part for i, change in enumerate(changes) for part in _dots([change.there], theirs, i, "there")),
+            *(dot for i, change in enumerate(changes) for dot in _dots([change.there], theirs, i, "there")),
             '</svg><svg x="55%" width="45%" overflow="visible">',
             *_panel("here", ours, len(changes)),
-            *(part for i, change in enumerate(changes) for part in _dots(change.here, ours, i, "here")),
+            *(dot for i, change in enumerate(changes) for dot in _dots(change.here, ours, i, "here")),
             "</svg>",
         ]
     )
 
 
 def changes_height(count: int) -> int:
-    """Of `changes_svg`, in pixels."""
+    """Return the height of `changes_svg` in pixels, for `count` changes."""
     return ROW * (count + 1)
 
 
@@ -86,13 +86,13 @@ def _axis(values: Sequence[float]) -> Axis:
 
 
 def _panel(title: str, values: Sequence[float], rows: int) -> Iterator[str]:
-    """Title, axis and lines of a panel; the line of no change is stronger."""
+    """Yield title, axis and lines of a panel; the line at 0 is stronger."""
     axis, bottom = _axis(values), changes_height(rows)
     yield f'<text x="50%" y="10" text-anchor="middle">{title}</text>'
     for tick, label in zip(axis.ticks, axis.labels, strict=True):
-        x = f"{100 * axis.place(tick):.2f}%"
+        x = f"{100 * axis.position(tick):.2f}%"
         kind = ' class="base"' if label == "0" else ""
-        anchor = {axis.low: "start", axis.high: "end"}.get(tick, "middle")  # or panels would meet on a phone
+        anchor = {axis.low: "start", axis.high: "end"}.get(tick, "middle")  # else panels would overlap on a phone
         yield f'<line{kind} x1="{x}" x2="{x}" y1="{ROW}" y2="{bottom}"/>'
         yield f'<text x="{x}" y="{bottom}" dy="1.25em" text-anchor="{anchor}">{label}</text>'
     for row in range(rows):
@@ -100,14 +100,16 @@ def _panel(title: str, values: Sequence[float], rows: int) -> Iterator[str]:
 
 
 def _dots(values: Sequence[float], all_values: Sequence[float], row: int, kind: str) -> Iterator[str]:
-    """A dot at the mean; of several values also a line between them, and each faint."""
+    """Yield a dot at the mean; for several values also a faint dot at each, and a line between them."""
     if not values:
         yield f'<text x="50%" y="{_middle(row)}" dy=".35em" text-anchor="middle">not run</text>'
         return
     axis, y = _axis(all_values), _middle(row)
-    places = [f"{100 * axis.place(value):.2f}%" for value in [sum(values) / len(values), min(values), max(values)]]
+    mean, low, high = (
+        f"{100 * axis.position(value):.2f}%" for value in (sum(values) / len(values), min(values), max(values))
+    )
     if len(values) > 1:
-        yield f'<line class="bar {kind}" x1="{places[1]}" x2="{places[2]}" y1="{y}" y2="{y}"/>'
+        yield f'<line class="bar {kind}" x1="{low}" x2="{high}" y1="{y}" y2="{y}"/>'
         for value in values:
-            yield f'<circle class="seed {kind}" cx="{100 * axis.place(value):.2f}%" cy="{y}" r="3"/>'
-    yield f'<circle class="{kind}" cx="{places[0]}" cy="{y}" r="4.5"/>'
+            yield f'<circle class="seed {kind}" cx="{100 * axis.position(value):.2f}%" cy="{y}" r="3"/>'
+    yield f'<circle class="{kind}" cx="{mean}" cy="{y}" r="4.5"/>'

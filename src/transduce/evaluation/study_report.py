@@ -1,24 +1,23 @@
-"""The report of a study, from one content in two forms: report.md, and report.html, one page that loads nothing.
+"""The report of a study in two forms of one content: report.md, and report.html, one page that loads nothing.
 
-A report is a title, a lead, sections of paragraphs, tables and figures, and at the end how everything was made.
+A report is a title, a lead, and sections of paragraphs, tables and figures. The last section says how to reproduce it.
 """
 
 import html
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from transduce.version import __version__
+from transduce.evaluation.page import fill_page, write_page
 
 
 @dataclass(frozen=True)
 class Table:
-    """head: the names of the columns. rows: their cells; the first is the row's name. quiet: rows that are shown faint.
+    """A table of text.
 
-    words: columns of words, which are aligned on the left.
+    head: the names of the columns. rows: their cells; the first cell is the row's name. quiet: indices of rows in a
+    faint colour. words: indices of columns of words, which are left-aligned.
     """
 
     head: Sequence[str]
@@ -29,10 +28,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """drawing: the inner part of an <svg> whose places are per cent of its width, and pixels or per cent of its height.
+    """A drawing with its title.
 
-    height: in pixels. legend: name and class of each colour. alt: the figure in words, for those who do not see it.
-    margins: room at the left and below for the labels of axes, in pixels.
+    drawing: the content of an <svg>; positions are per cent of its width, and pixels or per cent of its height.
+    height: in pixels. alt: a description for screen readers. legend: name and class of each colour. margins: space for
+    the labels of axes at the left and below, in pixels.
     """
 
     title: str
@@ -44,17 +44,21 @@ class Figure:
     margins: tuple[int, int] = (56, 36)
 
 
-Part = str | Table | Figure
+Block = str | Table | Figure  # a str is a paragraph, or a command if it starts with four spaces
 
 
 @dataclass(frozen=True)
 class Section:
+    """A heading and the blocks below it."""
+
     heading: str
-    parts: Sequence[Part]
+    blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
 class Report:
+    """The content of a report."""
+
     title: str
     lead: str
     sections: Sequence[Section]
@@ -62,86 +66,82 @@ class Report:
 
 def write_report(out: Path, report: Report, sessions: Sequence[dict[str, Any]]) -> None:
     """Write OUT/report.md and OUT/report.html, each whole or not at all. sessions: those of results.json."""
-    whole = Report(report.title, report.lead, [*report.sections, _making(sessions)])
-    for name, content in (("report.md", markdown(whole)), ("report.html", page(whole))):
-        building = out / f".tmp-{name}"
-        building.write_text(content, encoding="utf-8")
-        os.replace(building, out / name)
+    complete = Report(report.title, report.lead, [*report.sections, _reproduction(sessions)])
+    write_page(out / "report.md", markdown(complete))
+    write_page(out / "report.html", html_page(complete))
 
 
-def _making(sessions: Sequence[dict[str, Any]]) -> Section:
-    """How the figures were made: the newest command, and when, by what and on what each session ran."""
+def _reproduction(sessions: Sequence[dict[str, Any]]) -> Section:
+    """Return the section of the commands, and of the date, versions and machine of each session."""
     rows = []
     for session in sessions:
-        versions, machine = session["versions"], session["machine"]
-        where = ", ".join([machine["processor"], f"{machine['cores']} cores", *machine["gpus"]])
-        made_by = ", ".join(f"{name} {version}" for name, version in versions.items())
-        rows.append([session["started_at"], session["commit"] or "not in a checkout", made_by, where])
-    parts: list[Part] = []
-    for command in dict.fromkeys(session["command"] for session in sessions):
-        parts.append(f"    {command}")
-    table = Table(["begun", "commit", "versions", "machine"], rows, words=frozenset(range(4)))
-    return Section("How it was made", [*parts, table, "Every figure is from results.json beside this page."])
+        machine = session["machine"]
+        hardware = ", ".join([machine["processor"], f"{machine['cores']} cores", *machine["gpus"]])
+        versions = ", ".join(f"{name} {version}" for name, version in session["versions"].items())
+        rows.append([session["started_at"], session["commit"] or "not in a checkout", versions, hardware])
+    commands = [f"    {command}" for command in dict.fromkeys(session["command"] for session in sessions)]
+    table = Table(["started", "commit", "versions", "machine"], rows, words=frozenset(range(4)))
+    return Section("How to reproduce it", [*commands, table, "All figures are from results.json in this folder."])
 
 
 # ---- Markdown ----------------------------------------------------------------------------------------------------
 
 
 def markdown(report: Report) -> str:
-    """The report for a terminal or a repository; figures are in the page only."""
-    parts = [f"# {report.title}", report.lead]
+    """Return the report as Markdown, with a description instead of each figure."""
+    blocks = [f"# {report.title}", report.lead]
     for section in report.sections:
-        parts.append(f"## {section.heading}")
-        parts += [_part_markdown(part) for part in section.parts]
-    return "\n\n".join(parts) + "\n"
+        blocks.append(f"## {section.heading}")
+        blocks += [_block_markdown(block) for block in section.blocks]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _part_markdown(part: Part) -> str:
-    if isinstance(part, str):
-        return part
-    if isinstance(part, Figure):
-        return f"Figure (in report.html): {part.title}. {part.alt}"
-    rules = ["---" if column in part.words else "---:" for column in range(len(part.head))]
-    rows = [part.head, rules, *part.rows]
+def _block_markdown(block: Block) -> str:
+    if isinstance(block, str):
+        return block
+    if isinstance(block, Figure):
+        return f"Figure (in report.html): {block.title}. {block.alt}"
+    rules = ["---" if column in block.words else "---:" for column in range(len(block.head))]
+    rows = [block.head, rules, *block.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 # ---- the page ----------------------------------------------------------------------------------------------------
 
 
-def page(report: Report) -> str:
-    """The report as one HTML page."""
-    template = Template(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=html.escape(report.title),
-        lead=html.escape(report.lead),
-        body="\n".join(_section(section) for section in report.sections),
-        version=__version__,
-    )
+def html_page(report: Report) -> str:
+    """Return the report as one HTML page."""
+    fields = {
+        "title": html.escape(report.title),
+        "lead": html.escape(report.lead),
+        "body": "\n".join(_section(section) for section in report.sections),
+    }
+    return fill_page("study_report.html", fields)
 
 
 def _section(section: Section) -> str:
-    """Figures that follow one another stand side by side, where there is room."""
-    written: list[str] = []
-    for number, part in enumerate(section.parts):
-        follows = number > 0 and isinstance(section.parts[number - 1], Figure)
-        if isinstance(part, Figure) and not follows:
-            together = list(_figures_from(section.parts, number))
-            written.append('<div class="figures">\n' + "\n".join(map(_figure, together)) + "\n</div>")
-        elif isinstance(part, Table):
-            written.append(_table(part))
-        elif isinstance(part, str) and part.startswith("    "):
-            written.append(f"<pre>{html.escape(part.strip())}</pre>")
-        elif isinstance(part, str):
-            written.append(f"<p>{html.escape(part)}</p>")
-    return "\n".join(["<section>", f"<h2>{html.escape(section.heading)}</h2>", *written, "</section>"])
+    """Return a section; consecutive figures are side by side if the page is wide enough."""
+    elements: list[str] = []
+    for number, block in enumerate(section.blocks):
+        follows_figure = number > 0 and isinstance(section.blocks[number - 1], Figure)
+        if isinstance(block, Figure) and not follows_figure:
+            figures = _figures_from(section.blocks, number)
+            elements.append('<div class="figures">\n' + "\n".join(map(_figure, figures)) + "\n</div>")
+        elif isinstance(block, Table):
+            elements.append(_table(block))
+        elif isinstance(block, str) and block.startswith("    "):
+            elements.append(f"<pre>{html.escape(block.strip())}</pre>")
+        elif isinstance(block, str):
+            elements.append(f"<p>{html.escape(block)}</p>")
+    return "\n".join(["<section>", f"<h2>{html.escape(section.heading)}</h2>", *elements, "</section>"])
 
 
-def _figures_from(parts: Sequence[Part], first: int) -> Iterator[Figure]:
-    for part in parts[first:]:
-        if not isinstance(part, Figure):
+def _figures_from(blocks: Sequence[Block], first: int) -> Iterator[Figure]:
+    """Yield the consecutive figures from index `first` on."""
+    for block in blocks[first:]:
+        if not isinstance(block, Figure):
             return
-        yield part
+        yield block
 
 
 def _figure(figure: Figure) -> str:

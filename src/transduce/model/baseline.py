@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from transduce.config.schema import ModelConfig
+from transduce.config.validation import refuse_impossible
 from transduce.model.attention import Attention, fast_attention
 from transduce.model.dropout import Dropout
-from transduce.model.transformer import refuse_impossible
 
 
 class Baseline(nn.Module):

@@ -1,16 +1,27 @@
-"""From `ModelConfig.kind` to an untrained model."""
+"""From the configuration of a model to the untrained model."""
 
+from typing import overload
+
+from torch import nn
+
+from transduce.config.kinds import ModelSettings, model_class
 from transduce.config.schema import ModelConfig
+from transduce.config.validation import refuse_impossible
 from transduce.model.baseline import Baseline
-from transduce.model.convolutional import Convolutional
-from transduce.model.lstm import Recurrent
 from transduce.model.transformer import Transformer
 
 Model = Transformer | Baseline
 
 
-def build(config: ModelConfig) -> Model:
-    """The untrained model that `config` describes. UserError if it is impossible, or its vocab_size still None."""
-    if config.kind == "recurrent":
-        return Recurrent(config)
-    return Convolutional(config) if config.kind == "convolutional" else Transformer(config)
+@overload
+def build(config: ModelConfig) -> Model: ...
+@overload
+def build(config: ModelSettings) -> nn.Module: ...
+def build(config: ModelSettings) -> nn.Module:
+    """Return the untrained model that `config` describes, of the class that `config.kinds` gives for its kind.
+
+    Raises UserError if the kind is unknown, if the model is impossible, or if its vocab_size is still None.
+    """
+    kind = model_class(config.kind)
+    refuse_impossible(config)
+    return kind(config)

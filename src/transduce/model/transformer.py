@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.config.schema import ModelConfig
-from transduce.config.validation import model_problems
-from transduce.errors import UserError
+from transduce.config.validation import refuse_impossible
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.initialisation import initialise
@@ -209,15 +208,6 @@ class Cache:
             cross = tuple((keys[sentences], values[sentences]) for keys, values in cross)
             src_mask = src_mask[sentences]
         return Cache(past, cross, src_mask)
-
-
-def refuse_impossible(config: ModelConfig) -> None:
-    """UserError if no model can be built of `config`."""
-    found = model_problems(config)
-    if config.vocab_size is None:
-        found.append("model.vocab_size is None: it must be known before a model can be built")
-    if found:
-        raise UserError("cannot build the model: " + "; ".join(found))
 
 
 class Transformer(nn.Module):

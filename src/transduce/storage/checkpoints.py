@@ -7,7 +7,6 @@ optimizer.safetensors and state.json, and ema.safetensors if the run has a movin
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +23,14 @@ from transduce.storage.atomic_folder import (
     write_folder,
 )
 from transduce.storage.run_log import Log
-from transduce.storage.tensors import Tensors, encode_tensors, read_tensors
+from transduce.storage.tensors import encode_tensors, read_tensors
 from transduce.training import distributed
+from transduce.training.state import Checkpoint
 from transduce.training.weights import check_finite
 
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 LEAST_KEPT = 2  # checkpoints: one of them may become unreadable
 MAX_FAILED_SAVES = 3  # in a row, on a disk that is full or broken
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """All that a run needs to go on as if it had never stopped.
-
-    optimizer: Adam's moments by parameter, as "exp_avg/NAME" and "exp_avg_sq/NAME"; ema: averaged weights, or None;
-    state: step, data position, best-so-far and the like, as JSON values.
-    """
-
-    weights: Tensors
-    optimizer: Tensors
-    ema: Tensors | None
-    state: dict[str, Any]
 
 
 def checkpoint_path(run: Path, step: int) -> Path:

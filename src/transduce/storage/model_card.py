@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from transduce.config.schema import Config
+from transduce.config.schema import Config, ModelConfig, architecture
 from transduce.version import __version__
 
 
@@ -17,9 +17,9 @@ def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
     recipe, text and validation scores.
     """
     model = config.model
-    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"
-    if model.kind == "transformer":
-        sizes += f", d_ff {model.d_ff}, {model.n_heads} heads, {model.norm}-norm, {model.positions} positions"
+    sizes = architecture(model)
+    if isinstance(model, ModelConfig) and model.kind == "transformer":
+        sizes += f", {model.norm}-norm, {model.positions} positions"
     rows = {
         "weights": origin,
         "architecture": f"{model.kind.capitalize()}, {sizes}",

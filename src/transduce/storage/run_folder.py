@@ -1,4 +1,4 @@
-"""The folder of a run, RUN: whether one may begin there or go on, and the model that its checkpoints make."""
+"""The folder of a run, RUN: its configuration and tokenizer, its newest checkpoint, and models of its checkpoints."""
 
 import dataclasses
 import hashlib
@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduce.config.files import CHANGEABLE, differences, from_json, permission_problems, to_json
+from transduce.config.files import CHANGEABLE, differences, from_json, to_json
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import check_folder, write_file
 from transduce.storage.checkpoints import (
     checkpoint_path,
     checkpoints,
+    drop_checkpoints_after,
     load_checkpoint,
     load_state,
     newest_checkpoint,
@@ -25,55 +27,20 @@ from transduce.storage.checkpoints import (
 )
 from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import load_model, save_model
+from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import average
+from transduce.training import distributed
+from transduce.training.state import TrainingState
 from transduce.training.weights import weights
 
-
-def missing_files(paths: Sequence[Path]) -> list[str]:
-    """A line for every path that is not a file."""
-    missing = dict.fromkeys(path for path in paths if not path.is_file())
-    return [f"{path} is no file; expected a text file, UTF-8, one sentence per line" for path in missing]
-
-
-def beginning_problems(
-    out: Path, *, resume: bool, start_from: Path | None, allow_change: Sequence[str] = ()
-) -> list[str]:
-    """What keeps a run from beginning in `out`, or going on there, one line each."""
-    found = permission_problems(allow_change)
-    if allow_change and not resume:
-        found.append(f"--allow-change {' '.join(allow_change)} has no effect without --resume")
-    if checkpoints(out) and not resume:
-        found.append(f"{out} holds a run already; add --resume to go on with it, or give another --out")
-    if start_from is not None and not start_from.is_dir():
-        found.append(f"--from {start_from}: no such folder; expected a model folder, such as RUN/model")
-    return [*found, *_other_problems(out)]
-
-
-def _other_problems(out: Path) -> list[str]:
-    """Protect what is not ours: a run would overwrite its config.json, and remove its data/."""
-    place = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not place.is_dir():
-        return [f"{place} is a file; --out {out} expects a folder"]
-    if (out / "manifest.json").exists():
-        return [f"{out} is a model; give another --out"]
-    if (out / "config.json").exists():
-        return _config_problems(out / "config.json")
-    for name in ("checkpoints", "data", "log.jsonl", "model", "tokenizer.json"):
-        if (out / name).exists():
-            return [f"{out / name} exists, but {out} is no run: it has no config.json; give another --out"]
-    return []
-
-
-def _config_problems(path: Path) -> list[str]:
-    try:
-        from_json(path.read_bytes(), path)
-    except UserError as mistake:
-        return [*mistake.args]
-    return []
+# ---- resuming ----------------------------------------------------------------------------------------------------
 
 
 def find_run(out: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint to go on from, and what to say about newer ones that are damaged. UserError if all are."""
+    """Return the newest checkpoint that is not damaged, None if there is none, and a line for each damaged one.
+
+    Raises UserError if all are damaged.
+    """
     newest = newest_checkpoint(out)
     if newest is None:
         return None, []
@@ -81,10 +48,10 @@ def find_run(out: Path) -> tuple[Path | None, list[str]]:
     return path, [*refused, f"the run goes on from {path.name} instead"] if refused else []
 
 
-def fingerprint(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a checkpoint remembers of the rest of its run, and of the program that wrote it.
+def fingerprint(config: Config, tokenizer: TokenizerLike) -> dict[str, Any]:
+    """Return what identifies a run and the program that trains it: every checkpoint stores it.
 
-    The hash of the configuration leaves out what may change within a run.
+    The hash of the configuration leaves out the keys that may change within a run.
     """
     defaults = {key: getattr(TrainConfig(), key) for key in (name.removeprefix("train.") for name in CHANGEABLE)}
     text = to_json(dataclasses.replace(config, train=dataclasses.replace(config.train, **defaults)))
@@ -96,7 +63,7 @@ def fingerprint(config: Config, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def run_tokenizer(out: Path, checkpoint: Path | None) -> Tokenizer:
+def run_tokenizer(out: Path, checkpoint: Path | None) -> TokenizerLike:
     """RUN/tokenizer.json. UserError if it is not the one that `checkpoint` was made with."""
     tokenizer = Tokenizer.load(out / "tokenizer.json")
     if checkpoint is not None and load_state(checkpoint)["made_with"]["tokenizer"] != tokenizer.sha256:
@@ -110,9 +77,24 @@ def _other(file: Path, checkpoint: Path) -> UserError:
     )
 
 
-def rounding_differs(state: dict[str, Any], config: Config, tokenizer: Tokenizer) -> list[str]:
-    """A line if what goes on with a checkpoint rounds otherwise than what wrote it."""
-    then, now = state["made_with"], fingerprint(config, tokenizer)
+def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]:
+    """Restore `state` from the checkpoint in `path`, and remove the later ones, which are damaged.
+
+    Returns a line if this program rounds differently from the one that wrote the checkpoint. Raises UserError if the
+    texts have changed since.
+    """
+    checkpoint = load_checkpoint(path)
+    for name, key in state.record["texts"].items():
+        if checkpoint.state["texts"][name] != key:
+            text = request.text_names()[name]
+            raise UserError(f"{request.out} was begun with other text than {text} hold now; restore it, or begin anew")
+    state.restore(checkpoint, path)
+    if distributed.is_leader():
+        drop_checkpoints_after(request.out, state.counters.step)
+    return _rounding_difference(checkpoint.state["made_with"], state.record["made_with"])
+
+
+def _rounding_difference(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if (then["torch"], then["threads"]) == (now["torch"], now["threads"]):
         return []
     return [
@@ -121,7 +103,7 @@ def rounding_differs(state: dict[str, Any], config: Config, tokenizer: Tokenizer
     ]
 
 
-def claim(out: Path, config: Config, tokenizer: Tokenizer, allow_change: Sequence[str]) -> None:
+def claim(out: Path, config: Config, tokenizer: TokenizerLike, allow_change: Sequence[str]) -> None:
     """Write config.json and tokenizer.json, or refuse to go on with another configuration than the run's.
 
     allow_change: the keys in which it may differ; config.json then holds the new values.
@@ -148,6 +130,9 @@ def _refuse_change(out: Path, old: Config, new: Config, allow_change: Sequence[s
         raise UserError(
             f"train.max_steps={new.train.max_steps}, but {out} has done {done} steps; expected at least that"
         )
+
+
+# ---- the model ---------------------------------------------------------------------------------------------------
 
 
 def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple[dict[str, Tensor], str]:
@@ -210,3 +195,19 @@ def average_run(run: Path, *, last: int, out: Path, until: int | None = None) ->
     origin = "the mean of the checkpoints " + ", ".join(path.name for path in paths[-last:])
     facts = {**state["made_of"], "training": f"{state['step']:,} steps"}
     save_model(out, average(paths[-last:]), config, tokenizer, model_card(config, origin, facts))
+
+
+# ---- divergence --------------------------------------------------------------------------------------------------
+
+
+def diverged(problem: str, step: int, out: Path) -> UserError:
+    """Return the error that ends a run whose numbers are not finite: it names the ways out."""
+    anew = "begin anew with a lower train.lr_factor or more train.warmup_steps"
+    paths = checkpoints(out)
+    if not paths:
+        return UserError(f"{problem} at step {step:,}: the training diverged before its first checkpoint; {anew}")
+    return UserError(
+        f"{problem} at step {step:,}: the training diverged after its last good checkpoint, {paths[-1]}. To go on "
+        f"from there with other settings, make a model of it, transduce average {out} --last 1 --out GOOD, and begin "
+        f"another run with train --from GOOD; or {anew}. If the machine was at fault, go on with --resume"
+    )

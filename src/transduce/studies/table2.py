@@ -20,8 +20,8 @@ from transduce.data.token_store import open_store
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.evaluate import TestSet, evaluate_model
-from transduce.evaluation.run_report import duration
-from transduce.evaluation.study_charts import COLOURS, courses_svg
+from transduce.evaluation.page import duration
+from transduce.evaluation.study_charts import COLOURS, progress_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table, write_report
 from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints, load_state, regular_checkpoints, step_of
@@ -273,7 +273,7 @@ def _course(results: Results, cost: str) -> Figure:
         f"{system}: " + ", ".join(f"{y:.2f} after {x:,.1f}" for x, y in points) for system, points in curves.items()
     )
     legend = list(zip(curves, COLOURS, strict=False))
-    return Figure(f"Perplexity by {name}", courses_svg(curves), 280, alt, "validation; lower is better", legend)
+    return Figure(f"Perplexity by {name}", progress_svg(curves), 280, alt, "validation; lower is better", legend)
 
 
 def _costs(results: Results) -> Table:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transduce.errors import UserError, nearest
-from transduce.evaluation.run_report import duration
+from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table, write_report
 from transduce.recipes import find_recipe, table3

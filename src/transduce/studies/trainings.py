@@ -30,7 +30,8 @@ from transduce.data import corpora, text
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
 from transduce.evaluation.metrics import check_settings
-from transduce.evaluation.run_report import duration, parameter_count
+from transduce.evaluation.model_size import parameter_count
+from transduce.evaluation.page import duration
 from transduce.recipes import configure
 from transduce.storage.run_log import reports
 from transduce.studies.results import Results, cores, read_results, visible_gpus

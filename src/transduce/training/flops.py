@@ -1,7 +1,7 @@
-"""How many floating-point operations a training step takes: counted on the products it makes, not assumed.
+"""The floating-point operations of a training step, counted on its products.
 
-A multiplication and its addition are two. Counted are products of matrices, attention and the steps of an LSTM, forward
-and backward, padding included; what is done value by value (softmax, normalisation, dropout, Adam) is not.
+A multiplication and its addition are two operations. The count has the products of matrices, attention and the steps of
+an LSTM, forward and backward, padding included. It leaves out elementwise work: softmax, normalisation, dropout, Adam.
 """
 
 from collections.abc import Sequence
@@ -12,33 +12,33 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from transduce.data.batches import Batch
 from transduce.model.build import Model
-from transduce.training.gradients import batch_loss
+from transduce.training.task import translation_loss
 
 Shape = Sequence[int]
 
 
 def step_flops(model: Model, micro_batches: Sequence[Batch], label_smoothing: float) -> int:
-    """The FLOPs of a forward and a backward pass of the loss over `micro_batches`, which are run for it, on the CPU.
+    """Run forward and backward passes of the loss over `micro_batches` on the CPU, and return their FLOPs.
 
-    Gradients are left as they are. The count does not depend on the values of the weights, nor on the precision.
+    The .grad of the parameters does not change. The count depends neither on the weights nor on the precision.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    with FlopCounterMode(display=False, custom_mapping=UNKNOWN_TO_TORCH) as counter:
+    with FlopCounterMode(display=False, custom_mapping=ADDED_COUNTS) as counter:
         for batch in micro_batches:
-            torch.autograd.grad(batch_loss(model, batch, label_smoothing), parameters)
+            torch.autograd.grad(translation_loss(model, batch, label_smoothing), parameters)
     return counter.get_total_flops()
 
 
-# ---- operations that torch's counter does not know ---------------------------------------------------------------
+# ---- operations without a count in torch -------------------------------------------------------------------------
 
 
 def _lstm(x: Shape, w_x: Shape, w_h: Shape, *_: Any, **__: Any) -> int:
-    """A layer in one direction over x (T,N,I): the four gates (4H) of each step, from its input and the last state."""
+    """Count a layer in one direction over x (T,N,I): four gates (4H) a step, from the input and the last state."""
     return 2 * x[0] * x[1] * (w_x[0] * w_x[1] + w_h[0] * w_h[1])
 
 
 def _lstm_backward(x: Shape, w_x: Shape, w_h: Shape, *_: Any, **__: Any) -> int:
-    """Each product of the forward pass gives two: the gradients of its input and of its weights."""
+    """Count two products for each product of the forward pass: the gradients of its input and of its weights."""
     return 2 * _lstm(x, w_x, w_h)
 
 
@@ -50,7 +50,7 @@ def _attention_backward(gradient: Shape, queries: Shape, keys: Shape, values: Sh
     return sdpa_backward_flop_count(gradient, queries, keys, values)
 
 
-UNKNOWN_TO_TORCH = {
+ADDED_COUNTS = {
     torch.ops.aten.mkldnn_rnn_layer: _lstm,
     torch.ops.aten.mkldnn_rnn_layer_backward: _lstm_backward,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,

@@ -9,32 +9,33 @@ from torch.nn import functional as F
 
 
 def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """The summed loss (a scalar, in nats) of `logits` (N,V) against `targets` (N,). Divide by the global token count.
+    """Return the summed loss, a scalar in nats, of `logits` (N,V) against `targets` (N,).
 
-    The truth gets probability 1 - label_smoothing and every other token, control tokens included, an even share
-    label_smoothing / (V - 1) of the rest: the distribution of the authors' code. PyTorch's argument of the same name
-    spreads over all V tokens, the truth included, hence the factor.
+    The caller divides by the token count of the whole batch. The target token has the probability 1 - label_smoothing.
+    Every other token, control tokens included, has label_smoothing / (V - 1), as in the authors' code. PyTorch's
+    argument of the same name spreads over all V tokens, the target included, hence the factor.
     """
     vocab_size = logits.size(-1)
-    spread_over_all = label_smoothing * vocab_size / (vocab_size - 1)
-    wide = logits.to(_softmax_dtype(logits.dtype))
-    return F.cross_entropy(wide, targets, reduction="sum", label_smoothing=spread_over_all)
+    torch_smoothing = label_smoothing * vocab_size / (vocab_size - 1)
+    logits = logits.to(_softmax_dtype(logits.dtype))
+    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=torch_smoothing)
 
 
 def _softmax_dtype(dtype: torch.dtype) -> torch.dtype:
-    """fp32, or `dtype` if that is wider."""
+    """Return fp32, or `dtype` if it is wider."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def projected_cross_entropy(
     hidden: Tensor, projection: Tensor, targets: Tensor, label_smoothing: float = 0.0, bias: Tensor | None = None
 ) -> Tensor:
-    """The same loss of the logits `hidden @ projection.T + bias`, for hidden (N,D), projection (V,D), targets (N,) and
-    bias (V,), if there is one.
+    """Return `label_smoothed_cross_entropy` of the logits `hidden @ projection.T + bias`, without storing them.
 
-    The logits of a whole batch are the largest tensor of a training step by far, and are never kept: the loss and its
-    gradients are computed together, a few hundred rows at a time. bf16 under autocast: the products are in bf16, the
-    softmax in fp32.
+    hidden: (N,D). projection: (V,D). targets: (N,). bias: (V,), or None.
+
+    The logits of a whole batch would be the largest tensor of a training step by far. So the forward pass computes the
+    loss and its gradients together, a few hundred rows at a time. Under autocast to bf16 the products are in bf16 and
+    the softmax is in fp32.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -42,12 +43,11 @@ def projected_cross_entropy(
     return loss
 
 
-# Of fp32 logits held at a time: what fits a large cache; what keeps a GPU busy.
-CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # of fp32 logits: fits into a large cache; keeps a GPU busy
 
 
 def _chunk_rows(hidden: Tensor, vocab_size: int) -> int:
-    """How many rows of `hidden` are projected at a time."""
+    """Return the number of rows of `hidden` that are projected at a time."""
     return max(1, CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"]) // (4 * vocab_size))
 
 
@@ -63,8 +63,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         vocab_size = projection.size(0)
-        share = label_smoothing / (vocab_size - 1)  # of each token but the truth
-        truth = 1 - label_smoothing - share  # what the truth gets more than that
+        share = label_smoothing / (vocab_size - 1)  # the probability of each token except the target
+        excess = 1 - label_smoothing - share  # the probability of the target, less `share`
         with torch.autocast(hidden.device.type, enabled=False):
             weight = projection.to(dtype)
             total = hidden.new_zeros((), dtype=_softmax_dtype(dtype))
@@ -73,20 +73,21 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             grad_bias = None if bias is None else torch.zeros_like(bias)
             rows = _chunk_rows(hidden, vocab_size)
             for begin in range(0, len(targets), rows):
-                chunk, expected = hidden[begin : begin + rows].to(dtype), targets[begin : begin + rows, None]
+                chunk = hidden[begin : begin + rows].to(dtype)
+                target = targets[begin : begin + rows, None]
                 logits = (chunk @ weight.T).to(total.dtype)  # (rows, V)
                 if bias is not None:
                     logits += bias
                 highest = logits.amax(1, keepdim=True)
-                at_truth = logits.gather(1, expected)
-                total += truth * (highest - at_truth).sum()
+                target_logits = logits.gather(1, target)
+                total += excess * (highest - target_logits).sum()
                 if share:
                     total += share * (highest * vocab_size - logits.sum(1, keepdim=True)).sum()
-                scores = logits.sub_(highest).exp_()
-                mass = scores.sum(1, keepdim=True)
-                total += mass.log().sum()
-                grad = scores.div_(mass).sub_(share)  # the gradient of the loss by the logits: softmax - target
-                grad.scatter_add_(1, expected, torch.full_like(at_truth, -truth))
+                exponentials = logits.sub_(highest).exp_()
+                normalizer = exponentials.sum(1, keepdim=True)
+                total += normalizer.log().sum()
+                grad = exponentials.div_(normalizer).sub_(share)  # of the logits: softmax - target distribution
+                grad.scatter_add_(1, target, torch.full_like(target_logits, -excess))
                 if grad_bias is not None:
                     grad_bias += grad.sum(0)
                 grad = grad.to(dtype)
@@ -107,11 +108,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 @torch.no_grad()
 def token_log_probs(hidden: Tensor, projection: Tensor, targets: Tensor, bias: Tensor | None = None) -> Tensor:
-    """log P(targets) (N,) under the softmax of the same logits, a few hundred rows at a time. No gradient."""
+    """Return log P(targets) (N,) under the softmax of the logits `hidden @ projection.T + bias`. No gradient.
+
+    Arguments as in `projected_cross_entropy`. The logits of a few hundred rows are in memory at a time.
+    """
     rows = _chunk_rows(hidden, projection.size(0))
-    found = []
+    log_probs = []
     for begin in range(0, len(targets), rows):
         logits = F.linear(hidden[begin : begin + rows], projection, bias)
         logits = logits.to(_softmax_dtype(logits.dtype))
-        found.append(logits.log_softmax(1).gather(1, targets[begin : begin + rows, None])[:, 0])
-    return torch.cat(found) if found else hidden.new_zeros(0)
+        log_probs.append(logits.log_softmax(1).gather(1, targets[begin : begin + rows, None])[:, 0])
+    return torch.cat(log_probs) if log_probs else hidden.new_zeros(0)

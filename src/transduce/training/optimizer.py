@@ -7,24 +7,24 @@ from torch import nn
 
 
 def learning_rate(step: int, *, d_model: int, warmup_steps: int, lr_factor: float = 1.0) -> float:
-    """lr_factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (eq. 3), for step = 1, 2, ...
+    """Return lr_factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (eq. 3) for step = 1, 2, ...
 
-    It grows linearly to its peak at step = warmup_steps, then falls with the inverse square root of the step.
+    The rate grows linearly to its peak at step = warmup_steps, then falls with the inverse square root of the step.
+    Raises ValueError for a step below 1.
     """
     if step < 1:
-        raise ValueError(f"step is {step}; steps count from 1")
+        raise ValueError(f"step={step}: expected at least 1")
     return lr_factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
 def adam(parameters: Iterable[nn.Parameter], beta2: float = 0.98) -> torch.optim.Adam:
-    """Adam with beta1 = 0.9 and epsilon = 1e-9. The learning rate is set anew before each step.
+    """Return Adam with beta1 = 0.9 and epsilon = 1e-9. The caller sets the learning rate before each step.
 
-    Its moments are there from the beginning, where torch would make them in the first step: should there be no memory
-    for them, it shows before the training.
+    The moments are allocated here, not in the first step as torch does: too little memory fails before the training.
     """
-    given = list(parameters)
-    optimizer = torch.optim.Adam(given, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)
-    for parameter in given:
+    parameters = list(parameters)
+    optimizer = torch.optim.Adam(parameters, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)
+    for parameter in parameters:
         moments = {name: torch.zeros_like(parameter, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[parameter] = {"step": torch.zeros((), device=parameter.device), **moments}
     return optimizer

@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: on a terminal a live line, elsewhere one line a report. All on stderr."""
+"""The progress of a training on stderr: a live bar on a terminal, otherwise one line per report."""
 
 import sys
 import time
@@ -11,17 +11,17 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """The progress of a run of `total` steps, of which `done` are done. As a context: the bar is shown.
+    """The progress of a run, from step `start` to step `total`. As a context manager it shows the bar.
 
-    quiet: show nothing, since another process does.
+    quiet: print nothing, because another rank prints.
     """
 
-    def __init__(self, total: int, done: int, *, quiet: bool = False) -> None:
+    def __init__(self, total: int, start: int, *, quiet: bool = False) -> None:
         self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
-        self.total, self.first, self.started_at = total, done, time.monotonic()
+        self.total, self.start, self.started_at = total, start, time.monotonic()
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.bar = Bar(*columns, console=self.console, disable=quiet or not sys.stderr.isatty())
-        self.task = self.bar.add_task("", total=total, completed=done)
+        self.task = self.bar.add_task("", total=total, completed=start)
 
     def __enter__(self) -> "Progress":
         self.bar.start()
@@ -42,12 +42,12 @@ class Progress:
         self.bar.update(self.task, completed=step)
 
     def report(self, step: int, report: dict[str, Any]) -> None:
-        """Show loss, learning rate and speed; off a terminal, as a line of its own with the time left."""
-        shown = f"loss {report['loss']:.3f}  lr {report['lr']:.2e}  {report['tokens_per_second']:,} tokens/s"
-        self.bar.update(self.task, description=shown)
+        """Print loss, learning rate and speed: beside the bar, or as a line with the time left if there is no bar."""
+        figures = f"loss {report['loss']:.3f}  lr {report['lr']:.2e}  {report['tokens_per_second']:,} tokens/s"
+        self.bar.update(self.task, description=figures)
         if self.bar.disable:
-            left = (time.monotonic() - self.started_at) / (step - self.first) * (self.total - step)
-            self.say([f"step {step:,}/{self.total:,}  {shown}  {left / 60:.1f} min left"])
+            left = (time.monotonic() - self.started_at) / (step - self.start) * (self.total - step)
+            self.say([f"step {step:,}/{self.total:,}  {figures}  {left / 60:.1f} min left"])
 
     def evaluated(self, step: int, scores: dict[str, float], is_best: bool) -> None:
         """Print the scores on the validation text."""
@@ -56,5 +56,5 @@ class Progress:
 
 
 def in_words(scores: dict[str, float]) -> str:
-    """Loss, perplexity and BLEU on the validation text."""
+    """Return loss, perplexity and BLEU of the validation text as words."""
     return f"loss {scores['loss']:.3f}, perplexity {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f}"

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that a loop can grant when it suits."""
+"""SIGINT (Ctrl-C) and SIGTERM as a flag, which a loop reads after each step."""
 
 import signal
 import threading
@@ -7,9 +7,10 @@ from typing import Any
 
 
 class StopSignal:
-    """While in use, SIGINT and SIGTERM set `wanted`; a second one acts as usual, which ends the program at once.
+    """A context manager within which the first SIGINT or SIGTERM sets `wanted`.
 
-    Off the main thread, where Python does not allow it, signals are left alone.
+    The second signal has its usual effect and ends the program at once. In other threads than the main thread nothing
+    changes, because Python sets signal handlers in the main thread only.
     """
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.killing import differences, ending
 from support.toy_task import Finished, toy_lines, write_lines, write_pairs
+from support.trainings import train
 
 import transduce
 from transduce import train as training
@@ -55,7 +56,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
     """A run of each rival that nothing disturbed."""
     out = tmp_path_factory.mktemp(request.param) / "run"
-    training.train(config_of(request.param), out=out, **texts)
+    train(config_of(request.param), out=out, **texts)
     return out
 
 
@@ -85,8 +86,8 @@ def test_stopped_and_resumed_is_never_stopped(
                 return real(now, **given)
 
             patch.setattr(training, "learning_rate", learning_rate)
-            training.train(config_of(kind_of(run)), out=tmp_path / "run", resume=True, **texts)
-    training.train(config_of(kind_of(run)), out=tmp_path / "run", resume=True, **texts)
+            train(config_of(kind_of(run)), out=tmp_path / "run", resume=True, **texts)
+    train(config_of(kind_of(run)), out=tmp_path / "run", resume=True, **texts)
     assert differences(ending(tmp_path / "run"), ending(run)) == []
 
 

@@ -1,0 +1,35 @@
+"""Count the parameters of a model from its configuration alone, without torch."""
+
+from transduce.config.schema import ModelConfig
+
+
+def parameter_count(model: ModelConfig, vocab_size: int) -> int:
+    """Return the number of trained values; a tied matrix counts once."""
+    tables = vocab_size * (model.d_model * (3 - model.tie_src_tgt - model.tie_output) + model.output_bias)
+    layers = {"transformer": _transformer, "recurrent": _recurrent, "convolutional": _convolutional}
+    return tables + layers[model.kind](model)
+
+
+def _transformer(model: ModelConfig) -> int:
+    """Return the values of a Transformer without its tables of tokens."""
+    d, d_ff, heads = model.d_model, model.d_ff, model.n_heads
+    keys = heads * (model.d_k or d // heads)
+    values = heads * (model.d_v or d // heads)
+    attention = 2 * d * (keys + values) + (2 * keys + values + d if model.attention_bias else 0)
+    ffn = 2 * d * d_ff + d_ff + d
+    norm = 2 * d
+    layers = model.n_layers * (3 * attention + 2 * ffn + 5 * norm) + (2 * norm if model.norm == "pre" else 0)
+    positions = (model.max_positions or 0) * d if model.positions == "learned" else 0
+    return layers + positions
+
+
+def _recurrent(model: ModelConfig) -> int:
+    """Return the values of the LSTM without its tables: layers of encoder and decoder, initial state, attention."""
+    d, n = model.d_model, model.n_layers
+    return n * (6 * d * d + 8 * d) + n * (8 * d * d + 8 * d) + 2 * n * (d * d + d) + d * d + (2 * d * d + d)
+
+
+def _convolutional(model: ModelConfig) -> int:
+    """Return the values of the convolutions without their tables: width 3, double channels for the gates, queries."""
+    d = model.d_model
+    return model.n_layers * (2 * (6 * d * d + 2 * d) + d * d + d)

@@ -1,0 +1,150 @@
+"""What a person asks of a training, and all that is wrong with it."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from transduce.config.files import from_json, permission_problems
+from transduce.config.overrides import inherit, without_effect
+from transduce.config.schema import Config
+from transduce.config.validation import validate
+from transduce.data import corpora
+from transduce.data.corpora import Corpus
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
+from transduce.errors import UserError
+from transduce.recipes import configure
+from transduce.storage.checkpoints import checkpoints
+from transduce.storage.model_card import recipe_in_words
+from transduce.storage.run_log import board_problems
+from transduce.training.sharding import shard_problems
+
+Pair = tuple[Path, Path]
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """A request to train: the arguments of the command `train`.
+
+    recipe: a name, FILE.py:FUNCTION, or a Config. train: source and target text, or corpora with weights. valid: source
+    and target text to evaluate on. out: the folder of the run, RUN. settings: overrides, "section.key=value".
+    resume: continue from the newest checkpoint of the run, or start if it has none. allow_change: keys in which a
+    resumed run may differ from its configuration (see `config.files.CHANGEABLE`).
+    start_from: a model folder; the run starts with its weights, tokenizer and architecture, and with a new optimizer.
+    tensorboard: write TensorBoard events, too. shard: each rank keeps only a part of weights, gradients, moments and
+    moving average, for a model that does not fit into one GPU; a checkpoint does not depend on it.
+    """
+
+    recipe: str | Config
+    train: Pair | Sequence[Corpus]
+    valid: Pair
+    out: Path
+    settings: Sequence[str] = ()
+    resume: bool = False
+    allow_change: Sequence[str] = ()
+    start_from: Path | None = None
+    tensorboard: bool = False
+    shard: bool = False
+
+    @cached_property
+    def _configured(self) -> tuple[Config, list[str]]:
+        return configure(self.recipe, self.settings)
+
+    @property
+    def config(self) -> Config:
+        """The configuration of the recipe with the settings; its vocabulary size is still to be filled in."""
+        return self._configured[0]
+
+    @cached_property
+    def corpora(self) -> list[Corpus]:
+        """The training text."""
+        return corpora.as_corpora(self.train)
+
+    def problems(self) -> list[str]:
+        """Return all that is wrong with the request, one line each. Reads no text."""
+        return [
+            *self._configured[1],
+            *(without_effect(self.settings, self.start_from) if self.start_from else []),
+            *corpora.problems(self.corpora),
+            *_missing_files(self.valid),
+            *self._run_problems(),
+            *(board_problems() if self.tensorboard else []),
+            *(shard_problems() if self.shard else []),
+        ]
+
+    def _run_problems(self) -> list[str]:
+        """Return what prevents a run from starting or continuing in `out`, one line each."""
+        problems = permission_problems(self.allow_change)
+        if self.allow_change and not self.resume:
+            problems.append(f"--allow-change {' '.join(self.allow_change)} has no effect without --resume")
+        if checkpoints(self.out) and not self.resume:
+            problems.append(f"{self.out} holds a run already; add --resume to continue it, or give another --out")
+        if self.start_from is not None and not self.start_from.is_dir():
+            problems.append(f"--from {self.start_from}: no such folder; expected a model folder, such as RUN/model")
+        return [*problems, *_foreign_file_problems(self.out)]
+
+    # ---- the parts of a new run ----------------------------------------------------------------------------------
+
+    def learn_tokenizer(self) -> TokenizerLike:
+        """Return a tokenizer learned from the training text: from each pair once, whatever its weight."""
+        lines = (side for corpus in self.corpora for pair in corpora.read_pairs(corpus) for side in pair)
+        data = self.config.data
+        return Tokenizer.learn(lines, kind=data.tokenizer, vocab_size=data.vocab_size)
+
+    def complete_config(self, tokenizer: TokenizerLike, parent: Config | None) -> Config:
+        """Return `config` with the vocabulary size of the tokenizer and the architecture of `parent`, if there is one.
+
+        Raises UserError if the result is impossible.
+        """
+        config = inherit(self.config, parent) if parent is not None else self.config
+        if config.model.vocab_size not in (None, tokenizer.vocab_size):
+            raise UserError(
+                f"model.vocab_size={config.model.vocab_size}: expected null or {tokenizer.vocab_size}, the number of "
+                "pieces of the tokenizer; set it to null, and the size of the tokenizer with data.vocab_size"
+            )
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+        validate(config)
+        return config
+
+    def provenance(self) -> dict[str, str]:
+        """Return the origin of a model, for its card: recipe, settings and the names of the text files."""
+        names = (" and ".join(path.name for path in (one.src, one.tgt) if path is not None) for one in self.corpora)
+        return {
+            "recipe": recipe_in_words(self.recipe, self.settings, self.start_from),
+            "training text": "; ".join(names),
+        }
+
+    def text_names(self) -> dict[str, str]:
+        """Return the names of training and validation text, for messages."""
+        return {"train": "; ".join(corpus.name for corpus in self.corpora), "valid": Corpus(*self.valid).name}
+
+
+def _missing_files(paths: Sequence[Path]) -> list[str]:
+    """Return a line for each path that is not a file."""
+    missing = dict.fromkeys(path for path in paths if not path.is_file())
+    return [f"{path} is no file; expected a text file, UTF-8, one sentence per line" for path in missing]
+
+
+def _foreign_file_problems(out: Path) -> list[str]:
+    """Protect files that are not of a run: a run would overwrite config.json and remove data/."""
+    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not parent.is_dir():
+        return [f"{parent} is a file; --out {out} expects a folder"]
+    if (out / "manifest.json").exists():
+        return [f"{out} is a model; give another --out"]
+    if (out / "config.json").exists():
+        return _config_problems(out / "config.json")
+    for name in ("checkpoints", "data", "log.jsonl", "model", "tokenizer.json"):
+        if (out / name).exists():
+            return [f"{out / name} exists, but {out} is no run: it has no config.json; give another --out"]
+    return []
+
+
+def _config_problems(path: Path) -> list[str]:
+    try:
+        from_json(path.read_bytes(), path)
+    except UserError as mistake:
+        return [*mistake.args]
+    return []

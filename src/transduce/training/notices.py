@@ -1,0 +1,58 @@
+"""Lines that tell a person how a run starts and how it ends."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from transduce.config.schema import Config
+from transduce.data.batches import Batches
+from transduce.data.overlap import Leaks
+from transduce.data.vocabulary import TokenizerLike
+from transduce.model.transformer import parameter_count
+from transduce.training import distributed
+from transduce.training.state import TrainingState
+
+
+def small_vocabulary(requested: int, tokenizer: TokenizerLike) -> list[str]:
+    """Return a line if a new tokenizer has fewer pieces than requested."""
+    if tokenizer.vocab_size >= requested:
+        return []
+    return [f"the tokenizer has {tokenizer.vocab_size:,} pieces, not {requested:,}: the text has no more to learn from"]
+
+
+def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list[str]:
+    """Return the size of the run, and on which machine it trains. step: 0 for a new run."""
+    left_out = len(batches.store) - batches.usable
+    lines = [f"resuming at step {step:,}"] if step else []
+    if left_out:
+        lines.append(f"{left_out:,} of {len(batches.store):,} pairs left out: an empty side, or over data.max_tokens")
+    ranks = f", {distributed.world_size()} ranks" if distributed.world_size() > 1 else ""
+    lines.append(
+        f"{batches.usable:,} pairs, {len(batches.plan(0)):,} steps an epoch; "
+        f"{parameter_count(model) / 1e6:.1f} M parameters; "
+        f"{config.train.precision} on {distributed.device()}, {torch.get_num_threads()} threads{ranks}"
+    )
+    return lines
+
+
+def overlap(leaks: Leaks, name: str, size: int) -> str:
+    """Return how much of the validation text is in the training text, which improves its scores.
+
+    name, size: of the validation text, in lines.
+    """
+    counts = f"{len(leaks.pairs):,} pairs and {len(leaks.sources):,} sources"
+    return f"of the {size:,} of {name}, {counts} are in the training text, too"
+
+
+def end(state: TrainingState, model_folder: Path, origin: str, validation: str | None) -> list[str]:
+    """Return how the run ended, which weights the model has, and its scores. validation: None if interrupted."""
+    outcome = "finished" if state.is_finished else "interrupted"
+    if state.is_out_of_patience:
+        outcome = "stopped early"
+    step, seconds = state.counters.step, state.counters.seconds
+    return [
+        f"{outcome} at step {step:,} of {state.config.max_steps:,} after {seconds:,.0f} s of training",
+        f"{model_folder} is {origin}",
+        f"validation: {validation}" if validation else "continue with the same command and --resume",
+    ]

@@ -1,0 +1,44 @@
+"""A prepared run: all that stays the same while it trains."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transduce.config.schema import Config
+from transduce.data.batches import Batches
+from transduce.data.vocabulary import TokenizerLike
+from transduce.training import distributed
+from transduce.training.task import Task
+from transduce.training.weights import set_weights
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run in the folder `out`, with its task, its text, and the lines to print before the first step.
+
+    valid_pairs, valid_names: the validation text, and the names of its two files.
+    """
+
+    out: Path
+    task: Task
+    config: Config
+    tokenizer: TokenizerLike
+    batches: Batches
+    valid_pairs: Sequence[tuple[str, str]]
+    valid_names: tuple[str, str]
+    lines: Sequence[str]
+    is_sharded: bool = False
+
+    def evaluate(self, weights: dict[str, Tensor]) -> dict[str, float]:
+        """Return the validation scores of a new model with these weights.
+
+        The model takes the memory that the gradient needs in a step. A sharded run evaluates on the CPU, because a GPU
+        may have no room for a whole model.
+        """
+        device = torch.device("cpu") if self.is_sharded else distributed.device()
+        model = self.task.build(self.config).to(device)
+        set_weights(model, weights, "the weights to evaluate")
+        return self.task.evaluate(model.eval(), self.config, self.tokenizer, self.valid_pairs)

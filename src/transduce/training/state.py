@@ -1,0 +1,218 @@
+"""The state of a training: everything that a resumed run needs to end in the same weights.
+
+    TrainingState -> snapshot() -> Checkpoint -> storage -> Checkpoint -> restore() -> TrainingState
+
+Only this file knows what a checkpoint holds. `transduce.storage` writes and reads every `Checkpoint` alike.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from transduce.config.schema import TrainConfig
+from transduce.data.batches import DataPosition
+from transduce.errors import UserError
+from transduce.training.gradients import Gradient, update
+from transduce.training.optimizer import adam
+from transduce.training.sharding import full_tensor, gather_on_leader, shard_like
+from transduce.training.weights import set_weights
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's moments
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A snapshot of a training: whole tensors on the CPU, by name. On ranks other than 0 there are no tensors.
+
+    optimizer: Adam's moments, "exp_avg/NAME" and "exp_avg_sq/NAME" for each parameter. ema: the moving average of the
+    weights; None: the run has none. state: counters, data position, meter and record, as JSON values.
+    """
+
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    ema: dict[str, Tensor] | None
+    state: dict[str, Any]
+
+
+@dataclass
+class Counters:
+    """The numbers that a run counts. A checkpoint stores each under its name."""
+
+    step: int = 0  # optimizer steps, skipped ones included
+    seconds: float = 0.0  # of training, over all sessions of the run
+    processor_seconds: float = 0.0  # of all threads of this process, in batches and steps; without evaluation
+    best_step: int | None = None
+    best_score: float | None = None  # of the evaluation at best_step: the loss, or another score with a minus sign
+    evaluations_since_best: int = 0
+    skipped: int = 0  # steps without an update, because loss or gradient was not finite
+    skipped_in_a_row: int = 0
+
+
+class Meter:
+    """Sums since the last report, and the speed since then."""
+
+    def __init__(self) -> None:
+        self.loss, self.tgt_tokens = 0.0, 0
+        self.session_tokens = 0  # on both sides, in this session of the run
+        self.gradient_norm = 0.0  # of the newest step
+        self.started_at = time.monotonic()
+
+    def add(self, gradient: Gradient) -> None:
+        """Count one step."""
+        self.loss += gradient.loss
+        self.tgt_tokens += gradient.tgt_tokens
+        self.session_tokens += gradient.src_tokens + gradient.tgt_tokens
+        self.gradient_norm = gradient.norm
+
+    def report(self, lr: float, epoch: int, seconds: float) -> dict[str, Any]:
+        """Return the mean loss of a target token, and the speed in source and target tokens a second.
+
+        seconds: of training so far.
+        """
+        return {
+            "epoch": epoch,
+            "loss": round(self.loss / self.tgt_tokens, 5),
+            "lr": lr,
+            "gradient_norm": round(self.gradient_norm, 5),
+            "tokens_per_second": round(self.session_tokens / (time.monotonic() - self.started_at)),
+            "seconds": round(seconds, 1),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums that a checkpoint stores, so that a resumed run reports the same losses."""
+        return {"loss": self.loss, "tgt_tokens": self.tgt_tokens, "gradient_norm": self.gradient_norm}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.loss, self.tgt_tokens, self.gradient_norm = state["loss"], state["tgt_tokens"], state["gradient_norm"]
+
+
+class TrainingState:
+    """All that changes in a training: model, Adam, moving average, counters, data position, meter.
+
+    model: on its device, in shards if the run is sharded. record: facts that every checkpoint repeats, as JSON values:
+    which texts, which recipe, which program.
+    """
+
+    def __init__(self, model: nn.Module, config: TrainConfig, record: Mapping[str, Any]) -> None:
+        self.model, self.config, self.record = model, config, record
+        self.optimizer = adam(model.parameters(), config.adam_beta2)
+        self.ema: dict[str, Tensor] | None = None
+        if config.ema_decay is not None:
+            self.ema = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self.counters, self.position, self.meter = Counters(), DataPosition(), Meter()
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Checkpoint:
+        """Return all that a restart needs. Every rank calls it; only rank 0 gets tensors."""
+        parameters = dict(self.model.named_parameters())
+        moments = {f"{m}/{name}": self.optimizer.state[p][m] for name, p in parameters.items() for m in MOMENTS}
+        ema = gather_on_leader(self.ema) if self.ema is not None else None
+        state = {
+            **dataclasses.asdict(self.counters),
+            **self.record,
+            "data": dataclasses.asdict(self.position),
+            "since_report": self.meter.state(),
+        }
+        return Checkpoint(gather_on_leader(parameters), gather_on_leader(moments), ema, state)
+
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Return to the state of a snapshot. The record stays that of this program.
+
+        path: the folder of the checkpoint, for messages. Raises UserError if it does not fit the model.
+        """
+        set_weights(self.model, checkpoint.weights, path)
+        state = checkpoint.state
+        try:
+            for name, parameter in self.model.named_parameters():
+                self.optimizer.state[parameter] = {
+                    "step": torch.tensor(float(state["step"] - state["skipped"]), device=parameter.device),
+                    **{m: shard_like(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in MOMENTS},
+                }
+            if checkpoint.ema is not None:
+                parameters = self.model.named_parameters()
+                self.ema = {name: shard_like(checkpoint.ema[name], parameter) for name, parameter in parameters}
+            self.meter.restore(state["since_report"])
+            self.counters = Counters(**{field.name: state[field.name] for field in dataclasses.fields(Counters)})
+            self.position = DataPosition(**state["data"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as problem:
+            raise UserError(
+                f"{path}: expected a checkpoint of this version of transduce ({problem!r}); start a new run"
+            ) from None
+
+    # ---- one step ------------------------------------------------------------------------------------------------
+
+    def update(self, gradient: Gradient) -> None:
+        """Take a step with the gradient in .grad of the parameters: Adam, moving average, meter."""
+        self.counters.skipped_in_a_row = 0
+        update(self.optimizer, self.counters.step - self.counters.skipped)
+        if self.ema is not None:
+            move_average(self.ema, self.model, self.config.ema_decay or 0.0)
+        self.meter.add(gradient)
+
+    def skip(self) -> None:
+        """Count a step without an update: weights, moments and moving average stay as they are."""
+        self.counters.skipped += 1
+        self.counters.skipped_in_a_row += 1
+
+    def report(self, lr: float) -> dict[str, Any]:
+        """Return the report since the last one, and start the next unless this one is out of turn.
+
+        A report after the last step is out of turn: in a run with a larger max_steps the meter would count on.
+        """
+        report = self.meter.report(lr, self.position.epoch, self.counters.seconds)
+        if self.counters.step % self.config.log_every_steps == 0:
+            self.meter = Meter()
+        return report
+
+    # ---- evaluation and the end ----------------------------------------------------------------------------------
+
+    def weights_to_evaluate(self) -> dict[str, Tensor]:
+        """Return the moving average or, if there is none, the weights: whole, on the CPU, on rank 0 only."""
+        return gather_on_leader(self.ema or dict(self.model.named_parameters()))
+
+    def nonfinite_parameter(self) -> str | None:
+        """Return the name of a parameter that holds a value that is not finite; None if there is none."""
+        for name, parameter in self.model.named_parameters():
+            if not full_tensor(parameter.detach()).isfinite().all():
+                return name
+        return None
+
+    def note_scores(self, scores: dict[str, float]) -> bool:
+        """Count an evaluation, and return True if it is the best so far.
+
+        An evaluation between two multiples of `evaluate_every_steps`, after the last step, does not count: a run with
+        a larger max_steps would not have it.
+        """
+        counters = self.counters
+        if counters.step % self.config.evaluate_every_steps:
+            return False
+        score = scores["loss"] if self.config.best_by == "loss" else -scores[self.config.best_by]
+        if counters.best_score is None or score < counters.best_score:
+            counters.best_step, counters.best_score, counters.evaluations_since_best = counters.step, score, 0
+            return True
+        counters.evaluations_since_best += 1
+        return False
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """True after `train.patience` evaluations without a new best."""
+        return self.config.patience is not None and self.counters.evaluations_since_best >= self.config.patience
+
+    @property
+    def is_finished(self) -> bool:
+        """True after the last step, or when patience has run out."""
+        return self.counters.step >= self.config.max_steps or self.is_out_of_patience
+
+
+def move_average(ema: dict[str, Tensor], model: nn.Module, decay: float) -> None:
+    """Set ema = decay * ema + (1 - decay) * weights, in place."""
+    for name, parameter in model.named_parameters():
+        ema[name].lerp_(parameter.detach(), 1 - decay)
