@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.small_texts import open_one, sentences, write_corpus
 
-from transduce.data import overlap as leaks
-from transduce.data.overlap import Leaks, find_leaks, leaks_into
+from transduce.data import overlap
+from transduce.data.overlap import Leaks, find_overlap, leaks_into
 from transduce.data.tokenizer import Tokenizer
 
 line = st.sampled_from(["", " ", "a", " a", "a ", "b", "c\t"])
@@ -24,7 +24,7 @@ def test_against_the_plain_rule(training: list[tuple[str, str]], valid: list[tup
             found.sources.append(number)
         if tgt.strip() in [t.strip() for t in same_source]:
             found.pairs.append(number)
-    assert find_leaks(iter(training), valid) == found
+    assert find_overlap(iter(training), valid) == found
 
 
 def test_the_answer_is_remembered_until_a_text_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_the_answer_is_remembered_until_a_text_changes(tmp_path: Path, monkeypat
     first = leaks_into(valid, store, path)
     assert first.pairs == [1] and first.sources == [1, 2]
     with monkeypatch.context() as patch:
-        patch.setattr(leaks, "find_leaks", lambda *_: pytest.fail("looked again"))
+        patch.setattr(overlap, "find_overlap", lambda *_: pytest.fail("looked again"))
         assert leaks_into(valid, store, path) == first
     assert leaks_into(valid[1:], store, path) == Leaks([], [1])
     more = open_one(tmp_path / "data", write_corpus(tmp_path, [*known, ("new", "neu")]), tokenizer)

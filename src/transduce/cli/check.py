@@ -43,7 +43,7 @@ def check(
     transduce check web.tsv.gz --tokenizer run/model --json
     """
     from transduce.check import check as check_corpus
-    from transduce.check import show, verdict
+    from transduce.data.corpus_report import report_text, verdict
     from transduce.data.tokenizer import Tokenizer
 
     if not 1 <= len(corpus) <= 2:
@@ -58,7 +58,7 @@ def check(
     if json:
         print_json(result)
     else:
-        print(show(result))
+        print(report_text(result))
     if not result.trainable:
         raise UserError(verdict(result))
     if not json:

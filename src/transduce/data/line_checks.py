@@ -1,6 +1,6 @@
-"""What may be wrong with a line, or with a pair of lines, seen by itself: rules with few false alarms.
+"""Checks of a line, of a pair of lines, and of the lengths of all pairs. They are chosen for few false alarms.
 
-Each rule gives a kind, by which `check` names it, and what was seen.
+A check yields the kind of a finding (`corpus_report.KINDS`) and the evidence, a part of the text.
 """
 
 import re
@@ -9,8 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
+from transduce.data.vocabulary import TokenizerLike
+
 LONG = 1_000  # characters
-COPIED_LETTERS = 12  # what is shorter may well be a name
+COPIED_LETTERS = 12  # a shorter line may be a name
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffd\ue000-\uf8ff\U000f0000-\U0010ffff]")
 TAGS = "a|b|i|u|p|br|hr|li|ol|ul|td|tr|th|em|h[1-6]|div|img|sub|sup|pre|code|span|font|table|strong|script|body|html"
@@ -18,13 +23,15 @@ MARKUP = re.compile(
     rf"&(?:[a-zA-Z]{{2,8}}|#\d{{1,7}}|#x[0-9a-fA-F]{{1,6}});|</?(?:{TAGS})(?:\s[^<>]*)?/?>", re.IGNORECASE
 )
 MOJIBAKE = re.compile(r"[ÂÃ][\x80-\xbf]|â€|ï»¿")
-ONE_SCRIPT = re.compile(r"[\x00-\u024f\u1e00-\u1eff\u2000-\u206f]*")  # Latin letters and none of another script
+ONE_SCRIPT = re.compile(r"[\x00-\u024f\u1e00-\u1eff\u2000-\u206f]*")  # Latin letters only
 WORD = re.compile(r"[^\W\d_]{3,}")
-LOOKALIKE = {"Latin", "Cyrillic", "Greek"}  # scripts whose letters are typed for one another
+LOOKALIKE = {"Latin", "Cyrillic", "Greek"}  # scripts whose letters look alike
+
+# ---- one line ----------------------------------------------------------------------------------------------------
 
 
-def faults_of_line(line: str) -> Iterator[tuple[str, str]]:
-    """What is wrong with a line by itself: kind, and what was seen."""
+def check_line(line: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and evidence of each problem of a line."""
     if len(line) > LONG:
         yield "long", f"{len(line):,} characters"
     if match := CONTROL.search(line):
@@ -47,7 +54,7 @@ def faults_of_line(line: str) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=1 << 16)
 def script_of(character: str) -> str:
-    """The script of a letter, as the first word of its Unicode name; "" for what belongs to none or to all."""
+    """Return the script of a letter: the first word of its Unicode name; "" if it has no script or shares several."""
     plain = unicodedata.normalize("NFKC", character)[0]
     if not plain.isalpha() or unicodedata.category(plain) == "Lm" or character == "µ":
         return ""
@@ -55,11 +62,28 @@ def script_of(character: str) -> str:
 
 
 def main_script(line: str) -> str:
-    """The script of most letters of a line; "" if it has none."""
+    """Return the script of most letters of a line; "" if it has no letters."""
     if ONE_SCRIPT.fullmatch(line):
         return "Latin" if any(map(str.isalpha, line)) else ""
     scripts = Counter(script for character in line if (script := script_of(character)))
     return scripts.most_common(1)[0][0] if scripts else ""
+
+
+class PieceCheck:
+    """The check for characters that a tokenizer splits into bytes."""
+
+    def __init__(self, tokenizer: TokenizerLike) -> None:
+        self._tokenizer = tokenizer
+        self._has_piece: dict[str, bool] = {}
+
+    def __call__(self, line: str) -> str:
+        """Return the characters of a line that have no piece of their own, separated by spaces."""
+        characters = sorted(set(line))
+        for character in characters:
+            if character not in self._has_piece:
+                pieces = self._tokenizer.pieces(self._tokenizer.encode(character))
+                self._has_piece[character] = not any(piece.startswith("<0x") for piece in pieces)
+        return " ".join(character for character in characters if not self._has_piece[character])
 
 
 # ---- one pair ----------------------------------------------------------------------------------------------------
@@ -68,19 +92,44 @@ NUMBER = re.compile(r"\d+(?:[.,'’]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
 LINK = re.compile(r"(?:https?://|www\.)[!-~]+")
 
 
-def faults_of_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
-    """What the sides of a pair should share, but do not: kind, and what was seen."""
+def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and evidence of each difference between the sides that a translation would not have."""
     if src == tgt and sum(map(str.isalpha, src)) >= COPIED_LETTERS:
         yield "copied", src
-    ours, theirs = _long_numbers(src), _long_numbers(tgt)
-    if ours and theirs and not any(n in "".join(theirs) for n in ours) and not any(n in "".join(ours) for n in theirs):
-        yield "numbers", f"{ours[0]} / {theirs[0]}"
+    numbers, others = _long_numbers(src), _long_numbers(tgt)
+    joined, others_joined = "".join(numbers), "".join(others)
+    if numbers and others and not any(n in others_joined for n in numbers) and not any(n in joined for n in others):
+        yield "numbers", f"{numbers[0]} / {others[0]}"
     links = [{link.rstrip(".,;:!?)\"'").casefold() for link in LINK.findall(side)} for side in (src, tgt)]
     if different := sorted(links[0] ^ links[1]):
         yield "links", different[0]
 
 
 def _long_numbers(line: str) -> list[str]:
-    """The numbers of three digits and more, which are seldom written in words or converted, as digits alone."""
+    """Return the digits of each number of at least three digits. Translations seldom spell or convert these."""
     numbers = ("".join(f"{unicodedata.digit(c)}" for c in number if c.isdecimal()) for number in NUMBER.findall(line))
     return [digits for digits in numbers if len(digits) >= 3]
+
+
+# ---- all pairs ---------------------------------------------------------------------------------------------------
+
+MOST_DEVIATIONS = 6.0  # standard deviations, robustly estimated
+ENOUGH_PAIRS = 20  # to estimate the deviation
+
+
+def unusual_ratios(src: NDArray[np.uint32], tgt: NDArray[np.uint32]) -> Iterator[tuple[int, str]]:
+    """Yield index and evidence of the pairs whose lengths do not fit each other (Gale and Church, 1993, made robust).
+
+    Each source character gives c target characters, with a variance proportional to the length. So
+    (target - c source) / sqrt(target + c source) has the same spread for short and long lines. Median and median
+    absolute deviation estimate the usual spread. src, tgt: characters of the lines, above 0.
+    """
+    if len(src) < ENOUGH_PAIRS:
+        return
+    c = np.median(tgt / src)
+    expected = c * src
+    deviations = (tgt - expected) / np.sqrt(tgt + expected)
+    deviations -= np.median(deviations)
+    usual = max(1.4826 * float(np.median(np.abs(deviations))), 0.25)  # a corpus of one sentence form varies too little
+    for i in np.flatnonzero(np.abs(deviations) > MOST_DEVIATIONS * usual).tolist():
+        yield i, f"{src[i]} : {tgt[i]} characters"

@@ -1,48 +1,75 @@
-"""Leaks: sentences of the validation text that are in the training text, too, and make its scores look better."""
+"""Sentences that occur twice: in the validation and the training text, which raises the scores, or within one text."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from transduce.data.token_store import TokenStore
 
 
 @dataclass(frozen=True)
 class Leaks:
-    """Which lines of the validation text (numbers from 1) occur in training: as a pair, and as a source alone."""
+    """The lines of the validation text (numbers from 1) that occur in training: as a pair, and as a source alone."""
 
     pairs: list[int]
     sources: list[int]
 
 
-def find_leaks(training: Iterable[tuple[str, str]], valid: Iterable[tuple[str, str]]) -> Leaks:
-    """Compare without the white space around lines; pairs with a blank source count nowhere. Training may stream."""
-    judged = [(src.strip(), tgt.strip()) for src, tgt in valid]
-    sources, pairs = {src for src, _ in judged if src}, set(judged)
-    seen_sources, seen_pairs = set(), set()
+def find_overlap(training: Iterable[tuple[str, str]], valid: Iterable[tuple[str, str]]) -> Leaks:
+    """Return the overlap of two texts, without regard to white space around lines. `training` may be a stream.
+
+    Pairs with a blank source do not count.
+    """
+    valid_pairs = [(src.strip(), tgt.strip()) for src, tgt in valid]
+    sources, pairs = {src for src, _ in valid_pairs if src}, set(valid_pairs)
+    shared_sources, shared_pairs = set(), set()
     for src, tgt in training:
-        if (stripped := src.strip()) in sources:
-            seen_sources.add(stripped)
-            if (pair := (stripped, tgt.strip())) in pairs:
-                seen_pairs.add(pair)
-    numbered = list(enumerate(judged, start=1))
+        if (source := src.strip()) in sources:
+            shared_sources.add(source)
+            if (pair := (source, tgt.strip())) in pairs:
+                shared_pairs.add(pair)
+    numbered = list(enumerate(valid_pairs, start=1))
     return Leaks(
-        [number for number, pair in numbered if pair in seen_pairs],
-        [number for number, (src, _) in numbered if src in seen_sources],
+        [number for number, pair in numbered if pair in shared_pairs],
+        [number for number, (src, _) in numbered if src in shared_sources],
     )
 
 
 def leaks_into(valid: Sequence[tuple[str, str]], store: TokenStore, path: Path) -> Leaks:
-    """The leaks into the texts of a store. The answer is kept in `path`, for as long as neither text changes."""
+    """Return the overlap with the texts of a store. `path` keeps the result until one of the texts changes."""
     key = hashlib.sha256(msgspec.json.encode([store.key, valid])).hexdigest()
     with suppress(OSError, msgspec.MsgspecError):
-        kept_key, leaks = msgspec.json.decode(path.read_bytes(), type=tuple[str, Leaks])
-        if kept_key == key:
-            return leaks
-    leaks = find_leaks(store.lines(), valid)
-    path.write_bytes(msgspec.json.encode((key, leaks)))
-    return leaks
+        cached_key, overlap = msgspec.json.decode(path.read_bytes(), type=tuple[str, Leaks])
+        if cached_key == key:
+            return overlap
+    overlap = find_overlap(store.lines(), valid)
+    path.write_bytes(msgspec.json.encode((key, overlap)))
+    return overlap
+
+
+def repeated_lines(hashes: Mapping[str, Sequence[int]], usable: NDArray[np.bool_]) -> Iterator[tuple[str, int, int]]:
+    """Yield the kind, the number of the line and the number of its first occurrence, both from 1, of each repetition.
+
+    hashes: by kind, a hash for each line; the kind "repeated", of whole pairs, comes first. A repeated pair is not
+    also a repeated source and target. usable: False for lines to skip.
+    """
+    indices = np.flatnonzero(usable)
+    is_repeated_pair = np.zeros(len(usable), bool)
+    for kind, values in hashes.items():
+        values = np.asarray(values)[usable]
+        order = np.argsort(values, kind="stable")
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = values[order][1:] != values[order][:-1]
+        firsts = np.zeros(len(order), np.int64)
+        firsts[order] = order[np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))]
+        repeated = np.sort(order[~is_first])
+        for i in repeated[~is_repeated_pair[indices[repeated]]].tolist():
+            yield kind, int(indices[i]) + 1, int(indices[firsts[i]]) + 1
+        if kind == "repeated":
+            is_repeated_pair[indices[repeated]] = True
