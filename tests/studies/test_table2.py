@@ -1,4 +1,4 @@
-"""Table 2: three kinds of model trained and judged at equal cost; what is interrupted goes on, what is lost is said."""
+"""Table 2: three kinds of model at equal cost; an interrupted study resumes, and a missing run is reported."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from support.toy_task import write_pairs
 from transduce.errors import UserError
 from transduce.studies import table2
 from transduce.studies.results import read_results
-from transduce.studies.trainings import Cell, Texts
+from transduce.studies.trainings import Texts, Training
 
 RECIPE = """
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
@@ -48,81 +48,82 @@ def texts(tmp_path: Path) -> Texts:
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    cells = [Cell(system, 1, f"{tmp_path / 'recipe.py'}:{system}") for system in table2.SYSTEMS]
-    monkeypatch.setattr(table2, "cells", lambda: cells)
+    trainings = [Training(system, 1, f"{tmp_path / 'recipe.py'}:{system}") for system in table2.SYSTEMS]
+    monkeypatch.setattr(table2, "trainings", lambda: trainings)
 
 
 @pytest.mark.slow
-def test_every_system_is_judged_where_it_has_cost_no_more_than_the_cheapest(tmp_path: Path, texts: Texts) -> None:
+def test_every_system_is_evaluated_within_the_cost_of_the_cheapest(tmp_path: Path, texts: Texts) -> None:
     out = tmp_path / "out"
     results = table2.run_table2(texts, out, jobs=3)
-    found = json.loads((out / "results.json").read_text("utf-8"))["cells"]
-    assert {name: cell["status"] for name, cell in found.items()} == dict.fromkeys(found, "done")
-    assert len(found) == 3 * (1 + 2)
+    entries = json.loads((out / "results.json").read_text("utf-8"))["cells"]
+    assert {name: entry["status"] for name, entry in entries.items()} == dict.fromkeys(entries, "done")
+    assert len(entries) == 3 * (1 + 2)
     for cost, budget in (("processor_seconds", "time"), ("flops", "flops")):
-        ends = {system: found[f"{system}-1"]["checkpoints"][-1] for system in table2.SYSTEMS}
-        least = min(ends[system][cost] for system in ends)
+        ends = {system: entries[f"{system}-1"]["checkpoints"][-1] for system in table2.SYSTEMS}
+        limit = min(ends[system][cost] for system in ends)
         for system in table2.SYSTEMS:
-            judged = found[f"{system}-{budget}"]
-            spent = {point["step"]: point[cost] for point in found[f"{system}-1"]["checkpoints"]}
-            assert spent[judged["step"]] <= least < spent.get(judged["step"] + 5, float("inf"))
-            assert judged["lines"] == 9 and judged["perplexity"] > 1 and 0 <= judged["bleu"] <= 100
-        assert any(found[f"{system}-{budget}"]["step"] == ends[system]["step"] for system in ends)
-    curve = found["recurrent-1"]["curve"]
+            scores = entries[f"{system}-{budget}"]
+            cost_at = {point["step"]: point[cost] for point in entries[f"{system}-1"]["checkpoints"]}
+            assert cost_at[scores["step"]] <= limit < cost_at.get(scores["step"] + 5, float("inf"))
+            assert scores["lines"] == 9 and scores["perplexity"] > 1 and 0 <= scores["bleu"] <= 100
+        assert any(entries[f"{system}-{budget}"]["step"] == ends[system]["step"] for system in ends)
+    curve = entries["recurrent-1"]["curve"]
     assert [point["step"] for point in curve] == [10, 20, 30, 40]
 
     shutil.rmtree(out / "runs")
     again = table2.run_table2(texts, out)
-    assert again.cells == results.cells, "from results.json alone"
+    assert again.entries == results.entries, "from results.json alone"
 
 
 COSTS = ("seconds", "cpu_seconds", "ended_at", "session", "checkpoints", "command")
 
 
-def figures(cells: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What of the trainings, and of the models judged at equal FLOPs, does not depend on when and how long."""
-    kept = {name: cell for name, cell in cells.items() if not name.endswith("-time")}
-    return {name: {key: value for key, value in cell.items() if key not in COSTS} for name, cell in kept.items()}
+def reproducible(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the trainings and the models at equal FLOPs, without dates and durations."""
+    selection = {name: entry for name, entry in entries.items() if not name.endswith("-time")}
+    return {name: {key: value for key, value in entry.items() if key not in COSTS} for name, entry in selection.items()}
 
 
 @pytest.mark.slow
-def test_an_interrupted_study_says_what_is_missing_and_goes_on(
+def test_an_interrupted_study_reports_gaps_and_resumes(
     tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, judge, done = tmp_path / "out", table2.judge, []
+    out, original, calls = tmp_path / "out", table2.evaluate_checkpoint, []
 
     def interrupted(*arguments: Any) -> dict[str, Any]:
-        if len(done) == 2:
+        if len(calls) == 2:
             raise KeyboardInterrupt
-        done.append(arguments)
-        return judge(*arguments)
+        calls.append(arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(table2, "judge", interrupted)
+    monkeypatch.setattr(table2, "evaluate_checkpoint", interrupted)
     with pytest.raises(KeyboardInterrupt):
         table2.run_table2(texts, out, jobs=3)
-    before = read_results(out / "results.json").cells
-    assert [cell["status"] for cell in before.values()] == ["done"] * 5 + ["not run"] * 4
+    before = read_results(out / "results.json").entries
+    assert [entry["status"] for entry in before.values()] == ["done"] * 5 + ["not run"] * 4
     report = (out / "report.md").read_text("utf-8")
     assert report.count("not run") == 4 and "ConvS2S (quoted) | 25.16 | 40.46 | 9.6e18 | 1.5e20" in report
 
-    monkeypatch.setattr(table2, "judge", judge)
-    after = table2.run_table2(texts, out, jobs=3).cells
-    assert {name: after[name] for name, cell in before.items() if cell["status"] == "done"} == {
-        name: cell for name, cell in before.items() if cell["status"] == "done"
+    monkeypatch.setattr(table2, "evaluate_checkpoint", original)
+    after = table2.run_table2(texts, out, jobs=3).entries
+    assert {name: after[name] for name, entry in before.items() if entry["status"] == "done"} == {
+        name: entry for name, entry in before.items() if entry["status"] == "done"
     }
-    whole = table2.run_table2(texts, tmp_path / "whole", jobs=3).cells
+    uninterrupted = table2.run_table2(texts, tmp_path / "uninterrupted", jobs=3).entries
     curves = [
-        {name: [{**p} for p in cell.get("curve", [])] for name, cell in cells.items()} for cells in (after, whole)
+        {name: [{**p} for p in entry.get("curve", [])] for name, entry in entries.items()}
+        for entries in (after, uninterrupted)
     ]
-    assert curves[0] == curves[1] and figures(after) == figures(whole)
+    assert curves[0] == curves[1] and reproducible(after) == reproducible(uninterrupted)
     page = (out / "report.html").read_text("utf-8")
     assert page.count("<svg role") == 2 and "not run" not in page and "LSTM with attention" in page
 
 
-def test_trainings_that_are_lost_before_they_were_judged_are_said(tmp_path: Path, texts: Texts) -> None:
+def test_a_missing_run_that_is_still_needed_is_reported(tmp_path: Path, texts: Texts) -> None:
     out = tmp_path / "out"
     results = table2.run_table2(texts, out, jobs=3)
-    results.cells["recurrent-time"] = {"status": "not run"}
+    results.entries["recurrent-time"] = {"status": "not run"}
     results.save()
     shutil.rmtree(out / "runs")
     with pytest.raises(UserError, match="recurrent-1 holds no checkpoints"):

@@ -1,4 +1,4 @@
-"""Table 3: its rows at both scales, what is said of a change, and the report, which fills no gap."""
+"""Table 3: its rows at both scales, the effect of a change, and the report, which marks every gap."""
 
 import math
 import re
@@ -13,33 +13,33 @@ from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.recipes import RECIPES, table3
 from transduce.studies.results import Results, provenance, read_results
-from transduce.studies.table3 import PAPER, PLAN, Noise, cells, effect, noise, report, run_table3, table
+from transduce.studies.table3 import PAPER, PLAN, Noise, effect, noise, report, run_table3, table, trainings
 from transduce.studies.trainings import Texts
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def test_rows_scales_and_published_figures_are_of_one_table() -> None:
+def test_recipes_plan_and_paper_have_the_same_rows() -> None:
     assert PAPER.keys() == table3.ROWS.keys() == {row for row, _ in PLAN}
     for scale in ("small", "paper"):
-        planned = cells(scale)
-        assert len(planned) == len({cell.name for cell in planned}) == 26
-        assert [cell.name for cell in planned if cell.seed > 1] == [
+        plan = trainings(scale)
+        assert len(plan) == len({training.name for training in plan}) == 26
+        assert [training.name for training in plan if training.seed > 1] == [
             f"{row}-{seed}" for seed in (2, 3) for row in ("base", "n2", "dropout0")
         ]
-        for cell in planned:
-            assert cell.config().train.seed == cell.seed and problems(cell.config()) == []
+        for training in plan:
+            assert training.config().train.seed == training.seed and problems(training.config()) == []
 
 
 @pytest.mark.parametrize("row", [row for row, there in PAPER.items() if there.parameters and row != "big"])
 def test_parameters_are_the_papers(row: str) -> None:
-    """With the 40,960 rows of the embedding that the 2017 code pads to; big fits with no vocabulary."""
+    """With the 40,960 rows of the embedding that the 2017 code pads to; no vocabulary gives the figure of big."""
     assert round(parameter_count(table3.paper(row).model, 40_960) / 1e6) == PAPER[row].parameters
 
 
 @pytest.mark.parametrize("row", table3.ROWS)
 def test_small_rows_keep_the_papers_ratios(row: str) -> None:
-    """To base, in every size; what is no size is the paper's."""
+    """The ratios of all sizes to those of base; the other settings are the paper's."""
     small, paper = table3.small(row), table3.paper(row)
     small_base, paper_base = table3.small("base"), table3.paper("base")
 
@@ -57,13 +57,14 @@ def test_small_rows_keep_the_papers_ratios(row: str) -> None:
     assert small.train.use == paper.train.use == "last"
 
 
-def test_the_chosen_rows_and_seeds() -> None:
-    assert [cell.name for cell in cells("small", ["h1", "base"])] == ["base-1", "base-2", "h1-1", "base-3"]
-    assert [cell.name for cell in cells("paper", ["h1", "base"], [5, 4])] == ["base-5", "h1-5", "base-4", "h1-4"]
-    assert cells("paper", ["h1"])[0].recipe in RECIPES and cells("small", ["h1"])[0].recipe in RECIPES
+def test_rows_and_seeds_can_be_selected() -> None:
+    rows = ["h1", "base"]
+    assert [training.name for training in trainings("small", rows)] == ["base-1", "base-2", "h1-1", "base-3"]
+    assert [training.name for training in trainings("paper", rows, [5, 4])] == ["base-5", "h1-5", "base-4", "h1-4"]
+    assert trainings("paper", ["h1"])[0].recipe in RECIPES and trainings("small", ["h1"])[0].recipe in RECIPES
 
 
-# ---- what is said of a change ------------------------------------------------------------------------------------
+# ---- the effect of a change --------------------------------------------------------------------------------------
 
 
 def test_noise_is_pooled_over_rows() -> None:
@@ -72,7 +73,7 @@ def test_noise_is_pooled_over_rows() -> None:
     assert noise([[1.0, 3.0], [0.0, 0.0, 0.0]]) == Noise(pytest.approx(math.sqrt(2 / 3)), 3)
 
 
-def test_an_effect_is_told_from_noise() -> None:
+def test_an_effect_is_larger_than_noise() -> None:
     """4.30 is Student's t for 95 % and two degrees of freedom."""
     assert effect([21.0], [20.0], None) == "spread unknown"
     error, spread = math.sqrt(1 + 1 / 4), Noise(1.0, 2)
@@ -85,7 +86,7 @@ def test_an_effect_is_told_from_noise() -> None:
 # ---- the report --------------------------------------------------------------------------------------------------
 
 
-def cell(row: str, seed: int, perplexity: float, bleu: float) -> dict[str, object]:
+def entry(row: str, seed: int, perplexity: float, bleu: float) -> dict[str, object]:
     costs = {"parameters": 1_900_544, "seconds": 500.0, "cpu_seconds": 300.0}
     return {"status": "done", "row": row, "seed": seed, "perplexity": perplexity, "bleu": bleu, **costs}
 
@@ -93,35 +94,38 @@ def cell(row: str, seed: int, perplexity: float, bleu: float) -> dict[str, objec
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     """Base twice, N = 2 much worse, dropout 0 better, h = 1 failed, h = 4 not run."""
-    given = Results(tmp_path / "results.json", "table3", {"scale": "small"}, sessions=[provenance()])
+    study = Results(tmp_path / "results.json", "table3", {"scale": "small"}, sessions=[provenance()])
     for number, (perplexity, bleu) in enumerate([(10.0, 30.0), (10.02, 30.1)], start=1):
-        given.cells[f"base-{number}"] = cell("base", number, perplexity, bleu)
-    given.cells["n2-1"] = cell("n2", 1, 14.0, 22.0)
-    given.cells["dropout0-1"] = cell("dropout0", 1, 8.0, 33.0)
-    given.cells["h1-1"] = {"status": "failed", "row": "h1", "seed": 1, "why": "train: a <b>disk</b> is full"}
-    given.cells["h4-1"] = {"status": "not run"}
-    given.save()
-    return given
+        study.entries[f"base-{number}"] = entry("base", number, perplexity, bleu)
+    study.entries["n2-1"] = entry("n2", 1, 14.0, 22.0)
+    study.entries["dropout0-1"] = entry("dropout0", 1, 8.0, 33.0)
+    study.entries["h1-1"] = {"status": "failed", "row": "h1", "seed": 1, "why": "train: a <b>disk</b> is full"}
+    study.entries["h4-1"] = {"status": "not run"}
+    study.save()
+    return study
 
 
 def rows_of(text: str, heading: str) -> dict[str, list[str]]:
-    """The first table below a heading of the report, by the row's name."""
+    """Return the first table below a heading of the report: row name to cells."""
     lines = text.split(f"## {heading}")[1].split("\n\n")[1].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     return {row[0]: row[1:] for row in cells}
 
 
-def test_the_report_says_what_each_change_does(results: Results) -> None:
-    said = rows_of(markdown(report(results)), "Does each change do what it did there?")
-    assert said["(C) N = 2"] == ["-2.1 hurts", "-8.05 hurts", "yes", "x 1.242 hurts", "x 1.399 hurts", "yes"]
-    assert said["(D) dropout 0"] == ["-1.2 hurts", "+2.95 helps", "no", "x 1.173 hurts", "x 0.799 helps", "no"]
-    assert len(said) == 19
+EFFECTS = "Does each change have the same effect as in the paper?"
 
 
-def test_the_report_fills_no_gap(results: Results) -> None:
+def test_the_report_compares_the_effect_of_each_change(results: Results) -> None:
+    effects = rows_of(markdown(report(results)), EFFECTS)
+    assert effects["(C) N = 2"] == ["-2.1 hurts", "-8.05 hurts", "yes", "x 1.242 hurts", "x 1.399 hurts", "yes"]
+    assert effects["(D) dropout 0"] == ["-1.2 hurts", "+2.95 helps", "no", "x 1.173 hurts", "x 0.799 helps", "no"]
+    assert len(effects) == 19
+
+
+def test_the_report_marks_rows_that_were_not_run(results: Results) -> None:
     text = markdown(report(results))
-    said = rows_of(text, "Does each change do what it did there?")
-    assert said["(A) h = 4"] == ["-0.3 hurts", "not run", "", "x 1.016 no change", "not run", ""]
+    effects = rows_of(text, EFFECTS)
+    assert effects["(A) h = 4"] == ["-0.3 hurts", "not run", "", "x 1.016 no change", "not run", ""]
     figures = rows_of(text, "Every row")
     assert figures["base"][1:5] == ["10.01 (10.00 to 10.02)", "30.05 (30.00 to 30.10)", "1 2", "1.90 M"]
     for name in ("(A) h = 1", "(A) h = 4", "big"):
@@ -131,12 +135,12 @@ def test_the_report_fills_no_gap(results: Results) -> None:
     assert "4 trainings of 26 done; 17 of 20 rows not run" in text
 
 
-def test_a_report_of_nothing_has_every_row(tmp_path: Path) -> None:
+def test_a_report_without_results_has_every_row(tmp_path: Path) -> None:
     text = markdown(report(Results(tmp_path / "results.json", "table3", {"scale": "paper"})))
     assert text.count("not run") > 40 and "0 trainings of 26" in text
 
 
-def test_the_page_is_whole_and_loads_nothing(results: Results, tmp_path: Path) -> None:
+def test_the_page_is_complete_and_loads_nothing(results: Results, tmp_path: Path) -> None:
     write_report(tmp_path, report(results), results.sessions)
     text = (tmp_path / "report.html").read_text("utf-8")
     assert Page(text).loads() == [] and "$" not in text
@@ -148,20 +152,21 @@ def test_the_page_is_whole_and_loads_nothing(results: Results, tmp_path: Path) -
     assert not list(tmp_path.glob(".tmp*"))
 
 
-def test_the_drawing_stays_within_its_panels(results: Results) -> None:
+def test_all_dots_are_within_their_panels(results: Results) -> None:
     text = html_page(report(results))
-    places = [float(place) for place in re.findall(r'cx="([-\d.]+)%"', text)]
-    assert len(places) == 2 * (19 + 2) and all(0 <= place <= 100 for place in places)
+    positions = [float(position) for position in re.findall(r'cx="([-\d.]+)%"', text)]
+    assert len(positions) == 2 * (19 + 2) and all(0 <= position <= 100 for position in positions)
 
 
-def test_what_is_done_is_reported_without_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_finished_trainings_are_reported_without_their_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """From results.json alone: no runs, and no model, are needed."""
     texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
     out = tmp_path / "out"
     out.mkdir()
-    given = Results(out / "results.json", "table3", {"scale": "small", "language": "en", **texts.read()})
-    given.sessions, given.cells = [provenance()], {f"n4-{seed}": cell("n4", seed, 9.0, 20.0 + seed) for seed in (1, 2)}
-    given.save()
-    found = run_table3(texts, out, rows=["n4"], seeds=[1, 2])
-    assert "nothing is left to do" in capfd.readouterr().err and table(found)["n4"].bleus == [21.0, 22.0]
+    study = Results(out / "results.json", "table3", {"scale": "small", "language": "en", **texts.read()})
+    study.sessions = [provenance()]
+    study.entries = {f"n4-{seed}": entry("n4", seed, 9.0, 20.0 + seed) for seed in (1, 2)}
+    study.save()
+    results = run_table3(texts, out, rows=["n4"], seeds=[1, 2])
+    assert "there is nothing to do" in capfd.readouterr().err and table(results)["n4"].bleus == [21.0, 22.0]
     assert "21.50 (21.00 to 22.00)" in (out / "report.md").read_text("utf-8") and not (out / "runs").exists()

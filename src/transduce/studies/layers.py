@@ -7,8 +7,8 @@
     convolutional               | k n d^2    | 1          | log_k n
     self-attention (restricted) | r n d      | 1          | n / r
 
-The attention layers leave out the projections of section 3.2.2 (4 n d^2 operations), as the table does: they are the
-sums and products between positions, which is what the four kinds differ in.
+The attention layers omit the projections of section 3.2.2 (4 n d^2 operations), as the table does. The four kinds
+differ in the sums and products between positions.
 """
 
 import math
@@ -33,33 +33,33 @@ class RestrictedSelfAttention(nn.Module):
     def __init__(self, window: int) -> None:
         super().__init__()
         if window % 2 == 0:
-            raise ValueError(f"window={window}: expected an odd number, so that as many lie before as after")
+            raise ValueError(f"window={window}: expected an odd number, with equally many positions on both sides")
         self.window = window
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B,n,D) -> (B,n,D). No n x n matrix is made: blocks of queries meet the blocks of keys that they can see."""
+        """(B,n,D) -> (B,n,D), without an n x n matrix: blocks of queries attend to their blocks of keys."""
         n, reach = x.size(1), self.window // 2
         block = max(reach, 1)
-        short = -n % block
-        padded = F.pad(x, (0, 0, reach, reach + short))  # (B,reach+n+short+reach,D)
-        queries = F.pad(x, (0, 0, 0, short)).unflatten(1, (-1, block))  # (B,N,block,D)
+        padding = -n % block
+        padded = F.pad(x, (0, 0, reach, reach + padding))  # (B,reach+n+padding+reach,D)
+        queries = F.pad(x, (0, 0, 0, padding)).unflatten(1, (-1, block))  # (B,N,block,D)
         keys = padded.unfold(1, block + 2 * reach, block).transpose(2, 3)  # (B,N,block+2*reach,D)
         scores = queries @ keys.transpose(2, 3) / math.sqrt(x.size(2))  # (B,N,block,block+2*reach)
         weights = scores.masked_fill(~self._mask(n, block, x.device), -math.inf).softmax(dim=3)
         return (weights @ keys).flatten(1, 2)[:, :n]
 
     def _mask(self, n: int, block: int, device: torch.device) -> Tensor:
-        """Which key of its neighbourhood each query may see, (N,block,block+2*reach)."""
+        """Return the mask (N,block,block+2*reach) of the keys that each query may see."""
         reach = self.window // 2
         query = torch.arange(n + -n % block, device=device).unflatten(0, (-1, block))[:, :, None]
         first = torch.arange(0, n, block, device=device)[:, None, None] - reach  # position of each block's first key
         key = first + torch.arange(block + 2 * reach, device=device)
-        inside = (key >= 0) & (key < n) | (query >= n)  # a query that is padding sees something: no NaN
-        return inside & ((key - query).abs() <= reach)
+        is_inside = (key >= 0) & (key < n) | (query >= n)  # a padding query sees some keys, or it would give NaN
+        return is_inside & ((key - query).abs() <= reach)
 
 
 class Recurrent(nn.Module):
-    """h_t = tanh(W x_t + U h_(t-1) + b), by torch's own kernel; `steps` is the same in plain steps."""
+    """h_t = tanh(W x_t + U h_(t-1) + b), by torch's own kernel; `steps` computes the same step by step."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Recurrent(nn.Module):
         return self.rnn(x)[0]
 
     def steps(self, x: Tensor) -> Tensor:
-        """The same by a loop over positions, whose graph shows every step."""
+        """Compute `forward` by a loop over positions, whose graph has every step."""
         w, u, w_bias, u_bias = self.rnn.all_weights[0]
         hidden, outputs = x.new_zeros(x.size(0), x.size(2)), []
         for t in range(x.size(1)):
@@ -80,9 +80,9 @@ class Recurrent(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """A convolution of each position with `kernel` - 1 earlier ones, `dilation` apart.
+    """A convolution of each position with `kernel` - 1 earlier ones, at distances of `dilation`.
 
-    Layers with the dilations 1, k, k^2, ... on top of one another see k, k^2, k^3, ... positions: log_k n layers for n.
+    A stack of layers with dilations 1, k, k^2, ... sees k, k^2, k^3, ... positions: log_k n layers for n.
     """
 
     def __init__(self, d_model: int, kernel: int, dilation: int = 1) -> None:
@@ -94,5 +94,5 @@ class Convolutional(nn.Module):
         """(B,n,D) -> (B,n,D), as one matrix product: on a CPU several times faster than torch's own Conv1d."""
         n = x.size(1)
         padded = F.pad(x, (0, 0, (self.kernel - 1) * self.dilation, 0))
-        seen = [padded[:, i * self.dilation :][:, :n] for i in range(self.kernel)]  # oldest first
-        return self.weights(torch.cat(seen, dim=2))
+        window = [padded[:, i * self.dilation :][:, :n] for i in range(self.kernel)]  # earliest position first
+        return self.weights(torch.cat(window, dim=2))

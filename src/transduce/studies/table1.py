@@ -1,7 +1,7 @@
-"""Table 1, measured: what the four kinds of layer cost, how much of it waits, and how far apart it leaves positions.
+"""Table 1, measured: time and memory, sequential operations, and path lengths of the four kinds of layer.
 
-Time and memory are measured, forward and backward, over sequence lengths n and widths d, and fitted by a power law;
-sequential operations and path lengths are counted on the layers' own graphs.
+Time and memory are measured, forward and backward, over sequence lengths n and widths d, and fitted by a power law.
+Sequential operations and path lengths are counted on the layers' own graphs.
 """
 
 import gc
@@ -27,13 +27,13 @@ WINDOW = 65  # r: itself and 32 on either side
 LENGTHS = (256, 512, 1_024, 2_048, 4_096)  # n, at d = WIDTH
 WIDTHS = (256, 512, 1_024, 2_048)  # d, at n = LENGTH
 WIDTH, LENGTH = 64, 512
-COUNTED = (64, 128, 256, 512)  # n, where operations and paths are counted; the last is in the table
+COUNT_LENGTHS = (64, 128, 256, 512)  # n at which operations and paths are counted; the table has the last one
 REPEATS = 5
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A row of Table 1: how to make such a layer of width d, and what the paper says of it."""
+    """A row of Table 1. make: builds a layer of width d. paper: the row's entries in the paper."""
 
     name: str
     title: str
@@ -62,42 +62,42 @@ KINDS = (
 
 
 def seconds(layer: nn.Module, n: int, d: int, repeats: int) -> float:
-    """The processor time of a forward and a backward pass over one sequence: the least of all, after one to warm up.
+    """Return the processor time of a forward and a backward pass over one sequence: the minimum after a warm-up pass.
 
-    What other programs on the machine add to it comes and goes; the least is nearest to what the work takes.
+    Other programs on the machine only add time, and not always; the minimum is closest to the cost of the layer.
     """
     x = torch.randn(1, n, d, requires_grad=True)
     times = []
     for _ in range(repeats + 1):
         x.grad = None
-        began = time.process_time()
+        start = time.process_time()
         layer(x).sum().backward()
-        times.append(time.process_time() - began)
+        times.append(time.process_time() - start)
     return min(times[1:])
 
 
-def kept_bytes(layer: nn.Module, n: int, d: int) -> int:
-    """What a forward pass keeps for the backward pass, in bytes, each tensor counted once; the input is not counted."""
+def saved_bytes(layer: nn.Module, n: int, d: int) -> int:
+    """Return the bytes that a forward pass saves for the backward pass, without input and weights."""
     x = torch.randn(1, n, d, requires_grad=True)
     own = {p.untyped_storage().data_ptr() for p in [x, *layer.parameters()]}
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         output = layer(x)
-    total = sum(kept.values())
+    total = sum(sizes.values())
     del output
     gc.collect()
     return total
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """The a of cost = c size^a, by least squares on logarithms."""
+    """Return the a of cost = c size^a, by least squares on logarithms."""
     xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
     return statistics.linear_regression(xs, ys).slope
 
@@ -108,53 +108,52 @@ PRODUCTS = ("MmBackward0", "AddmmBackward0", "BmmBackward0", "ConvolutionBackwar
 
 
 def sequential_operations(layer: nn.Module, n: int, d: int) -> int:
-    """The most matrix products of a layer that have to wait for one another: the longest chain of its graph."""
+    """Return the length of the longest chain of matrix products of a layer that depend on one another."""
     run = layer.steps if isinstance(layer, Recurrent) else layer
     last = run(torch.randn(1, n, d, requires_grad=True)).grad_fn
     assert last is not None
     chains: dict[torch.autograd.graph.Node, int] = {}
-    todo = [last]
-    while todo:  # depth first, by hand: the chains of a recurrent layer are longer than Python's stack
-        node = todo[-1]
-        before = [parent for parent, _ in node.next_functions if parent is not None]
-        waiting = [parent for parent in before if parent not in chains]
-        if waiting:
-            todo += waiting
+    stack = [last]
+    while stack:  # depth first without recursion: the chains of a recurrent layer exceed Python's stack
+        node = stack[-1]
+        inputs = [parent for parent, _ in node.next_functions if parent is not None]
+        missing = [parent for parent in inputs if parent not in chains]
+        if missing:
+            stack += missing
             continue
-        chains[todo.pop()] = max((chains[parent] for parent in before), default=0) + (node.name() in PRODUCTS)
+        chains[stack.pop()] = max((chains[parent] for parent in inputs), default=0) + (node.name() in PRODUCTS)
     return chains[last]
 
 
 def path_length(name: str, n: int, d: int = 4) -> int:
-    """How many layers, or steps of a recurrent one, lie between the first position and the last, by the gradient.
+    """Return the number of layers, or of recurrent steps, between the first and the last position, by the gradient.
 
-    Layers are stacked until the gradient of the last output reaches the first input; a recurrent layer carries its
-    state over ever more positions until it does.
+    The stack of layers grows until the gradient of the last output reaches the first input. A recurrent layer is one
+    layer, and the number of positions that it runs over grows instead.
     """
     if name == "recurrent":
         layer = Recurrent(d).double()
-        nn.init.orthogonal_(
-            layer.rnn.all_weights[0][1]
-        )  # or the gradient of a few hundred steps would vanish in rounding
+        # With other weights the gradient of a few hundred steps would vanish in rounding.
+        nn.init.orthogonal_(layer.rnn.all_weights[0][1])
         for steps in range(1, n + 1):
-            if _arrives(lambda x, steps=steps: layer.steps(x[:, -steps:]), n, d):
+            if _is_reached(lambda x, steps=steps: layer.steps(x[:, -steps:]), n, d):
                 return steps
     layers: list[nn.Module] = []
     while True:
-        layers.append(_stacked(name, len(layers), d).double())
-        if _arrives(nn.Sequential(*layers), n, d):
+        layers.append(_next_layer(name, len(layers), d).double())
+        if _is_reached(nn.Sequential(*layers), n, d):
             return len(layers)
 
 
-def _stacked(name: str, below: int, d: int) -> nn.Module:
-    """The layer to put on top of `below` others of its kind."""
+def _next_layer(name: str, below: int, d: int) -> nn.Module:
+    """Return the layer on top of `below` others of its kind."""
     if name == "convolutional":
         return Convolutional(d, KERNEL, dilation=KERNEL**below)
     return RestrictedSelfAttention(WINDOW) if name == "restricted" else SelfAttention()
 
 
-def _arrives(network: Callable[[Tensor], Tensor], n: int, d: int) -> bool:
-    """Whether the gradient of the last position's output reaches the first position's input."""
+def _is_reached(network: Callable[[Tensor], Tensor], n: int, d: int) -> bool:
+    """Return whether the gradient of the last position's output reaches the first position's input."""
     x = (0.01 * torch.randn(1, n, d, dtype=torch.float64)).requires_grad_()
     network(x)[:, -1].sum().backward()
     assert x.grad is not None
@@ -167,54 +166,54 @@ def _arrives(network: Callable[[Tensor], Tensor], n: int, d: int) -> bool:
 def run_table1(out: Path) -> Results:
     """Measure the kinds of layer that are not yet in OUT/results.json, and write the report.
 
-    On the CPU, with as many threads as torch takes. Raises UserError if `out` holds something else.
+    It runs on the CPU, with torch's number of threads. Raises UserError if `out` has other results.
     """
-    asked = {
+    settings = {
         "kernel": KERNEL, "window": WINDOW, "lengths": list(LENGTHS), "width": WIDTH, "widths": list(WIDTHS),
-        "length": LENGTH, "counted": list(COUNTED), "repeats": REPEATS,
+        "length": LENGTH, "counted": list(COUNT_LENGTHS), "repeats": REPEATS,
     }  # fmt: skip
-    results = open_results(out, "table1", asked)
-    todo = [kind for kind in KINDS if not results.is_done(kind.name)]
-    if todo:
+    results = open_results(out, "table1", settings)
+    missing = [kind for kind in KINDS if not results.is_done(kind.name)]
+    if missing:
         out.mkdir(parents=True, exist_ok=True)
-        results.begin([kind.name for kind in KINDS])
-    for kind in todo:
+        results.start_session([kind.name for kind in KINDS])
+    for kind in missing:
         print(f"{kind.title} ...", file=sys.stderr, flush=True)
-        began, used = time.monotonic(), time.process_time()
-        figures = measured(kind)
-        took = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - used}
-        results.record(kind.name, "done", **figures, **{name: round(value, 1) for name, value in took.items()})
+        start, cpu_start = time.monotonic(), time.process_time()
+        figures = measure(kind)
+        cost = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu_start}
+        results.record(kind.name, "done", **figures, **{name: round(value, 1) for name, value in cost.items()})
     write_report(out, report(results), results.sessions)
     return results
 
 
-def measured(kind: Kind) -> dict[str, Any]:
-    """Everything about one kind of layer: fitted exponents, counts, and the points behind them."""
+def measure(kind: Kind) -> dict[str, Any]:
+    """Return all figures of one kind of layer: fitted exponents, counts, and the measured points."""
     torch.manual_seed(1)
     sizes = {"n": [(n, WIDTH) for n in LENGTHS], "d": [(LENGTH, d) for d in WIDTHS]}
-    found: dict[str, Any] = {}
+    exponents: dict[str, float] = {}
     points: dict[str, list[dict[str, Any]]] = {}
-    for which, places in sizes.items():
-        points[which] = [
+    for variable, pairs in sizes.items():
+        points[variable] = [
             {
                 "n": n,
                 "d": d,
                 "time_seconds": seconds(kind.make(d), n, d, REPEATS),
-                "kept_bytes": kept_bytes(kind.make(d), n, d),
+                "kept_bytes": saved_bytes(kind.make(d), n, d),
             }
-            for n, d in places
+            for n, d in pairs
         ]
-        grown = [float(point[which]) for point in points[which]]
-        for cost in ("time_seconds", "kept_bytes"):
-            name = {"time_seconds": "time", "kept_bytes": "memory"}[cost]
-            found[f"{name}_exponent_{which}"] = round(exponent(grown, [point[cost] for point in points[which]]), 3)
+        values = [float(point[variable]) for point in points[variable]]
+        for name, cost in {"time": "time_seconds", "memory": "kept_bytes"}.items():
+            fit = exponent(values, [point[cost] for point in points[variable]])
+            exponents[f"{name}_exponent_{variable}"] = round(fit, 3)
     counts = [
         {"n": n, "sequential_ops": sequential_operations(kind.make(4), n, 4), "path_length": path_length(kind.name, n)}
-        for n in COUNTED
+        for n in COUNT_LENGTHS
     ]
     complexity, sequential, path = kind.paper
     return {
-        **found,
+        **exponents,
         "sequential_ops": counts[-1]["sequential_ops"],
         "path_length": counts[-1]["path_length"],
         "paper": {"complexity": complexity, "sequential_ops": sequential, "path_length": path},
@@ -225,60 +224,60 @@ def measured(kind: Kind) -> dict[str, Any]:
 
 
 def report(results: Results) -> Report:
-    """What was found, beside the paper's table."""
-    done = {kind: results.cells[kind.name] for kind in KINDS if results.is_done(kind.name)}
+    """Return the report: the measured figures beside the paper's table."""
+    layers = {kind: results.entries[kind.name] for kind in KINDS if results.is_done(kind.name)}
+    n = COUNT_LENGTHS[-1]
     head = ["layer", "complexity in the paper", "time grows with", "memory grows with"]
-    head += [f"waits, n = {COUNTED[-1]}", "in the paper", f"longest path, n = {COUNTED[-1]}", "in the paper"]
+    head += [f"sequential operations, n = {n}", "in the paper", f"longest path, n = {n}", "in the paper"]
     rows = [[kind.title, kind.paper[0], *_row(kind, results)] for kind in KINDS]
-    longer = [
-        [kind.title, *(f"{count['sequential_ops']:,} / {count['path_length']:,}" for count in cell["counts"])]
-        for kind, cell in done.items()
+    count_rows = [
+        [kind.title, *(f"{count['sequential_ops']:,} / {count['path_length']:,}" for count in layer["counts"])]
+        for kind, layer in layers.items()
     ]
-    figures = [_figure(which, done) for which in ("n", "d") if done]
+    figures = [_figure(variable, layers) for variable in ("n", "d") if layers]
+    counts = Table(["layer", *(f"n = {n}" for n in COUNT_LENGTHS)], count_rows)
     return Report(
-        "Table 1: what four kinds of layer cost",
-        f"Self-attention, recurrent and convolutional layers as real layers, forward and backward, in fp32 on a CPU: "
-        f"{len(done)} of {len(KINDS)} measured.",
+        "Table 1: the cost of four kinds of layer",
+        f"Self-attention, recurrent and convolutional layers, forward and backward, in fp32 on a CPU: "
+        f"{len(layers)} of {len(KINDS)} measured.",
         [
             Section(
-                "Found here, beside the paper",
-                [
-                    Table(head, rows, words=frozenset({0, 1, 2, 3})),
-                    f"Exponents are fitted by least squares on logarithms: of n at d = {WIDTH}, of d at n = {LENGTH}. "
-                    f"Time is processor time, the least of {REPEATS} passes; memory is what a forward pass keeps "
-                    "for the backward pass, its input not counted. Where overhead outweighs arithmetic, or caches "
-                    "overflow, exponents differ from those of the arithmetic.",
-                    "What waits is the longest chain of matrix products that need one another's results; a path is how "
-                    "many layers, or steps of a recurrent one, a gradient takes from the last position to the first. "
-                    "Self-attention has two products in a row, whatever n is.",
-                ],
+                "Measured here, beside the paper",
+                [Table(head, rows, words=frozenset({0, 1, 2, 3})), HOW_MEASURED, HOW_COUNTED],
             ),
-            Section("Curves", figures or ["Nothing has been measured yet."]),
-            Section(
-                "Counted",
-                [
-                    "Products that wait for one another, and the longest path.",
-                    Table(["layer", *(f"n = {n}" for n in COUNTED)], longer),
-                ],
-            ),
+            Section("Curves", figures or ["No layer has been measured yet."]),
+            Section("Counts", ["Sequential operations / longest path.", counts]),
         ],
     )
 
 
+HOW_MEASURED = (
+    f"Exponents are fitted by least squares on logarithms: of n at d = {WIDTH}, of d at n = {LENGTH}. Time is the "
+    f"processor time of a pass, the minimum of {REPEATS}. Memory is the bytes that a forward pass saves for the "
+    "backward pass, without its input. Overhead and caches make exponents differ from those of the arithmetic."
+)
+HOW_COUNTED = (
+    "Sequential operations are the longest chain of matrix products that depend on one another. A path is the number "
+    "of layers, or of recurrent steps, that a gradient takes from the last position to the first. Self-attention has "
+    "two products in sequence, for every n."
+)
+
+
 def _row(kind: Kind, results: Results) -> list[str]:
+    """Return the figures of a kind beside those of the paper."""
     if not results.is_done(kind.name):
         return ["not run"] * 6
-    cell = results.cells[kind.name]
-    grows = [f"n^{cell[f'{cost}_exponent_n']:.2f} d^{cell[f'{cost}_exponent_d']:.2f}" for cost in ("time", "memory")]
-    return [*grows, f"{cell['sequential_ops']:,}", kind.paper[1], f"{cell['path_length']:,}", kind.paper[2]]
+    layer = results.entries[kind.name]
+    powers = [f"n^{layer[f'{cost}_exponent_n']:.2f} d^{layer[f'{cost}_exponent_d']:.2f}" for cost in ("time", "memory")]
+    return [*powers, f"{layer['sequential_ops']:,}", kind.paper[1], f"{layer['path_length']:,}", kind.paper[2]]
 
 
-def _figure(which: str, done: dict[Kind, dict[str, Any]]) -> Figure:
-    """Time against n or d; a curve for each kind."""
-    name = {"n": f"Time against n, at d = {WIDTH}", "d": f"Time against d, at n = {LENGTH}"}[which]
+def _figure(variable: str, layers: dict[Kind, dict[str, Any]]) -> Figure:
+    """Return the figure of time against `variable`, n or d, with a curve for each kind."""
+    name = {"n": f"Time against n, at d = {WIDTH}", "d": f"Time against d, at n = {LENGTH}"}[variable]
     curves = {
-        kind.title: [(point[which], 1_000 * point["time_seconds"]) for point in cell["points"][which]]
-        for kind, cell in done.items()
+        kind.title: [(point[variable], 1_000 * point["time_seconds"]) for point in layer["points"][variable]]
+        for kind, layer in layers.items()
     }
     alt = "; ".join(
         f"{title}: {curve[0][1]:.1f} ms at {curve[0][0]:,}, {curve[-1][1]:.1f} ms at {curve[-1][0]:,}"

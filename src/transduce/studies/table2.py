@@ -1,11 +1,10 @@
-"""Table 2: the Transformer beside an LSTM and a convolutional model, where they have cost the same.
+"""Table 2: the Transformer beside an LSTM and a convolutional model, at equal cost.
 
-    trainings -> FLOPs of a step, counted -> two budgets -> the mean of the newest checkpoints within each -> the test
+    trainings -> FLOPs of a step -> two budgets -> the mean of the newest checkpoints within each -> the test text
 
-Each system is trained once, in the same batches. The budgets are what the cheapest of the trainings has cost, once in
-processor seconds and once in FLOPs; so all have reached both, and the learning rate does not know where they end. A
-system is judged at a budget by the mean of its `AVERAGED` newest checkpoints within it, and only then is the test text
-looked at.
+Each system is trained once, with the same batches. The two budgets are the cost of the cheapest training, in processor
+seconds and in FLOPs. So every training reaches both, and the learning rate does not depend on the budget. At a budget
+a system is the mean of its `AVERAGED` newest checkpoints within it. Only these models see the test text.
 """
 
 from pathlib import Path
@@ -18,6 +17,7 @@ from transduce.data.batches import Batches, DataPosition
 from transduce.data.corpora import Corpus
 from transduce.data.token_store import open_store
 from transduce.data.tokenizer import Tokenizer
+from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.evaluate import TestSet, evaluate_model
 from transduce.evaluation.page import duration
@@ -28,62 +28,64 @@ from transduce.storage.checkpoints import checkpoints, load_state, regular_check
 from transduce.storage.run_folder import average_run
 from transduce.storage.run_log import reports
 from transduce.studies.results import Results, open_results
-from transduce.studies.trainings import Cell, Texts, run_cells
+from transduce.studies.schedule import run_trainings
+from transduce.studies.trainings import Texts, Training
 from transduce.training.flops import step_flops
 from transduce.translate import load
 
 SYSTEMS = {"transformer": "Transformer", "recurrent": "LSTM with attention", "convolutional": "gated convolutions"}
-BUDGETS = {"time": "processor_seconds", "flops": "flops"}  # and the cost that each is one of
+BUDGETS = {"time": "processor_seconds", "flops": "flops"}  # name of a budget: the cost that it limits
 NAMES = {"time": "time", "flops": "FLOPs"}
 AVERAGED = 5  # checkpoints (§6.1)
 COUNTED = 16  # batches, evenly over an epoch, whose FLOPs are counted
 
 
-def cells() -> list[Cell]:
-    """The trainings of the table."""
-    return [Cell(system, 1, f"small-table2-{system}") for system in SYSTEMS]
+def trainings() -> list[Training]:
+    """Return the trainings of the table."""
+    return [Training(system, 1, f"small-table2-{system}") for system in SYSTEMS]
 
 
 def run_table2(texts: Texts, out: Path, *, jobs: int | None = None) -> Results:
-    """Train the systems that are not yet in OUT/results.json (see `run_cells`), then judge each at both budgets.
+    """Train the systems that are not yet in OUT/results.json, then evaluate each at both budgets.
 
-    Raises UserError if there is no test text, or a folder in OUT/runs is needed that is not there any more.
+    jobs: as in `schedule.run_trainings`. Raises UserError if there is no test text, or a folder in OUT/runs is missing
+    that the study still needs.
     """
     if texts.test is None:
-        raise UserError("Table 2 is judged on a test text; give --test SRC REF")
+        raise UserError("--test: expected a test text, on which Table 2 evaluates the systems; give --test SRC REF")
     hashes = texts.read()
     results = open_results(out, "table2", {"scale": "small", "language": texts.language, **hashes})
-    trainings = cells()
-    judged = {f"{cell.row}-{budget}": (cell, budget) for cell in trainings for budget in BUDGETS}
+    systems = trainings()
+    evaluations = {f"{system.row}-{budget}": (system, budget) for system in systems for budget in BUDGETS}
     try:
-        run_cells(trainings, Texts(texts.train, texts.valid, language=texts.language), results, jobs=jobs)
-        for name in judged:
-            results.cells.setdefault(name, {"status": "not run"})
-        for cell in trainings:
-            if "curve" not in results.cells[cell.name]:
-                results.cells[cell.name] |= costs(out / "runs" / cell.name, Corpus(*texts.train))
+        run_trainings(systems, Texts(texts.train, texts.valid, language=texts.language), results, jobs=jobs)
+        for name in evaluations:
+            results.entries.setdefault(name, {"status": "not run"})
+        for system in systems:
+            if "curve" not in results.entries[system.name]:
+                results.entries[system.name] |= costs(out / "runs" / system.name, Corpus(*texts.train))
                 results.save()
-        for name, (cell, budget) in judged.items():
+        for name, (system, budget) in evaluations.items():
             if not results.is_done(name):
-                step = step_within(BUDGETS[budget], cell.name, results)
-                figures = judge(out / "runs" / cell.name, step, texts)
-                results.record(name, "done", row=cell.row, seed=cell.seed, **figures)
+                step = step_within(BUDGETS[budget], system.name, results)
+                figures = evaluate_checkpoint(out / "runs" / system.name, step, texts)
+                results.record(name, "done", row=system.row, seed=system.seed, **figures)
     finally:
-        if results.cells:
+        if results.entries:
             write_report(out, report(results), results.sessions)
     return results
 
 
-# ---- what a training costs ---------------------------------------------------------------------------------------
+# ---- the cost of a training --------------------------------------------------------------------------------------
 
 
 def costs(run: Path, corpus: Corpus) -> dict[str, Any]:
-    """The FLOPs of a step and of a target token, what each checkpoint has cost, and the validation scores on the way.
+    """Return the FLOPs of a step and of a target token, the cost of each checkpoint, and the validation curve.
 
-    processor_seconds: of batches and steps; evaluations and saves are not counted. flops: steps times FLOPs of a step.
+    processor_seconds: of batches and steps, without evaluations and saves. flops: steps times FLOPs of a step.
     """
     config = _config(run)
-    of_steps, of_tokens = _counted(run, config, corpus)
+    of_steps, of_tokens = _mean_flops(run, config, corpus)
     cost = [
         {"step": step_of(path), "processor_seconds": round(load_state(path)["processor_seconds"], 2)}
         for path in regular_checkpoints(run, config.train.checkpoint_every_steps)
@@ -100,12 +102,12 @@ def costs(run: Path, corpus: Corpus) -> dict[str, Any]:
 def _config(run: Path) -> Config:
     path = run / "config.json"
     if not path.is_file():
-        raise UserError(f"{run} is not there any more, and the study is not done: give another --out, to begin anew")
+        raise UserError(f"{run}: expected the folder of a training, which the study still needs; give another --out")
     return from_json(path.read_bytes(), path)
 
 
-def _counted(run: Path, config: Config, corpus: Corpus) -> tuple[float, float]:
-    """The mean FLOPs of a step, and of a target token, over some batches of the first epoch."""
+def _mean_flops(run: Path, config: Config, corpus: Corpus) -> tuple[float, float]:
+    """Return the mean FLOPs of a step, and of a target token, over `COUNTED` batches of the first epoch."""
     tokenizer = Tokenizer.load(run / "tokenizer.json")
     store = open_store(run / "data" / "train", [corpus], tokenizer)
     batches = Batches(store, tokenizer, config.data, seed=config.train.seed)
@@ -123,25 +125,25 @@ def _counted(run: Path, config: Config, corpus: Corpus) -> tuple[float, float]:
 
 
 def step_within(cost: str, name: str, results: Results) -> int:
-    """The last checkpoint of training `name` that cost no more than the cheapest training of all."""
-    budget = least(cost, results)
-    return max(point["step"] for point in results.cells[name]["checkpoints"] if point[cost] <= budget)
+    """Return the step of the last checkpoint of training `name` within the budget."""
+    limit = budget_of(cost, results)
+    return max(point["step"] for point in results.entries[name]["checkpoints"] if point[cost] <= limit)
 
 
-def least(cost: str, results: Results) -> float:
-    """The budget: what the cheapest training of all has cost."""
-    return min(results.cells[cell.name]["checkpoints"][-1][cost] for cell in cells())
+def budget_of(cost: str, results: Results) -> float:
+    """Return the budget: the cost of the cheapest training."""
+    return min(results.entries[system.name]["checkpoints"][-1][cost] for system in trainings())
 
 
-def judge(run: Path, step: int, texts: Texts) -> dict[str, Any]:
-    """The scores on the test text of the mean of the checkpoints up to `step`."""
+def evaluate_checkpoint(run: Path, step: int, texts: Texts) -> dict[str, Any]:
+    """Return the scores on the test text of the mean of the `AVERAGED` checkpoints up to `step`."""
     assert texts.test is not None
     folder = run.with_name(f"{run.name}-step-{step}")
     if not folder.exists():
-        averaged = min(AVERAGED, sum(step_of(path) <= step for path in checkpoints(run)))
-        average_run(run, last=averaged, until=step, out=folder)
+        count = min(AVERAGED, sum(step_of(path) <= step for path in checkpoints(run)))
+        average_run(run, last=count, until=step, out=folder)
     translator = load(folder)
-    evaluation = evaluate_model(translator, TestSet(*texts.test, texts.language), translator.config.search)
+    evaluation = evaluate_model(translator, TestSet(*texts.test, texts.language), DecodingOptions())
     scores = evaluation.systems["model"]
     return {
         "step": step,
@@ -152,10 +154,10 @@ def judge(run: Path, step: int, texts: Texts) -> dict[str, Any]:
     }
 
 
-# ---- what came of it ---------------------------------------------------------------------------------------------
+# ---- the report --------------------------------------------------------------------------------------------------
 
-# BLEU English-German and English-French on newstest2014, and training FLOPs of each, as the paper has them; "" where it
-# has none. Its FLOPs are time times what it takes a processor to do at most: not counted.
+# BLEU English-German and English-French on newstest2014, and training FLOPs of each, from the paper; "" where it has
+# none. The paper's FLOPs are estimates: training time times the sustained speed of the processor.
 PAPER = {
     "ByteNet": ("23.75", "", "", ""),
     "Deep-Att + PosUnk": ("", "39.2", "", "1.0e20"),
@@ -171,18 +173,18 @@ PAPER = {
 
 
 def report(results: Results) -> Report:
-    """The systems at both budgets, how they got there, and the paper's rows, marked as quoted."""
+    """Return the report: the systems at both budgets, their curves and costs, and the paper's rows as quotations."""
     lead = (
-        "The Transformer beside an LSTM and a convolutional model of the same size, in the same batches, through the "
+        "The Transformer beside an LSTM and a convolutional model of the same size: the same batches, training loop, "
+        "search and scoring, evaluated on the test text at equal cost. In the paper the Transformer is better than "
+        f"both kinds. Here, {_ranking(results, 'time')}; {_ranking(results, 'flops')}."
     )
-    lead += "same loop, search and scoring, judged on the test text where they have cost the same. In the paper the "
-    lead += f"Transformer is ahead of both kinds. Here, {_ahead(results, 'time')}; {_ahead(results, 'flops')}."
-    parts: list[str | Table | Figure] = [*(_comparison(results, budget) for budget in BUDGETS), HOW_JUDGED]
-    if all("curve" in results.cells.get(cell.name, {}) for cell in cells()):
-        parts += [_course(results, "processor_seconds"), _course(results, "flops")]
-    failed = [f"{name}: {cell['why']}" for name, cell in results.cells.items() if cell["status"] == "failed"]
-    parts += [f"Failed: {'; '.join(failed)}."] if failed else []
-    quoted = Table(
+    blocks: list[str | Table | Figure] = [*(_comparison(results, budget) for budget in BUDGETS), HOW_EVALUATED]
+    if all("curve" in results.entries.get(system.name, {}) for system in trainings()):
+        blocks += [_progress(results, "processor_seconds"), _progress(results, "flops")]
+    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
+    blocks += [f"Failed: {'; '.join(failures)}."] if failures else []
+    quotations = Table(
         ["system", "BLEU EN-DE", "BLEU EN-FR", "training FLOPs EN-DE", "EN-FR"],
         [[f"{name} (quoted)", *row] for name, row in PAPER.items()],
     )
@@ -190,63 +192,66 @@ def report(results: Results) -> Report:
         "Table 2 at small scale",
         lead,
         [
-            Section("At equal cost", parts),
-            Section("What a training costs", [_costs(results), HOW_COUNTED]),
-            Section("The paper's Table 2, quoted", [quoted, HOW_QUOTED]),
+            Section("At equal cost", blocks),
+            Section("Cost of each training", [_costs(results), HOW_COUNTED]),
+            Section("The paper's Table 2, quoted", [quotations, HOW_QUOTED]),
         ],
     )
 
 
-HOW_JUDGED = (
+HOW_EVALUATED = (
     f"Test text, sacreBLEU 13a, beam search, the mean of the newest {AVERAGED} checkpoints within a budget; one seed. "
-    "Perplexity is per token, of the same tokens for all. A budget is what the cheapest of the trainings cost. What is "
-    "ahead after so short a training need not be after a longer one."
+    "Perplexity is per token, and the tokens are the same for all systems. A budget is the cost of the cheapest "
+    "training. These trainings are short: after longer ones the order of the systems may be different."
 )
 HOW_COUNTED = (
-    "FLOPs are counted over the products of real batches, forward and backward, padding included; a multiplication and "
-    "its addition are two. Processor seconds are those of the training process in batches and steps, without "
-    "evaluations and saves; time is all of it by the clock, which on a busy machine is longer."
+    "FLOPs are counted over the products of real batches, forward and backward, with padding; a multiplication and its "
+    "addition are two. Processor seconds are those of the training process in batches and steps, without evaluations "
+    "and saves. Time is all of it by the clock, which is longer on a busy machine."
 )
 HOW_QUOTED = (
-    "newstest2014, tokenised BLEU, trained on millions of pairs. The paper's FLOPs are the time of a training times an "
-    "estimate of what its processors can do, not counted. Text, sizes and counting differ from those above: figures do "
-    "not compare, only who is ahead of whom."
+    "newstest2014, tokenised BLEU, trained on millions of pairs. The paper's FLOPs are not counted: they are the time "
+    "of a training times an estimate of the speed of its processors. Text, sizes and counting differ from those above, "
+    "so only the order of the systems can be compared, not their figures."
 )
 
 
-def _judged(results: Results, budget: str) -> dict[str, dict[str, Any]]:
-    """For each system its scores at a budget, if it has been judged there."""
-    found = {cell.row: results.cells.get(f"{cell.row}-{budget}", {}) for cell in cells()}
-    return {system: cell for system, cell in found.items() if cell.get("status") == "done"}
+def _scores(results: Results, budget: str) -> dict[str, dict[str, Any]]:
+    """Return the entry of each system at a budget, for the systems that have been evaluated there."""
+    entries = {system.row: results.entries.get(f"{system.row}-{budget}", {}) for system in trainings()}
+    return {system: entry for system, entry in entries.items() if entry.get("status") == "done"}
 
 
-def _ahead(results: Results, budget: str) -> str:
-    """Who is ahead of whom, once all are judged."""
-    judged = _judged(results, budget)
-    if len(judged) < len(SYSTEMS):
-        return f"not all have been judged at equal {NAMES[budget]}"
-    spent = least(BUDGETS[budget], results)
-    cost = f"{spent:,.0f} processor seconds" if budget == "time" else f"{_short(spent)} FLOPs"
-    order = sorted(judged, key=lambda system: -judged[system]["bleu"])
-    figures = ", ".join(f"{SYSTEMS[system]} {judged[system]['bleu']:.2f}" for system in order)
+def _ranking(results: Results, budget: str) -> str:
+    """Return the BLEU of the systems at a budget, best first, if all have been evaluated."""
+    scores = _scores(results, budget)
+    if len(scores) < len(SYSTEMS):
+        return f"not all have been evaluated at equal {NAMES[budget]}"
+    limit = budget_of(BUDGETS[budget], results)
+    cost = f"{limit:,.0f} processor seconds" if budget == "time" else f"{_short(limit)} FLOPs"
+    order = sorted(scores, key=lambda system: -scores[system]["bleu"])
+    figures = ", ".join(f"{SYSTEMS[system]} {scores[system]['bleu']:.2f}" for system in order)
     return f"for {cost} each, BLEU: {figures}"
 
 
 def _comparison(results: Results, budget: str) -> Table:
-    """What each system reached at a budget, and for what; what was not run says so."""
-    judged, rows, quiet = _judged(results, budget), [], set()
-    for number, cell in enumerate(cells()):
-        if cell.row not in judged:
-            rows.append([SYSTEMS[cell.row], "not run", *[""] * 5])
+    """Return the table of scores and costs of each system at a budget; a missing system is "not run"."""
+    scores = _scores(results, budget)
+    rows = []
+    quiet = set()
+    for number, system in enumerate(trainings()):
+        if system.row not in scores:
+            rows.append([SYSTEMS[system.row], "not run", *[""] * 5])
             quiet.add(number)
             continue
-        found = judged[cell.row]
-        cost = next(point for point in results.cells[cell.name]["checkpoints"] if point["step"] == found["step"])
+        entry = scores[system.row]
+        points = results.entries[system.name]["checkpoints"]
+        cost = next(point for point in points if point["step"] == entry["step"])
         rows.append(
             [
-                SYSTEMS[cell.row],
-                *(f"{found[score]:.2f}" for score in ("bleu", "chrf", "perplexity")),
-                f"{found['step']:,}",
+                SYSTEMS[system.row],
+                *(f"{entry[score]:.2f}" for score in ("bleu", "chrf", "perplexity")),
+                f"{entry['step']:,}",
                 f"{cost['processor_seconds']:,.0f}",
                 _short(cost["flops"]),
             ]
@@ -256,19 +261,19 @@ def _comparison(results: Results, budget: str) -> Table:
 
 
 def _short(flops: float) -> str:
-    """2.06e13, as the paper has it."""
+    """Return FLOPs in the paper's form: 2.06e13."""
     return f"{flops:.2e}".replace("e+", "e")
 
 
-def _course(results: Results, cost: str) -> Figure:
-    """Validation perplexity of each system by what its training had cost."""
+def _progress(results: Results, cost: str) -> Figure:
+    """Return the figure of validation perplexity against the cost of training, with a curve for each system."""
     unit, name = (1e12, "TFLOP") if cost == "flops" else (1.0, "processor seconds")
     curves: dict[str, list[tuple[float, float]]] = {}
-    for cell in cells():
-        training = results.cells[cell.name]
-        spent = {point["step"]: point[cost] / unit for point in training["checkpoints"]}
-        points = [(spent[p["step"]], p["valid_perplexity"]) for p in training["curve"] if p["step"] in spent]
-        curves[SYSTEMS[cell.row]] = points
+    for system in trainings():
+        entry = results.entries[system.name]
+        cost_at = {point["step"]: point[cost] / unit for point in entry["checkpoints"]}
+        points = [(cost_at[p["step"]], p["valid_perplexity"]) for p in entry["curve"] if p["step"] in cost_at]
+        curves[SYSTEMS[system.row]] = points
     alt = "; ".join(
         f"{system}: " + ", ".join(f"{y:.2f} after {x:,.1f}" for x, y in points) for system, points in curves.items()
     )
@@ -277,29 +282,30 @@ def _course(results: Results, cost: str) -> Figure:
 
 
 def _costs(results: Results) -> Table:
-    """FLOPs and processor time of each training, by step and by target token."""
-    head = ["system", "parameters", "FLOPs a step", "FLOPs a target token", "processor seconds a step", "GFLOP/s"]
+    """Return the table of FLOPs and processor time of each training, per step and per target token."""
+    head = ["system", "parameters", "FLOPs per step", "FLOPs per target token", "processor seconds per step", "GFLOP/s"]
     head += ["steps", "threads", "time"]
-    rows, quiet = [], set()
-    for number, cell in enumerate(cells()):
-        training = results.cells.get(cell.name, {})
-        if "checkpoints" not in training:
-            rows.append([SYSTEMS[cell.row], "not run", *[""] * 7])
+    rows = []
+    quiet = set()
+    for number, system in enumerate(trainings()):
+        entry = results.entries.get(system.name, {})
+        if "checkpoints" not in entry:
+            rows.append([SYSTEMS[system.row], "not run", *[""] * 7])
             quiet.add(number)
             continue
-        end = training["checkpoints"][-1]
+        end = entry["checkpoints"][-1]
         seconds = end["processor_seconds"] / end["step"]
         rows.append(
             [
-                SYSTEMS[cell.row],
-                f"{training['parameters'] / 1e6:.2f} M",
-                _short(training["flops_per_step"]),
-                _short(training["flops_per_target_token"]),
+                SYSTEMS[system.row],
+                f"{entry['parameters'] / 1e6:.2f} M",
+                _short(entry["flops_per_step"]),
+                _short(entry["flops_per_target_token"]),
                 f"{seconds:.3f}",
-                f"{training['flops_per_step'] / seconds / 1e9:.1f}",
+                f"{entry['flops_per_step'] / seconds / 1e9:.1f}",
                 f"{end['step']:,}",
-                str(training["threads"]),
-                duration(training["seconds"]),
+                str(entry["threads"]),
+                duration(entry["seconds"]),
             ]
         )
     return Table(head, rows, quiet=frozenset(quiet))

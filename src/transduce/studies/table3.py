@@ -1,4 +1,4 @@
-"""Table 3: every row as a training, and what its change does beside what it did in the paper."""
+"""Table 3: train every row, and compare the effect of its change with its effect in the paper."""
 
 import dataclasses
 import math
@@ -14,14 +14,15 @@ from transduce.evaluation.study_charts import Change, changes_height, changes_sv
 from transduce.evaluation.study_report import Figure, Report, Section, Table, write_report
 from transduce.recipes import find_recipe, table3
 from transduce.studies.results import Results, open_results
-from transduce.studies.trainings import Cell, Texts, run_cells
+from transduce.studies.schedule import run_trainings
+from transduce.studies.trainings import Texts, Training
 
 Scale = Literal["small", "paper"]
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper has in a row: development perplexity per token, BLEU, and parameters in millions if it says so."""
+    """A row of the paper: perplexity per token and BLEU on the development set, and parameters in millions or None."""
 
     group: str
     changed: str
@@ -54,35 +55,35 @@ PAPER = {
 }
 RECIPE = {"small": "small-table3-", "paper": "vaswani2017-table3-"}
 
-# The order of the trainings (row, seed), so that a study that is stopped early shows most: a first spread, then one row
-# of each kind, a better spread, and the dearest rows last.
+# The order of the trainings (row, seed) gives a study that is stopped early as much as possible: first a spread
+# between seeds, then one row of each kind, then a better spread, and last the most expensive rows.
 THRICE = ("base", "n2", "dropout0")
 ONCE = ("h1", "dk16", "d256", "smoothing0", "learned", "ff1024", "dropout0.2", "smoothing0.2", "n4", "h4", "ff4096")
 ONCE_LATER = ("dk32", "h16", "n8", "h32")
-DEAREST = ("d1024", "big")
+EXPENSIVE = ("d1024", "big")
 PLAN = (
     *((row, seed) for seed in (1, 2) for row in THRICE),
     *((row, 1) for row in (*ONCE, *ONCE_LATER)),
     *((row, 3) for row in THRICE),
-    *((row, 1) for row in DEAREST),
+    *((row, 1) for row in EXPENSIVE),
 )
 
 
-def cells(scale: Scale, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[Cell]:
-    """The trainings of the table, in the order in which they run.
+def trainings(scale: Scale, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[Training]:
+    """Return the trainings of the table, in their order of execution.
 
     rows: None means all. seeds: of each row; None means those of `PLAN`.
-    Raises UserError for a row that the table does not have.
+    Raises UserError for a row that is not in the table.
     """
     unknown = [row for row in rows or () if row not in PAPER]
     if unknown:
         raise UserError(
-            *(f"--rows {row}: Table 3 has no such row{nearest(row, PAPER)}" for row in unknown),
-            f"its rows are {' '.join(PAPER)}",
+            *(f"--rows {row}: expected a row of Table 3{nearest(row, PAPER)}" for row in unknown),
+            f"the rows are {' '.join(PAPER)}",
         )
     order = dict.fromkeys(row for row, _ in PLAN)
     plan = PLAN if seeds is None else [(row, seed) for seed in seeds for row in order]
-    return [Cell(row, seed, RECIPE[scale] + row) for row, seed in plan if rows is None or row in rows]
+    return [Training(row, seed, RECIPE[scale] + row) for row, seed in plan if rows is None or row in rows]
 
 
 def run_table3(
@@ -94,40 +95,43 @@ def run_table3(
     seeds: Sequence[int] | None = None,
     jobs: int | None = None,
 ) -> Results:
-    """Train and judge the cells of the table that are not yet in OUT/results.json; see `run_cells`."""
-    wanted = cells(scale, rows, seeds)
+    """Train and evaluate the rows of the table that are not yet in OUT/results.json, and write the report.
+
+    rows, seeds: as in `trainings`. jobs: as in `schedule.run_trainings`.
+    """
+    selection = trainings(scale, rows, seeds)
     results = open_results(out, "table3", {"scale": scale, "language": texts.language, **texts.read()})
     try:
-        run_cells(wanted, texts, results, jobs=jobs)
+        run_trainings(selection, texts, results, jobs=jobs)
     finally:
-        if results.cells:
+        if results.entries:
             write_report(out, report(results), results.sessions)
     return results
 
 
-# ---- what came of it ---------------------------------------------------------------------------------------------
+# ---- results -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of a row. cells: those of its seeds that are done, as results.json has them."""
+    """The results of a row. entries: of the seeds that are done, from results.json."""
 
     name: str
-    cells: list[dict[str, Any]]
+    entries: list[dict[str, Any]]
 
     @property
     def perplexities(self) -> list[float]:
-        return [cell["perplexity"] for cell in self.cells]
+        return [entry["perplexity"] for entry in self.entries]
 
     @property
     def bleus(self) -> list[float]:
-        return [cell["bleu"] for cell in self.cells]
+        return [entry["bleu"] for entry in self.entries]
 
 
 def table(results: Results) -> dict[str, Row]:
-    """Every row of Table 3, in its order, with what was found; also those that were not run."""
-    done = [cell for cell in results.cells.values() if cell["status"] == "done"]
-    return {name: Row(name, [cell for cell in done if cell["row"] == name]) for name in PAPER}
+    """Return every row of Table 3, in its order, with its results; a row that was not run has none."""
+    entries = [entry for entry in results.entries.values() if entry["status"] == "done"]
+    return {name: Row(name, [entry for entry in entries if entry["row"] == name]) for name in PAPER}
 
 
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t, 95 %, by degrees of freedom from 1
@@ -135,31 +139,32 @@ T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's
 
 @dataclass(frozen=True)
 class Noise:
-    """How far seeds lie apart: the standard deviation, and by how many degrees of freedom it is known."""
+    """The spread of a figure between seeds: its standard deviation, and the degrees of freedom of that estimate."""
 
     deviation: float
     freedom: int
 
-    def interval(self, several: int, others: int) -> float:
-        """Half the 95 % interval of a difference between a mean of `several` seeds and one of `others`."""
+    def interval(self, n_seeds: int, n_others: int) -> float:
+        """Return half the 95 % interval of the difference between a mean of `n_seeds` and one of `n_others` seeds."""
         t = T95[min(self.freedom, len(T95)) - 1]
-        return t * self.deviation * math.sqrt(1 / several + 1 / others)
+        return t * self.deviation * math.sqrt(1 / n_seeds + 1 / n_others)
 
 
 def noise(samples: Sequence[Sequence[float]]) -> Noise | None:
-    """The noise of a figure by all rows that have several seeds; None if there is no such row."""
-    several = [values for values in samples if len(values) > 1]
-    if not several:
+    """Return the noise of a figure, pooled over all rows with several seeds; None if there is no such row."""
+    repeated = [values for values in samples if len(values) > 1]
+    if not repeated:
         return None
-    freedom = sum(len(values) - 1 for values in several)
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
+    freedom = sum(len(values) - 1 for values in repeated)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
     return Noise(math.sqrt(squares / freedom), freedom)
 
 
 def effect(values: Sequence[float], base: Sequence[float], spread: Noise | None) -> str:
-    """What a change does to a figure of which more is better: "helps", "hurts", or neither that can be told.
+    """Return the effect of a change on a figure that is better when larger: "helps", "hurts" or "within noise".
 
-    Within noise: by less than the 95 % interval of the difference. spread: between seeds; None if not known.
+    Within noise: the difference is smaller than its 95 % interval. spread: between seeds; None if unknown, and then
+    the effect is "spread unknown".
     """
     if spread is None:
         return "spread unknown"
@@ -170,34 +175,35 @@ def effect(values: Sequence[float], base: Sequence[float], spread: Noise | None)
 
 
 def _published_effect(difference: float, smallest: float) -> str:
-    """The same for the paper's figures, of which no spread is known: a difference of one last digit is none."""
+    """Return the effect of a change in the paper, which gives no spread; a change of at most `smallest` is none."""
     return "no change" if abs(difference) <= smallest else "helps" if difference > 0 else "hurts"
 
 
 def report(results: Results) -> Report:
-    """The table beside the paper's, and what each change does here and there."""
-    rows, scale = table(results), results.asked["scale"]
-    missing = [row.name for row in rows.values() if not row.cells]
-    trained = sum(len(row.cells) for row in rows.values())
-    lead = f"The variations on the Transformer, at {SCALES[scale]}: {trained} trainings of {len(cells(scale))} done"
+    """Return the report: the effect of each change here and in the paper, and all figures beside the paper's."""
+    rows = table(results)
+    scale = results.settings["scale"]
+    missing = [row.name for row in rows.values() if not row.entries]
+    count = sum(len(row.entries) for row in rows.values())
+    lead = f"The variations on the Transformer, at {SCALES[scale]}: {count} trainings of {len(trainings(scale))} done"
     lead += f"; {len(missing)} of {len(rows)} rows not run." if missing else ", every row at least once."
     noises = noise([row.bleus for row in rows.values()]), noise([_goodness(row) for row in rows.values()])
-    parts: list[str | Table | Figure] = [_comparison(rows, *noises)]
-    if rows["base"].cells:
-        parts += [_changes("BLEU", rows), _changes("perplexity", rows)]
-    parts += [
+    blocks: list[str | Table | Figure] = [_comparison(rows, *noises)]
+    if rows["base"].entries:
+        blocks += [_changes("BLEU", rows), _changes("perplexity", rows)]
+    blocks += [
         "A change hurts or helps if it moves a figure by more than the 95 % interval of the difference (Student's t), "
-        f"by the spread between seeds{_spread(*noises)}. The paper gives no spread; there a difference of 0.1 BLEU or "
-        "2 % of perplexity counts as no change. Smoothing raises perplexity by design.",
-        "Perplexity is per token of the development text, and depends on the vocabulary: it compares with the other "
-        "rows here, not with the paper's. BLEU is sacreBLEU 13a by beam search on the same text, from the last "
-        "checkpoint, as the paper has its own; text and scale differ, so the differences compare, not the figures.",
+        f"by the spread between seeds{_spread(*noises)}. The paper gives no spread: a difference there of at most 0.1 "
+        "BLEU or 2 % of perplexity counts as no change. Label smoothing raises perplexity by design.",
+        "Perplexity is per token of the development text and depends on the vocabulary, so compare it with the other "
+        "rows here, not with the paper's. BLEU is sacreBLEU 13a of beam search on the same text, from the last "
+        "checkpoint, as in the paper. Text and scale differ from the paper's: compare differences, not figures.",
     ]
     return Report(
         f"Table 3 at {scale} scale",
         lead,
         [
-            Section("Does each change do what it did there?", parts),
+            Section("Does each change have the same effect as in the paper?", blocks),
             Section("Every row", [_figures(rows, scale), *_not_run(results, missing)]),
         ],
     )
@@ -210,53 +216,54 @@ SCALES = {
 
 
 def _goodness(row: Row) -> list[float]:
-    """Perplexity as a figure of which more is better, and equal factors are equal differences."""
+    """Return -log(perplexity) of each seed: larger is better, and equal factors are equal differences."""
     return [-math.log(value) for value in row.perplexities]
 
 
 def _comparison(rows: dict[str, Row], bleu_noise: Noise | None, log_noise: Noise | None) -> Table:
-    """For each row what its change did in the paper, and what it does here."""
-    base, there = rows["base"], PAPER["base"]
-    head = ["change", "BLEU: paper", "here", "as there?", "perplexity: paper", "here", "as there?"]
-    lines, quiet = [], set()
+    """Return the table of the effect of each change in the paper and here."""
+    base, paper_base = rows["base"], PAPER["base"]
+    head = ["change", "BLEU: paper", "here", "same effect?", "perplexity: paper", "here", "same effect?"]
+    lines = []
+    quiet = set()
     for number, (name, row) in enumerate((name, row) for name, row in rows.items() if name != "base"):
         paper = PAPER[name]
-        bleu_change, factor = paper.bleu - there.bleu, paper.perplexity / there.perplexity
-        said = [
+        bleu_change, factor = paper.bleu - paper_base.bleu, paper.perplexity / paper_base.perplexity
+        there = [
             _published_effect(bleu_change, 0.1 + 1e-9),
             _published_effect(-math.log(factor), math.log(1.02)),
         ]
-        if row.cells and base.cells:
-            found = [
+        if row.entries and base.entries:
+            here = [
                 effect(row.bleus, base.bleus, bleu_noise),
                 effect(_goodness(row), _goodness(base), log_noise),
             ]
-            moved = [
-                f"{statistics.fmean(row.bleus) - statistics.fmean(base.bleus):+.2f} {found[0]}",
-                f"x {math.exp(statistics.fmean(_goodness(base)) - statistics.fmean(_goodness(row))):.3f} {found[1]}",
+            changes = [
+                f"{statistics.fmean(row.bleus) - statistics.fmean(base.bleus):+.2f} {here[0]}",
+                f"x {math.exp(statistics.fmean(_goodness(base)) - statistics.fmean(_goodness(row))):.3f} {here[1]}",
             ]
-            agree = [_agree(*pair) for pair in zip(said, found, strict=True)]
+            agreement = [_agreement(*pair) for pair in zip(there, here, strict=True)]
         else:
-            moved, agree = ["not run", "not run"], ["", ""]
+            changes, agreement = ["not run", "not run"], ["", ""]
             quiet.add(number)
         lines.append(
             [
                 _title(name),
-                f"{bleu_change:+.1f} {said[0]}",
-                moved[0],
-                agree[0],
-                f"x {factor:.3f} {said[1]}",
-                moved[1],
-                agree[1],
+                f"{bleu_change:+.1f} {there[0]}",
+                changes[0],
+                agreement[0],
+                f"x {factor:.3f} {there[1]}",
+                changes[1],
+                agreement[1],
             ]
         )
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset(range(7)))
 
 
-def _agree(there: str, here: str) -> str:
-    """Whether a change does what it did there; where either has no clear effect, nothing can be told."""
+def _agreement(there: str, here: str) -> str:
+    """Return whether a change has the same effect as in the paper; "unclear" if either has no clear effect."""
     if here not in ("helps", "hurts") or there == "no change":
-        return "cannot be told"
+        return "unclear"
     return "yes" if there == here else "no"
 
 
@@ -267,7 +274,7 @@ def _title(name: str) -> str:
 
 def _spread(bleu: Noise | None, log_perplexity: Noise | None) -> str:
     if bleu is None or log_perplexity is None:
-        return ", which is not known yet"
+        return ", which is unknown so far"
     return (
         f" (standard deviation {bleu.deviation:.2f} BLEU, {100 * log_perplexity.deviation:.1f} % of "
         f"perplexity, with {bleu.freedom} degrees of freedom)"
@@ -275,8 +282,9 @@ def _spread(bleu: Noise | None, log_perplexity: Noise | None) -> str:
 
 
 def _changes(figure: str, rows: dict[str, Row]) -> Figure:
-    """How far each row is from base in one figure, there and here."""
-    base, changes = rows["base"], []
+    """Return the drawing of the difference of each row from base in one figure, in the paper and here."""
+    base = rows["base"]
+    changes = []
     for name, row in rows.items():
         if name == "base":
             continue
@@ -289,7 +297,7 @@ def _changes(figure: str, rows: dict[str, Row]) -> Figure:
             change = Change(_title(name), there, [100 * (v / middle - 1) for v in row.perplexities])
         changes.append(change)
     alt = "; ".join(
-        f"{change.name}: {change.there:+.1f} there, "
+        f"{change.name}: {change.there:+.1f} in the paper, "
         + (f"{statistics.fmean(change.here):+.1f} here" if change.here else "not run here")
         for change in changes
     )
@@ -300,46 +308,49 @@ def _changes(figure: str, rows: dict[str, Row]) -> Figure:
 
 
 def _figures(rows: dict[str, Row], scale: str) -> Table:
-    """The figures themselves."""
+    """Return the table of all figures beside the paper's."""
     head = ["row", "here", "perplexity", "BLEU", "seeds", "parameters"]
     head += ["perplexity in the paper", "BLEU", "parameters"]
     head += ["processor time"]
-    lines, quiet = [], set()
+    lines = []
+    quiet = set()
     for number, (name, row) in enumerate(rows.items()):
         paper = PAPER[name]
-        quoted = [f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}", f"{paper.parameters} M" if paper.parameters else ""]
-        if row.cells:
-            cost = duration(statistics.fmean(cell["cpu_seconds"] for cell in row.cells))
-            seeds = " ".join(str(cell["seed"]) for cell in sorted(row.cells, key=lambda cell: cell["seed"]))
-            parameters = f"{row.cells[0]['parameters'] / 1e6:.2f} M"
-            own = [_with_spread(row.perplexities), _with_spread(row.bleus), seeds, parameters]
+        theirs = [f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}", f"{paper.parameters} M" if paper.parameters else ""]
+        if row.entries:
+            cost = duration(statistics.fmean(entry["cpu_seconds"] for entry in row.entries))
+            seeds = " ".join(str(seed) for seed in sorted(entry["seed"] for entry in row.entries))
+            parameters = f"{row.entries[0]['parameters'] / 1e6:.2f} M"
+            ours = [_with_spread(row.perplexities), _with_spread(row.bleus), seeds, parameters]
         else:
-            own, cost = ["not run", "not run", "", ""], ""
+            cost, ours = "", ["not run", "not run", "", ""]
             quiet.add(number)
-        lines.append([_title(name), _here(name, scale), *own, *quoted, cost])
+        lines.append([_title(name), _here(name, scale), *ours, *theirs, cost])
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset({0, 1}))
 
 
 def _here(name: str, scale: str) -> str:
-    """What a row changes, as it is at this scale; of base, its sizes."""
+    """Return the settings that a row changes, at this scale; for base, its sizes."""
     config = find_recipe(RECIPE[scale] + name)()
     values = {**dataclasses.asdict(config.model), **dataclasses.asdict(config.train)}
     return ", ".join(f"{key} {values[key]}" for key in table3.ROWS[name] or table3.BASE)
 
 
 def _with_spread(values: Sequence[float]) -> str:
-    """The mean, and of several values how far the lowest and the highest are."""
+    """Return the mean, and for several values also the lowest and the highest."""
     if len(values) == 1:
         return f"{values[0]:.2f}"
     return f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def _not_run(results: Results, missing: Sequence[str]) -> list[str]:
-    """What is missing, and why."""
-    failed = [f"{name}: {cell['why']}" for name, cell in results.cells.items() if cell["status"] == "failed"]
-    said = ["Figures of several seeds are their mean, with the lowest and the highest. Processor time is for one."]
+    """Return the notes below the table of figures: the rows that were not run, and the trainings that failed."""
+    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
+    notes = [
+        "A figure of several seeds is their mean, with the lowest and the highest. Processor time is per training."
+    ]
     if missing:
-        said.append(f"Not run: {', '.join(missing)}.")
-    if failed:
-        said.append(f"Failed: {'; '.join(failed)}.")
-    return said
+        notes.append(f"Not run: {', '.join(missing)}.")
+    if failures:
+        notes.append(f"Failed: {'; '.join(failures)}.")
+    return notes

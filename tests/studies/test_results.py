@@ -1,0 +1,41 @@
+"""results.json: results of another study or of other settings, and damaged ones, are refused."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.toy_task import ROOT
+
+from transduce.errors import UserError
+from transduce.studies.results import Results, commit, open_results
+
+
+def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:
+    Results(tmp_path / "results.json", "table3", {"scale": "small", "training text": "1"}).save()
+    with pytest.raises(UserError, match="expected results of table2, not of table3"):
+        open_results(tmp_path, "table2", {})
+    with pytest.raises(UserError, match="expected results with the same training text, "):
+        open_results(tmp_path, "table3", {"scale": "small", "training text": "2"})
+    assert open_results(tmp_path, "table3", {"scale": "small", "training text": "1"}).entries == {}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"format_version": 1}', b'{\n  "format_version": 1,\n  "study": "x"\n}', b"\xff"]
+)
+def test_damaged_results_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "results.json").write_bytes(content)
+    with pytest.raises(UserError, match="results.json: expected the results of a study"):
+        open_results(tmp_path, "table3", {})
+
+
+def test_results_of_a_newer_version_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_bytes(b'{\n  "format_version": 2\n}')
+    with pytest.raises(UserError, match="expected format version 1, not 2; update"):
+        open_results(tmp_path, "table3", {})
+
+
+def test_the_commit_is_that_of_the_checkout() -> None:
+    git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
+    if git.returncode:
+        pytest.skip("not a checkout")
+    assert (commit() or "").rstrip("+") == git.stdout.strip()
