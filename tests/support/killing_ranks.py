@@ -1,10 +1,9 @@
-"""Ranks that are killed, stopped or cut off under torchrun, on one host and on two: the long form of `test_ranks.py`.
+"""Kill, stop and disconnect ranks under torchrun, on one host and on two: the long form of `test_ranks.py`.
 
     python tests/support/killing_ranks.py --times 20
 
-The others must leave in time and without saving. torchrun starts all of them again, and the run must end in the same
-files, but for times, as one that nothing disturbed. Two hosts are two network namespaces with a cable between them,
-which takes root.
+The other ranks must leave in time and without saving. torchrun restarts all ranks. The run must then end with the same
+files as an undisturbed run, except for times. Two hosts are two network namespaces with a cable, which needs root.
 """
 
 import argparse
@@ -26,8 +25,8 @@ from support.killing import differences, ending, write_texts
 from transduce.storage.run_log import reports
 
 TESTS = Path(__file__).parents[1]
-TIMEOUT = 8  # seconds that a rank waits for the others
-GRACE = 10  # seconds that it may take to leave after that
+TIMEOUT = 8  # seconds that a rank waits for the other ranks
+GRACE = 10  # further seconds within which it must have left
 STEPS = 96
 RECIPE = f"""
 from dataclasses import replace
@@ -41,30 +40,30 @@ def recipe():
 
 
 class Torchrun:
-    """torchrun on one host, with its ranks. What they say is added to the file `said`.
+    """torchrun on one host, with its ranks. Their output is appended to the file `output`.
 
-    inside: how a command is run on that host.
+    prefix: the words that run a command on that host.
     """
 
-    def __init__(self, options: Sequence[str], work: Sequence[str], said: Path, inside: Sequence[str] = ()) -> None:
+    def __init__(self, options: Sequence[str], work: Sequence[str], output: Path, prefix: Sequence[str] = ()) -> None:
         paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-        command = [*inside, sys.executable, "-m", "torch.distributed.run", *options, *work]
-        with said.open("ab") as file:
+        command = [*prefix, sys.executable, "-m", "torch.distributed.run", *options, *work]
+        with output.open("ab") as file:
             self.process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
 
     def ranks(self) -> dict[int, int]:
-        """The number of the process of each rank that is alive."""
-        found = {}
+        """Return the process id of each living rank."""
+        processes = {}
         for process in self._children():
             with suppress(OSError):
                 rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", Path(f"/proc/{process}/environ").read_bytes())
                 if rank is not None:
-                    found[int(rank[1])] = process
-        return found
+                    processes[int(rank[1])] = process
+        return processes
 
     def kill(self) -> None:
-        """torchrun and its ranks, at once."""
+        """Kill torchrun and its ranks."""
         for process in (self.process.pid, *self._children()):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -77,9 +76,9 @@ class Torchrun:
 
 
 class Runs:
-    """Runs of the same short training with everything on that a restart could get wrong, all in one folder.
+    """Runs of one short training in one folder. All options that a restart could break are on.
 
-    As a context: what was started for them ends with it.
+    As a context manager, it kills at its end all processes that it started.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -96,44 +95,45 @@ class Runs:
             job.kill()
 
     def new(self) -> Path:
-        """The folder of a run that is yet to begin."""
+        """Return the folder for a new run."""
         self.count += 1
         return self.folder / f"run-{self.count}"
 
-    def start(self, run: Path, options: Sequence[str], inside: Sequence[str] = ()) -> Torchrun:
-        """Let torchrun begin or go on with a run."""
+    def start(self, run: Path, options: Sequence[str], prefix: Sequence[str] = ()) -> Torchrun:
+        """Start or resume a run with torchrun."""
         words = ["-m", "transduce", "train", "--recipe", f"{self.folder / 'recipe.py'}:recipe", "--out", run]
         words += ["--train", *self.texts["train"], "--valid", *self.texts["valid"], "--resume"]
         work = [*map(str, words), "--rank-timeout", str(TIMEOUT)]
-        self.jobs.append(Torchrun([*options, "--max-restarts=3"], work, said(run), inside))
+        self.jobs.append(Torchrun([*options, "--max-restarts=3"], work, output_of(run), prefix))
         return self.jobs[-1]
 
     def on_one_host(self, run: Path, ranks: int) -> Torchrun:
-        """All ranks here."""
+        """Start or resume a run with all ranks on this host."""
         return self.start(run, ["--standalone", f"--nproc-per-node={ranks}"])
 
 
-def said(run: Path) -> Path:
-    """Where torchrun and the ranks of a run have said something."""
-    return run.with_suffix(".said")
+def output_of(run: Path) -> Path:
+    """Return the file with the output of torchrun and its ranks."""
+    return run.with_suffix(".output")
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float, what: str, run: Path) -> float:
-    """How many seconds it took."""
-    began_at = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began_at < seconds, f"after {seconds:.0f} s: {what}\n{said(run).read_text('utf-8')}"
+def wait_until(is_reached: Callable[[], bool], seconds: float, problem: str, run: Path) -> float:
+    """Wait for a condition and return the seconds that it took. Fails with `problem` after `seconds`."""
+    started_at = time.monotonic()
+    while not is_reached():
+        waited = time.monotonic() - started_at
+        assert waited < seconds, f"after {seconds:.0f} s: {problem}\n{output_of(run).read_text('utf-8')}"
         time.sleep(0.005)
-    return time.monotonic() - began_at
+    return time.monotonic() - started_at
 
 
 def has_reached(run: Path, step: int) -> bool:
-    """Whether the log of a run tells of `step`, or of a later one."""
+    """Return True if the log of a run has `step` or a later one."""
     return any(report["step"] >= step for report in reports(run))
 
 
-def all_gone(processes: Iterable[int]) -> bool:
-    """Whether all of them have ended."""
+def have_ended(processes: Iterable[int]) -> bool:
+    """Return True if no process is alive."""
     return not any(map(_is_alive, processes))
 
 
@@ -148,7 +148,7 @@ def _is_alive(process: int) -> bool:
 
 
 def undisturbed(runs: Runs, ranks: int) -> dict[str, Any]:
-    """How a run ends that is left alone."""
+    """Return the `ending` of an undisturbed run."""
     run = runs.new()
     job = runs.on_one_host(run, ranks)
     finish([job], run)
@@ -156,31 +156,31 @@ def undisturbed(runs: Runs, ranks: int) -> dict[str, Any]:
 
 
 def disturbed(runs: Runs, expected: dict[str, Any], ranks: int, victim: int, by: signal.Signals, step: int) -> float:
-    """Send a signal to one rank after a step, and see the run end as expected.
+    """Send a signal to one rank after a step, and check the `ending` of the run.
 
-    Returns how many seconds later the others had left.
+    Returns the seconds until the other ranks have left.
     """
     run = runs.new()
     job = runs.on_one_host(run, ranks)
     wait_until(lambda: has_reached(run, step), 300, f"no step {step} yet", run)
     processes = job.ranks()
     os.kill(processes.pop(victim), by)
-    seconds = wait_until(lambda: all_gone(processes.values()), TIMEOUT + GRACE, "others are still there", run)
+    seconds = wait_until(lambda: have_ended(processes.values()), TIMEOUT + GRACE, "other ranks still run", run)
     finish([job], run)
     compare(run, expected, f"rank {victim} of {ranks} got {by.name} after step {step}")
     return seconds
 
 
 def finish(jobs: Sequence[Torchrun], run: Path) -> None:
-    """Wait until all have ended well."""
+    """Wait until all processes have ended, and check their exit codes."""
     codes = [job.process.wait(400) for job in jobs]
-    assert codes == [0] * len(jobs), said(run).read_text("utf-8")
+    assert codes == [0] * len(jobs), output_of(run).read_text("utf-8")
 
 
 def compare(run: Path, expected: dict[str, Any], story: str) -> None:
-    """See that a run has ended as expected, and remove it."""
-    found = differences(ending(run), expected)
-    assert not found, "\n".join([f"{story}: the run ended otherwise than one that nothing disturbed", *found])
+    """Check the `ending` of a run, and remove the run."""
+    lines = differences(ending(run), expected)
+    assert not lines, "\n".join([f"{story}: the run differs from an undisturbed one", *lines])
     shutil.rmtree(run)
 
 
@@ -188,7 +188,7 @@ def compare(run: Path, expected: dict[str, Any], story: str) -> None:
 
 
 class Hosts:
-    """Two hosts with their own addresses, and a cable between them. As a context: they are there."""
+    """Two hosts with their own addresses and a cable between them, as a context manager."""
 
     def __init__(self) -> None:
         self.names = [f"transduce-{os.getpid()}-{number}" for number in range(2)]
@@ -211,69 +211,71 @@ class Hosts:
             ip("netns", "delete", name)
 
     def cable(self, state: Literal["up", "down"]) -> None:
-        """Pull the cable out of the second host, or put it in again. What is sent meanwhile is lost; nobody is told."""
+        """Disconnect or reconnect the second host. Packets are lost meanwhile, and neither host gets an error."""
         ip("-n", self.names[1], "link", "set", self.plugs[1], state)
 
     def start(self, runs: Runs, run: Path, host: int) -> Torchrun:
-        """torchrun with one rank on a host. The first host is where the two meet."""
+        """Start torchrun with one rank on a host. The rendezvous is on the first host."""
         options = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-id={run.name}", "--rdzv-backend=c10d"]
         options += [f"--rdzv-endpoint={self.addresses[0]}:29400"]
-        options += [f"--rdzv-conf=is_host={str(host == 0).lower()}"]  # it looks at names, and here both have the same
+        options += [
+            f"--rdzv-conf=is_host={str(host == 0).lower()}"
+        ]  # torchrun compares host names, which are equal here
         options += [f"--local-addr={self.addresses[host]}"]
-        inside = ["ip", "netns", "exec", self.names[host], "env", f"GLOO_SOCKET_IFNAME={self.plugs[host]}"]
-        inside.append("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")  # or one that comes back is not told where to go
-        return runs.start(run, options, inside)
+        prefix = ["ip", "netns", "exec", self.names[host], "env", f"GLOO_SOCKET_IFNAME={self.plugs[host]}"]
+        prefix.append("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")  # otherwise a restarted host has no address to connect to
+        return runs.start(run, options, prefix)
 
 
 def ip(*words: str) -> None:
-    """The command of this name."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
-    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+    """Run the command `ip`."""
+    process = subprocess.run(["ip", *words], capture_output=True, text=True)
+    assert process.returncode == 0, f"ip {' '.join(words)}: {process.stderr}"
 
 
 def why_no_hosts() -> str | None:
-    """What keeps this machine from having two hosts within."""
+    """Return the reason why this machine cannot simulate two hosts; None if it can."""
     if os.geteuid() != 0:
-        return "two hosts within one machine take root"
+        return "two hosts on one machine need root"
     if shutil.which("ip") is None:
-        return "two hosts within one machine take the command ip (package iproute2)"
-    done = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
-    return f"no network namespaces here: {done.stderr.strip()}" if done.returncode else None
+        return "two hosts on one machine need the command ip (package iproute2)"
+    process = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
+    return f"no network namespaces here: {process.stderr.strip()}" if process.returncode else None
 
 
 def cut_off(runs: Runs, hosts: Hosts, expected: dict[str, Any], step: int) -> float:
-    """Pull the cable after a step. Both ranks leave; when it is back, torchrun goes on by itself.
+    """Disconnect the hosts after a step. Both ranks leave; torchrun resumes when the cable is back.
 
-    Returns how many seconds later both had left.
+    Returns the seconds until both have left.
     """
     run = runs.new()
     jobs = [hosts.start(runs, run, host) for host in range(2)]
     wait_until(lambda: has_reached(run, step), 300, f"no step {step} yet", run)
     processes = [process for job in jobs for process in job.ranks().values()]
     hosts.cable("down")
-    seconds = wait_until(lambda: all_gone(processes), TIMEOUT + GRACE, "ranks are still there", run)
+    seconds = wait_until(lambda: have_ended(processes), TIMEOUT + GRACE, "ranks still run", run)
     hosts.cable("up")
     finish(jobs, run)
-    compare(run, expected, f"the cable was cut after step {step}")
+    compare(run, expected, f"the hosts were disconnected after step {step}")
     return seconds
 
 
 def host_lost(runs: Runs, hosts: Hosts, expected: dict[str, Any], victim: int, step: int) -> float:
-    """A host loses its power after a step, and is started again when the rank of the other one has left.
+    """Cut the power of a host after a step, and restart it when the rank of the other host has left.
 
-    With the first host all is lost that torchrun knows: then it is started again on both.
-    Returns how many seconds later the rank of the other host had left.
+    The first host has the rendezvous of torchrun, so if that host is lost, torchrun restarts on both.
+    Returns the seconds until the rank of the other host has left.
     """
     run = runs.new()
     jobs = [hosts.start(runs, run, host) for host in range(2)]
     wait_until(lambda: has_reached(run, step), 300, f"no step {step} yet", run)
     processes = jobs[1 - victim].ranks()
-    hosts.cable("down")  # or its system would tell the other one that connections are closed
+    hosts.cable("down")  # otherwise its system would close the connections
     jobs[victim].kill()
-    seconds = wait_until(lambda: all_gone(processes.values()), TIMEOUT + GRACE, "the other is still there", run)
+    seconds = wait_until(lambda: have_ended(processes.values()), TIMEOUT + GRACE, "the other rank still runs", run)
     hosts.cable("up")
     if victim == 0:
-        assert jobs[1].process.wait(300) != 0, "torchrun goes on without the place where all meet"
+        assert jobs[1].process.wait(300) != 0, "torchrun continues without its rendezvous"
         jobs[1] = hosts.start(runs, run, 1)
     jobs[victim] = hosts.start(runs, run, victim)
     finish(jobs, run)
@@ -285,8 +287,9 @@ def host_lost(runs: Runs, hosts: Hosts, expected: dict[str, Any], victim: int, s
 
 
 def disturb_everywhere(folder: Path, times: int, seed: int) -> Iterator[str]:
-    """Two and three ranks on one host, one rank of which is killed or stopped; then two hosts. A line on each."""
-    rng, began_at = random.Random(seed), time.monotonic()
+    """Kill or stop one of two or three ranks on one host, then disturb two hosts. Yields a line for each case."""
+    rng = random.Random(seed)
+    started_at = time.monotonic()
     with Runs(folder) as runs:
         expected = {ranks: undisturbed(runs, ranks) for ranks in (2, 3)}
         slowest = {signal.SIGKILL: 0.0, signal.SIGSTOP: 0.0}
@@ -299,7 +302,7 @@ def disturb_everywhere(folder: Path, times: int, seed: int) -> Iterator[str]:
         for by, seconds in slowest.items():
             yield f"{by.name}: others left after at most {seconds:.1f} s (timeout {TIMEOUT} s)"
         if reason := why_no_hosts():
-            yield f"two hosts: not tried, {reason}"
+            yield f"two hosts: skipped, {reason}"
             return
         with Hosts() as hosts:
             step = rng.randrange(1, STEPS - 10)
@@ -308,17 +311,17 @@ def disturb_everywhere(folder: Path, times: int, seed: int) -> Iterator[str]:
                 step = rng.randrange(1, STEPS - 10)
                 seconds = host_lost(runs, hosts, expected[2], victim, step)
                 yield f"host {victim} lost after step {step}: the other left after {seconds:.1f} s; equal"
-    yield f"{time.monotonic() - began_at:.0f} s"
+    yield f"{time.monotonic() - started_at:.0f} s"
 
 
 def main() -> None:
-    """Disturb as often as the command line asks, and print what came of it. A run that ends otherwise is an error."""
+    """Disturb runs as often as the command line says, and print a line for each. A run that differs is an error."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--times", type=int, default=20, help="ranks killed or stopped on one host")
-    parser.add_argument("--seed", type=int, default=1, help="of who, and when")
-    asked = parser.parse_args()
+    parser.add_argument("--seed", type=int, default=1, help="of ranks and steps")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for line in disturb_everywhere(Path(folder), asked.times, asked.seed):
+        for line in disturb_everywhere(Path(folder), options.times, options.seed):
             print(line, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What length costs: no matrix of n x n is held, neither in training nor in translation."""
+"""Memory of long sentences: neither training nor translation stores an n x n matrix."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("kernel", [PLAIN, pytest.param(compiled(), marks=
 
 
 class Largest(TorchDispatchMode):
-    """The bytes behind the largest tensor that any operation of torch has returned, forward or backward."""
+    """Records the bytes of the largest tensor that any operation of torch returns, forward or backward."""
 
     bytes = 0
 
@@ -36,11 +36,11 @@ class Largest(TorchDispatchMode):
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["one", "two"])
-def test_training_holds_no_matrix_of_n_by_n(masked: bool) -> None:
-    """Alone, and beside a shorter sentence, for which there must be a mask."""
+@pytest.mark.parametrize("has_mask", [False, True], ids=["one", "two"])
+def test_training_stores_no_n_by_n_matrix(has_mask: bool) -> None:
+    """With one sentence, and with a shorter second one, which needs a mask."""
     model = model_of(replace(CONFIG, dropout=0.1), torch.float32).train()
-    lengths = (LENGTH, 700) if masked else (LENGTH,)
+    lengths = (LENGTH, 700) if has_mask else (LENGTH,)
     src, tgt, mask = ids(len(lengths), LENGTH), ids(len(lengths), LENGTH, seed=5), mask_of(*lengths)
     with Largest() as largest:
         decoded = model.decode(tgt, model.encode(src, mask), mask)
@@ -48,7 +48,7 @@ def test_training_holds_no_matrix_of_n_by_n(masked: bool) -> None:
     assert 0 < largest.bytes < LENGTH * LENGTH
 
 
-def test_the_slow_way_is_seen_to_hold_one() -> None:
+def test_the_reference_attention_stores_one() -> None:
     model, mask = model_of(CONFIG, torch.float32), mask_of(LENGTH)
     with Largest() as largest:
         model.encode(ids(1, LENGTH), mask, reference_attention)
@@ -67,7 +67,7 @@ def steps(model: Any, src: Tensor, mask: Tensor) -> None:
 
 
 @torch.inference_mode()
-def test_translation_holds_no_matrix_of_n_by_n() -> None:
+def test_translation_stores_no_n_by_n_matrix() -> None:
     with Largest() as largest:
         steps(model_of(CONFIG, torch.float32), ids(2, LENGTH), mask_of(LENGTH, 700))
     assert 0 < largest.bytes < LENGTH * LENGTH
@@ -75,7 +75,7 @@ def test_translation_holds_no_matrix_of_n_by_n() -> None:
 
 @both
 @torch.inference_mode()
-def test_nor_does_it_in_packed_form(kernel: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_backend_stores_no_n_by_n_matrix(kernel: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "GATHERED", 1 << 16)
     packed = PackedTransformer(model_of(CONFIG, torch.float32), "fp32", kernel)
     with Largest() as largest:
