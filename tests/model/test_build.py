@@ -117,8 +117,8 @@ def test_the_answer_does_not_depend_on_the_neighbours(doubter: Translator, beam_
     lines = ["a b c", "d", "", "f e d c b a", "j i", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
     together = doubter.translate(lines, beam_size=beam_size)
     alone = [doubter.translate([line], beam_size=beam_size)[0] for line in lines]
-    turned = doubter.translate(lines[::-1], beam_size=beam_size)[::-1]
-    assert [t.pieces for t in together] == [t.pieces for t in alone] == [t.pieces for t in turned]
+    reverse_words = doubter.translate(lines[::-1], beam_size=beam_size)[::-1]
+    assert [t.pieces for t in together] == [t.pieces for t in alone] == [t.pieces for t in reverse_words]
     assert [t.score for t in together] == pytest.approx([t.score for t in alone], abs=1e-5)
 
 
