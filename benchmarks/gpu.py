@@ -40,7 +40,7 @@ from transduce.config.schema import SearchConfig, TrainConfig  # noqa: E402
 from transduce.data.batches import Batch  # noqa: E402
 from transduce.decoding.backends import Backend  # noqa: E402
 from transduce.decoding.batched_search import search_all  # noqa: E402
-from transduce.decoding.cuda_graphs import RecordedTransformer  # noqa: E402
+from transduce.decoding.cuda_graphs import CudaGraphTransformer  # noqa: E402
 from transduce.model.attention import reference_attention  # noqa: E402
 from transduce.model.transformer import Transformer, mixed_precision  # noqa: E402
 from transduce.train import TranslationTask  # noqa: E402
@@ -89,7 +89,7 @@ def equal_outputs(reference: Transformer, model: Transformer, scale: Scale) -> d
     settings = SearchConfig(max_extra_tokens=10)
     expected = search_all(Backend([reference]), sources, settings)
     result: dict[str, str] = {}
-    for name, backend in (("", model), (", recorded", RecordedTransformer(model, "fp32"))):
+    for name, backend in (("", model), (", recorded", CudaGraphTransformer(model, "fp32"))):
         for batch_size in (len(sources), 1):
             batches = [sources[i : i + batch_size] for i in range(0, len(sources), batch_size)]
             outputs = [best for batch in batches for best in search_all(Backend([backend]), batch, settings)]

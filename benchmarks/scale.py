@@ -82,10 +82,10 @@ def translation(cell: Cell) -> Callable[[], object]:
     from transduce.config.schema import SearchConfig
     from transduce.decoding.backends import Backend
     from transduce.decoding.batched_search import search_all
-    from transduce.decoding.cpu_transformer import PackedTransformer
+    from transduce.decoding.cpu_transformer import CpuTransformer
     from transduce.model.transformer import Transformer
 
-    model = PackedTransformer(Transformer(configuration(cell["vocab_size"]).model).eval(), "fp32")
+    model = CpuTransformer(Transformer(configuration(cell["vocab_size"]).model).eval(), "fp32")
     token_ids = [ids.tolist() for ids in sources(cell)]
     settings = SearchConfig(beam_size=4, max_extra_tokens=1, min_tokens=1 << 20)  # every output has the maximum length
     return lambda: search_all(Backend([model]), token_ids, settings)
@@ -96,7 +96,7 @@ def encoder(cell: Cell) -> Callable[[], object]:
     import torch
 
     from transduce.data.batches import pad
-    from transduce.decoding.cpu_transformer import PackedTransformer
+    from transduce.decoding.cpu_transformer import CpuTransformer
     from transduce.decoding.kernels import PLAIN
     from transduce.model.attention import fast_attention, reference_attention
     from transduce.model.transformer import Transformer
@@ -107,7 +107,7 @@ def encoder(cell: Cell) -> Callable[[], object]:
         return lambda: model.train().encode(src, mask).sum().backward()
     packed = {"packed": None, "packed, kernels in torch": PLAIN}
     if cell["how"] in packed:
-        encode: Any = PackedTransformer(model.eval(), "fp32", packed[cell["how"]]).encode
+        encode: Any = CpuTransformer(model.eval(), "fp32", packed[cell["how"]]).encode
     else:
         attention = {"plain model": fast_attention, "the weights of eq. 1 held": reference_attention}[cell["how"]]
         encode = lambda src, mask: model.eval().encode(src, mask, attention)  # noqa: E731

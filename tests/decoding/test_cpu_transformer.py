@@ -13,7 +13,7 @@ import transduce
 from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, search_all
-from transduce.decoding.cpu_transformer import PackedTransformer, Precision, round_up
+from transduce.decoding.cpu_transformer import CpuTransformer, Precision, round_up
 from transduce.decoding.kernels import PLAIN, Kernels, compiled
 from transduce.translate import Translator
 
@@ -27,7 +27,7 @@ BOUNDS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 3e-2, "int8": 6e-2}  # r
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_the_packed_model_says_what_the_model_says(config: ModelConfig, precision: Precision, kernels: Kernels) -> None:
     model = model_of(config, torch.float32)
-    expected, found = logits_of_a_search(model, PackedTransformer(model, precision, kernels))
+    expected, found = logits_of_a_search(model, CpuTransformer(model, precision, kernels))
     error = ((found - expected).norm() / expected.norm()).item()
     assert error < BOUNDS[precision]
     assert precision == "fp32" or error > 1e-5  # it does compute in what it was asked for
@@ -48,7 +48,7 @@ def test_the_packed_model_says_what_the_model_says(config: ModelConfig, precisio
 )
 def test_so_it_does_in_every_architecture(change: dict[str, object], kernels: Kernels) -> None:
     model = model_of(replace(CONFIG, **change), torch.float32)  # pyright: ignore[reportArgumentType]
-    expected, found = logits_of_a_search(model, PackedTransformer(model, "fp32", kernels))
+    expected, found = logits_of_a_search(model, CpuTransformer(model, "fp32", kernels))
     assert ((found - expected).norm() / expected.norm()).item() < BOUNDS["fp32"]
 
 
@@ -56,7 +56,7 @@ def test_so_it_does_in_every_architecture(change: dict[str, object], kernels: Ke
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_rows_are_independent_of_one_another(precision: Precision, kernels: Kernels) -> None:
     """int8 and all: a sentence alone gets the logits that it gets in a batch."""
-    packed = PackedTransformer(model_of(CONFIG, torch.float32), precision, kernels)
+    packed = CpuTransformer(model_of(CONFIG, torch.float32), precision, kernels)
 
     def logits(src: Tensor, src_mask: Tensor) -> Tensor:
         cache = packed.start(packed.encode(src, src_mask), src_mask)
@@ -91,7 +91,7 @@ def test_the_search_finds_the_same(toy: Toy, precision: str, beam_size: int) -> 
     sources = packed.tokenizer.encode_batch(lines)
     ask = SearchConfig(beam_size=beam_size)
     expected = search_all(Backend([model]), sources, ask)
-    found = search_all(Backend([PackedTransformer(model, packed.precision)]), sources, ask)  # pyright: ignore[reportArgumentType]
+    found = search_all(Backend([CpuTransformer(model, packed.precision)]), sources, ask)  # pyright: ignore[reportArgumentType]
     assert [best.ids for best, *_ in found] == [best.ids for best, *_ in expected]
     for (a, *_), (b, *_) in zip(found, expected, strict=True):
         assert a.score == pytest.approx(b.score, abs=1e-4 if precision == "fp32" else 5e-2)

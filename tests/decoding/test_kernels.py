@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from transduce.decoding import kernels
-from transduce.decoding.kernels import PLAIN, Compiled, Kernels, Plain, compiled
+from transduce.decoding.kernels import PLAIN, Compiled, Kernels, Plain, Visible, compiled
 
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
 both = pytest.mark.parametrize("kernel", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
@@ -96,7 +96,7 @@ def test_attention_over_rows_wherever_they_lie(kernel: Kernels, n_heads: int, d_
     index = torch.randint(40, (11, 20), generator=generator).int()
     index[torch.arange(20) >= lengths[:, None]] = 2**30  # never looked at
     which = torch.tensor([3, 0, 10, 2, 2, 1, 4, 9, 8, 7, 6], dtype=torch.int32)  # one twice, one not at all
-    found = kernel.attend(queries[:, : n_heads * d_k], keys, values, index, lengths, which, n_heads)
+    found = kernel.attend(queries[:, : n_heads * d_k], keys, values, Visible(index, lengths, which), n_heads)
     for i, j in enumerate(which.tolist()):
         length = int(lengths[j])
         rows = index[j, :length].long()
@@ -104,21 +104,20 @@ def test_attention_over_rows_wherever_they_lie(kernel: Kernels, n_heads: int, d_
         k, v = (x[rows].double().view(length, n_heads, -1).transpose(0, 1) for x in (keys, values))
         expected = ((q @ k.mT) / d_k**0.5).softmax(-1) @ v
         assert_close(found[i].double(), expected.flatten(), rtol=0, atol=1e-5)
-        alone = kernel.attend(
-            queries[i : i + 1, : n_heads * d_k], keys, values, index[j : j + 1, :length].contiguous(),
-            lengths[j : j + 1], torch.zeros(1, dtype=torch.int32), n_heads,
-        )  # fmt: skip
+        first = torch.zeros(1, dtype=torch.int32)
+        visible = Visible(index[j : j + 1, :length].contiguous(), lengths[j : j + 1], first)
+        alone = kernel.attend(queries[i : i + 1, : n_heads * d_k], keys, values, visible, n_heads)
         assert_close(alone[0], found[i], rtol=0, atol=0 if isinstance(kernel, Compiled) else 1e-5)
 
 
 def test_the_plain_attention_gathers_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     index, lengths = torch.arange(40, dtype=torch.int32).view(2, 20), torch.tensor([20, 3], dtype=torch.int32)
     which = torch.tensor([0, 1, 1, 0, 1, 0, 0], dtype=torch.int32)
-    given = (noise(7, 6), noise(40, 6, seed=2), noise(40, 8, seed=3), index, lengths, which, 2)
-    together = PLAIN.attend(*given)
+    arguments = (noise(7, 6), noise(40, 6, seed=2), noise(40, 8, seed=3), Visible(index, lengths, which), 2)
+    together = PLAIN.attend(*arguments)
     for floats in (1, 20 * 14 * 2, 20 * 14 * 3 + 5):  # 1, 2 and 3 queries
         monkeypatch.setattr(kernels, "GATHERED", floats)
-        assert_close(PLAIN.attend(*given), together)
+        assert_close(PLAIN.attend(*arguments), together)
 
 
 # ---- the best tokens ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from transduce.data.batches import Batch, collate
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_transformer import Precision
-from transduce.decoding.cuda_graphs import recorded
+from transduce.decoding.cuda_graphs import checked_cuda_graphs
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
@@ -122,7 +122,7 @@ def test_recorded_steps_say_what_the_model_says(precision: Precision, bound: flo
     """Replayed, too: the second search meets only steps that the first has recorded."""
     _, gpu = pair()
     gpu.eval()
-    made = recorded(gpu, precision)
+    made = checked_cuda_graphs(gpu, precision)
     assert made is not None
     sources = [[4 + i % 40] * (1 + i % 7) for i in range(20)]
     ask = SearchConfig(max_extra_tokens=10)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from transduce.decoding import kernels
-from transduce.decoding.cpu_transformer import PackedTransformer
+from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.kernels import PLAIN, Kernels, compiled
 from transduce.model.attention import reference_attention
 from transduce.training.loss import projected_cross_entropy
@@ -77,7 +77,7 @@ def test_translation_stores_no_n_by_n_matrix() -> None:
 @torch.inference_mode()
 def test_the_cpu_backend_stores_no_n_by_n_matrix(kernel: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "GATHERED", 1 << 16)
-    packed = PackedTransformer(model_of(CONFIG, torch.float32), "fp32", kernel)
+    packed = CpuTransformer(model_of(CONFIG, torch.float32), "fp32", kernel)
     with Largest() as largest:
         steps(packed, ids(2, LENGTH), mask_of(LENGTH, 700))
     assert 0 < largest.bytes < LENGTH * LENGTH

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce.config.schema import ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
-from transduce.decoding.cuda_graphs import RecordedTransformer
+from transduce.decoding.cuda_graphs import CudaGraphTransformer
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients
@@ -111,7 +111,7 @@ def test_a_mask_would_be_waited_for() -> None:
 
 def test_a_recorded_step_waits_for_nothing() -> None:
     """What goes on around it, that is: on META nothing is recorded."""
-    made = RecordedTransformer(model().eval(), "fp32")
+    made = CudaGraphTransformer(model().eval(), "fp32")
     with torch.inference_mode():
         moved = batch().to(META)
         memory = torch.zeros(20, 16, device=META)

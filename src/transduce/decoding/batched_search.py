@@ -14,10 +14,12 @@ from transduce.config.schema import SearchConfig
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding.backends import Backend
 from transduce.decoding.constraint import Constraint
+from transduce.decoding.decoder import EnsembleState
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import Sampling
 from transduce.decoding.search import Request, beam_search, sample
 from transduce.errors import is_out_of_memory
+from transduce.model.transformer import mixed_precision
 
 # Source tokens times beam in a batch. More on a GPU, where a step of few rows takes as long as one of many.
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
@@ -104,9 +106,13 @@ class _Work:
         src = pad_sequence([torch.tensor([*source, EOS]) for source in sources], batch_first=True, padding_value=PAD)
         src_mask = torch.arange(src.size(1)) < lengths[:, None]
         with contextlib.ExitStack() as stack:
-            for context in backend.contexts():
-                stack.enter_context(context)
-            state = backend.start(src.to(backend.device), src_mask.to(backend.device))
+            for lock in backend.locks:
+                stack.enter_context(lock)
+            if backend.precision != "fp32":
+                stack.enter_context(mixed_precision(backend.precision, backend.device))
+            src, src_mask = src.to(backend.device), src_mask.to(backend.device)
+            states = [model.start(model.encode(src, src_mask), src_mask) for model in backend.models]
+            state = EnsembleState(states) if len(states) > 1 else states[0]
             if self.draws is None:
                 return beam_search(backend.decoder, state, request, n_best=self.n_best)
             seeds = [self.draws.seeds[i] for i in members]

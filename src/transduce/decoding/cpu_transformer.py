@@ -1,35 +1,36 @@
 """The Transformer for translation on a CPU: weights packed once, no padding, a cache that is never copied.
 
-It has the interface of `model.Transformer` that the search uses, and its answers: exactly in fp32 but for rounding, and
-in int8 about. What differs is how: tokens of all sentences lie one below the other, and every attention, of encoder,
-decoder and across, is one kernel that finds its keys and values by an index.
+`CpuTransformer` has the interface of `Transformer` that the search uses, and returns the same logits: equal but for
+rounding in fp32, and approximately equal in bf16 and int8. It differs in how it computes them. The tokens of all
+sentences are rows of one matrix. Every attention, of encoder, decoder and across, is one kernel that finds its keys and
+values by an index.
 
-Letters as in model.py; R rows of all tokens of all source sentences, N rows of a decoding step.
+Letters as in transformer.py; R rows of all tokens of all source sentences, N rows of a decoding step.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.decoding.kernels import PLAIN, Kernels, compiled
+from transduce.decoding.kernels import PLAIN, Kernels, Visible, compiled
 from transduce.model.attention import MultiHeadAttention
 from transduce.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual, Transformer
 
 Precision = Literal["fp32", "bf16", "int8"]
 
-# x (m, k), whether relu follows, a residual (m, n) to add -> (m, n)
+# x (m, k), True to apply relu, a residual (m, n) to add or None -> (m, n)
 Linear = Callable[[Tensor, bool, Tensor | None], Tensor]
 
 
-def _linear(parts: Sequence[nn.Linear], precision: Precision, kernels: Kernels) -> Linear:
-    """Linear layers of one input as one, their outputs side by side."""
-    weight = torch.cat([part.weight.detach().float() for part in parts])
-    biases = [part.bias if part.bias is not None else weight.new_zeros(part.out_features) for part in parts]
+def _linear(layers: Sequence[nn.Linear], precision: Precision, kernels: Kernels) -> Linear:
+    """Return one function for linear layers of one input, with their outputs side by side."""
+    weight = torch.cat([layer.weight.detach().float() for layer in layers])
+    biases = [layer.bias if layer.bias is not None else weight.new_zeros(layer.out_features) for layer in layers]
     bias = torch.cat([one.detach().float() for one in biases])
     if precision == "int8":
         int8 = kernels.pack(weight, bias)
@@ -38,76 +39,62 @@ def _linear(parts: Sequence[nn.Linear], precision: Precision, kernels: Kernels) 
     weight, bias = weight.to(dtype), bias.to(dtype)
     if weight.device.type != "cpu":
 
-        def on_device(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
+        def linear_on_device(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
             y = F.linear(x.to(dtype), weight, bias)
             y = (y.relu() if relu else y).float()
             return y if residual is None else y + residual
 
-        return on_device
-    onednn = torch.ops.mkldnn  # in fp32 twice as fast as MKL on some machines, and not slower on any we know
+        return linear_on_device
+    onednn = torch.ops.mkldnn  # in fp32 twice as fast as MKL on some machines, and slower on none that was measured
     packed = onednn._reorder_linear_weight(weight, 256)
 
     def linear(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
-        rows, missing = x.to(dtype), round_up(len(x)) - len(x)
-        rows = F.pad(rows, (0, 0, 0, missing)) if missing else rows
+        n_missing = round_up(len(x)) - len(x)
+        rows = F.pad(x.to(dtype), (0, 0, 0, n_missing)) if n_missing else x.to(dtype)
         y = onednn._linear_pointwise(rows, packed, bias, "relu" if relu else "none", [], "").float()
-        y = y[: len(x)] if missing else y
+        y = y[: len(x)] if n_missing else y
         return y if residual is None else y + residual
 
     return linear
 
 
 def round_up(rows: int) -> int:
-    """The next number that is a multiple of a power of two at most an eighth of it.
+    """Return the next number that is a multiple of a power of two at most an eighth of it.
 
-    oneDNN makes code for every number of rows that it meets and keeps it, half a megabyte each: over the lines of a
-    file these would be hundreds.
+    oneDNN compiles code for every number of rows and keeps it, half a megabyte each. The lines of a file would have
+    hundreds of them.
     """
     step = 1 << max(0, rows.bit_length() - 4)
     return -(-rows // step) * step
 
 
 class _Attention:
-    """Multi-head attention in rows: queries, keys and values of self-attention from one product."""
+    """Multi-head attention over rows. Self-attention gets queries, keys and values from one product."""
 
     def __init__(self, layer: MultiHeadAttention, precision: Precision, kernels: Kernels, *, cross: bool) -> None:
-        self.kernels, self.n_heads = kernels, layer.n_heads
+        self.kernels = kernels
+        self.n_heads = layer.n_heads
         self.widths = [part.out_features for part in (layer.w_q, layer.w_k, layer.w_v)]  # H*K, H*K, H*W
         first = [layer.w_q] if cross else [layer.w_q, layer.w_k, layer.w_v]
         self.project = _linear(first, precision, kernels)
         self.project_memory = _linear([layer.w_k, layer.w_v], precision, kernels) if cross else None
         self.w_o = _linear([layer.w_o], precision, kernels)
 
-    def __call__(self, queries: Tensor, keys_values: Tensor, seen: "Seen", residual: Tensor) -> Tensor:
-        """queries (N, H*K) over the rows of keys_values (R, H*K + H*W) that each has `seen`; plus residual (N, D)."""
+    def __call__(self, queries: Tensor, keys_values: Tensor, visible: Visible, residual: Tensor) -> Tensor:
+        """Return residual (N, D) plus the attention of queries (N, H*K) over rows of keys_values (R, H*K + H*W)."""
         keys, values = keys_values.split(self.widths[1:], dim=1)
-        heads = self.kernels.attend(queries, keys, values, seen.index, seen.lengths, seen.which, self.n_heads)
+        heads = self.kernels.attend(queries, keys, values, visible, self.n_heads)
         return self.w_o(heads, False, residual)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The rows that each of N queries may attend to: index[j, :lengths[j]], j = which[i], all int32.
-
-    The tokens of a sentence share its line of the index: one for each of n tokens would be n x n.
-    """
-
-    index: Tensor  # (M, T)
-    lengths: Tensor  # (M,)
-    which: Tensor  # (N,)
-
-    def __getitem__(self, rows: Tensor) -> "Seen":
-        return replace(self, which=self.which[rows])
-
-
 class _Norm:
-    """A residual connection's norm, before its sub-layer or after the sum."""
+    """A residual connection's norm: `before` its sub-layer or `after` the sum; the other one changes nothing."""
 
     def __init__(self, residual: Residual) -> None:
         layer = cast(nn.LayerNorm, residual.norm)
         shape, weight, bias, eps = layer.normalized_shape, layer.weight, layer.bias, layer.eps
 
-        def norm(x: Tensor) -> Tensor:  # what else calling a module does takes as long, where rows are few
+        def norm(x: Tensor) -> Tensor:  # with few rows, the overhead of calling a module takes as long as the norm
             return torch.layer_norm(x, shape, weight, bias, eps)
 
         self.before, self.after = (_same, norm) if residual.post else (norm, _same)
@@ -132,95 +119,104 @@ class _Layer:
         self.norms = [_Norm(cast(Residual, residual)) for residual in layer.residuals]
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x (N, D) -> what self-attention makes of it: queries (N, H*K), and keys and values (N, H*K + H*W)."""
+        """Return the queries (N, H*K), and the keys and values (N, H*K + H*W), of self-attention over x (N, D)."""
         attention = self.self_attention
         projected = attention.project(self.norms[0].before(x), False, None)
         return projected[:, : attention.widths[0]], projected[:, attention.widths[0] :]
 
-    def attend_self(self, x: Tensor, queries: Tensor, keys_values: Tensor, seen: Seen) -> Tensor:
-        return self.norms[0].after(self.self_attention(queries, keys_values, seen, x))
+    def attend_self(self, x: Tensor, queries: Tensor, keys_values: Tensor, visible: Visible) -> Tensor:
+        """Return the output (N, D) of the self-attention sub-layer."""
+        return self.norms[0].after(self.self_attention(queries, keys_values, visible, x))
 
-    def attend_cross(self, x: Tensor, cross: Tensor, seen: Seen) -> Tensor:
+    def attend_cross(self, x: Tensor, cross: Tensor, visible: Visible) -> Tensor:
+        """Return the output (N, D) of the cross-attention sub-layer over the rows of `cross` (R, H*K + H*W)."""
         attention = self.cross_attention
         assert attention is not None
         queries = attention.project(self.norms[1].before(x), False, None)
-        return self.norms[1].after(attention(queries, cross, seen, x))
+        return self.norms[1].after(attention(queries, cross, visible, x))
 
     def feed_forward(self, x: Tensor) -> Tensor:
+        """Return the output (N, D) of the feed-forward sub-layer."""
         norm = self.norms[-1]
         inner = self.activation(self.w_1(norm.before(x), self.relu, None))
         return norm.after(self.w_2(inner, False, x))
 
 
 @dataclass(frozen=True)
-class PackedCache:
-    """What a decoding step needs of the steps before it, for N rows.
+class CpuCache:
+    """The state of N rows between two decoding steps.
 
-    Every step writes the projections of its rows below those of earlier steps, in tables that grow; `past` says which
-    of them lead to each row, so that nothing is copied when rows are selected, repeated or dropped. A cache is
-    therefore good for one step: the next one writes where this one would have.
+    Every step writes the projections of its rows below those of earlier steps, in tables that grow. `past` holds the
+    rows of the tables that lead to each row, so nothing is copied when rows are selected, repeated or dropped. A cache
+    is therefore good for one step: a second step from it would write to the same rows.
     """
 
     tables: list[Tensor]  # for each layer (rows, H*K + H*W): keys and values of all steps
     written: int  # rows in use
-    past: Tensor  # (N, t) int32, which of them are the tokens so far of each row
+    past: Tensor  # (N, t) int32, the rows of the tables that hold the tokens so far of each row
     cross: tuple[Tensor, ...]  # for each layer (R, H*K + H*W)
-    source: Seen  # the rows of `cross` that belong to each of the N rows
+    source: Visible  # the rows of `cross` that belong to each of the N rows
 
     @property
     def length(self) -> int:
         """t, the number of tokens decoded so far."""
         return self.past.size(1)
 
-    def select(self, rows: Tensor, sentences: Tensor) -> "PackedCache":
-        """The cache whose row i goes on from row rows[i] of this one."""
-        return replace(self, past=self.past[rows], source=self.source[rows])
+    def select(self, rows: Tensor, sentences: Tensor) -> "CpuCache":
+        """Return the cache whose row i continues row rows[i] of this one."""
+        source = Visible(self.source.rows, self.source.lengths, self.source.row_of_query[rows])
+        return CpuCache(self.tables, self.written, self.past[rows], self.cross, source)
 
 
-class PackedTransformer:
+class CpuTransformer:
     """A trained `model`, ready to translate in `precision` on a CPU.
 
-    kernels: None takes the compiled ones if they can be had, else those in torch.
+    kernels: None takes the compiled ones if this machine can compile and run them, else those in torch.
     """
 
     def __init__(self, model: Transformer, precision: Precision, kernels: Kernels | None = None) -> None:
         self.kernels = kernels or compiled() or PLAIN
-        self.config, self.model, self.device = model.config, model, model.output.weight.device
+        self.config = model.config
+        self.model = model
+        self.device = model.output.weight.device
         layers = cast(Iterable[EncoderLayer], model.encoder), cast(Iterable[DecoderLayer], model.decoder)
         self.encoder, self.decoder = ([_Layer(one, precision, self.kernels) for one in stack] for stack in layers)
         self.output = _linear([model.output], precision, self.kernels)
+        self.positions = model.positions(0, model.config.max_positions or 256)  # (positions, D)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Token ids (B,S) with mask (B,S) -> memory (R,D), the real tokens of all sentences one below the other."""
+        """Return the memory (R,D) of token ids (B,S) with mask (B,S): rows for the real tokens of all sentences."""
         x = self._embed(self.model.src_embedding, src, 0)[src_mask]
-        seen = _sources(src_mask)
-        seen = seen[seen.which.repeat_interleave(seen.lengths)]
+        sources = _sources(src_mask)
+        row_of_query = sources.row_of_query.repeat_interleave(sources.lengths)
+        visible = Visible(sources.rows, sources.lengths, row_of_query)
         for layer in self.encoder:
-            x = layer.feed_forward(layer.attend_self(x, *layer.project(x), seen))
+            x = layer.feed_forward(layer.attend_self(x, *layer.project(x), visible))
         return self.model.encoder_norm(x)
 
-    def start(self, memory: Tensor, src_mask: Tensor) -> PackedCache:
-        """The cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
-        nothing = torch.empty(len(src_mask), 0, dtype=torch.int32)
-        return PackedCache([], 0, nothing, self.keys_values(memory), _sources(src_mask))
+    def start(self, memory: Tensor, src_mask: Tensor) -> CpuCache:
+        """Return the cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
+        past = torch.empty(len(src_mask), 0, dtype=torch.int32)
+        return CpuCache([], 0, past, self.keys_values(memory), _sources(src_mask))
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
-        """What the cross-attention of each layer makes of `memory` (R,D): keys and values (R, H*K + H*W)."""
+        """Return keys and values (R, H*K + H*W) of `memory` (R,D) for the cross-attention of each layer."""
         attentions = [layer.cross_attention for layer in self.decoder]
         return tuple(one.project_memory(memory, False, None) for one in attentions if one and one.project_memory)
 
-    def decode_step(self, ids: Tensor, cache: PackedCache) -> tuple[Tensor, PackedCache]:
-        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
-        n, begin, length = len(ids), cache.written, cache.length + 1
+    def decode_step(self, ids: Tensor, cache: CpuCache) -> tuple[Tensor, CpuCache]:
+        """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
+        n, begin = len(ids), cache.written
         x = self._embed(self.model.tgt_embedding, ids[:, None], cache.length)[:, 0]
         new = torch.arange(begin, begin + n, dtype=torch.int32)
         past = torch.cat([cache.past, new[:, None]], dim=1)
-        seen = Seen(past, torch.full((n,), length, dtype=torch.int32), torch.arange(n, dtype=torch.int32))
-        room = n * cache.source.index.size(1)  # for as many steps as the longest source has tokens
+        lengths = torch.full((n,), past.size(1), dtype=torch.int32)
+        visible = Visible(past, lengths, torch.arange(n, dtype=torch.int32))
+        room = n * cache.source.rows.size(1)  # for as many steps as the longest source has tokens
         tables = cache.tables or [x.new_empty(room, width) for width in self.table_widths]
         tables = [_with_room(table, begin + n) for table in tables]
-        x = self.through(x, tables, slice(begin, begin + n), seen, cache.cross, cache.source)
-        return self.output(x, False, None), PackedCache(tables, begin + n, past, cache.cross, cache.source)
+        x = self.through(x, tables, slice(begin, begin + n), visible, cache.cross, cache.source)
+        return self.output(x, False, None), CpuCache(tables, begin + n, past, cache.cross, cache.source)
 
     @property
     def table_widths(self) -> list[int]:
@@ -232,36 +228,38 @@ class PackedTransformer:
         x: Tensor,
         tables: Sequence[Tensor],
         new: slice | Tensor,
-        seen: Seen,
+        visible: Visible,
         cross: Sequence[Tensor],
-        source: Seen,
+        source: Visible,
     ) -> Tensor:
-        """Embedded tokens (N,D) through the decoder -> (N,D), which `output` turns into logits.
+        """Return the decoder's output (N,D) for embedded tokens (N,D); `output` turns it into logits.
 
-        Their keys and values are written to the rows `new` of `tables`, of which they may attend to those `seen`, and
-        of `cross` to those of `source`.
+        The keys and values of the tokens are written to the rows `new` of `tables`. The tokens attend to the rows
+        `visible` of `tables` and to the rows `source` of `cross`.
         """
         for layer, table, memory in zip(self.decoder, tables, cross, strict=True):
             queries, keys_values = layer.project(x)
             table[new] = keys_values.to(table.dtype)
-            x = layer.attend_self(x, queries, table, seen)
+            x = layer.attend_self(x, queries, table, visible)
             x = layer.feed_forward(layer.attend_cross(x, memory, source))
         return self.model.decoder_norm(x)
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
-        positions = self.model.positions(start, start + ids.size(1))
-        return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + positions
+        end = start + ids.size(1)
+        if end > len(self.positions):
+            self.positions = self.model.positions(0, end)
+        return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + self.positions[start:end]
 
 
-def _sources(src_mask: Tensor) -> Seen:
-    """The rows of each of B sentences, for one query each."""
+def _sources(src_mask: Tensor) -> Visible:
+    """Return the rows of each of B sentences, for one query each."""
     lengths = src_mask.sum(1)
-    index = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(src_mask.size(1))
-    return Seen(index.int().contiguous(), lengths.int(), torch.arange(len(src_mask), dtype=torch.int32))
+    rows = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(src_mask.size(1))
+    return Visible(rows.int().contiguous(), lengths.int(), torch.arange(len(src_mask), dtype=torch.int32))
 
 
 def _with_room(table: Tensor, rows: int) -> Tensor:
-    """The table, or a larger one that begins with it."""
+    """Return the table, or a larger one that begins with it."""
     if rows <= len(table):
         return table
     larger = table.new_empty(max(rows, 2 * len(table)), table.size(1))
