@@ -14,7 +14,7 @@ from transduce.evaluation.metrics import Score, bleu, check_settings, corpus_sco
 from transduce.evaluation.significance import Bootstrap, paired_bootstrap
 
 if TYPE_CHECKING:  # both import torch, which the evaluation of given translations does not need
-    from transduce.data.tokenizer import Tokenizer
+    from transduce.data.vocabulary import TokenizerLike
     from transduce.translate import Translator
 
 
@@ -123,7 +123,7 @@ def validation_scores(translator: "Translator", pairs: Sequence[tuple[str, str]]
     return {"loss": round(loss, 5), "perplexity": round(perplexity(loss), 4), "bleu": round(bleu(hypotheses, ref), 2)}
 
 
-def check_validation(pairs: Sequence[tuple[str, str]], tokenizer: "Tokenizer", longest: int, name: str) -> None:
+def check_validation(pairs: Sequence[tuple[str, str]], tokenizer: "TokenizerLike", longest: int, name: str) -> None:
     """Raise UserError, before training starts, for pairs that `validation_scores` cannot score.
 
     longest: the maximum number of tokens that the model takes. name: of the text, for the message.

@@ -16,7 +16,7 @@ import torch
 from transduce.config.schema import Config
 from transduce.data.batches import Batches, collate
 from transduce.data.corpora import Corpus
-from transduce.data.overlap import leaks_into
+from transduce.data.overlap import cached_overlap
 from transduce.data.text import file_sha256, read_pairs
 from transduce.data.token_store import open_store
 from transduce.data.vocabulary import TokenizerLike
@@ -139,7 +139,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         if distributed.is_leader():
             run_folder.claim(out, config, tokenizer, request.allow_change)
         store = open_store(out / "data" / "train", request.corpora, tokenizer)
-        leaks = leaks_into(valid_pairs, store, out / "data" / "leaks.json")
+        overlap = cached_overlap(valid_pairs, store, out / "data" / "leaks.json")
     share = {"accumulate": config.train.accumulate, "rank": distributed.rank(), "ranks": distributed.world_size()}
     batches = Batches(store, tokenizer, config.data, seed=seed, **share, collate=task.collate)
     if not (checkpoint or parent):
@@ -157,7 +157,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)
     lines += notices.start(config, batches, model, state.counters.step)
-    lines.append(notices.overlap(leaks, valid_names[0], len(valid_pairs)))
+    lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs)))
     return Run(out, task, config, tokenizer, batches, valid_pairs, valid_names, lines, request.shard), state
 
 

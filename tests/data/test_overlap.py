@@ -1,4 +1,4 @@
-"""Leaks: which lines of the validation text are in the training text, counted by another rule, and remembered."""
+"""Overlap: which lines of the validation text are in the training text, counted by another rule, and remembered."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.small_texts import open_one, sentences, write_corpus
 
 from transduce.data import overlap
-from transduce.data.overlap import Leaks, find_overlap, leaks_into
+from transduce.data.overlap import Overlap, cached_overlap, find_overlap
 from transduce.data.tokenizer import Tokenizer
 
 line = st.sampled_from(["", " ", "a", " a", "a ", "b", "c\t"])
@@ -17,7 +17,7 @@ pairs = st.lists(st.tuples(line, line), max_size=8)
 
 @given(pairs, pairs)
 def test_against_the_plain_rule(training: list[tuple[str, str]], valid: list[tuple[str, str]]) -> None:
-    found = Leaks([], [])
+    found = Overlap([], [])
     for number, (src, tgt) in enumerate(valid, start=1):
         same_source = [t for s, t in training if src.strip() and s.strip() == src.strip()]
         if same_source:
@@ -32,14 +32,14 @@ def test_the_answer_is_remembered_until_a_text_changes(tmp_path: Path, monkeypat
     tokenizer = Tokenizer.learn((side for pair in known for side in pair), vocab_size=320)
     store = open_one(tmp_path / "data", write_corpus(tmp_path, known), tokenizer)
     valid, path = [known[3], (known[4][0], "other"), ("new", "neu")], tmp_path / "leaks.json"
-    first = leaks_into(valid, store, path)
+    first = cached_overlap(valid, store, path)
     assert first.pairs == [1] and first.sources == [1, 2]
     with monkeypatch.context() as patch:
         patch.setattr(overlap, "find_overlap", lambda *_: pytest.fail("looked again"))
-        assert leaks_into(valid, store, path) == first
-    assert leaks_into(valid[1:], store, path) == Leaks([], [1])
+        assert cached_overlap(valid, store, path) == first
+    assert cached_overlap(valid[1:], store, path) == Overlap([], [1])
     more = open_one(tmp_path / "data", write_corpus(tmp_path, [*known, ("new", "neu")]), tokenizer)
-    assert leaks_into(valid, more, path) == Leaks([1, 3], [1, 2, 3])
+    assert cached_overlap(valid, more, path) == Overlap([1, 3], [1, 2, 3])
     for damaged in (b"", b"{}", path.read_bytes()[:-3]):
         path.write_bytes(damaged)
-        assert leaks_into(valid, more, path) == Leaks([1, 3], [1, 2, 3])
+        assert cached_overlap(valid, more, path) == Overlap([1, 3], [1, 2, 3])

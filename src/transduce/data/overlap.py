@@ -14,14 +14,14 @@ from transduce.data.token_store import TokenStore
 
 
 @dataclass(frozen=True)
-class Leaks:
+class Overlap:
     """The lines of the validation text (numbers from 1) that occur in training: as a pair, and as a source alone."""
 
     pairs: list[int]
     sources: list[int]
 
 
-def find_overlap(training: Iterable[tuple[str, str]], valid: Iterable[tuple[str, str]]) -> Leaks:
+def find_overlap(training: Iterable[tuple[str, str]], valid: Iterable[tuple[str, str]]) -> Overlap:
     """Return the overlap of two texts, without regard to white space around lines. `training` may be a stream.
 
     Pairs with a blank source do not count.
@@ -35,17 +35,17 @@ def find_overlap(training: Iterable[tuple[str, str]], valid: Iterable[tuple[str,
             if (pair := (source, tgt.strip())) in pairs:
                 shared_pairs.add(pair)
     numbered = list(enumerate(valid_pairs, start=1))
-    return Leaks(
+    return Overlap(
         [number for number, pair in numbered if pair in shared_pairs],
         [number for number, (src, _) in numbered if src in shared_sources],
     )
 
 
-def leaks_into(valid: Sequence[tuple[str, str]], store: TokenStore, path: Path) -> Leaks:
+def cached_overlap(valid: Sequence[tuple[str, str]], store: TokenStore, path: Path) -> Overlap:
     """Return the overlap with the texts of a store. `path` keeps the result until one of the texts changes."""
     key = hashlib.sha256(msgspec.json.encode([store.key, valid])).hexdigest()
     with suppress(OSError, msgspec.MsgspecError):
-        cached_key, overlap = msgspec.json.decode(path.read_bytes(), type=tuple[str, Leaks])
+        cached_key, overlap = msgspec.json.decode(path.read_bytes(), type=tuple[str, Overlap])
         if cached_key == key:
             return overlap
     overlap = find_overlap(store.lines(), valid)

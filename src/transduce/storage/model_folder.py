@@ -14,6 +14,7 @@ import torch
 from transduce.config.files import from_json, to_json
 from transduce.config.schema import Config, ModelConfig
 from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 from transduce.model.build import Model, build
 from transduce.storage.atomic_folder import listed_files, read_verified, write_folder
@@ -23,7 +24,7 @@ from transduce.training.weights import check_shapes, misfit, set_weights
 MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
 
 
-def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: Tokenizer, card: str) -> None:
+def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: TokenizerLike, card: str) -> None:
     """Write a model folder: the weights `tensors`, configuration, tokenizer, and `card` as README.md."""
     files = {
         "model.safetensors": encode_tensors(tensors),
@@ -40,7 +41,7 @@ class LoadedModel:
 
     model: Model
     config: Config
-    tokenizer: Tokenizer
+    tokenizer: TokenizerLike
 
 
 def load_model(path: Path) -> LoadedModel:
@@ -84,7 +85,7 @@ def _refuse_other_folder(path: Path) -> None:
         )
 
 
-def _tokenizer(content: bytes, where: Path) -> Tokenizer:
+def _tokenizer(content: bytes, where: Path) -> TokenizerLike:
     try:
         return Tokenizer.from_json(content.decode(), where)
     except UnicodeDecodeError as problem:

@@ -7,7 +7,7 @@ from torch import nn
 
 from transduce.config.schema import Config
 from transduce.data.batches import Batches
-from transduce.data.overlap import Leaks
+from transduce.data.overlap import Overlap
 from transduce.data.vocabulary import TokenizerLike
 from transduce.model.transformer import parameter_count
 from transduce.training import distributed
@@ -36,12 +36,12 @@ def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list
     return lines
 
 
-def overlap(leaks: Leaks, name: str, size: int) -> str:
+def overlap(lines: Overlap, name: str, size: int) -> str:
     """Return how much of the validation text is in the training text, which improves its scores.
 
     name, size: of the validation text, in lines.
     """
-    counts = f"{len(leaks.pairs):,} pairs and {len(leaks.sources):,} sources"
+    counts = f"{len(lines.pairs):,} pairs and {len(lines.sources):,} sources"
     return f"of the {size:,} of {name}, {counts} are in the training text, too"
 
 

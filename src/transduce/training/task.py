@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from transduce.config.schema import Config
 from transduce.data.batches import Batch
-from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
 from transduce.model.build import Model
 from transduce.model.transformer import mixed_precision
 from transduce.training.loss import projected_cross_entropy
@@ -36,7 +36,7 @@ class Task(Protocol):
         ...
 
     def evaluate(
-        self, model: Any, config: Config, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]
+        self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
     ) -> dict[str, float]:
         """Return scores of `model` on validation pairs: "loss" per target token, and others, for which more is better.
 
