@@ -1,6 +1,6 @@
 """Kill, stop and disconnect ranks under torchrun, on one host and on two: the long form of `test_ranks.py`.
 
-    python tests/support/killing_ranks.py --times 20
+    cd tests && python -m support.killing_ranks --times 20
 
 The other ranks must leave in time and without saving. torchrun restarts all ranks. The run must then end with the same
 files as an undisturbed run, except for times. Two hosts are two network namespaces with a cable, which needs root.
