@@ -17,7 +17,7 @@ from transduce.data.vocabulary import CONTROLS
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_transformer import Precision
-from transduce.decoding.cuda_graphs import RecordedTransformer
+from transduce.decoding.cuda_graphs import CudaGraphTransformer
 from transduce.interop.ctranslate2_export import spec_of
 from transduce.model.transformer import Transformer, mixed_precision
 from transduce.storage.model_folder import LoadedModel
@@ -33,7 +33,7 @@ def translation(scale: Scale) -> dict[str, Any]:
     if importlib.util.find_spec("ctranslate2"):
         makers["CTranslate2"] = lambda: ctranslate2(model, config)  # before the model moves to the GPU
     precision: Precision = "bf16" if DEVICE.type == "cuda" else "fp32"
-    makers["transduce"] = lambda: ours(RecordedTransformer(model.to(DEVICE), precision))
+    makers["transduce"] = lambda: ours(CudaGraphTransformer(model.to(DEVICE), precision))
     makers["transduce, no steps recorded"] = lambda: ours(model.to(DEVICE))
     if importlib.util.find_spec("transformers"):
         makers["Hugging Face"] = lambda: hugging_face(config)
@@ -63,7 +63,7 @@ def measure(translate: Translate, scale: Scale) -> dict[str, Any]:
     }
 
 
-def ours(model: Transformer | RecordedTransformer) -> Translate:
+def ours(model: Transformer | CudaGraphTransformer) -> Translate:
     def translate(sources: Sequence[Sequence[int]]) -> None:
         longest = len(sources[-1]) + 1
         padded = [[*source, *[source[0]] * (longest - 1 - len(source))] for source in sources]  # to one length
