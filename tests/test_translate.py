@@ -326,6 +326,8 @@ def test_alpha_and_beam_size_are_used(doubter: Translator) -> None:
         for t in doubter.translate(lines, alpha=alpha):
             penalty = ((5 + len(t.pieces)) / 6) ** alpha
             assert t.score == pytest.approx(sum(t.token_log_probs) / penalty, rel=1e-6)
+    for t in doubter.translate(lines, alpha=0.5, length_penalty="power"):
+        assert t.score == pytest.approx(sum(t.token_log_probs) / len(t.pieces) ** 0.5, rel=1e-6)
     assert [t.text for t in doubter.translate(lines, beam_size=1)] != [t.text for t in doubter.translate(lines)]
 
 

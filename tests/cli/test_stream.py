@@ -183,6 +183,15 @@ def test_json_has_one_object_per_line(toy: Toy, tmp_path: Path, cli: Callable[..
     assert "in:4: " in result.err and "expected at most 8,192" in result.err
 
 
+def test_the_length_penalty_of_the_command(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+    source = write_lines(tmp_path / "in", ["a b c"])
+    command = ["translate", toy.model, "--input", source, "--json", "--length-penalty"]
+    none, power = (json.loads(cli(*command, name).out) for name in ("none", "power"))
+    assert none["score"] == pytest.approx(sum(none["token_log_probs"]))
+    assert power["score"] == pytest.approx(sum(power["token_log_probs"]) / len(power["pieces"]) ** 0.6)
+    assert cli(*command, "wu").code == 2
+
+
 def test_options_that_have_no_effect_or_no_meaning_are_refused(
     toy: Toy, tmp_path: Path, cli: Callable[..., Finished]
 ) -> None:

@@ -43,6 +43,16 @@ def test_values_that_the_search_cannot_use(keywords: dict[str, Any], message: st
         DecodingOptions(**keywords).resolve(SearchConfig())
 
 
+def test_no_length_penalty_needs_no_alpha() -> None:
+    assert DecodingOptions(length_penalty="power").resolve(SearchConfig()) == SearchConfig(length_penalty="power")
+    none = DecodingOptions(length_penalty="none").resolve(SearchConfig())
+    assert (none.length_penalty, none.alpha) == ("none", 0.0)
+    with pytest.raises(UserError, match="search.alpha=0.6"):
+        DecodingOptions(length_penalty="none", alpha=0.6).resolve(SearchConfig())
+    with pytest.raises(UserError, match="search.length_penalty='wu': expected one of 'gnmt', 'power', 'none'"):
+        DecodingOptions(length_penalty="wu").resolve(SearchConfig())  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize("keywords", [{"beam_size": 2}, {"lookahead": 2}, {"n_best": 2}])
 def test_options_of_the_search_are_refused_with_sampling(keywords: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="=2: expected no value with sampling"):

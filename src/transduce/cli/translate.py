@@ -5,11 +5,18 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Alpha, BeamSize, Flag, Lookahead, Models
+from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Lookahead, Models
 from transduce.errors import UserError
 
 Input = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
 Output = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
+LengthPenalty = Annotated[
+    Literal["gnmt", "power", "none"] | None,
+    Parameter(
+        help="Length penalty of the score: gnmt is ((5+n)/6)^alpha, power is n^alpha, for an output of n tokens.",
+        show_default=OF_THE_MODEL,
+    ),
+]
 NBest = Annotated[int, Parameter(help="Number of outputs for each line. More than one needs --json.")]
 Temperature = Annotated[float | None, Parameter(help="Sample at this temperature instead of searching.")]
 TopK = Annotated[int | None, Parameter(help="Sample from the K most likely tokens.")]
@@ -42,6 +49,7 @@ def translate(
     output: Output = None,
     beam_size: BeamSize = None,
     alpha: Alpha = None,
+    length_penalty: LengthPenalty = None,
     lookahead: Lookahead = None,
     n_best: NBest = 1,
     temperature: Temperature = None,
@@ -73,6 +81,7 @@ def translate(
     options = DecodingOptions.from_arguments(
         beam_size=beam_size,
         alpha=alpha,
+        length_penalty=length_penalty,
         lookahead=lookahead,
         n_best=n_best,
         temperature=temperature,

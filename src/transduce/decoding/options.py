@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
-from transduce.config.schema import Config, SearchConfig
+from transduce.config.schema import Config, LengthPenalty, SearchConfig
 from transduce.config.validation import problems
 from transduce.errors import UserError
 
@@ -48,6 +48,7 @@ class DecodingKeywords(TypedDict, total=False):
 
     beam_size: int | None
     alpha: float | None
+    length_penalty: LengthPenalty | None
     lookahead: int | None
     n_best: int
     sampling: Sampling | None
@@ -59,7 +60,8 @@ class DecodingKeywords(TypedDict, total=False):
 class DecodingOptions:
     """The choices of one call of `translate`.
 
-    beam_size, alpha, lookahead: None takes the model's own setting in `SearchConfig`.
+    beam_size, alpha, length_penalty, lookahead: None takes the model's own setting in `SearchConfig`. With
+    length_penalty="none" alpha is 0 unless it has a value.
     n_best: outputs for each line, at most the beam size.
     sampling: draw one output from the model instead of searching; None searches.
     seed: of a draw; the draw for a line depends on `seed` and the number of the line.
@@ -70,6 +72,7 @@ class DecodingOptions:
 
     beam_size: int | None = None
     alpha: float | None = None
+    length_penalty: LengthPenalty | None = None
     lookahead: int | None = None
     n_best: int = 1
     sampling: Sampling | None = None
@@ -118,6 +121,8 @@ class DecodingOptions:
         Raises UserError naming every value that the search cannot use.
         """
         values = {name: getattr(self, name) for name in OF_THE_SEARCH}
+        if self.length_penalty == "none" and self.alpha is None:
+            values["alpha"] = 0.0
         settings = dataclasses.replace(search, **{name: x for name, x in values.items() if x is not None})
         wrong = problems(Config(search=settings)) if settings != search else []
         if not wrong and not 1 <= self.n_best <= settings.beam_size:
