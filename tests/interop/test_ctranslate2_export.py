@@ -133,9 +133,9 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
     ("arguments", "message"),
     [
         (["MODEL", "--engine", "ctranslate2"], "transduce export MODEL --to ctranslate2"),
-        (["OUT", "--engine", "torch"], "give the model that it was made of"),
-        (["OUT", "OUT"], "CTranslate2 takes one"),
-        (["OUT", "MODEL"], "CTranslate2 takes one"),
+        (["OUT", "--engine", "torch"], "give the model that was exported"),
+        (["OUT", "OUT"], "expected one for CTranslate2"),
+        (["OUT", "MODEL"], "expected one for CTranslate2"),
         (["OUT", "--temperature", "0.5"], "--engine torch"),
         (["OUT", "--lookahead", "5"], "rule of its own"),
         (["OUT", "--precision", "fp8"], "'fp8'"),

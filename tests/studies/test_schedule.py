@@ -292,10 +292,10 @@ def test_texts_are_checked_before_a_training_starts(tmp_path: Path, texts: Texts
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rows", "base", "h3"], "--rows h3: expected a row of Table 3; did you mean 'h32'?"),
+        (["--rows", "base", "h3"], "--rows=h3: expected a row of Table 3; did you mean 'h32'?"),
         (["--jobs", "0"], "--jobs=0: expected 1 or more"),
         (["--seeds", "-1"], "train.seed=-1: expected 0 or more"),
-        (["--seeds", "2", "2"], "--seeds 2 2: expected different seeds"),
+        (["--seeds", "2", "2"], "--seeds=2 2: expected different seeds"),
         (["--language", "German"], "language='German': expected a code"),
     ],
 )

@@ -78,7 +78,7 @@ def trainings(scale: Scale, rows: Sequence[str] | None = None, seeds: Sequence[i
     unknown = [row for row in rows or () if row not in PAPER]
     if unknown:
         raise UserError(
-            *(f"--rows {row}: expected a row of Table 3{nearest(row, PAPER)}" for row in unknown),
+            *(f"--rows={row}: expected a row of Table 3{nearest(row, PAPER)}" for row in unknown),
             f"the rows are {' '.join(PAPER)}",
         )
     order = dict.fromkeys(row for row, _ in PLAN)
