@@ -65,7 +65,7 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
         "pip install 'transduce[log]'",
     )
     assert_problems(cli(*arguments, "--recipe", "small", *parent, *settings, "--tensorboard"), *common)
-    unknown = "no recipe is called 'smal'; did you mean 'small'? There are demo, small,"
+    unknown = "recipe='smal': expected the name of a recipe, or FILE.py:FUNCTION; did you mean 'small'?"
     assert_problems(cli(*arguments, "--recipe", "smal", *parent, *settings, "--tensorboard"), unknown, *common)
     assert everything(tmp_path) == before
 
@@ -75,7 +75,7 @@ def test_an_unknown_recipe_reports_no_problem_of_the_defaults(
 ) -> None:
     """train.use=ema needs train.ema_decay, which the right recipe may set."""
     result = cli("train", "--recipe", "smal", *texts, "--out", tmp_path / "run", "--set", "train.use=ema")
-    assert_mistake(result, "no recipe is called 'smal'")
+    assert_mistake(result, "recipe='smal': expected the name of a recipe")
     assert "ema" not in result.err
 
 

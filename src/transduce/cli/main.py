@@ -18,6 +18,7 @@ from transduce.cli.export import export
 from transduce.cli.help import add_command
 from transduce.cli.import_ import import_
 from transduce.cli.messages import describe_os_error, describe_usage_error
+from transduce.cli.recipes import recipes
 from transduce.cli.report import report
 from transduce.cli.score import score
 from transduce.cli.study import app as study
@@ -27,7 +28,7 @@ from transduce.errors import UserError, is_out_of_memory
 from transduce.version import __version__
 
 # In the order of use. `transduce --help` lists them in this order.
-COMMANDS = (demo, check, train, report, evaluate, translate, score, average, export, import_)
+COMMANDS = (demo, check, train, report, evaluate, translate, score, average, export, import_, recipes)
 
 app = App(
     name="transduce",

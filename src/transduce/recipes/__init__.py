@@ -75,8 +75,8 @@ def find_recipe(name: str) -> Recipe:
         return _from_file(Path(path), function)
     if name in RECIPES:
         return RECIPES[name]
-    hint = nearest(name, RECIPES) or "."
-    raise UserError(f"no recipe is called {name!r}{hint} There are {', '.join(RECIPES)}; or give FILE.py:FUNCTION")
+    hint = nearest(name, RECIPES) or "; `transduce recipes` lists the names"
+    raise UserError(f"recipe={name!r}: expected the name of a recipe, or FILE.py:FUNCTION{hint}")
 
 
 def _from_file(path: Path, function: str) -> Recipe:

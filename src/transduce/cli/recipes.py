@@ -1,0 +1,91 @@
+"""`transduce recipes`: list the recipes, or show the settings of one."""
+
+import dataclasses
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transduce.config.schema import Config
+
+WIDTH = 76
+
+
+def recipes(name: str | None = None) -> None:
+    """List the recipes, or show the settings of one recipe.
+
+    The list has the number of parameters and the time of a training for each recipe.
+
+    Parameters
+    ----------
+    name
+        The recipe to show: a name of the list, or FILE.py:FUNCTION. Each setting is printed as `transduce train --set`
+        takes it. A star marks a setting that differs from its default.
+
+    Examples
+    --------
+    transduce recipes
+    transduce recipes small
+    """
+    print(format_list() if name is None else format_recipe(name))
+
+
+def format_list() -> str:
+    """Return two lines for each recipe: its name, size and time, and a sentence below them."""
+    from transduce.recipes import RECIPES, catalogue
+
+    widest = max(map(len, RECIPES))
+    lines = [f"{'Recipe':{widest}} {'Size':>8}  Time of a training"]
+    for entry in catalogue():
+        size = format_size(RECIPES[entry.name]())
+        lines.append(f"{entry.name:{widest}} {size:>8}  {shorten(entry.time, WIDTH - widest - 11)}")
+        lines.append(f"    {shorten(entry.summary, WIDTH - 4)}")
+    return "\n".join([*lines, "", "`transduce recipes NAME` shows the settings of a recipe."])
+
+
+def shorten(text: str, width: int) -> str:
+    """Return the whole clauses of `text` that fit into `width`, or as many words as fit and an ellipsis."""
+    if len(text) <= width:
+        return text
+    starts = [text[: match.start()] for match in re.finditer(r"[,;:] | \(", text[: width + 2])]
+    clauses = [start for start in starts if start.count("(") == start.count(")")]
+    return clauses[-1] if clauses else textwrap.shorten(text, width, placeholder=" ...")
+
+
+def format_recipe(name: str) -> str:
+    """Return the sentence, the size, the time and the settings of a recipe. Raises UserError if there is none."""
+    from transduce.recipes import catalogue, find_recipe
+
+    config = find_recipe(name)()
+    texts = [f"{entry.summary} Time: {entry.time}." for entry in catalogue() if entry.name == name]
+    size = f"The model has {format_size(config)} parameters. A star marks a setting that differs from its default."
+    return "\n".join([name, "", *textwrap.wrap(" ".join([*texts, size]), WIDTH), format_settings(config)])
+
+
+def format_settings(config: "Config") -> str:
+    """Return the settings as section.key=value, one per line, with a star and the default where they differ from it."""
+    from transduce.config.schema import Config
+
+    lines = []
+    for section in dataclasses.fields(config):
+        values, defaults = getattr(config, section.name), getattr(Config(), section.name)
+        lines.append("")
+        for field in dataclasses.fields(values):
+            value, default = getattr(values, field.name), getattr(defaults, field.name, field.default)
+            setting = f"{section.name}.{field.name}={format_value(value)}"
+            lines.append(f"  {setting}" if value == default else f"* {setting:<40} default {format_value(default)}")
+    return "\n".join(lines)
+
+
+def format_size(config: "Config") -> str:
+    """Return the number of parameters in millions, with the vocabulary size that the tokenizer is asked for."""
+    from transduce.evaluation.model_size import parameter_count
+
+    return f"{parameter_count(config.model, config.model.vocab_size or config.data.vocab_size) / 1e6:.1f} M"
+
+
+def format_value(value: Any) -> str:
+    """Return `value` as --set reads it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,66 @@
+"""`transduce recipes`: the list, and the settings of one recipe."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.command_line import assert_mistake, heavy_imports
+from support.toy_task import Finished
+
+from transduce.cli.recipes import shorten
+from transduce.config.overrides import overridden
+from transduce.config.schema import Config, keys, value_of
+from transduce.recipes import RECIPES
+
+
+def test_the_list_has_the_size_the_time_and_a_sentence_of_every_recipe(cli: Callable[..., Finished]) -> None:
+    result = cli("recipes")
+    assert (result.code, result.err) == (0, "")
+    heading, *lines, blank, hint = result.out.decode().splitlines()
+    assert heading.split() == ["Recipe", "Size", "Time", "of", "a", "training"] and blank == ""
+    assert hint == "`transduce recipes NAME` shows the settings of a recipe."
+    assert max(map(len, lines)) <= 76
+    rows = [re.fullmatch(r"(\S+) +(\d+\.\d) M  (\S.*)", line) for line in lines[::2]]
+    assert [row and row[1] for row in rows] == [*RECIPES]
+    sizes = {row[1]: float(row[2]) for row in rows if row}
+    assert (sizes["vaswani2017-base"], sizes["vaswani2017-big"], sizes["small-table2-recurrent"]) == (63.1, 214.2, 2.1)
+    assert all(re.match(r"    \S.{15}", sentence) for sentence in lines[1::2])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_marked_settings_make_the_recipe_of_the_defaults(name: str, cli: Callable[..., Finished]) -> None:
+    result = cli("recipes", name)
+    lines = result.out.decode().splitlines()
+    assert (result.code, result.err, lines[0]) == (0, "", name) and max(map(len, lines)) <= 76
+    settings = re.findall(r"^([* ]) (\w+\.\w+=\S+)", result.out.decode(), re.MULTILINE)
+    config, _ = overridden(Config(), [setting for mark, setting in settings if mark == "*"])
+    assert config == RECIPES[name]()
+    marks = {setting.split("=")[0]: mark for mark, setting in settings}
+    recipe, defaults = RECIPES[name](), Config()
+    assert marks == {key: " *"[value_of(recipe, key) != value_of(defaults, key)] for key in keys()}
+
+
+def test_a_recipe_of_a_file_is_shown(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+    (tmp_path / "own.py").write_text("from transduce import Config\ndef mine(): return Config()\n", encoding="utf-8")
+    text = cli("recipes", f"{tmp_path / 'own.py'}:mine").out.decode()
+    assert "63.1 M parameters" in text and "  train.warmup_steps=4000\n" in text and "\n*" not in text
+
+
+def test_an_unknown_recipe_is_refused(cli: Callable[..., Finished]) -> None:
+    assert_mistake(cli("recipes", "smal"), "transduce: recipe='smal': expected", "did you mean 'small'?")
+    assert_mistake(cli("recipes", "zzzz"), "`transduce recipes` lists the names")
+
+
+def test_recipes_load_no_slow_package() -> None:
+    calls = "app(['recipes'])\napp(['recipes', 'small'])"
+    assert heavy_imports(f"from transduce.cli.main import app\n{calls}") == []
+
+
+def test_shorten_keeps_whole_clauses() -> None:
+    text = "Six layers, as in the paper (tokenised, cased); not measured"
+    assert shorten(text, 60) == text
+    assert shorten(text, 50) == "Six layers, as in the paper (tokenised, cased)"
+    assert shorten(text, 40) == "Six layers, as in the paper"
+    assert shorten(text, 12) == "Six layers"
+    assert shorten("12,000 steps of 6,000 tokens", 20) == "12,000 steps of ..."
