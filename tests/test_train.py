@@ -239,7 +239,7 @@ def test_the_command_stops_at_sigterm_and_exits_0(toy: Toy, tmp_path: Path) -> N
 def test_a_second_signal_ends_the_program_at_once() -> None:
     with stopping.StopSignal() as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.wanted
+        assert stop.is_requested
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

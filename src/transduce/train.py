@@ -35,7 +35,7 @@ from transduce.storage.run_request import TrainRequest
 from transduce.training import distributed, notices, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
 from transduce.training.optimizer import learning_rate
-from transduce.training.progress import Progress, in_words
+from transduce.training.progress import Progress, format_scores
 from transduce.training.run import Run
 from transduce.training.signals import StopSignal
 from transduce.training.state import TrainingState
@@ -59,7 +59,7 @@ class TranslationTask:
         return validation_scores(Translator([LoadedModel(model, config, tokenizer)]), pairs)
 
     def describe(self, scores: dict[str, float]) -> str:
-        return f"{in_words(scores)} by greedy search ({bleu_signature()})"
+        return f"{format_scores(scores)} by greedy search ({bleu_signature()})"
 
 
 def fit(
@@ -106,8 +106,8 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
         Progress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
         StopSignal() as stop,
     ):
-        writer = CheckpointWriter(run.out, log, progress.say, keep=keep, every=every)
-        progress.say([*run.lines])
+        writer = CheckpointWriter(run.out, log, progress.print_lines, keep=keep, every=every)
+        progress.print_lines([*run.lines])
         if step and is_leader:
             writer.prune(state.counters.best_step)  # a killed session may have left unfinished folders
         loop(run, state, writer, progress, stop)
@@ -167,13 +167,13 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
 def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Progress, stop: StopSignal) -> None:
     """Train until the last step, until patience runs out, or until a signal asks to stop. One pass is one step."""
     config, counters, rank = run.config.train, state.counters, distributed.rank()
-    gradients = Gradients(state.model, run.task, config, distributed.device(), progress.say)
+    gradients = Gradients(state.model, run.task, config, distributed.device(), progress.print_lines)
     state.model.train()
     started_at, seconds_before = time.monotonic(), counters.seconds
     step_started_at = time.process_time()
     stream = run.batches.stream(state.position)
     upcoming = next(stream)
-    while not (state.is_finished or distributed.any_rank(stop.wanted and counters.step > 0)):
+    while not (state.is_finished or distributed.any_rank(stop.is_requested and counters.step > 0)):
         micro_batches, next_position = upcoming
         counters.step += 1
         lr = learning_rate(
@@ -208,8 +208,8 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
             scores = distributed.run_on_leader(run.evaluate, state.weights_to_evaluate())
             is_best = state.note_scores(scores)
             writer.log.report(counters.step, {f"valid_{name}": value for name, value in scores.items()})
-            progress.evaluated(counters.step, scores, is_best)
-            progress.say(refresh_report(run.out) if distributed.is_leader() else [])
+            progress.report_scores(counters.step, scores, is_best)
+            progress.print_lines(refresh_report(run.out) if distributed.is_leader() else [])
             if is_best:
                 writer.save(counters.step, state.snapshot)
         if counters.step % config.checkpoint_every_steps == 0:
@@ -248,12 +248,12 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: P
         weights, origin = run_folder.final_weights(run.config.train, run.out, counters.best_step)
         if run_folder.holds(model_folder, weights, run.config):
             where = f"at step {counters.step:,} of {run.config.train.max_steps:,}"
-            progress.say([f"{where}; {model_folder} is up to date", *refresh_report(run.out)])
+            progress.print_lines([f"{where}; {model_folder} is up to date", *refresh_report(run.out)])
             return
         facts = {**state.record["made_of"], "training": f"{counters.step:,} steps, {counters.seconds:,.0f} s"}
         if state.is_finished:
             scores = run.task.describe(run.evaluate(weights))
             facts["validation"] = f"{scores}, on {' and '.join(run.valid_names)}"
         save_model(model_folder, weights, run.config, run.tokenizer, model_card(run.config, origin, facts))
-        progress.say(notices.end(state, model_folder, origin, facts.get("validation")))
-        progress.say(refresh_report(run.out))
+        progress.print_lines(notices.end(state, model_folder, origin, facts.get("validation")))
+        progress.print_lines(refresh_report(run.out))

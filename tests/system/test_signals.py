@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: noted once, obeyed the second time, and nobody else's handlers are lost."""
+"""SIGINT and SIGTERM: the first sets a flag, the second ends the program, and earlier handlers are restored."""
 
 import os
 import signal
@@ -16,52 +16,57 @@ from transduce.training.signals import StopSignal
 BOTH = [signal.SIGINT, signal.SIGTERM]
 
 
-def own(number: int, frame: object) -> None:
-    raise AssertionError("the handler of before was called")
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in BOTH]
+
+
+def earlier_handler(number: int, frame: object) -> None:
+    raise AssertionError("the earlier handler was called")
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_a_signal_is_a_wish_and_the_handlers_come_back(number: signal.Signals) -> None:
-    before = {one: signal.getsignal(one) for one in BOTH}
+def test_a_signal_sets_the_flag_and_restores_the_handlers(number: signal.Signals) -> None:
+    before = handlers()
     with StopSignal() as stop:
-        assert not stop.wanted
+        assert not stop.is_requested
         os.kill(os.getpid(), number)
-        assert stop.wanted
-        assert {one: signal.getsignal(one) for one in BOTH} == before  # so the next one is obeyed at once
-    assert {one: signal.getsignal(one) for one in BOTH} == before
+        assert stop.is_requested
+        assert handlers() == before  # the next signal ends the program
+    assert handlers() == before
 
 
-def test_without_a_signal_nothing_stays() -> None:
-    before = [signal.getsignal(one) for one in BOTH]
+def test_an_exception_restores_the_handlers() -> None:
+    before = handlers()
     with pytest.raises(ZeroDivisionError), StopSignal():
-        assert [signal.getsignal(one) for one in BOTH] != before
+        assert handlers() != before
         _ = 1 / 0
-    assert [signal.getsignal(one) for one in BOTH] == before
+    assert handlers() == before
 
 
-def test_the_second_signal_goes_to_whoever_had_it_before() -> None:
-    before = signal.signal(signal.SIGTERM, own)
+def test_the_second_signal_calls_the_earlier_handler() -> None:
+    before = signal.signal(signal.SIGTERM, earlier_handler)
     try:
         with StopSignal() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
-            assert stop.wanted
-            with pytest.raises(AssertionError, match="the handler of before"):
+            assert stop.is_requested
+            with pytest.raises(AssertionError, match="the earlier handler"):
                 os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_other_threads_leave_signals_alone() -> None:
-    before, seen = signal.getsignal(signal.SIGINT), []
+def test_other_threads_do_not_change_handlers() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    states = []
 
     def use() -> None:
         with StopSignal() as stop:
-            seen.append((stop.wanted, signal.getsignal(signal.SIGINT)))
+            states.append((stop.is_requested, signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=use)
     thread.start()
     thread.join()
-    assert seen == [(False, before)]
+    assert states == [(False, before)]
 
 
 # ---- a training ----------------------------------------------------------------------------------------------------
@@ -70,7 +75,7 @@ SLOW_TO_LEARN = """
 import time
 from transduce.data import tokenizer as tokens
 
-def slow(*given, **more):
+def slow(*_, **__):
     print("learning", flush=True)
     time.sleep(60)
 
@@ -78,24 +83,24 @@ tokens.Tokenizer.learn = slow
 from transduce.cli.main import main
 main()
 """
-SLOW_TO_BEGIN = """
+SLOW_BEFORE_THE_FIRST_STEP = """
 import time
 from transduce import train
-opening = train._opening
+loop = train.loop
 
-def slow(*given, **more):
-    print("opening", flush=True)
+def slow(*arguments):
+    print("before the loop", flush=True)
     time.sleep(2)
-    return opening(*given, **more)
+    loop(*arguments)
 
-train._opening = slow
+train.loop = slow
 from transduce.cli.main import main
 main()
 """
 
 
-def started(code: str, folder: Path) -> subprocess.Popen[str]:
-    """A training as a process of its own, when it has printed its first line."""
+def start_training(code: str, folder: Path) -> subprocess.Popen[str]:
+    """Start a training in another process, and return when it has printed its first line."""
     train, valid = (write_pairs(folder, name, toy_lines(1, 50)) for name in ("train", "valid"))
     settings = "model.d_model=16 model.n_layers=1 model.n_heads=2 model.d_ff=16 train.max_steps=3000".split()
     words = ["train", "--recipe", "demo", "--train", *train, "--valid", *valid, "--out", folder / "run"]
@@ -108,16 +113,16 @@ def started(code: str, folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_a_signal_while_the_text_is_read_ends_the_program(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    process = started(SLOW_TO_LEARN, tmp_path)
+def test_a_signal_during_preparation_ends_the_program(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    process = start_training(SLOW_TO_LEARN, tmp_path)
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == code and "Traceback" not in errors
     assert not (tmp_path / "run").exists()
 
 
-def test_a_signal_before_the_first_step_is_granted_after_it(tmp_path: Path) -> None:
-    process = started(SLOW_TO_BEGIN, tmp_path)
+def test_a_signal_before_the_first_step_stops_after_it(tmp_path: Path) -> None:
+    process = start_training(SLOW_BEFORE_THE_FIRST_STEP, tmp_path)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
@@ -126,8 +131,8 @@ def test_a_signal_before_the_first_step_is_granted_after_it(tmp_path: Path) -> N
     assert (tmp_path / "run" / "model" / "manifest.json").exists()
 
 
-def test_two_signals_end_the_program_at_once_and_leave_no_half_checkpoint(tmp_path: Path) -> None:
-    process = started(SLOW_TO_BEGIN, tmp_path)
+def test_two_signals_end_the_program_at_once_without_a_checkpoint(tmp_path: Path) -> None:
+    process = start_training(SLOW_BEFORE_THE_FIRST_STEP, tmp_path)
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The smoothed loss against its definition; the two ways to compute it against each other; micro-batches."""
+"""The label-smoothed loss: by its definition, computed in two ways, and over micro-batches."""
 
 import math
 from dataclasses import replace
@@ -29,7 +29,8 @@ def targets_of(n: int = N) -> Tensor:
     return torch.randint(0, V, (n,), generator=torch.Generator().manual_seed(2))
 
 
-def chunked(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def set_chunk_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Let the loss project `rows` rows at a time."""
     monkeypatch.setitem(loss.CHUNK_BYTES, "cpu", 4 * V * rows)
 
 
@@ -37,26 +38,26 @@ def chunked(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.4])
-@pytest.mark.parametrize("truth", [0, 1, 10])
-def test_the_gradient_is_the_prediction_less_the_distribution(truth: int, label_smoothing: float) -> None:
+@pytest.mark.parametrize("target", [0, 1, 10])
+def test_the_gradient_is_the_softmax_minus_the_target_distribution(target: int, label_smoothing: float) -> None:
     logits = random(1, V)
-    label_smoothed_cross_entropy(logits, torch.tensor([truth]), label_smoothing).backward()
+    label_smoothed_cross_entropy(logits, torch.tensor([target]), label_smoothing).backward()
     assert logits.grad is not None
-    wanted = torch.tensor([reference.smoothed(truth, V, label_smoothing)])
-    assert_close(logits.softmax(1) - logits.grad, wanted, rtol=0, atol=2e-7)
+    expected = torch.tensor([reference.smoothed(target, V, label_smoothing)])
+    assert_close(logits.softmax(1) - logits.grad, expected, rtol=0, atol=2e-7)
 
 
-def test_the_truth_gets_exactly_nine_tenths_and_all_others_the_same() -> None:
+def test_the_target_has_probability_nine_tenths_and_all_others_an_equal_share() -> None:
     distribution = -torch.autograd.functional.jacobian(
         lambda logits: label_smoothed_cross_entropy(logits, torch.tensor([3]), 0.1), torch.zeros(1, V)
     )[0]
-    distribution += 1 / V  # what a row of equal scores predicts
+    distribution += 1 / V  # the softmax of equal logits
     assert distribution[3].item() == pytest.approx(0.9, abs=1e-7)
     others = [p for token, p in enumerate(distribution.tolist()) if token != 3]
     assert others == pytest.approx([0.1 / (V - 1)] * (V - 1), abs=1e-7)
 
 
-def test_the_best_prediction_costs_the_entropy_of_the_distribution() -> None:
+def test_the_minimum_of_the_loss_is_the_entropy_of_the_target_distribution() -> None:
     distribution = reference.smoothed(3, V, 0.1)
     entropy = -sum(p * math.log(p) for p in distribution)
     best, near = (
@@ -67,60 +68,60 @@ def test_the_best_prediction_costs_the_entropy_of_the_distribution() -> None:
     assert near > best
 
 
-def test_equal_scores_cost_the_logarithm_of_the_vocabulary() -> None:
+def test_the_loss_of_equal_logits_is_the_logarithm_of_the_vocabulary_size() -> None:
     for label_smoothing in (0.0, 0.1):
-        found = label_smoothed_cross_entropy(torch.zeros(N, V), targets_of(), label_smoothing)
-        assert found.item() == pytest.approx(N * math.log(V), rel=1e-6)
+        total = label_smoothed_cross_entropy(torch.zeros(N, V), targets_of(), label_smoothing)
+        assert total.item() == pytest.approx(N * math.log(V), rel=1e-6)
 
 
-# ---- both ways, by loops and against each other ------------------------------------------------------------------
+# ---- the two functions -------------------------------------------------------------------------------------------
 
 
 @all_smoothings
-def test_both_losses_by_loops(label_smoothing: float) -> None:
+def test_both_losses_equal_the_reference(label_smoothing: float) -> None:
     hidden, projection, targets = random(N, D), random(V, D, seed=3), targets_of()
     logits = hidden @ projection.T
-    wanted = reference.smoothed_loss(logits.tolist(), targets.tolist(), label_smoothing)
-    assert label_smoothed_cross_entropy(logits, targets, label_smoothing).item() == pytest.approx(wanted, rel=1e-6)
-    found = projected_cross_entropy(hidden, projection, targets, label_smoothing)
-    assert found.item() == pytest.approx(wanted, rel=1e-6)
+    expected = reference.smoothed_loss(logits.tolist(), targets.tolist(), label_smoothing)
+    assert label_smoothed_cross_entropy(logits, targets, label_smoothing).item() == pytest.approx(expected, rel=1e-6)
+    projected = projected_cross_entropy(hidden, projection, targets, label_smoothing)
+    assert projected.item() == pytest.approx(expected, rel=1e-6)
 
 
 @all_smoothings
 @pytest.mark.parametrize("rows", [0, 1, 3, 7, 100])
 @pytest.mark.parametrize("upstream", [1.0, 1 / 3, -2.0])
-@pytest.mark.parametrize("biased", [False, True])
-def test_projected_equals_plain(
-    biased: bool, upstream: float, rows: int, label_smoothing: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_projected_loss_equals_the_plain_one(
+    has_bias: bool, upstream: float, rows: int, label_smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chunked(monkeypatch, rows)  # with room for no row at all, one is taken at a time
-    given, targets = [random(N, D), random(V, D, seed=3), *([random(V, seed=5)] if biased else [])], targets_of()
-    bias = given[2] if biased else None
-    before = [x.detach().clone() for x in given]
-    found = projected_cross_entropy(given[0], given[1], targets, label_smoothing, bias)
-    wanted = label_smoothed_cross_entropy(F.linear(given[0], given[1], bias), targets, label_smoothing)
-    assert found.shape == ()
-    assert_close(found, wanted, rtol=1e-6, atol=0)
-    gradients = [torch.autograd.grad(upstream * total, given) for total in (found, wanted)]
-    for mine, plain in zip(*gradients, strict=True):
-        assert_close(mine, plain, rtol=1e-5, atol=2e-6)
-    assert all(torch.equal(x, old) for x, old in zip(given, before, strict=True))
+    set_chunk_rows(monkeypatch, rows)  # 0: at least one row is projected at a time
+    inputs, targets = [random(N, D), random(V, D, seed=3), *([random(V, seed=5)] if has_bias else [])], targets_of()
+    bias = inputs[2] if has_bias else None
+    before = [x.detach().clone() for x in inputs]
+    projected = projected_cross_entropy(inputs[0], inputs[1], targets, label_smoothing, bias)
+    plain = label_smoothed_cross_entropy(F.linear(inputs[0], inputs[1], bias), targets, label_smoothing)
+    assert projected.shape == ()
+    assert_close(projected, plain, rtol=1e-6, atol=0)
+    gradients = [torch.autograd.grad(upstream * total, inputs) for total in (projected, plain)]
+    for actual, expected in zip(*gradients, strict=True):
+        assert_close(actual, expected, rtol=1e-5, atol=2e-6)
+    assert all(torch.equal(x, old) for x, old in zip(inputs, before, strict=True))
 
 
 @all_smoothings
-def test_projected_in_float64(label_smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    chunked(monkeypatch, 2)
+def test_the_projected_loss_in_float64(label_smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_chunk_rows(monkeypatch, 2)
     hidden, projection, targets = random(N, D, dtype=torch.float64), random(V, D, dtype=torch.float64), targets_of()
     logits = (hidden @ projection.T).tolist()
-    wanted = reference.smoothed_loss(logits, targets.tolist(), label_smoothing)
-    found = projected_cross_entropy(hidden, projection, targets, label_smoothing)
-    assert found.item() == pytest.approx(wanted, rel=1e-12)
+    expected = reference.smoothed_loss(logits, targets.tolist(), label_smoothing)
+    total = projected_cross_entropy(hidden, projection, targets, label_smoothing)
+    assert total.item() == pytest.approx(expected, rel=1e-12)
     assert torch.autograd.gradcheck(
         lambda h, p: projected_cross_entropy(h, p, targets, label_smoothing), (hidden, projection)
     )
 
 
-def test_a_second_derivative_is_refused_not_wrong() -> None:
+def test_a_second_derivative_is_refused() -> None:
     hidden, projection = random(N, D), random(V, D)
     total = projected_cross_entropy(hidden, projection, targets_of())
     (gradient,) = torch.autograd.grad(total.square(), [hidden], create_graph=True)
@@ -128,68 +129,68 @@ def test_a_second_derivative_is_refused_not_wrong() -> None:
         gradient.sum().backward()
 
 
-def test_only_what_wants_a_gradient_gets_one() -> None:
+def test_a_detached_input_gets_no_gradient() -> None:
     hidden, projection, targets = random(N, D), random(V, D), targets_of()
     projected_cross_entropy(hidden, projection.detach(), targets, 0.1).backward()
-    wanted = label_smoothed_cross_entropy(hidden @ projection.detach().T, targets, 0.1)
-    assert_close(hidden.grad, *torch.autograd.grad(wanted, [hidden]), rtol=1e-5, atol=1e-6)
+    plain = label_smoothed_cross_entropy(hidden @ projection.detach().T, targets, 0.1)
+    assert_close(hidden.grad, *torch.autograd.grad(plain, [hidden]), rtol=1e-5, atol=1e-6)
     assert projection.grad is None
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_scores_of_any_size_stay_finite(sign: int) -> None:
+def test_large_logits_give_finite_losses_and_gradients(sign: int) -> None:
     hidden, projection = torch.full((1, 1), 1e4 * sign, requires_grad=True), torch.arange(V)[:, None].float()
     plain = label_smoothed_cross_entropy(hidden @ projection.T, torch.tensor([4]), 0.1)
-    found = projected_cross_entropy(hidden, projection.requires_grad_(), torch.tensor([4]), 0.1)
-    found.backward()
-    assert_close(found, plain, rtol=1e-6, atol=0)
+    projected = projected_cross_entropy(hidden, projection.requires_grad_(), torch.tensor([4]), 0.1)
+    projected.backward()
+    assert_close(projected, plain, rtol=1e-6, atol=0)
     assert hidden.grad is not None and hidden.grad.isfinite().all()
     assert projection.grad is not None and projection.grad.isfinite().all()
 
 
 @all_smoothings
-def test_no_rows_cost_nothing(label_smoothing: float) -> None:
+def test_the_loss_of_no_rows_is_zero(label_smoothing: float) -> None:
     hidden, projection, targets = random(0, D), random(V, D), targets_of(0)
-    found = projected_cross_entropy(hidden, projection, targets, label_smoothing)
-    found.backward()
+    projected = projected_cross_entropy(hidden, projection, targets, label_smoothing)
+    projected.backward()
     plain = label_smoothed_cross_entropy(hidden @ projection.T, targets, label_smoothing)
-    assert found.item() == plain.item() == 0
+    assert projected.item() == plain.item() == 0
     assert hidden.grad is not None and hidden.grad.shape == (0, D)
     assert projection.grad is not None and not projection.grad.any()
 
 
-def test_bf16_is_within_half_a_percent() -> None:
-    """bf16 keeps 8 bits: a product of D terms is off by some 2^-9 of its size, and so are the gradients."""
-    given = [random(200, 64), random(V, 64, seed=3)]
+def test_bf16_differs_by_less_than_half_a_percent() -> None:
+    """bf16 has 8 bits, so products and gradients have a relative error of about 2^-9."""
+    inputs = [random(200, 64), random(V, 64, seed=3)]
     targets = targets_of(200)
     with torch.no_grad():
-        given[1] /= 8  # logits of size 1
+        inputs[1] /= 8  # logits of size 1
     results = []
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            total = projected_cross_entropy(*given, targets, 0.1)
-        results.append((total, *torch.autograd.grad(total, given)))
+            total = projected_cross_entropy(*inputs, targets, 0.1)
+        results.append((total, *torch.autograd.grad(total, inputs)))
     assert all(x.dtype == torch.float32 for x in results[1])
     for exact, rounded in zip(*results, strict=True):
         assert 0 < ((exact - rounded).norm() / exact.norm()).item() < 5e-3
 
 
-# ---- what a target costs, for evaluation -------------------------------------------------------------------------
+# ---- log-probabilities, for evaluation ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 100])
 def test_log_probabilities_of_the_targets(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    chunked(monkeypatch, rows)
+    set_chunk_rows(monkeypatch, rows)
     hidden, projection, bias, targets = random(N, D), random(V, D), random(V, seed=5), targets_of()
-    found = token_log_probs(hidden, projection, targets, bias)
-    wanted = (hidden @ projection.T + bias).log_softmax(1)[torch.arange(N), targets]
-    assert_close(found, wanted.detach(), rtol=1e-6, atol=1e-6)
-    assert not found.requires_grad
+    log_probs = token_log_probs(hidden, projection, targets, bias)
+    expected = (hidden @ projection.T + bias).log_softmax(1)[torch.arange(N), targets]
+    assert_close(log_probs, expected.detach(), rtol=1e-6, atol=1e-6)
+    assert not log_probs.requires_grad
     total = projected_cross_entropy(hidden, projection, targets, 0.0, bias)
-    assert -found.sum().item() == pytest.approx(total.item(), rel=1e-6)
+    assert -log_probs.sum().item() == pytest.approx(total.item(), rel=1e-6)
 
 
-def test_log_probabilities_of_nothing() -> None:
+def test_log_probabilities_of_no_rows() -> None:
     assert token_log_probs(random(0, D), random(V, D), targets_of(0)).shape == (0,)
 
 
@@ -199,23 +200,24 @@ CONFIG = ModelConfig(vocab_size=13, d_model=8, n_layers=2, n_heads=2, d_ff=12, d
 SIZES = [(5, 7), (3, 1), (9, 2), (1, 6), (4, 4)]  # tokens of the source and of the target of each pair
 
 
-def pairs(*which: int) -> Batch:
+def batch_of(*indices: int) -> Batch:
+    """Return a batch of the pairs at these indices of `SIZES`."""
     generator = torch.Generator().manual_seed(4)
-    drawn = [[torch.randint(4, 13, (n,), generator=generator).numpy() for n in sizes] for sizes in SIZES]
-    return collate([drawn[i][0] for i in which], [drawn[i][1] for i in which])
+    pairs = [[torch.randint(4, 13, (n,), generator=generator).numpy() for n in sizes] for sizes in SIZES]
+    return collate([pairs[i][0] for i in indices], [pairs[i][1] for i in indices])
 
 
 def gradients(model: Transformer, batches: list[Batch]) -> tuple[float, dict[str, Tensor]]:
-    """The loss per token and its gradients, one micro-batch after the other, as training does it."""
+    """Return the loss per token and its gradients, summed over the micro-batches as in training."""
     from transduce.training.task import translation_loss
 
     model.zero_grad()
     tokens = sum(int(batch.tgt_mask.sum()) for batch in batches)
     total = 0.0
     for batch in batches:
-        part = translation_loss(model, batch, 0.1) / tokens
-        part.backward()
-        total += part.item()
+        share = translation_loss(model, batch, 0.1) / tokens
+        share.backward()
+        total += share.item()
     return total, {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
@@ -225,36 +227,36 @@ def gradients(model: Transformer, batches: list[Batch]) -> tuple[float, dict[str
     [[[0, 1], [2, 3, 4]], [[0], [1], [2], [3], [4]], [[4, 2, 0], [3, 1]]],
     ids=["two", "one by one", "in another order"],
 )
-def test_micro_batches_give_the_gradients_of_the_whole(cut: list[list[int]], norm: Any) -> None:
+def test_micro_batches_give_the_gradients_of_the_whole_batch(cut: list[list[int]], norm: Any) -> None:
     torch.manual_seed(1)
     model = Transformer(replace(CONFIG, norm=norm)).double()
-    loss_of_all, of_all = gradients(model, [pairs(0, 1, 2, 3, 4)])
-    loss_of_parts, of_parts = gradients(model, [pairs(*part) for part in cut])
-    assert loss_of_parts == pytest.approx(loss_of_all, rel=1e-6)
-    assert of_parts.keys() == of_all.keys() == dict(model.named_parameters()).keys()
-    largest = max(gradient.norm() for gradient in of_all.values())
-    for name, gradient in of_all.items():
-        if name.endswith("w_k.bias"):  # it shifts all scores of a query alike: its gradient is rounding, around 0
+    batch_loss, batch_gradients = gradients(model, [batch_of(0, 1, 2, 3, 4)])
+    summed_loss, summed_gradients = gradients(model, [batch_of(*indices) for indices in cut])
+    assert summed_loss == pytest.approx(batch_loss, rel=1e-6)
+    assert summed_gradients.keys() == batch_gradients.keys() == dict(model.named_parameters()).keys()
+    largest = max(gradient.norm() for gradient in batch_gradients.values())
+    for name, gradient in batch_gradients.items():
+        if name.endswith("w_k.bias"):  # shifts all scores of a query equally: its gradient is 0, except for rounding
             assert gradient.norm() < 1e-6 * largest
             continue
-        assert (of_parts[name] - gradient).norm() <= 1e-6 * gradient.norm(), name
+        assert (summed_gradients[name] - gradient).norm() <= 1e-6 * gradient.norm(), name
 
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("output_bias", [False, True])
-def test_the_loss_of_a_batch_by_loops(output_bias: bool, label_smoothing: float) -> None:
-    """The sum over the pairs of what each costs alone, by the plain-loop loss: padding and BOS cost nothing."""
+def test_the_loss_of_a_batch_equals_the_reference(output_bias: bool, label_smoothing: float) -> None:
+    """The loss is the sum of the losses of single pairs, so padding and BOS have no loss."""
     from transduce.training.task import translation_loss
 
     torch.manual_seed(1)
     model = Transformer(replace(CONFIG, output_bias=output_bias)).double()
     if output_bias:
         torch.nn.init.normal_(model.output.bias)
-    wanted = 0.0
+    expected = 0.0
     for i in range(len(SIZES)):
-        batch = pairs(i)
+        batch = batch_of(i)
         logits = model(batch.src, batch.src_mask, batch.tgt_in)[0]
         assert len(logits) == SIZES[i][1] + 1
-        wanted += reference.smoothed_loss(logits.tolist(), batch.tgt_out[0].tolist(), label_smoothing)
-    found = translation_loss(model, pairs(0, 1, 2, 3, 4), label_smoothing)
-    assert found.item() == pytest.approx(wanted, rel=1e-6)
+        expected += reference.smoothed_loss(logits.tolist(), batch.tgt_out[0].tolist(), label_smoothing)
+    total = translation_loss(model, batch_of(0, 1, 2, 3, 4), label_smoothing)
+    assert total.item() == pytest.approx(expected, rel=1e-6)

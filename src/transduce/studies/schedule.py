@@ -45,8 +45,8 @@ def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results,
     with _exclusive_folder(results) as lock, StopSignal() as stop, StatusLine() as status:
         results.start_session([one.name for one in trainings])
         try:
-            while schedule.running or (queue and not stop.wanted):
-                if stop.wanted:
+            while schedule.running or (queue and not stop.is_requested):
+                if stop.is_requested:
                     schedule.stop()
                 else:
                     schedule.start_next(lock)
@@ -60,7 +60,7 @@ def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results,
             for process in schedule.running:
                 process.process.wait()
             raise
-    if stop.wanted:
+    if stop.is_requested:
         raise KeyboardInterrupt
     if schedule.failed:
         raise UserError(

@@ -32,7 +32,7 @@ class Progress:
     ) -> None:
         self.bar.stop()
 
-    def say(self, lines: list[str]) -> None:
+    def print_lines(self, lines: list[str]) -> None:
         """Print lines above the bar."""
         for line in lines:
             self.console.print(line, markup=False)
@@ -47,14 +47,14 @@ class Progress:
         self.bar.update(self.task, description=figures)
         if self.bar.disable:
             left = (time.monotonic() - self.started_at) / (step - self.start) * (self.total - step)
-            self.say([f"step {step:,}/{self.total:,}  {figures}  {left / 60:.1f} min left"])
+            self.print_lines([f"step {step:,}/{self.total:,}  {figures}  {left / 60:.1f} min left"])
 
-    def evaluated(self, step: int, scores: dict[str, float], is_best: bool) -> None:
+    def report_scores(self, step: int, scores: dict[str, float], is_best: bool) -> None:
         """Print the scores on the validation text."""
         best = "  (best so far)" if is_best else ""
-        self.say([f"step {step:,}: validation {in_words(scores)}{best}"])
+        self.print_lines([f"step {step:,}: validation {format_scores(scores)}{best}"])
 
 
-def in_words(scores: dict[str, float]) -> str:
+def format_scores(scores: dict[str, float]) -> str:
     """Return loss, perplexity and BLEU of the validation text as words."""
     return f"loss {scores['loss']:.3f}, perplexity {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f}"

@@ -7,20 +7,20 @@ from typing import Any
 
 
 class StopSignal:
-    """A context manager within which the first SIGINT or SIGTERM sets `wanted`.
+    """A context manager within which the first SIGINT or SIGTERM sets `is_requested`.
 
     The second signal has its usual effect and ends the program at once. In other threads than the main thread nothing
     changes, because Python sets signal handlers in the main thread only.
     """
 
     def __init__(self) -> None:
-        self.wanted = False
+        self.is_requested = False
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self.previous[number] = signal.signal(number, self._note)
+                self.previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -28,8 +28,8 @@ class StopSignal:
     ) -> None:
         self._restore()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.wanted = True
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.is_requested = True
         self._restore()
 
     def _restore(self) -> None:
