@@ -81,7 +81,7 @@ def test_a_full_disk_exits_with_3_and_a_closed_pipe_with_0(toy: Toy, tmp_path: P
     text = write_lines(tmp_path / "text", ["a b c"] * 4_000)
     evaluate = f"{sys.executable} -m transduce evaluate --hyp {text} --ref {text}"
     for command, code, message in (
-        (f"{evaluate} > /dev/full", 3, "transduce: No space left on device; make room there, or give another place\n"),
+        (f"{evaluate} > /dev/full", 3, "transduce: No space left on device; make room there, or use another folder\n"),
         (f"{evaluate} | true; exit ${{PIPESTATUS[0]}}", 0, ""),
     ):
         environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"}

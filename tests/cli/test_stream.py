@@ -114,7 +114,7 @@ def test_a_full_disk_exits_with_code_3(toy: Toy) -> None:
     with open("/dev/full", "wb") as full:
         result = subprocess.run(command, input=b"a\n", stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60)
     assert result.returncode == 3
-    assert result.stderr.decode() == "transduce: No space left on device; make room there, or give another place\n"
+    assert result.stderr.decode() == "transduce: No space left on device; make room there, or use another folder\n"
 
 
 # ---- files -------------------------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from cyclopts import (
 from transduce.errors import nearest
 
 REMEDIES = {
-    errno.ENOSPC: "make room there, or give another place",
-    errno.EDQUOT: "make room there, or give another place",
-    errno.EACCES: "change its permissions, or give another place",
-    errno.EPERM: "change its permissions, or give another place",
-    errno.EROFS: "give a place that can be written to",
+    errno.ENOSPC: "make room there, or use another folder",
+    errno.EDQUOT: "make room there, or use another folder",
+    errno.EACCES: "change its permissions, or use another folder",
+    errno.EPERM: "change its permissions, or use another folder",
+    errno.EROFS: "use a folder on a writable disk",
 }
 
 
