@@ -1,7 +1,7 @@
 """Score translations against references: lines of text in, figures out. No model and no torch.
 
 One output has several BLEU scores, and they differ by more than most papers improve. So every figure here is a
-`Score`: a value from 0 to 100, the signature of how it was computed, and a label that says what it compares with.
+`Score`: a value from 0 to 100, a signature of the computation, and a label that names comparable figures.
 
     name                  text compared                                          computed like
     bleu                  unchanged, tokenised by sacreBLEU's 13a or `tokenize`  sacreBLEU
@@ -226,7 +226,9 @@ def check_lines(hyps: Sequence[str], refs: Sequence[str], *, name: str) -> None:
 
 def _check_language(language: str) -> None:
     if not re.fullmatch("[a-z]{2,3}", language):
-        raise UserError(f"language={language!r}: expected a code of two or three lower-case letters; use en, de or fr")
+        raise UserError(
+            f"language={language!r}: expected a code of two or three lower-case letters, such as en, de or fr"
+        )
 
 
 def check_tokenizer(tokenize: str) -> None:

@@ -70,7 +70,7 @@ def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results,
 
 
 class Schedule:
-    """Starts trainings in free environments, and records those that have ended.
+    """The waiting and the running trainings of a study.
 
     queue: trainings that have not started. environments: variables of free jobs. running: trainings with a process.
     failed: names of failed trainings.
