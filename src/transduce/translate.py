@@ -22,8 +22,7 @@ from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fas
 from transduce.decoding.batched_search import BATCH_TOKENS, Draws, length_batches, max_lengths, search_all
 from transduce.decoding.constraint import Constraint, prefix_constraint
 from transduce.decoding.hypothesis import Attended, Scored, Translation
-from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions
-from transduce.decoding.search import sentence_seed
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, sentence_seed
 from transduce.decoding.segmentation import MAX_LINE_TOKENS, Segment, refuse_string, segments_of, translations_of
 from transduce.errors import UserError
 from transduce.evaluation.attention import all_weights

@@ -6,6 +6,7 @@ The door builds a `DecodingOptions` from keywords, and every layer below passes 
 
 import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -147,3 +148,8 @@ DEFAULTS = DecodingOptions()
 OF_THE_SEARCH = {f.name for f in dataclasses.fields(DecodingOptions)} & {
     f.name for f in dataclasses.fields(SearchConfig)
 }
+
+
+def sentence_seed(seed: int, number: int) -> int:
+    """Return the seed of sentence `number` in a run with `seed`."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big")

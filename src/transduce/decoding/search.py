@@ -13,7 +13,6 @@ Letters: B sentences still searched, K beam, N = B * K rows (those of a sentence
 V vocabulary, C tokens in the shortlist of a row, R restricted rows, T tokens so far.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -109,7 +108,7 @@ def sample(
 ) -> list[Hypothesis]:
     """Draw every token from the model's distribution, changed by `sampling`; return one hypothesis for each sentence.
 
-    Each has its own seed (see `sentence_seed`), so that it does not depend on the batch. Raises as `greedy` does.
+    Each has its own seed (`sentence_seed`), so that it does not depend on the batch. Raises as `greedy` does.
     """
     if len(seeds) != len(request.max_lengths):
         raise UserError(f"{len(seeds)} seeds: expected one for each of {len(request.max_lengths)} sentences")
@@ -128,11 +127,6 @@ def sample(
         return ids.cpu(), log_probs.gather(1, ids[:, None])[:, 0].cpu().double()
 
     return _follow(decoder, state, request, draw)
-
-
-def sentence_seed(seed: int, number: int) -> int:
-    """Return the seed of sentence `number` in a run with `seed`."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big")
 
 
 def _without_barred(log_probs: Tensor, length: int, request: Request) -> Tensor:
@@ -221,6 +215,10 @@ class _Beam(NamedTuple):
         ids = torch.cat([self.ids.gather(1, history), by.ids[:, :, None]], dim=2)
         values = torch.cat([self.token_log_probs.gather(1, history), by.values[:, :, None]], dim=2)
         return _Beam(by.scores, ids, values)
+
+    def hypothesis(self, row: int, k: int, request: Request) -> Hypothesis:
+        """Return hypothesis k of sentence `row` as a result."""
+        return _hypothesis(self.ids[row, k].tolist(), self.token_log_probs[row, k].tolist(), request)
 
 
 @torch.inference_mode()
@@ -318,7 +316,7 @@ def _collect(pools: Pools, n_best: int, sentences: list[int], beam: _Beam, ended
     for row, k in ended.nonzero().tolist():
         pool = pools[sentences[row]]
         if scores[row][k] > _worst(pool, n_best):
-            new = _hypothesis(beam.ids[row, k].tolist(), beam.token_log_probs[row, k].tolist(), request)
+            new = beam.hypothesis(row, k, request)
             pool.insert(sum(old.score >= new.score for old in pool), new)
             del pool[n_best:]
 
@@ -331,9 +329,7 @@ def _settle(pools: Pools, n_best: int, sentences: list[int], beam: _Beam, reques
         if not live and not pools[i]:
             raise _no_continuation(length - 1)
         if length == max_length:
-            for k in live[: n_best - len(pools[i])]:
-                new = _hypothesis(beam.ids[row, k].tolist(), beam.token_log_probs[row, k].tolist(), request)
-                pools[i].append(new)
+            pools[i] += [beam.hypothesis(row, k, request) for k in live[: n_best - len(pools[i])]]
         elif _worst(pools[i], n_best) < best_attainable(scores[0], length, max_length, request):
             stay.append(row)
     return stay
