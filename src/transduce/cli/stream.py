@@ -44,8 +44,11 @@ def run_filter(
     """Translate the lines of `source` into `target`.
 
     source, target: None is standard input or standard output.
-    Raises UserError at a line that is not UTF-8, after the translations of the lines before it are written.
+    Raises UserError for several outputs per line without `json`, and at a line that is not UTF-8, after the
+    translations of the lines before it are written.
     """
+    if options.n_best > 1 and not json:
+        raise UserError(f"--n-best={options.n_best}: expected 1 without --json; add --json")
     _check_files(source, target)
     total = _count_input_lines(source)
     translator = _load(models, options)

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Lookahead, Models
-from transduce.errors import UserError
 
 Input = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
 Output = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
@@ -72,9 +71,6 @@ def translate(
     transduce translate run/model --split sentences < pages.en > pages.de
     transduce translate run1/model run2/model --input in.en --output out.de
     """
-    if n_best > 1 and not json:
-        raise UserError(f"--n-best={n_best}: expected 1 without --json; add --json")
-
     from transduce.cli.stream import Models, run_filter
     from transduce.decoding.options import DecodingOptions
 
