@@ -47,6 +47,10 @@ Settings = Annotated[
         "repeated.",
     ),
 ]
+StartFrom = Annotated[
+    Path | None,
+    Parameter(name="--from", help="A model folder to fine-tune. The new model keeps its tokenizer and architecture."),
+]
 AllowChange = Annotated[
     list[str] | None,
     Parameter(
@@ -54,6 +58,7 @@ AllowChange = Annotated[
         "train.log_every_steps, train.keep_checkpoints or train.patience. May be repeated."
     ),
 ]
+Tensorboard = Annotated[Flag, Parameter(help="Also write TensorBoard events to OUT/tensorboard.")]
 Shard = Annotated[
     Flag,
     Parameter(
@@ -74,10 +79,10 @@ def train(
     valid: tuple[Path, Path],
     out: Path,
     settings: Settings = None,
-    start_from: Annotated[Path | None, Parameter(name="--from")] = None,
+    start_from: StartFrom = None,
     resume: Flag = False,
     allow_change: AllowChange = None,
-    tensorboard: Flag = False,
+    tensorboard: Tensorboard = False,
     shard: Shard = False,
     rank_timeout: RankTimeout = None,
 ) -> None:
@@ -91,12 +96,8 @@ def train(
         Source and target text for the validation during training.
     out
         Folder of the run: configuration, tokenizer, checkpoints, log.jsonl, model.
-    start_from
-        A model folder to fine-tune. The new model keeps its tokenizer and architecture.
     resume
         Resume the run in OUT from its newest checkpoint.
-    tensorboard
-        Also write TensorBoard events to OUT/tensorboard.
 
     Examples
     --------
