@@ -534,7 +534,7 @@ def test_from_a_model_that_does_not_suit_is_refused(
     parent = replace(model.config, model=learned)
     save_model(tmp_path / "parent", weights(Transformer(learned)), parent, model.tokenizer, "")
     config = replace(CONFIG, data=replace(CONFIG.data, max_tokens=99))
-    with pytest.raises(UserError, match="model.max_positions=24 is less than data.max_tokens=99"):
+    with pytest.raises(UserError, match="model.max_positions=24: expected at least data.max_tokens=99"):
         train(config, out=tmp_path / "run", start_from=tmp_path / "parent", **texts)
     with pytest.raises(UserError, match="expected at most 23"):
         long = write_pairs(tmp_path, "long", ["a b c " * 9])
@@ -559,7 +559,7 @@ def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, c
     done = cli("train", "--recipe", "small", *texts, *settings, "--from", toy.model)
     assert done.code == 2
     for setting in ("model.d_model=32", "data.vocab_size=9"):
-        assert f"--set {setting} has no effect with --from {toy.model}" in done.err
+        assert f"--set {setting}: expected no value with --from {toy.model}" in done.err
     assert "dropout" not in done.err
 
 

@@ -1,14 +1,14 @@
-"""The one exception that stands for a mistake of the user's, not of the program's; lack of memory, however it shows."""
+"""The exception for mistakes of the user, the nearest known name, and exceptions that mean lack of memory."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake the user can mend, or several that were found together: one argument each.
+    """A mistake that the user can fix, or several mistakes, with one argument each.
 
-    A message says what was given, what was expected, where, and what to do. The command line prints it
-    without a traceback and exits with 2.
+    A message has the value, the expectation, the place and the remedy, as in `NAME=VALUE: expected WHAT; REMEDY`. The
+    command line prints it without a traceback and exits with 2.
     """
 
     def __init__(self, *messages: str) -> None:
@@ -21,7 +21,7 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What a message about an unknown name ends with: "; did you mean 'small'?", or nothing if no known one is near."""
+    """Return the end of a message about an unknown name: "; did you mean 'small'?", or "" if no known name is near."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -30,9 +30,10 @@ NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILE
 
 
 def is_out_of_memory(problem: Exception) -> bool:
-    """Whether an exception says that memory ran out. torch does so by a RuntimeError, on a CPU known by its text only.
+    """Check whether an exception means that memory ran out.
 
-    The texts are those of torch's CPU allocator, of CUDA, of C++, of the CUDA libraries, and of oneDNN.
+    On a CPU, torch raises a RuntimeError that only its text identifies. The texts in `NO_MEMORY` are those of torch's
+    CPU allocator, of CUDA, of C++, of the CUDA libraries, and of oneDNN.
     """
     if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
         return True

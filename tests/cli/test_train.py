@@ -56,7 +56,7 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
     common = (
         "did you mean 'train.warmup_steps'?",
         "train.seed=-1: expected 0 or more",
-        "--set model.d_ff=64 has no effect with --from",
+        "--set model.d_ff=64: expected no value with --from",
         "no.en",
         "no.de",
         "valid.de is no file; expected a text file",

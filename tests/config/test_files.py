@@ -1,4 +1,4 @@
-"""config.json: a round trip changes nothing, and a damaged or hostile file is refused in words."""
+"""config.json: a round trip changes nothing, and a damaged or hostile file is refused with its path."""
 
 import json
 from typing import Any
@@ -36,13 +36,13 @@ def configs() -> st.SearchStrategy[Config]:
 
 
 @given(configs())
-def test_json_round_trip(config: Config) -> None:
+def test_a_round_trip_through_json_changes_nothing(config: Config) -> None:
     if not problems(config):
         assert from_json(to_json(config), "config.json") == config
         assert from_json(to_json(config).encode(), "config.json") == config
 
 
-def test_a_key_that_was_added_later_means_in_older_files_what_was_done_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_an_older_file_lacks_has_the_old_behaviour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "ADDED_LATER", {"model.norm": "pre", "train.patience": 7})
     older = json.loads(to_json(Config()))
     del older["model"]["norm"], older["train"]["patience"]
@@ -58,7 +58,7 @@ def test_a_key_that_was_added_later_means_in_older_files_what_was_done_then(monk
 
 
 def changed(**sections: Any) -> str:
-    """A good config.json with other content in some places; None takes a place out."""
+    """Return a valid config.json with other values for some sections or keys."""
     content = json.loads(to_json(Config()))
     for name, values in sections.items():
         if not isinstance(values, dict):
@@ -70,6 +70,7 @@ def changed(**sections: Any) -> str:
 
 
 def without(name: str, key: str | None = None) -> str:
+    """Return a valid config.json without the section `name`, or without one key of it."""
     content = json.loads(to_json(Config()))
     del (content if key is None else content[name])[key or name]
     return json.dumps(content)
@@ -78,22 +79,22 @@ def without(name: str, key: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not valid JSON"),
-        ("{", "not valid JSON"),
-        (to_json(Config())[:-5], "not valid JSON"),
-        (b"\xff\xfe{}", "not valid JSON"),
-        (b"\x80", "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
-        ('{"a":' * 100_000, "not valid JSON"),
-        ('{"model": ' + "9" * 10_000 + "}", "not valid JSON"),
+        ("", "expected valid JSON"),
+        ("{", "expected valid JSON"),
+        (to_json(Config())[:-5], "expected valid JSON"),
+        (b"\xff\xfe{}", "expected valid JSON"),
+        (b"\x80", "expected valid JSON"),
+        ("[" * 100_000, "expected valid JSON"),
+        ('{"a":' * 100_000, "expected valid JSON"),
+        ('{"model": ' + "9" * 10_000 + "}", "expected valid JSON"),
         ('{"format_version": 1, "format_version": 1}', "twice"),
-        ("null", "expected a JSON object"),
-        ("[]", "expected a JSON object"),
-        ('"model"', "expected a JSON object"),
-        ("{}", "no format_version"),
-        (changed(format_version=2), "format version 2"),
-        (changed(format_version="1"), "format version 1"),
-        (changed(format_version=None), "format version None"),
+        ("null", "a JSON object"),
+        ("[]", "a JSON object"),
+        ('"model"', "a JSON object"),
+        ("{}", "with a format_version"),
+        (changed(format_version=2), "not 2"),
+        (changed(format_version="1"), "not 1"),
+        (changed(format_version=None), "not None"),
         (without("train"), "section 'train' is missing"),
         (changed(train=[]), "section 'train' is not an object"),
         (changed(train=None), "section 'train' is not an object"),
@@ -111,13 +112,13 @@ def without(name: str, key: str | None = None) -> str:
         (changed(train={"max_steps": True}), "train.max_steps=True: expected an integer"),
     ],
 )
-def test_a_hostile_file_is_a_user_error_that_names_it(text: str | bytes, words: str) -> None:
+def test_a_hostile_file_is_refused_with_its_path(text: str | bytes, words: str) -> None:
     with pytest.raises(UserError) as caught:
         from_json(text, "some/config.json")
-    assert str(caught.value).startswith("some/config.json ") and words in str(caught.value)
+    assert str(caught.value).startswith("some/config.json: expected ") and words in str(caught.value)
 
 
-def test_all_that_is_unknown_in_a_file_is_named_at_once() -> None:
+def test_all_unknown_keys_and_sections_of_a_file_are_reported_together() -> None:
     with pytest.raises(UserError) as caught:
         from_json(changed(model={"a_knob": 1}, search={"beam": 1}, other=1), "config.json")
     for words in ("model.a_knob", "search.beam", "other"):
@@ -125,7 +126,7 @@ def test_all_that_is_unknown_in_a_file_is_named_at_once() -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
-def test_any_value_in_any_place_is_read_or_refused(value: Any) -> None:
+def test_any_value_of_any_key_is_read_or_refused(value: Any) -> None:
     for name in keys():
         section, key = name.split(".")
         try:
@@ -135,11 +136,11 @@ def test_any_value_in_any_place_is_read_or_refused(value: Any) -> None:
         assert not problems(config)
 
 
-def test_differences_name_what_changed() -> None:
+def test_differences_list_the_changed_keys() -> None:
     assert differences(Config(), Config()) == []
     other = override(Config(), ["train.max_steps=5", "model.d_k=32"])
     assert differences(Config(), other) == [
         "  model.d_k: None then, 32 now",
-        "  train.max_steps: 100000 then, 5 now (--allow-change train.max_steps lets it)",
+        "  train.max_steps: 100000 then, 5 now (--allow-change train.max_steps allows it)",
     ]
     assert differences(Config(), other, ["train.max_steps"]) == ["  model.d_k: None then, 32 now"]

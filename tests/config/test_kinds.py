@@ -97,7 +97,7 @@ def test_a_setting_does_not_change_a_kind_to_one_with_other_keys() -> None:
 def test_a_file_with_a_wrong_model_is_refused(text: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         from_json(text, "some/config.json")
-    assert str(caught.value).startswith("some/config.json ") and words in str(caught.value)
+    assert str(caught.value).startswith("some/config.json: ") and words in str(caught.value)
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_a_run_inherits_the_whole_model() -> None:
 
 
 def test_it_is_built_saved_and_loaded(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="vocab_size is None"):
+    with pytest.raises(UserError, match="vocab_size=None"):
         build(CONFIG.model)
     tokenizer = Tokenizer.learn(["a b c"], kind="bpe", vocab_size=270)
     config = replace(CONFIG, model=replace(CONFIG.model, vocab_size=tokenizer.vocab_size))

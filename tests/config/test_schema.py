@@ -1,4 +1,4 @@
-"""The dataclasses of a configuration: their keys, their defaults, and what importing them loads."""
+"""The dataclasses of a configuration: keys, defaults, and an import without torch."""
 
 import dataclasses
 import subprocess
@@ -18,7 +18,7 @@ KEYS = {
     "evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints ema_decay use best_by patience",
     "search": "beam_size alpha length_penalty max_extra_tokens min_tokens lookahead",
 }
-# What the scripts of users rely on. A name may be added here, never taken away.
+# Keys that scripts of users rely on. A key may be added here, and none removed.
 PROMISED = {
     "model": "vocab_size d_model n_layers n_heads d_k d_v d_ff dropout",
     "data": "batch_tokens vocab_size tokenizer",
@@ -32,12 +32,12 @@ def full(names: dict[str, str]) -> set[str]:
     return {f"{section}.{key}" for section, words in names.items() for key in words.split()}
 
 
-def test_a_new_setting_is_a_conscious_act() -> None:
+def test_all_keys_are_listed_here() -> None:
     assert set(keys()) == full(KEYS)
     assert len(keys()) == len(set(keys())) <= 60
 
 
-def test_promised_names_exist() -> None:
+def test_promised_keys_exist() -> None:
     assert full(PROMISED) <= set(keys())
 
 
@@ -74,13 +74,13 @@ def test_training_and_search_defaults_are_the_papers() -> None:
     assert (search.beam_size, search.alpha, search.length_penalty, search.max_extra_tokens) == (4, 0.6, "gnmt", 50)
 
 
-def test_a_whole_run_leaves_the_rows_of_the_embedding_to_the_tokenizer() -> None:
+def test_the_tokenizer_sets_the_rows_of_the_embedding_by_default() -> None:
     assert Config().model == ModelConfig(vocab_size=None)
     validate(Config())
 
 
 @pytest.mark.parametrize("module", ["transduce", "transduce.config.schema", "transduce.recipes"])
-def test_import_brings_no_torch(module: str) -> None:
+def test_the_import_does_not_load_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -91,5 +91,5 @@ def test_configurations_are_frozen() -> None:
             section().model = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_what_was_added_later_is_a_key_and_possible() -> None:
+def test_a_key_added_later_exists_and_is_not_promised() -> None:
     assert {*ADDED_LATER} <= {*keys()} - full(PROMISED)

@@ -16,7 +16,7 @@ HINTS = {f"{name}.{key}": hint for name, kind in SECTIONS.items() for key, hint 
 
 
 def refusal(config: Config, *settings: str) -> list[str]:
-    """The problems for which `settings` are refused."""
+    """Return the messages with which `settings` are refused."""
     with pytest.raises(UserError) as caught:
         override(config, settings)
     return [*caught.value.args]
@@ -50,7 +50,7 @@ HUGE = str((1 << 63) - 1)
         ("data.max_tokens", ("2",), ("1", "0")),
     ],
 )
-def test_ranges(name: str, good: tuple[str, ...], bad: tuple[str, ...]) -> None:
+def test_values_outside_a_range_are_refused(name: str, good: tuple[str, ...], bad: tuple[str, ...]) -> None:
     for value in good:
         override(Config(), [f"{name}={value}"])
     for value in bad:
@@ -69,33 +69,48 @@ def test_every_number_has_a_range() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["search.length_penalty=none"], "search.alpha=0.6 has no effect"),
-        (["data.bpe_dropout=0.1", "data.tokenizer=wordpiece"], "needs data.tokenizer='bpe'"),
-        (["model.max_positions=512"], "model.max_positions=512 has no effect with sinusoids"),
-        (["model.positions=learned"], "needs model.max_positions"),
-        (["model.positions=learned", "model.max_positions=100"], "is less than data.max_tokens=256"),
-        (["train.use=ema"], "needs train.ema_decay"),
-        (["train.ema_decay=0.999"], "train.ema_decay=0.999 has no effect with train.use='average'"),
-        (["train.average_checkpoints=6"], "is more than train.keep_checkpoints=5"),
-        (["train.use=last", "train.average_checkpoints=3"], "train.average_checkpoints has no effect"),
+        (["search.length_penalty=none"], "search.alpha=0.6: expected 0 with search.length_penalty='none'"),
+        (
+            ["data.bpe_dropout=0.1", "data.tokenizer=wordpiece"],
+            "data.bpe_dropout=0.1: expected 0 with data.tokenizer='wordpiece'",
+        ),
+        (["model.max_positions=512"], "model.max_positions=512: expected null with model.positions='interleaved'"),
+        (["model.positions=learned"], "model.max_positions=None: expected the length of the longest sequence"),
+        (
+            ["model.positions=learned", "model.max_positions=100"],
+            "model.max_positions=100: expected at least data.max_tokens=256",
+        ),
+        (["train.use=ema"], "train.ema_decay=None: expected a number with train.use='ema'"),
+        (["train.ema_decay=0.999"], "train.ema_decay=0.999: expected null with train.use='average'"),
+        (["train.average_checkpoints=6"], "train.average_checkpoints=6: expected at most train.keep_checkpoints=5"),
+        (
+            ["train.use=last", "train.average_checkpoints=3"],
+            "train.average_checkpoints: expected no value with train.use='last'",
+        ),
         (["search.max_extra_tokens=9", "search.min_tokens=10"], "expected at most search.max_extra_tokens=9"),
         (["data.tokenizer=wordpiece", "data.vocab_size=516"], "expected more than 516"),
-        (["data.batch_tokens=255"], "data.max_tokens=256 is more than data.batch_tokens=255"),
-        (["model.n_heads=7"], "model.d_model=512 is not a multiple of model.n_heads=7"),
-        (["model.n_heads=7", "model.d_k=64"], "is not a multiple"),
+        (["data.batch_tokens=255"], "data.max_tokens=256: expected at most data.batch_tokens=255"),
+        (["model.n_heads=7"], "model.d_model=512: expected a multiple of model.n_heads=7"),
+        (["model.n_heads=7", "model.d_k=64"], "expected a multiple"),
         (["model.d_model=7", "model.n_heads=7"], "expected an even number"),
-        (["model.d_model=2", "model.n_heads=1", "model.positions=tensor2tensor"], "needs at least 4"),
+        (["model.d_model=2", "model.n_heads=1", "model.positions=tensor2tensor"], "expected at least 4"),
         (["model.kind=foo"], "expected one of 'transformer', 'recurrent', 'convolutional'"),
-        (["model.kind=recurrent", "model.d_ff=64"], "model.d_ff=64 has no effect with model.kind='recurrent'"),
+        (
+            ["model.kind=recurrent", "model.d_ff=64"],
+            "model.d_ff=64: expected the default, 2048, with model.kind='recurrent'",
+        ),
         (["model.kind=recurrent", "model.positions=halves"], "expected the default, 'interleaved'"),
-        (["model.kind=convolutional", "model.d_k=64"], "model.d_k=64 has no effect with model.kind='convolutional'"),
+        (
+            ["model.kind=convolutional", "model.d_k=64"],
+            "model.d_k=64: expected the default, None, with model.kind='convolutional'",
+        ),
         (["model.kind=convolutional", "model.norm=pre"], "expected the default, 'post'"),
         (["model.kind=convolutional", "model.positions=learned"], "expected sinusoids with model.kind='convolutional'"),
-        (["model.kind=recurrent", "model.d_model=9"], "each direction of the reader has half of it"),
+        (["model.kind=recurrent", "model.d_model=9"], "each direction of the encoder has half of it"),
         (["model.kind=convolutional", "model.d_model=9"], "sinusoids come in pairs"),
     ],
 )
-def test_what_would_be_ignored_or_cannot_be_is_refused(settings: list[str], words: str) -> None:
+def test_impossible_settings_and_settings_without_effect_are_refused(settings: list[str], words: str) -> None:
     (line,) = refusal(Config(), *settings)
     assert words in line
 
@@ -118,7 +133,7 @@ def test_what_would_be_ignored_or_cannot_be_is_refused(settings: list[str], word
         ["model.kind=convolutional", "model.d_model=10", "model.positions=halves", "model.dropout=0.5"],
     ],
 )
-def test_what_is_near_a_refusal_and_right(settings: list[str]) -> None:
+def test_valid_settings_near_a_limit_are_accepted(settings: list[str]) -> None:
     override(Config(), settings)
 
 
@@ -131,25 +146,25 @@ def test_a_tokenizer_has_room_for_more_than_its_fixed_pieces(kind: str) -> None:
         override(Config(), [f"data.tokenizer={kind}", f"data.vocab_size={FIXED_PIECES[kind]}"])
 
 
-def test_sentencepiece_is_imported_never_learned() -> None:
+def test_a_sentencepiece_tokenizer_cannot_be_learned() -> None:
     with pytest.raises(UserError, match="'sentencepiece': expected one of bpe, wordpiece"):
         Tokenizer.learn(["a"], kind="sentencepiece", vocab_size=1_000)
 
 
 @pytest.mark.parametrize("alpha", ["0", "10"])
-def test_the_search_takes_every_alpha_that_a_configuration_may_have(alpha: str) -> None:
+def test_the_search_accepts_every_alpha_of_a_valid_configuration(alpha: str) -> None:
     search = override(Config(), [f"search.alpha={alpha}", "search.length_penalty=power"]).search
     assert 1 <= LENGTH_PENALTIES[search.length_penalty](1_000_000, search.alpha) < float("inf")
 
 
-def test_types_of_a_configuration_made_in_python_are_checked_too() -> None:
+def test_the_types_of_a_configuration_made_in_python_are_checked() -> None:
     config = Config(
         model=ModelConfig(d_model="512", n_heads=None, norm="sandwich"),  # pyright: ignore[reportArgumentType]
         train=TrainConfig(max_steps=True, seed=1.5, warmup_steps=0),  # pyright: ignore[reportArgumentType]
     )
-    found = "\n".join(problems(config))
+    message = "\n".join(problems(config))
     for words in ("model.d_model='512'", "model.n_heads=None", "model.norm='sandwich'", "train.max_steps=True"):
-        assert words in found
-    assert "train.seed=1.5: expected an integer" in found and "train.warmup_steps=0: expected at least 1" in found
+        assert words in message
+    assert "train.seed=1.5: expected an integer" in message and "train.warmup_steps=0: expected at least 1" in message
     with pytest.raises(UserError, match="6 problems"):
         validate(config)

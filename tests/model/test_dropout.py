@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transduce.model.dropout import Dropout, kept
+from transduce.model.dropout import Dropout, keep_mask
 
 MILLION = torch.Size([1000, 1000])
 
@@ -12,20 +12,20 @@ MILLION = torch.Size([1000, 1000])
 @pytest.mark.parametrize("p", [0.0001, 0.1, 0.3, 0.5, 0.999])
 def test_each_value_is_dropped_with_the_stated_probability(p: float) -> None:
     torch.manual_seed(1)
-    dropped = int((~kept(MILLION, p)).sum())
+    dropped = int((~keep_mask(MILLION, p)).sum())
     assert abs(dropped - p * 1e6) < 4 * (p * (1 - p) * 1e6) ** 0.5
 
 
 def test_neighbours_and_successive_masks_are_independent() -> None:
     torch.manual_seed(1)
-    masks = [kept(MILLION, 0.5).double() - 0.5 for _ in range(2)]
+    masks = [keep_mask(MILLION, 0.5).double() - 0.5 for _ in range(2)]
     for one, other in [(masks[0][1:], masks[0][:-1]), (masks[0][:, 1:], masks[0][:, :-1]), (masks[0], masks[1])]:
         assert (4 * one * other).mean().abs() < 4e-3
 
 
 @pytest.mark.parametrize("p", [1e-12, 1 - 1e-12])
 def test_probabilities_at_the_ends(p: float) -> None:
-    assert kept(MILLION, p).float().mean().item() == pytest.approx(1 - p, abs=1e-5)
+    assert keep_mask(MILLION, p).float().mean().item() == pytest.approx(1 - p, abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

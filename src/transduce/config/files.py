@@ -1,4 +1,4 @@
-"""config.json: a configuration on disk, and which keys may change when a run resumes."""
+"""config.json: a configuration on disk, and the keys that may change when a run resumes."""
 
 import dataclasses
 import json
@@ -17,13 +17,13 @@ FORMAT_VERSION = 1
 
 
 def to_json(config: Config) -> str:
-    """The whole of `config` as JSON text with a format version."""
+    """Return all of `config` as JSON text with a format version."""
     content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(config)}
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
-# What a key means in the files of versions that did not have it: what the program did at the time, which need not be
-# today's default. A change that cannot be told in this way is a new FORMAT_VERSION.
+# The value of a key in files of versions without this key: the behaviour at the time, which may differ from today's
+# default. A change that no such value can express needs a new FORMAT_VERSION.
 ADDED_LATER: dict[str, Any] = {
     "model.kind": "transformer",
     "model.activation": "relu",
@@ -33,23 +33,23 @@ ADDED_LATER: dict[str, Any] = {
 
 
 def from_json(text: str | bytes, where: Path | str) -> Config:
-    """Read what `to_json` wrote. `where` names the file in messages.
+    """Return the configuration that `to_json` wrote as `text`. `where` is the path for messages.
 
-    Raises UserError on anything unknown: another version, a missing or unknown key, a value of a wrong type.
-    Only the keys of `ADDED_LATER` may be missing.
+    Raises UserError for another version, a missing or unknown key, or a value of a wrong type. Only the keys of
+    `ADDED_LATER` may be missing.
     """
     try:
         content = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as problem:
-        raise UserError(f"{where} is not valid JSON ({problem}); the file is damaged, use another copy") from None
+        raise UserError(f"{where}: expected valid JSON ({problem}); use another copy") from None
     if not isinstance(content, dict):
-        raise UserError(f"{where} is not a transduce configuration: expected a JSON object")
+        raise UserError(f"{where}: expected a transduce configuration, a JSON object; use another file")
     if "format_version" not in content:
-        raise UserError(f"{where} is not a transduce configuration: it has no format_version")
+        raise UserError(f"{where}: expected a transduce configuration, with a format_version; use another file")
     version = content.pop("format_version")
     if version != FORMAT_VERSION:
         raise UserError(
-            f"{where} has format version {version}, this program reads version {FORMAT_VERSION}; "
+            f"{where}: expected format version {FORMAT_VERSION}, not {version}; "
             "use the version of transduce that wrote it, or a newer one"
         )
     classes = _classes(content, where)
@@ -57,21 +57,21 @@ def from_json(text: str | bytes, where: Path | str) -> Config:
         section, key = name.split(".")
         if isinstance(content.get(section), dict) and key in _names(classes[section]):
             content[section].setdefault(key, value)
-    found = _key_problems(content, classes)
-    if found:
-        raise UserError("\n".join([f"{where} is not a configuration this program knows:", *found]))
+    lines = _key_problems(content, classes)
+    if lines:
+        raise UserError("\n".join([f"{where}: expected the sections and keys of this version of transduce:", *lines]))
     config = Config(**{name: section(**content[name]) for name, section in classes.items()})
-    found = problems(config)
-    if found:
-        raise UserError("\n".join([f"{where} holds an impossible configuration:", *(f"  {line}" for line in found)]))
+    lines = problems(config)
+    if lines:
+        raise UserError("\n".join([f"{where}: expected possible values:", *(f"  {line}" for line in lines)]))
     return config
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError if it says something twice."""
+    """Return a JSON object as a dictionary. Raises ValueError if it has a key twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("an object has the same key twice")
     return content
 
 
@@ -82,7 +82,7 @@ def _classes(content: Mapping[str, Any], where: Path | str) -> dict[str, type]:
     if not isinstance(kind, str):  # a file of a version before kinds, or a damaged one
         return SECTIONS
     if not is_kind(kind):
-        raise UserError(f"{where} is not a configuration this program knows:\n  {unknown_kind(kind)}")
+        raise UserError(f"{where}: {unknown_kind(kind)}")
     return {**SECTIONS, "model": config_class(kind)}
 
 
@@ -91,21 +91,21 @@ def _names(section: type) -> list[str]:
 
 
 def _key_problems(content: Mapping[str, Any], classes: Mapping[str, type]) -> list[str]:
-    found = [f"  unknown section {name!r}" for name in content if name not in classes]
+    lines = [f"  unknown section {name!r}" for name in content if name not in classes]
     for name, section in classes.items():
-        given = content.get(name)
-        if not isinstance(given, dict):
-            found.append(f"  section {name!r} is {'missing' if name not in content else 'not an object'}")
+        values = content.get(name)
+        if not isinstance(values, dict):
+            lines.append(f"  section {name!r} is {'missing' if name not in content else 'not an object'}")
             continue
         known = _names(section)
-        found += [f"  unknown key '{name}.{key}'{nearest(key, known)}" for key in given if key not in known]
-        found += [f"  key '{name}.{key}' is missing" for key in known if key not in given]
-    return found
+        lines += [f"  unknown key '{name}.{key}'{nearest(key, known)}" for key in values if key not in known]
+        lines += [f"  key '{name}.{key}' is missing" for key in known if key not in values]
+    return lines
 
 
-# ---- going on with a run -----------------------------------------------------------------------------------------
+# ---- resume a run ------------------------------------------------------------------------------------------------
 
-# What a step does hangs on none of these, only how many there are, how they are cut, and what is kept and told of them.
+# None of these changes the result of a step: only the number of steps, their memory, and the files of the run.
 CHANGEABLE = (
     "train.max_steps",
     "train.accumulate",
@@ -116,23 +116,23 @@ CHANGEABLE = (
 
 
 def permission_problems(allowed: Sequence[str]) -> list[str]:
-    """Which of the keys `allowed` may not change within a run, one line each."""
+    """Return a line for each of the keys `allowed` that may not change within a run."""
     return [
-        f"--allow-change {name}: another value would make another run; expected {', '.join(CHANGEABLE)}"
+        f"--allow-change={name}: expected one of {', '.join(CHANGEABLE)}; for another value, start another run"
         for name in allowed
         if name not in CHANGEABLE
     ]
 
 
 def differences(old: Config, new: Config, allowed: Sequence[str] = ()) -> list[str]:
-    """The keys, but for those `allowed`, in which a run's configuration differs from what is asked now, a line each."""
-    found = []
+    """Return a line for each key that differs between the run so far, `old`, and `new`, except those `allowed`."""
+    lines = []
     for name in dict.fromkeys([*keys(old), *keys(new)]):
         before, after = _value_or_none(old, name), _value_or_none(new, name)
         if before != after and name not in allowed:
-            remedy = f" (--allow-change {name} lets it)" if name in CHANGEABLE else ""
-            found.append(f"  {name}: {before!r} then, {after!r} now{remedy}")
-    return found
+            remedy = f" (--allow-change {name} allows it)" if name in CHANGEABLE else ""
+            lines.append(f"  {name}: {before!r} then, {after!r} now{remedy}")
+    return lines
 
 
 def _value_or_none(config: Config, name: str) -> Any:

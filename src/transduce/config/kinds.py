@@ -52,7 +52,7 @@ KINDS = {
 
 
 def is_kind(kind: object) -> bool:
-    """Check whether `kind` is a key of `KINDS`. Any value may be given, as in a damaged file."""
+    """Check whether `kind` is a key of `KINDS`. A damaged file may give any value."""
     return isinstance(kind, str) and kind in KINDS
 
 

@@ -40,7 +40,7 @@ def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[st
         else:
             config = _set(config, name, text, lines)
     if "train.average_checkpoints" in names and config.train.use != "average":
-        lines.append(f"--set train.average_checkpoints has no effect with train.use={config.train.use!r}")
+        lines.append(f"--set train.average_checkpoints: expected no value with train.use={config.train.use!r}; drop it")
     return config, lines
 
 
@@ -85,7 +85,7 @@ def without_effect(settings: Sequence[str], start_from: Path, config: Config | N
     known = keys(config)
     names = {setting: setting.partition("=")[0] for setting in settings}
     return [
-        f"--set {setting} has no effect with --from {start_from}, whose model keeps its own; drop it"
+        f"--set {setting}: expected no value with --from {start_from}, whose model keeps its own; drop it"
         for setting, name in names.items()
         if name in known and _is_inherited(name)
     ]

@@ -20,22 +20,22 @@ LengthPenalty = Literal["gnmt", "power", "none"]
 class ModelConfig:
     """The architecture (paper, section 3). The defaults are the paper's base model.
 
-    Table 2's rivals take only the keys that `KEYS_OF_RIVALS` names; another value of any other key is refused.
+    The rivals of Table 2 use only the keys in `KEYS_OF_RIVALS`. Their other keys must keep the default.
     """
 
-    kind: Kind = "transformer"  # or one of its rivals in Table 2: an LSTM, or gated convolutions, with attention
+    kind: Kind = "transformer"  # or a rival of Table 2: an LSTM, or gated convolutions, with attention
     vocab_size: int | None = 37_000  # rows of the embedding (§5.1); None: filled from the tokenizer
     d_model: int = 512  # width of every sub-layer's output (§3.1)
-    n_layers: int = 6  # N: layers in the encoder, and again in the decoder (§3.1)
+    n_layers: int = 6  # N: layers in the encoder, and as many in the decoder (§3.1)
     n_heads: int = 8  # h (§3.2.2)
     d_k: int | None = None  # width of a head's queries and keys; None: d_model // n_heads
     d_v: int | None = None  # width of a head's values; None: d_model // n_heads
     d_ff: int = 2048  # inner width of the feed-forward layer (§3.3)
-    activation: Activation = "relu"  # between the two projections of the feed-forward layer (§3.3); "swish": Marian's
+    activation: Activation = "relu"  # between the two projections of the feed-forward layer (§3.3); "swish" is Marian's
     dropout: float = 0.1  # P_drop: on each sub-layer's output and on the embedding sums (§5.4)
     attention_dropout: float = 0.0  # on the attention weights; not in the paper's translation models
     ffn_dropout: float = 0.0  # on the feed-forward layer's inner activations; not in the paper
-    norm: Norm = "post"  # LayerNorm(x + f(x)) (§3.1), or x + f(LayerNorm(x)) with one more norm after each stack
+    norm: Norm = "post"  # LayerNorm(x + f(x)) (§3.1); pre: x + f(LayerNorm(x)), and one more norm after each stack
     norm_eps: float = 1e-6  # added to the variance in LayerNorm (the 2017 code's value)
     attention_bias: bool = True  # biases in the four projections of attention (the 2017 code has them)
     positions: Positions = "interleaved"  # sinusoid layout (§3.5), or "learned" (Table 3, row E)
@@ -48,38 +48,43 @@ class ModelConfig:
         """Return what prevents this model from being built, one line each, beyond the range of single values."""
         if self.kind != "transformer":
             return self._rival_problems()
-        found = []
+        lines = []
         if (self.d_k is None or self.d_v is None) and self.n_heads > 0 and self.d_model % self.n_heads:
-            found.append(
-                f"model.d_model={self.d_model} is not a multiple of model.n_heads={self.n_heads}; "
-                "change one of them or give model.d_k and model.d_v"
+            lines.append(
+                f"model.d_model={self.d_model}: expected a multiple of model.n_heads={self.n_heads}; "
+                "change one of them, or give model.d_k and model.d_v"
             )
         if self.positions == "learned" and self.max_positions is None:
-            found.append("model.positions='learned' needs model.max_positions, the longest sequence it can hold")
+            lines.append(
+                "model.max_positions=None: expected the length of the longest sequence with model.positions='learned'"
+            )
         if self.positions != "learned" and self.max_positions is not None:
-            found.append(f"model.max_positions={self.max_positions} has no effect with sinusoids, which have no limit")
+            lines.append(
+                f"model.max_positions={self.max_positions}: expected null with model.positions={self.positions!r}, "
+                "since sinusoids have no limit"
+            )
         if self.positions != "learned" and self.d_model % 2:
-            found.append(f"model.d_model={self.d_model}: sinusoids come in pairs, so expected an even number")
+            lines.append(f"model.d_model={self.d_model}: expected an even number, since sinusoids come in pairs")
         if self.positions == "tensor2tensor" and self.d_model < 4:
-            found.append(f"model.d_model={self.d_model}: model.positions='tensor2tensor' needs at least 4")
-        return found
+            lines.append(f"model.d_model={self.d_model}: expected at least 4 with model.positions='tensor2tensor'")
+        return lines
 
     def _rival_problems(self) -> list[str]:
-        found = []
+        lines = []
         for key, default in dataclasses.asdict(ModelConfig()).items():
             value = getattr(self, key)
             if key not in ("kind", *KEYS_OF_RIVALS[self.kind]) and value != default:
-                found.append(
-                    f"model.{key}={value!r} has no effect with model.kind={self.kind!r}; "
-                    f"expected the default, {default!r}"
+                lines.append(
+                    f"model.{key}={value!r}: expected the default, {default!r}, with model.kind={self.kind!r}, "
+                    "where it has no effect"
                 )
         if self.positions == "learned" and self.kind == "convolutional":
-            found.append("model.positions='learned': expected sinusoids with model.kind='convolutional'")
+            lines.append("model.positions='learned': expected sinusoids with model.kind='convolutional'")
         if self.d_model % 2:
             halves = self.kind == "recurrent"
-            what = "each direction of the reader has half of it" if halves else "sinusoids come in pairs"
-            found.append(f"model.d_model={self.d_model}: {what}, so expected an even number")
-        return found
+            cause = "each direction of the encoder has half of it" if halves else "sinusoids come in pairs"
+            lines.append(f"model.d_model={self.d_model}: expected an even number, since {cause}")
+        return lines
 
 
 KEYS_OF_RIVALS = {
@@ -92,33 +97,33 @@ KEYS_OF_RIVALS = {
 class DataConfig:
     """From text to batches (§5.1)."""
 
-    tokenizer: Literal["bpe", "wordpiece", "sentencepiece"] = "bpe"  # learned on both sides; the last: imported
-    vocab_size: int = 37_000  # asked of the tokenizer; a small corpus gives fewer pieces
-    batch_tokens: int = 25_000  # at most so many tokens on either side in one optimizer step, EOS included
-    max_tokens: int = 256  # a pair with a longer side is left out of training (and counted)
-    bpe_dropout: float = 0.0  # probability that a merge is skipped, drawn anew each epoch (BPE only)
+    tokenizer: Literal["bpe", "wordpiece", "sentencepiece"] = "bpe"  # sentencepiece: imported
+    vocab_size: int = 37_000  # pieces to learn; a small corpus gives fewer
+    batch_tokens: int = 25_000  # most tokens of an optimizer step on each side, EOS included
+    max_tokens: int = 256  # pairs with a longer side are skipped, and counted
+    bpe_dropout: float = 0.0  # probability that a merge is skipped, drawn again in each epoch (BPE only)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Optimisation and what is kept of it (§5.2 to §5.4, §6.1)."""
+    """Optimisation (§5.2 to §5.4), checkpoints, and the weights of the final model (§6.1)."""
 
     max_steps: int = 100_000  # optimizer steps (§5.2)
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
     adam_beta2: float = 0.98  # second-moment decay of Adam (§5.3)
-    label_smoothing: float = 0.1  # epsilon_ls: taken from the truth, spread evenly over all other tokens (§5.4)
+    label_smoothing: float = 0.1  # epsilon_ls: moved from the true token to all others, in equal shares (§5.4)
     seed: int = 1  # of the initialisation, dropout, the order of the data and BPE-dropout
     precision: Literal["fp32", "bf16"] = "fp32"  # of the forward and backward pass; weights stay fp32
-    accumulate: int = 1  # micro-batches a batch is cut into; changes memory, not the step
+    accumulate: int = 1  # micro-batches of a batch; changes memory, not the step
     log_every_steps: int = 100  # steps between two lines of log.jsonl
     evaluate_every_steps: int = 1_500  # steps between two evaluations on the validation text
     checkpoint_every_steps: int = 1_500  # steps between two checkpoints
-    keep_checkpoints: int = 5  # newest checkpoints kept, beside the best one
+    keep_checkpoints: int = 5  # newest checkpoints that stay on disk, beside the best one
     average_checkpoints: int = 5  # newest checkpoints whose mean is the final model when use="average" (§6.1)
     ema_decay: float | None = None  # exponential moving average of the weights; None: not computed
     use: Literal["average", "best", "ema", "last"] = "average"  # which weights become RUN/model
-    best_by: Literal["loss", "bleu"] = "loss"  # what "best" and patience look at, every evaluate_every_steps
+    best_by: Literal["loss", "bleu"] = "loss"  # the score that "best" and patience use, every evaluate_every_steps
     patience: int | None = None  # evaluations without a new best before training stops; None: never stop early
 
 
@@ -129,16 +134,16 @@ class SearchConfig:
     beam_size: int = 4
     alpha: float = 0.6  # exponent of the length penalty
     length_penalty: LengthPenalty = "gnmt"  # ((5+|Y|)/6)^alpha, or |Y|^alpha, or 1; |Y| counts EOS
-    max_extra_tokens: int = 50  # an output is at most this much longer than its own source, in tokens
-    min_tokens: int = 0  # no end of sentence before so many tokens
-    lookahead: int | None = None  # tokens within which an output must overtake the best found; None: no limit, exact
+    max_extra_tokens: int = 50  # most tokens of an output beyond the length of its source
+    min_tokens: int = 0  # fewest tokens before the end of a sentence
+    lookahead: int | None = None  # tokens within which an output must overtake the best one; None: no limit, exact
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run. Its model has as many rows as the tokenizer has pieces, unless told otherwise."""
+    """A whole run. By default, the tokenizer sets the number of rows of the embedding."""
 
-    # A kind with keys of its own (`config/kinds.py`) has another class here, hence Any.
+    # Any: a kind with keys of its own (`config/kinds.py`) has another class here.
     model: ModelConfig | Any = field(default_factory=lambda: ModelConfig(vocab_size=None))
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -164,13 +169,13 @@ def keys(config: Config | None = None) -> list[str]:
 
 
 def value_of(config: Config, name: str) -> Any:
-    """The value of the key `name`, `section.key`."""
+    """Return the value of the key `name`, `section.key`."""
     section, key = name.split(".")
     return getattr(getattr(config, section), key)
 
 
 def with_value(config: Config, name: str, new: Any) -> Config:
-    """A copy of `config` in which the key `name`, `section.key`, has the value `new`."""
+    """Return a copy of `config` in which the key `name`, `section.key`, has the value `new`."""
     section, key = name.split(".")
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{key: new})})
 

@@ -7,40 +7,40 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from transduce.config.kinds import ModelSettings, config_class, is_kind, unknown_kind
-from transduce.config.schema import Config, keys, sections, value_of
+from transduce.config.schema import Config, SearchConfig, TrainConfig, keys, sections, value_of
 from transduce.errors import UserError
 
 
 def validate(config: Config) -> None:
-    """Raise UserError naming every problem of `config`, before anything is read."""
+    """Raise UserError with every problem of `config`."""
     refuse(problems(config))
 
 
 def problems(config: Config) -> list[str]:
-    """Everything that is wrong with `config`, one line each; empty when all is well."""
-    found = value_problems(config)
+    """Return a line for each problem of `config`; empty if there is none."""
+    lines = value_problems(config)
     if _type_problems(config):
-        return found
-    blamed = [line[: line.index("=") + 1] for line in found]  # a combination with a wrong value is no further problem
+        return lines
+    wrong = [line[: line.index("=") + 1] for line in lines]  # a combination with a wrong value is no further problem
     combinations = [*config.model.problems(), *_combination_problems(config)]
-    return [*found, *(line for line in combinations if not any(name in line for name in blamed))]
+    return [*lines, *(line for line in combinations if not any(name in line for name in wrong))]
 
 
 def value_problems(config: Config) -> list[str]:
-    """What is wrong with single values of `config`, whatever the others are."""
+    """Return a line for each value of `config` that is wrong by itself: its type or its range."""
     return [*_type_problems(config), *_range_problems(config)]
 
 
 def _type_problems(config: Config) -> list[str]:
-    found = []
+    lines = []
     for name, section in sections(config).items():
         for key, expected in get_type_hints(section).items():
             value = getattr(getattr(config, name), key)
             try:
                 msgspec.convert(value, expected)
             except msgspec.ValidationError:
-                found.append(f"{name}.{key}={value!r}: expected {type_name(expected)}")
-    return found or _kind_problems(config.model)
+                lines.append(f"{name}.{key}={value!r}: expected {type_name(expected)}")
+    return lines or _kind_problems(config.model)
 
 
 def _kind_problems(model: ModelSettings) -> list[str]:
@@ -53,8 +53,8 @@ def _kind_problems(model: ModelSettings) -> list[str]:
     return []
 
 
-# What is expected, whether a value is that, and of which keys. The bounds of sizes are far above what memory holds;
-# above them torch and tokenizers end with an overflow instead of a message.
+# The expectation in words, its test, and its keys. The bounds of sizes are far above what fits into memory: larger
+# values make torch and tokenizers end with an overflow instead of a message.
 RANGES: list[tuple[str, Callable[[float], bool], str]] = [
     (
         "1 to 1,000,000",
@@ -84,66 +84,84 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
 
 
 def _range_problems(config: Config) -> list[str]:
-    found, known = [], keys(config)
-    for expectation, holds, names in RANGES:
+    lines: list[str] = []
+    known = keys(config)
+    for expectation, is_valid, names in RANGES:
         for name in (name for name in names.split() if name in known):
             value = value_of(config, name)
-            if isinstance(value, int | float) and not holds(value):
-                found.append(f"{name}={value}: expected {expectation}")
-    return found
+            if isinstance(value, int | float) and not is_valid(value):
+                lines.append(f"{name}={value}: expected {expectation}")
+    return lines
 
 
-FIXED_PIECES = {"bpe": 260, "wordpiece": 516, "sentencepiece": 4}  # of every tokenizer of a kind
+# Control and byte pieces, which every tokenizer of a kind has before those that it learns.
+FIXED_PIECES = {"bpe": 260, "wordpiece": 516, "sentencepiece": 4}
 
 
 def _combination_problems(config: Config) -> list[str]:
-    model, data, train, search = config.model, config.data, config.train, config.search
-    found = []
+    return [*_data_problems(config), *_train_problems(config.train), *_search_problems(config.search)]
+
+
+def _data_problems(config: Config) -> list[str]:
+    """Return a line for each problem of the tokenizer, and of the lengths of sentences."""
+    model, data = config.model, config.data
+    lines = []
     if data.bpe_dropout and data.tokenizer != "bpe":
-        found.append(f"data.bpe_dropout={data.bpe_dropout} needs data.tokenizer='bpe', not {data.tokenizer!r}")
+        lines.append(f"data.bpe_dropout={data.bpe_dropout}: expected 0 with data.tokenizer={data.tokenizer!r}")
     if 1 <= data.vocab_size <= FIXED_PIECES[data.tokenizer]:
-        found.append(
-            f"data.vocab_size={data.vocab_size}: expected more than {FIXED_PIECES[data.tokenizer]}, the control and "
-            f"byte pieces that a tokenizer of kind {data.tokenizer!r} begins with"
+        lines.append(
+            f"data.vocab_size={data.vocab_size}: expected more than {FIXED_PIECES[data.tokenizer]}, the number of "
+            f"control and byte pieces of a tokenizer of kind {data.tokenizer!r}"
         )
     if data.max_tokens > data.batch_tokens:
-        found.append(
-            f"data.max_tokens={data.max_tokens} is more than data.batch_tokens={data.batch_tokens}: "
-            "a longest sentence would not fit into a batch"
+        lines.append(
+            f"data.max_tokens={data.max_tokens}: expected at most data.batch_tokens={data.batch_tokens}, "
+            "so that the longest sentence fits into a batch"
         )
     max_positions = getattr(model, "max_positions", None)  # not a key of every kind
     if max_positions is not None and max_positions < data.max_tokens:
-        found.append(f"model.max_positions={max_positions} is less than data.max_tokens={data.max_tokens}")
+        lines.append(f"model.max_positions={max_positions}: expected at least data.max_tokens={data.max_tokens}")
+    return lines
+
+
+def _train_problems(train: TrainConfig) -> list[str]:
+    """Return a line for each problem of the weights that become the model."""
+    lines = []
     if train.use == "ema" and train.ema_decay is None:
-        found.append("train.use='ema' needs train.ema_decay, such as 0.999")
+        lines.append("train.ema_decay=None: expected a number with train.use='ema', such as 0.999")
     if train.ema_decay is not None and train.use != "ema":
-        found.append(f"train.ema_decay={train.ema_decay} has no effect with train.use={train.use!r}, only with 'ema'")
+        lines.append(f"train.ema_decay={train.ema_decay}: expected null with train.use={train.use!r}, not 'ema'")
     if train.use == "average" and train.average_checkpoints > train.keep_checkpoints:
-        found.append(
-            f"train.average_checkpoints={train.average_checkpoints} is more than "
-            f"train.keep_checkpoints={train.keep_checkpoints}: the older ones would be gone"
+        lines.append(
+            f"train.average_checkpoints={train.average_checkpoints}: expected at most "
+            f"train.keep_checkpoints={train.keep_checkpoints}, since older checkpoints are deleted"
         )
+    return lines
+
+
+def _search_problems(search: SearchConfig) -> list[str]:
+    """Return a line for each problem of the lengths of outputs, and of their penalty."""
+    lines = []
     if search.min_tokens > search.max_extra_tokens:
-        found.append(
+        lines.append(
             f"search.min_tokens={search.min_tokens}: expected at most search.max_extra_tokens="
-            f"{search.max_extra_tokens}, or the output of a source of one token would be cut before it may end"
+            f"{search.max_extra_tokens}, so that the output of a source of one token can end"
         )
     if search.length_penalty == "none" and search.alpha:
-        found.append(f"search.alpha={search.alpha} has no effect with search.length_penalty='none'; set search.alpha=0")
-    return found
+        lines.append(f"search.alpha={search.alpha}: expected 0 with search.length_penalty='none'; set search.alpha=0")
+    return lines
 
 
 def refuse_impossible(model: ModelSettings) -> None:
-    """Raise UserError naming every reason why `model` cannot be built, an unknown number of tokens among them."""
+    """Raise UserError with every reason why `model` cannot be built, such as a vocab_size of None."""
     lines = model.problems()
     if model.vocab_size is None:
-        lines.append("model.vocab_size is None: it must be known before a model can be built")
-    if lines:
-        raise UserError("cannot build the model: " + "; ".join(lines))
+        lines.append("model.vocab_size=None: expected the number of pieces of the tokenizer")
+    refuse(lines)
 
 
 def type_name(expected: Any) -> str:
-    """A field's type in words: 'an integer or null', \"one of 'post', 'pre'\"."""
+    """Return a field's type in words, such as "an integer or null" or "one of 'post', 'pre'"."""
     if get_origin(expected) is Literal:
         return "one of " + ", ".join(repr(choice) for choice in get_args(expected))
     if get_origin(expected) is types.UnionType:
@@ -152,7 +170,7 @@ def type_name(expected: Any) -> str:
     return names.get(expected, str(expected))
 
 
-def refuse(found: Sequence[str]) -> None:
-    """Raise UserError with one message for each problem in `found`, if there are any."""
-    if found:
-        raise UserError(*found)
+def refuse(lines: Sequence[str]) -> None:
+    """Raise UserError with one message for each of `lines`, if there are any."""
+    if lines:
+        raise UserError(*lines)

@@ -21,7 +21,7 @@ Attention = Callable[[Tensor, Tensor, Tensor, Mask, float], Tensor]
 
 
 def attention_weights(queries: Tensor, keys: Tensor, mask: Mask) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)), the weights of eq. 1: (B,H,T,K), (B,H,S,K) -> (B,H,T,S).
+    """Return softmax(Q K^T / sqrt(d_k)), the weights of eq. 1: (B,H,T,K), (B,H,S,K) -> (B,H,T,S).
 
     A boolean mask gives hidden positions the lowest finite score, not -inf: a row without any visible position gets
     finite (and meaningless) weights, never NaN. A floating mask is added to the scores.
@@ -35,7 +35,7 @@ def attention_weights(queries: Tensor, keys: Tensor, mask: Mask) -> Tensor:
 
 
 def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-    """Attention(Q, K, V) of eq. 1, step by step."""
+    """Return Attention(Q, K, V) of eq. 1, computed step by step."""
     weights = attention_weights(queries, keys, mask)
     if dropout:
         weights = F.dropout(weights, dropout)
@@ -46,16 +46,16 @@ LONG = 256  # keys from which the fused kernel is used on a CPU (benchmarks/atte
 
 
 def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-    """The same as `reference_attention`, by whichever way is faster for the device and the length.
+    """Return the same as `reference_attention`, computed in the faster way for the device and the length.
 
-    Only a row that may attend to nothing differs: it is finite both ways, but not the same. The fused kernel of a CPU
-    never holds weights of (T,S), but where there is dropout, or K is not W, torch has none.
+    Only a row without any visible position differs: it is finite both ways, but not the same. The fused kernel of a CPU
+    needs no memory for weights of (T,S). torch has no such kernel with dropout, or where K is not W.
     """
     if queries.is_cuda or keys.size(-2) >= LONG:
         causal = isinstance(mask, str)
-        given = None if causal else mask
+        attn_mask = None if causal else mask
         return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=given, dropout_p=dropout, is_causal=causal
+            queries, keys, values, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal
         )
     return reference_attention(queries, keys, values, mask, dropout)
 
@@ -94,14 +94,15 @@ class MultiHeadAttention(nn.Module):
         self.dropout = dropout
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The keys (B,H,S,K) and values (B,H,S,W) of `memory` (B,S,D)."""
+        """Return the keys (B,H,S,K) and values (B,H,S,W) of `memory` (B,S,D), with H = n_kv_heads."""
         return self._split(self.w_k(memory), self.n_kv_heads), self._split(self.w_v(memory), self.n_kv_heads)
 
     def forward(
         self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
     ) -> Tensor:
-        """Queries from `x` (B,T,D) attend where `mask`, broadcastable to (B,H,T,S), is True -> (B,T,D)."""
-        queries, (keys, values) = self._split(self.w_q(x), self.n_heads), keys_values
+        """Attend with queries from `x` (B,T,D) where `mask`, broadcastable to (B,H,T,S), is True -> (B,T,D)."""
+        queries = self._split(self.w_q(x), self.n_heads)
+        keys, values = keys_values
         heads = attention(queries, keys, values, mask, self.dropout if self.training else 0.0)
         return self.w_o(heads.transpose(1, 2).flatten(2))  # (B,H,T,W) -> (B,T,H*W) -> (B,T,D)
 

@@ -1,4 +1,6 @@
-"""What the rivals of Table 2 share. They have the interface of the Transformer: one loop, search and scoring serve all.
+"""The shared part of the rivals of Table 2, with the interface of the Transformer.
+
+Training, search and scoring are the same for all three.
 
     Recurrent       lstm.py            LSTM encoder-decoder with attention, instead of GNMT (Wu et al., 2016)
     Convolutional   convolutional.py   gated convolutions with attention, instead of ConvS2S (Gehring et al., 2017)
@@ -18,7 +20,7 @@ from transduce.model.dropout import Dropout
 
 
 class Baseline(nn.Module):
-    """Embeddings and output, tied as `config` says, and teacher forcing."""
+    """Embeddings and output, tied as in `config`, and teacher forcing. Subclasses add encoder and decoder."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -37,27 +39,27 @@ class Baseline(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Pre-softmax scores (..., V) of decoder outputs (..., D)."""
+        """Return the pre-softmax scores (..., V) of decoder outputs (..., D)."""
         return self.output(decoded)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """The logits (B,T,V) of every target position given the ones before it."""
+        """Return the logits (B,T,V) of every target position, each from the positions before it."""
         return self.logits(self.decode(tgt_in, self.encode(src, src_mask), src_mask))
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Token ids (B,S) with mask (B,S) -> memory, (B,S,...)."""
+        """Return the memory (B,S,...) of token ids (B,S) with mask (B,S)."""
         raise NotImplementedError
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
-        """The decoder's output (B,T,D) for `tgt_in` (B,T), BOS first."""
+        """Return the decoder's output (B,T,D) for `tgt_in` (B,T), BOS first."""
         raise NotImplementedError
 
     def start(self, memory: Tensor, src_mask: Tensor) -> "BaselineCache":
-        """The cache before the first token: one row for each sentence."""
+        """Return the cache before the first token, with one row for each sentence."""
         raise NotImplementedError
 
     def decode_step(self, ids: Tensor, cache: "BaselineCache") -> "tuple[Tensor, BaselineCache]":
-        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
+        """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache with this token."""
         raise NotImplementedError
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ class Baseline(nn.Module):
 
 @dataclass(frozen=True)
 class BaselineCache:
-    """What a decoding step needs of the steps before it, for N rows: K adjacent ones for each of B sentences.
+    """The state of N decoder rows between two decoding steps, with K adjacent rows for each of B sentences.
 
     state: tensors whose first dimension is the N rows; memory (B,S,...) and src_mask (B,S) of the sentences.
     """
@@ -77,13 +79,16 @@ class BaselineCache:
     length: int = 0
 
     def select(self, rows: Tensor, sentences: Tensor) -> "BaselineCache":
-        """The cache whose row i goes on from row rows[i] of this one; sentences: those that stay, ascending."""
+        """Return the cache whose row i continues row rows[i] of this cache.
+
+        sentences: the remaining ones, in ascending order.
+        """
         memory, src_mask = self.memory, self.src_mask
         if len(sentences) < len(src_mask):
             memory, src_mask = memory[sentences], src_mask[sentences]
-        return BaselineCache(tuple(part[rows] for part in self.state), memory, src_mask, self.length)
+        return BaselineCache(tuple(tensor[rows] for tensor in self.state), memory, src_mask, self.length)
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, src_mask: Tensor, attention: Attention) -> Tensor:
-    """`attention` in one head: queries (B,T,D), keys (B,S,D), values (B,S,D), mask (B,S) -> (B,T,D)."""
+    """Attend with one head: queries (B,T,D), keys (B,S,D), values (B,S,D), mask (B,S) -> (B,T,D)."""
     return attention(queries[:, None], keys[:, None], values[:, None], src_mask[:, None, None, :], 0.0)[:, 0]

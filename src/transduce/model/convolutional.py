@@ -23,17 +23,17 @@ class Gated(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One matrix product over all windows: on a CPU several times faster than torch's Conv1d."""
+        """Compute one matrix product over all windows. On a CPU this is several times faster than torch's Conv1d."""
         length = x.size(1) - self.kernel + 1
         windows = torch.cat([x[:, i : i + length] for i in range(self.kernel)], dim=2)  # (B,T,kernel*D)
         return F.glu(self.weights(self.dropout(windows)), dim=2)
 
 
 class Convolutional(Baseline):
-    """Stacks of gated convolutions; each layer of the writer attends to what was read (Gehring et al., 2017).
+    """Stacks of gated convolutions, `readers` and `writers`. Each decoder layer attends (Gehring et al., 2017).
 
-    The reader's convolutions see one position on either side, the writer's two earlier ones; a sum of two is scaled by
-    sqrt(1/2). Positions are the Transformer's sinusoids, so that there is no longest sentence.
+    A convolution of the encoder covers one position on either side, one of the decoder two earlier positions. A sum of
+    two is scaled by sqrt(1/2). Positions are the Transformer's sinusoids, so that there is no longest sentence.
     """
 
     KERNEL = 3
@@ -47,7 +47,7 @@ class Convolutional(Baseline):
         self.queries = nn.ModuleList(nn.Linear(config.d_model, config.d_model) for _ in layers)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """(B,S) -> (B,S,2D): side by side, what attention compares with, and that plus the embedding, which it sums."""
+        """Return the memory (B,S,2D) of ids (B,S): the keys of attention beside its values, keys plus embedding."""
         real = src_mask[:, :, None]
         embedded = self.dropout(self._embed(self.src_embedding, src) + self.positions(0, src.size(1)))
         x = embedded * real
@@ -56,7 +56,7 @@ class Convolutional(Baseline):
         return torch.cat([x, (x + embedded) * math.sqrt(0.5)], dim=2)
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
-        """(B,T) with memory (B,S,2D) -> (B,T,D)."""
+        """Return the decoder's output (B,T,D) for ids (B,T) and memory (B,S,2D)."""
         embedded = self.dropout(self._embed(self.tgt_embedding, tgt_in) + self.positions(0, tgt_in.size(1)))
         x = embedded
         for layer in range(self.config.n_layers):
@@ -64,20 +64,22 @@ class Convolutional(Baseline):
         return self.dropout(x)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> BaselineCache:
-        """The cache before the first token: one row for each sentence."""
+        """Return the cache before the first token, with one row for each sentence."""
         earlier = memory.new_zeros(len(memory), self.config.n_layers, self.KERNEL - 1, self.config.d_model)
         return BaselineCache((earlier,), memory, src_mask)
 
     def decode_step(self, ids: Tensor, cache: BaselineCache) -> tuple[Tensor, BaselineCache]:
-        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
+        """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache with this token."""
         position = self.positions(cache.length, cache.length + 1)
         embedded = self._embed(self.tgt_embedding, ids[:, None]) + position  # (N,1,D)
-        x, (earlier,), kept = embedded, cache.state, []
+        x = embedded
+        (earlier,) = cache.state
+        windows = []
         for layer in range(self.config.n_layers):
             window = torch.cat([earlier[:, layer], x], dim=1)  # (N,KERNEL,D)
-            kept.append(window[:, 1:])
+            windows.append(window[:, 1:])
             x = self._write(layer, window, embedded, cache.memory, cache.src_mask, fast_attention)
-        state = (torch.stack(kept, dim=1),)
+        state = (torch.stack(windows, dim=1),)
         return self.logits(x[:, 0]), BaselineCache(state, cache.memory, cache.src_mask, cache.length + 1)
 
     def _write(
@@ -89,12 +91,12 @@ class Convolutional(Baseline):
         src_mask: Tensor,
         attention: Attention,
     ) -> Tensor:
-        """A layer of the writer: (N,KERNEL-1+T,D) -> (N,T,D); N rows share the B sentences of `memory`."""
+        """Apply a decoder layer: (N,KERNEL-1+T,D) -> (N,T,D). N rows share the B sentences of `memory`."""
         x = windows[:, self.KERNEL - 1 :]
-        written = self.writers[layer](windows)
-        query = (self.queries[layer](written) + embedded) * math.sqrt(0.5)
+        output = self.writers[layer](windows)
+        query = (self.queries[layer](output) + embedded) * math.sqrt(0.5)
         keys, values = memory.chunk(2, dim=2)
         by_sentence = query.reshape(len(memory), -1, query.size(2))
         context = attend(by_sentence, keys, values, src_mask, attention).view_as(query)
-        written = (written + context) * math.sqrt(0.5)
-        return (x + written) * math.sqrt(0.5)
+        output = (output + context) * math.sqrt(0.5)
+        return (x + output) * math.sqrt(0.5)

@@ -1,4 +1,4 @@
-"""Settings that make a CPU fast: the memory of the C library, and oneDNN's matrix products."""
+"""CPU settings for speed: memory of the C library, and matrix products by oneDNN."""
 
 import contextlib
 import ctypes
@@ -11,10 +11,10 @@ import torch
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, for the next of the large tensors that come and go with every step.
+    """Make the C library keep freed memory, so that the large tensors of the next step reuse it.
 
-    The C library would give it back and ask anew; each page is then filled with zeros, which takes a quarter of the
-    time. For programs that do little else; does nothing without glibc.
+    Otherwise the library returns the memory to the system and requests it again, and the system fills each page with
+    zeros. This takes a quarter of the time. It is for a process that does little else. Without glibc it has no effect.
     """
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
@@ -27,10 +27,10 @@ def keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def faster_products(device: torch.device) -> Iterator[None]:
-    """Let oneDNN do the fp32 matrix products on a CPU, in place of MKL, where it rounds as little.
+    """Let oneDNN compute the fp32 matrix products on a CPU instead of MKL, if it is as exact.
 
-    On processors that MKL does not know it is twice as fast. torch's switch for it is meant to allow products in bf16,
-    and on some processors it does: so it is tried first.
+    On processors that MKL does not know, oneDNN is twice as fast. torch's switch for it also permits products in bf16,
+    which some processors then use. A trial product decides.
     """
     before = torch.get_float32_matmul_precision()
     if device.type != "cpu" or before != "highest" or not _onednn_is_exact():
@@ -45,15 +45,16 @@ def faster_products(device: torch.device) -> Iterator[None]:
 
 @functools.cache
 def _onednn_is_exact() -> bool:
+    """Check the rounding error of oneDNN's products with few rows and with many."""
     generator = torch.Generator().manual_seed(1)
     x, y = (torch.randn(512, 512, generator=generator) for _ in range(2))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        found = [(x[:m] @ y).double() - x[:m].double() @ y.double() for m in (16, 512)]
+        errors = [(x[:m] @ y).double() - x[:m].double() @ y.double() for m in (16, 512)]
     finally:
         torch.set_float32_matmul_precision(before)
-    return all(error.square().mean().sqrt() < 512**0.5 * EXACT for error in found)
+    return all(error.square().mean().sqrt() < 512**0.5 * EXACT for error in errors)
 
 
-EXACT = 2e-6  # of a product whose sums have a standard deviation of 1: fp32 has 4e-7, TF32 3e-4, bf16 2e-3
+EXACT = 2e-6  # most error of a product whose sums have standard deviation 1: fp32 has 4e-7, TF32 3e-4, bf16 2e-3

@@ -1,4 +1,4 @@
-"""Initialisation. The paper leaves it open; this is what the authors' code of June 2017 does."""
+"""Initialisation as in the authors' code of June 2017. The paper leaves it open."""
 
 import math
 from collections.abc import Iterable
@@ -23,8 +23,9 @@ def initialise(model: nn.Module, d_model: int, tables: Iterable[Tensor]) -> None
     | learned positions              | N(0, 1/d_model)                                                   |
     | biases; LayerNorm              | 0; gain 1 and bias 0                                              |
 
-    The joint fan_out is that code's fused projections. It starts Q, K and V of the base model 1/sqrt(2) (self) and K
-    and V 0.816 (cross) times as large as separate Glorot matrices would, which keeps post-norm training stable.
+    The joint fan_out is that of the fused projections in that code. Compared with separate Glorot matrices, Q, K and V
+    of the base model start 1/sqrt(2) times as large in self-attention, and K and V 0.816 times in cross-attention. This
+    keeps post-norm training stable.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -42,10 +43,10 @@ def initialise(model: nn.Module, d_model: int, tables: Iterable[Tensor]) -> None
         nn.init.normal_(table, std=d_model**-0.5)
 
 
-def _glorot(parts: list[nn.Linear]) -> None:
-    """Glorot uniform for matrices that stand for one matrix with their outputs side by side."""
-    bound = math.sqrt(6 / (parts[0].in_features + sum(part.out_features for part in parts)))
-    for part in parts:
-        nn.init.uniform_(part.weight, -bound, bound)
-        if part.bias is not None:
-            nn.init.zeros_(part.bias)
+def _glorot(layers: list[nn.Linear]) -> None:
+    """Draw the weights of `layers` by Glorot's uniform rule, as one matrix with their outputs side by side."""
+    bound = math.sqrt(6 / (layers[0].in_features + sum(layer.out_features for layer in layers)))
+    for layer in layers:
+        nn.init.uniform_(layer.weight, -bound, bound)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)

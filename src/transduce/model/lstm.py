@@ -10,10 +10,11 @@ from transduce.model.baseline import Baseline, BaselineCache, attend
 
 
 class Recurrent(Baseline):
-    """A bidirectional LSTM reads; an LSTM writes, and attends with its top layer's state (Luong et al., 2015).
+    """A bidirectional LSTM encoder, `reader`, and an LSTM decoder, `writer`.
 
-    The context enters after the recurrence, not before it, so that torch's own LSTM runs over a whole target at once.
-    The writer starts from a projection of the mean of what was read.
+    The decoder attends with the state of its top layer (Luong et al., 2015). The context enters after the recurrence,
+    not before it, so that torch's LSTM computes a whole target in one call. The decoder's first state is a projection
+    of the mean of the encoder's outputs.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -27,7 +28,7 @@ class Recurrent(Baseline):
         self.combine = nn.Linear(2 * d_model, d_model)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """(B,S) -> (B,S,D). Each sentence is read up to its own end; a row without a token gives zeros."""
+        """Return the memory (B,S,D) of ids (B,S). Padding is not encoded; a row without a token gives zeros."""
         x = self.dropout(self._embed(self.src_embedding, src))
         lengths = src_mask.sum(dim=1)
         packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
@@ -35,33 +36,34 @@ class Recurrent(Baseline):
         return self.dropout(read * src_mask[:, :, None])
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
-        """(B,T) with memory (B,S,D) -> (B,T,D)."""
+        """Return the decoder's output (B,T,D) for ids (B,T) and memory (B,S,D)."""
         x = self.dropout(self._embed(self.tgt_embedding, tgt_in))
-        written, _ = self.writer(x, self._first_state(memory, src_mask))
-        return self._with_context(written, memory, src_mask, attention)
+        outputs, _ = self.writer(x, self._first_state(memory, src_mask))
+        return self._with_context(outputs, memory, src_mask, attention)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> BaselineCache:
-        """The cache before the first token: one row for each sentence."""
+        """Return the cache before the first token, with one row for each sentence."""
         hidden, cell = self._first_state(memory, src_mask)
         return BaselineCache((hidden.transpose(0, 1), cell.transpose(0, 1)), memory, src_mask)
 
     def decode_step(self, ids: Tensor, cache: BaselineCache) -> tuple[Tensor, BaselineCache]:
-        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
-        hidden, cell = (part.transpose(0, 1).contiguous() for part in cache.state)  # (L,N,D)
+        """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache with this token."""
+        hidden, cell = (tensor.transpose(0, 1).contiguous() for tensor in cache.state)  # (L,N,D)
         x = self._embed(self.tgt_embedding, ids[:, None])
-        written, (hidden, cell) = self.writer(x, (hidden, cell))  # (N,1,D)
-        by_sentence = written.reshape(len(cache.memory), -1, written.size(2))  # (B,K,D)
+        outputs, (hidden, cell) = self.writer(x, (hidden, cell))  # (N,1,D)
+        by_sentence = outputs.reshape(len(cache.memory), -1, outputs.size(2))  # (B,K,D)
         decoded = self._with_context(by_sentence, cache.memory, cache.src_mask, fast_attention).flatten(0, 1)
         state = (hidden.transpose(0, 1), cell.transpose(0, 1))
         return self.logits(decoded), BaselineCache(state, cache.memory, cache.src_mask, cache.length + 1)
 
     def _first_state(self, memory: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden and cell state before the first token, (L,B,D) each."""
+        """Return the hidden and the cell state before the first token, (L,B,D) each."""
         mean = memory.sum(dim=1) / src_mask.sum(dim=1, keepdim=True).clamp(min=1)
         states = torch.tanh(self.begin(mean)).unflatten(1, (2, self.config.n_layers, -1))  # (B,2,L,D)
         hidden, cell = states.permute(1, 2, 0, 3).contiguous()
         return hidden, cell
 
-    def _with_context(self, written: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention) -> Tensor:
-        context = attend(self.w_q(written), memory, memory, src_mask, attention)
-        return self.dropout(torch.tanh(self.combine(torch.cat([context, written], dim=2))))
+    def _with_context(self, outputs: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention) -> Tensor:
+        """Return the decoder's output (B,T,D) from the LSTM's, `outputs` (B,T,D), and its context."""
+        context = attend(self.w_q(outputs), memory, memory, src_mask, attention)
+        return self.dropout(torch.tanh(self.combine(torch.cat([context, outputs], dim=2))))

@@ -8,7 +8,7 @@ from transduce.errors import UserError
 
 
 def sinusoids(n_positions: int, d_model: int, layout: Positions = "interleaved") -> Tensor:
-    """The table of sinusoids, (n_positions, d_model), in one of the three layouts found in the wild.
+    """Return the table of sinusoids, (n_positions, d_model), in one of the three layouts in use.
 
     "interleaved", the paper's text: sin(pos / 10000^(2i/d)) at 2i, cos at 2i+1.
     "halves": the same values, all sines first, then all cosines (Hugging Face Marian, Sockeye).
@@ -25,7 +25,7 @@ def sinusoids(n_positions: int, d_model: int, layout: Positions = "interleaved")
 
 
 class SinusoidalPositions(nn.Module):
-    """The sinusoids of §3.5. They have no maximum length: the table grows when a longer sequence comes."""
+    """The sinusoids of §3.5. They have no maximum length: a longer sequence makes the table grow."""
 
     def __init__(self, d_model: int, layout: Positions = "interleaved") -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SinusoidalPositions(nn.Module):
         self.table: Tensor
 
     def forward(self, start: int, end: int) -> Tensor:
-        """Rows `start` to `end`, (end - start, D)."""
+        """Return the rows `start` to `end`, (end - start, D)."""
         if end > self.table.size(0):
             longer = sinusoids(max(end, 2 * self.table.size(0)), self.table.size(1), self.layout)
             self.table = longer.to(self.table)
@@ -49,10 +49,10 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(n_positions, d_model))
 
     def forward(self, start: int, end: int) -> Tensor:
-        """Rows `start` to `end`, (end - start, D). UserError past the last one."""
+        """Return the rows `start` to `end`, (end - start, D). UserError if `end` is past the last row."""
         if end > self.table.size(0):
             raise UserError(
-                f"a sequence of {end} tokens, but this model has learned positions for {self.table.size(0)} "
-                "(model.max_positions); split the text, or train with more positions or with sinusoids"
+                f"a sequence of {end} tokens: expected at most model.max_positions={self.table.size(0)}, the learned "
+                "positions; split the text, or train with more positions or with sinusoids"
             )
         return self.table[start:end]

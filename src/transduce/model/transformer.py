@@ -1,10 +1,12 @@
-"""The Transformer, section 3 of "Attention Is All You Need" (Vaswani et al., 2017), in the paper's order.
+"""The Transformer, section 3 of "Attention Is All You Need" (Vaswani et al., 2017).
+
+Sections 3.2 and 3.5 are in attention.py and positions.py.
 
 Letters in shape comments: B batch, S source length, T target length, N rows of a decoding step, D d_model, H heads,
 K d_k, W d_v, V vocabulary. A mask is True where a position is real and may be attended to; "causal" stands for the
-one in which each position attends to itself and to those before it.
+mask in which each position attends to itself and to the positions before it.
 
-The model takes tensors and returns tensors: it knows no text, no loss and no search. Caches are returned, not kept.
+The model takes tensors and returns tensors: it knows no text, no loss and no search. It returns caches and keeps none.
 """
 
 import math
@@ -28,7 +30,7 @@ from transduce.model.positions import LearnedPositions, SinusoidalPositions
 
 
 class FeedForward(nn.Module):
-    """activation(x W_1 + b_1) W_2 + b_2; with ReLU it is eq. 2. dropout: on the inner activations."""
+    """The network activation(x W_1 + b_1) W_2 + b_2, eq. 2 with ReLU. dropout: on the inner activations."""
 
     def __init__(
         self,
@@ -66,14 +68,14 @@ class Residual(nn.Module):
         self.post = post
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """(B,T,D) -> (B,T,D), by way of `sublayer`, which keeps the shape."""
+        """(B,T,D) -> (B,T,D). `sublayer` keeps the shape."""
         if self.post:
             return self.norm(x + self.dropout(sublayer(_narrow(x))))
         return x + self.dropout(sublayer(_narrow(self.norm(x))))
 
 
 def _narrow(x: Tensor) -> Tensor:
-    """`x` in the type of matrix products under autocast, which would cast it anew for each of them."""
+    """Return `x` in autocast's type of matrix products, so that autocast does not cast it again for each product."""
     device = x.device.type
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
@@ -122,13 +124,13 @@ class DecoderLayer(nn.Module):
         masks: tuple[Mask, Mask],
         attentions: tuple[Attention, Attention] = (fast_attention, fast_attention),
     ) -> tuple[Tensor, KeysValues]:
-        """One layer over `x` (B,T,D), the positions that follow those in `past`.
+        """Apply the layer to `x` (B,T,D), the positions after those in `past`.
 
-        past: keys and values of the earlier positions, or None; cross: those of the encoder's output;
+        past: keys and values of the earlier positions, or None. cross: those of the encoder's output.
         masks: for self-attention (T, past+T), or "causal", and for cross-attention (B,1,1,S).
-        attentions: the attention functions of self-attention and cross-attention.
-        While searching, x has several adjacent rows (a beam) for each row of `cross`, which they share.
-        Returns the output (B,T,D) and the keys and values of all positions so far.
+        attentions: the functions of self-attention and cross-attention.
+        During a search, x has several adjacent rows (a beam) for each row of `cross`, which they share.
+        Returns the output (B,T,D), and the keys and values of all positions so far.
         """
         self_mask, cross_mask = masks
         self_function, cross_function = attentions
@@ -181,7 +183,7 @@ def _residual(config: ModelConfig) -> Residual:
 
 @dataclass(frozen=True)
 class Cache:
-    """What a decoding step needs of the steps before it, for N rows: K adjacent ones for each of B sentences.
+    """The state of N decoder rows between two decoding steps, with K adjacent rows for each of B sentences.
 
     past: for each layer, keys (N,H,t,K) and values (N,H,t,W) of the t tokens so far; None before the first.
     cross: for each layer, keys (B,H,S,K) and values (B,H,S,W) of the encoder's output; src_mask: (B,1,1,S).
@@ -193,13 +195,13 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """t, the number of tokens decoded so far."""
+        """The number t of tokens decoded so far."""
         return 0 if self.past is None else self.past[0][0].size(2)
 
     def select(self, rows: Tensor, sentences: Tensor) -> "Cache":
-        """The cache whose row i goes on from row rows[i] of this one.
+        """Return the cache whose row i continues row rows[i] of this cache.
 
-        rows: (M,), M/B' of them for each sentence; sentences: (B',), the sentences that stay, in ascending order.
+        rows: (M,), M/B' of them for each sentence. sentences: (B',), the remaining sentences in ascending order.
         """
         past, cross, src_mask = self.past, self.cross, self.src_mask
         if past is not None:
@@ -232,14 +234,14 @@ class Transformer(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(encoder_layer(config) for _ in range(config.n_layers))
         self.decoder = nn.ModuleList(decoder_layer(config) for _ in range(config.n_layers))
-        pre = config.norm == "pre"  # whose stacks end in a sum that nothing has normalised yet
+        pre = config.norm == "pre"  # its stacks end in a sum without normalisation
         self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if pre else nn.Identity()
         tables = [self.src_embedding.weight, self.tgt_embedding.weight, self.output.weight]
-        initialise(self, config.d_model, dict.fromkeys(tables))  # a tied matrix is drawn once
+        initialise(self, config.d_model, dict.fromkeys(tables))  # a tied matrix once
 
     def encode(self, src: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
-        """Token ids (B,S) with mask (B,S) -> memory (B,S,D)."""
+        """Return the memory (B,S,D) of token ids (B,S) with mask (B,S)."""
         x = self._embed(self.src_embedding, src, 0)
         mask = src_mask[:, None, None, :]  # (B,1,1,S)
         for layer in self.encoder:
@@ -247,9 +249,10 @@ class Transformer(nn.Module):
         return self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
-        """The decoder's output (B,T,D) for `tgt_in` (B,T): BOS and then the target, which `logits` turns into scores.
+        """Return the decoder's output (B,T,D) for `tgt_in` (B,T), which is BOS and then the target.
 
-        Position t sees tgt_in up to and including t, so padding at the end needs no mask.
+        `logits` turns the output into scores. Position t attends to tgt_in up to and including t, so that padding at
+        the end needs no mask.
         """
         x = self._embed(self.tgt_embedding, tgt_in, 0)
         masks: tuple[Mask, Mask] = ("causal", src_mask[:, None, None, :])
@@ -258,19 +261,19 @@ class Transformer(nn.Module):
         return self.decoder_norm(x)
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Pre-softmax scores (..., V) of decoder outputs (..., D)."""
+        """Return the pre-softmax scores (..., V) of decoder outputs (..., D)."""
         return self.output(decoded)
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """The logits (B,T,V) of every target position given the ones before it (teacher forcing)."""
+        """Return the logits (B,T,V) of every target position, each from the positions before it (teacher forcing)."""
         return self.logits(self.decode(tgt_in, self.encode(src, src_mask), src_mask))
 
     def start(self, memory: Tensor, src_mask: Tensor) -> Cache:
-        """The cache of a decoding of `memory` (B,S,D) before its first token: one row for each sentence."""
+        """Return the cache for decoding `memory` (B,S,D) before the first token, with one row for each sentence."""
         return Cache(None, self._cross(memory), src_mask[:, None, None, :])
 
     def decode_step(self, ids: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """The logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
+        """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache with this token."""
         start = cache.length
         x = self._embed(self.tgt_embedding, ids[:, None], start)  # (N,1,D)
         masks = (torch.ones(1, start + 1, dtype=torch.bool, device=ids.device), cache.src_mask)
@@ -282,12 +285,13 @@ class Transformer(nn.Module):
         return logits, Cache(tuple(past), cache.cross, cache.src_mask)
 
     def _cross(self, memory: Tensor) -> tuple[KeysValues, ...]:
-        """The keys and values of the encoder's output for each layer of the decoder."""
-        layers, memory = cast(Iterable[DecoderLayer], self.decoder), _narrow(memory)
+        """Return the keys and values of the encoder's output for each layer of the decoder."""
+        layers = cast(Iterable[DecoderLayer], self.decoder)
+        memory = _narrow(memory)
         return tuple(layer.cross_attention.keys_values(memory) for layer in layers)
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
-        """Embeddings times sqrt(d_model), plus positions from `start`, with dropout on the sum (§3.4, §3.5, §5.4)."""
+        """Return embeddings times sqrt(d_model) plus positions from `start`, with dropout (§3.4, §3.5, §5.4)."""
         positions = self.positions(start, start + ids.size(1))
         return self.dropout(embedding(ids) * math.sqrt(self.config.d_model) + positions)
 
@@ -300,10 +304,13 @@ def _positions(config: ModelConfig) -> LearnedPositions | SinusoidalPositions:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """The number of trained values; a tied matrix counts once."""
+    """Return the number of trained values; a tied matrix counts once."""
     return sum(p.numel() for p in model.parameters())
 
 
 def mixed_precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Where a model computes in `precision`: "fp32" as it is; "bf16" its matrix products in bf16, weights kept."""
+    """Return a context in which a model computes in `precision`.
+
+    "fp32" changes nothing. "bf16" computes matrix products in bf16; the weights stay fp32.
+    """
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
