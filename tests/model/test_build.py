@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.killing import differences, ending
+from support.small_runs import differences, ending
 from support.toy_task import Finished, toy_lines, write_lines, write_pairs
 from support.trainings import train
 

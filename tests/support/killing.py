@@ -1,15 +1,13 @@
-"""A run that is killed, at any moment and any number of times, ends as one that nothing disturbed: the harness.
+"""Kill runs and resume them: each must end like an undisturbed run. The long form of `test_killed.py`.
 
-    python tests/support/killing.py --kills 500
+    cd tests && python -m support.killing --kills 500
 
-trains a tiny model again and again with everything on that a resumed run could get wrong, kills the trainer, resumes,
-and compares every file of the run with those of a run that was left alone: at every file operation of a run, and at so
-many random moments. A server that has imported torch once forks the trainers, so that a life takes a fraction of a
-second.
+This trains the small runs, kills the training process at every file operation and at random moments, and resumes. Then
+it compares every file with those of an undisturbed run. A fork server, which has imported torch once, forks the
+training processes, so each starts in a fraction of a second.
 """
 
 import argparse
-import hashlib
 import io
 import itertools
 import json
@@ -25,128 +23,88 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
-from transduce.storage.atomic_folder import read_folder
-from transduce.storage.run_log import read_log
-from transduce.storage.run_request import TrainRequest
-from transduce.train import train
+from support.small_runs import CONFIGS, Texts, differences, ending, train_on, write_texts
+from transduce.config.schema import Config
 
-Texts = dict[str, tuple[Path, Path]]
-
-# ---- what is trained ---------------------------------------------------------------------------------------------
-
-# Reports, evaluations and checkpoints fall on different steps, and epochs end between them.
-AVERAGE = Config(
-    model=ModelConfig(vocab_size=None, d_model=16, n_layers=1, n_heads=2, d_ff=32, dropout=0.2, attention_dropout=0.1),
-    data=DataConfig(vocab_size=290, batch_tokens=150, max_tokens=24, bpe_dropout=0.2),
-    train=TrainConfig(
-        max_steps=32,
-        warmup_steps=20,
-        accumulate=2,
-        patience=9,
-        log_every_steps=5,
-        evaluate_every_steps=9,
-        checkpoint_every_steps=6,
-        keep_checkpoints=3,
-        average_checkpoints=3,
-    ),
-    search=SearchConfig(max_extra_tokens=2),
-)
-CONFIGS = {
-    "average": AVERAGE,
-    "ema": replace(AVERAGE, train=replace(AVERAGE.train, use="ema", ema_decay=0.9, keep_checkpoints=1)),
-    # The first evaluation has the best BLEU, so the run stops early, after the third.
-    "best": replace(AVERAGE, train=replace(AVERAGE.train, use="best", best_by="bleu", patience=2)),
-}
+# ---- how a process dies ------------------------------------------------------------------------------------------
 
 
-def write_texts(folder: Path) -> Texts:
-    """A corpus of 90 pairs, and 4 to judge by: lines of up to six letters, and the same turned round."""
-    rng = random.Random(1)
-    texts = {}
-    for name, count in (("train", 90), ("valid", 4)):
-        lines = [rng.sample("abcdefghij", rng.randint(1, 6)) for _ in range(count)]
-        texts[name] = folder / f"{name}.src", folder / f"{name}.tgt"
-        for path, side in zip(texts[name], (lines, [line[::-1] for line in lines]), strict=True):
-            path.write_text("".join(" ".join(line) + "\n" for line in side), encoding="utf-8")
-    return texts
-
-
-# ---- how a trainer dies ------------------------------------------------------------------------------------------
-
-
-How = Literal["kill", "torn", "power"]
-HOWS: tuple[How, ...] = ("kill", "power", "torn")
+Death = Literal["kill", "torn", "power"]
+DEATHS: tuple[Death, ...] = ("kill", "power", "torn")
 
 
 @dataclass(frozen=True)
 class Trap:
-    """Death at file operation number `at` of a life, counted from 0, just before it is done.
+    """Death just before file operation number `at` of a process, counted from 0.
 
-    kill: SIGKILL. torn: the next file that grows past `size` bytes is cut off there, and the system kills the writer.
-    power: SIGKILL, and what was not flushed to the disk is lost: contents of files, and renamings.
+    - kill: SIGKILL
+    - torn: the next file that grows past `size` bytes is cut off there, and the system kills the process
+    - power: SIGKILL, and the loss of all content and renames that were not flushed to disk
     """
 
     at: int
-    how: How = "kill"
+    death: Death = "kill"
     size: int = 0
 
 
-class Disk:
-    """The file operations within a folder, as a trainer does them: counted, named, and a trap set among them.
+OPERATIONS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")  # audit events
 
-    Operations are opening to write, flushing to disk, making, renaming and removing. Flushing is noted and not done: it
-    is what a power cut asks after, and a process that dies takes nothing with it.
+
+class Disk:
+    """Records the file operations of this process within a folder, and springs a trap at one of them.
+
+    Operations are: open for writing, fsync, mkdir, rename, remove and rmdir. An fsync is recorded but not executed,
+    because only a simulated power failure needs it.
     """
 
     def __init__(self, folder: Path, trap: Trap | None) -> None:
         self.folder, self.trap = folder, trap
         self.operations: list[str] = []
-        self.flushed = {file.stat().st_ino: file.stat().st_size for file in _files(folder)}  # bytes by inode
-        self.renamed: list[tuple[Path, Path, Path | None]] = []  # from, to, and what was there before; not yet durable
-        self.watching = True
+        self.flushed = {file.stat().st_ino: file.stat().st_size for file in _files(folder)}  # flushed bytes by inode
+        self.renamed: list[tuple[Path, Path, Path | None]] = []  # unflushed: old, new, copy of a replaced file
+        self.is_watching = True
 
     def watch(self) -> None:
-        """From now on. An audit hook stays for the life of the process."""
-        sys.addaudithook(self._hear)
+        """Start recording. The audit hook remains until the process ends."""
+        sys.addaudithook(self._audit)
         os.fsync = self._fsync
 
-    def _hear(self, event: str, given: tuple[Any, ...]) -> None:
-        if not self.watching or event not in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate"):
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.is_watching or event not in OPERATIONS:
             return
-        if event == "open" and not given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        if event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return
-        in_a_tree = event in ("os.remove", "os.rmdir") and given[-1] != -1  # which is removed: there is no whole path
-        if not in_a_tree and not str(given[0]).startswith(str(self.folder)):
+        is_in_rmtree = event in ("os.remove", "os.rmdir") and args[-1] != -1  # args[0] is then a relative path
+        if not is_in_rmtree and not str(args[0]).startswith(str(self.folder)):
             return
-        self._operation(f"{event} {given[0]}")
-        if event == "open" and given[2] & os.O_TRUNC and os.path.exists(given[0]):
-            self.flushed.pop(os.stat(given[0]).st_ino, None)
+        self._operation(f"{event} {args[0]}")
+        if event == "open" and args[2] & os.O_TRUNC and os.path.exists(args[0]):
+            self.flushed.pop(os.stat(args[0]).st_ino, None)
         if event == "os.remove":
-            self.flushed.pop(os.stat(given[0], dir_fd=given[-1] if in_a_tree else None).st_ino, None)
+            self.flushed.pop(os.stat(args[0], dir_fd=args[-1] if is_in_rmtree else None).st_ino, None)
         if event == "os.rename":
-            self._note_renaming(Path(given[0]), Path(given[1]))
+            self._record_rename(Path(args[0]), Path(args[1]))
 
     def _fsync(self, descriptor: int) -> None:
         self._operation(f"fsync {os.readlink(f'/proc/self/fd/{descriptor}')}")
-        found = os.fstat(descriptor)
-        if stat.S_ISDIR(found.st_mode):
-            self.renamed = [entry for entry in self.renamed if entry[1].parent.stat().st_ino != found.st_ino]
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            self.renamed = [entry for entry in self.renamed if entry[1].parent.stat().st_ino != status.st_ino]
         else:
-            self.flushed[found.st_ino] = found.st_size
+            self.flushed[status.st_ino] = status.st_size
 
     def _operation(self, name: str) -> None:
         if self.trap is not None and len(self.operations) == self.trap.at:
             self._die(self.trap)
         self.operations.append(name)
 
-    def _note_renaming(self, old: Path, new: Path) -> None:
+    def _record_rename(self, old: Path, new: Path) -> None:
         before = None
         if new.is_file():
             before = self.folder.with_name(f"{self.folder.name}.before-{len(self.operations)}-of-{os.getpid()}")
@@ -154,13 +112,13 @@ class Disk:
         self.renamed.append((old, new, before))
 
     def _die(self, trap: Trap) -> None:
-        self.watching = False
-        if trap.how == "torn":
+        self.is_watching = False
+        if trap.death == "torn":
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_FSIZE, (trap.size, resource.RLIM_INFINITY))
             return
-        if trap.how == "power":
+        if trap.death == "power":
             self._lose_unflushed()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -178,79 +136,36 @@ def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
 
 
-FAILED = 99  # exit code; a trainer that is interrupted before it listens exits with 1
+FAILED = 99  # exit code; a process that is interrupted before it handles signals exits with 1
 
 
-def live(config: Config, texts: Texts, out: Path, trap: Trap | None, report: Path) -> None:
-    """Begin the run in `out` or go on with it, in a process of its own.
+def train_with_trap(config: Config, texts: Texts, out: Path, trap: Trap | None, report: Path) -> None:
+    """Start or resume the run in `out`. Other processes call it.
 
-    What it did, or why it FAILED, is told in the file `report`, unless it is killed.
+    report: a file for the list of operations or, if the exit code is FAILED, the traceback.
     """
     torch.set_num_threads(1)
-    sys.stderr = io.StringIO()  # a pipe would fill, and a file be cut off by a torn write
+    sys.stderr = io.StringIO()  # a pipe would fill up, and a file would be cut off by a torn write
     disk = Disk(out, trap)
     disk.watch()
     try:
-        train(TrainRequest(config, texts["train"], texts["valid"], out, resume=True))
+        train_on(texts, out, config, resume=True)
     except Exception:
-        disk.watching = False
+        disk.is_watching = False
         report.write_text(traceback.format_exc(), encoding="utf-8")
         sys.exit(FAILED)
-    disk.watching = False
+    disk.is_watching = False
     report.write_text(json.dumps(disk.operations), encoding="utf-8")
-
-
-# ---- how a run ends ----------------------------------------------------------------------------------------------
-
-TIMES = ("seconds", "processor_seconds", "tokens_per_second")
-
-
-def ending(run: Path) -> dict[str, Any]:
-    """All that is in the folder of a run, by name: the SHA-256 of a file, or what it says where it also tells times.
-
-    Whatever has a manifest is verified. The log must have no gap and no step twice.
-    """
-    found: dict[str, Any] = {}
-    for path in sorted(run.rglob("*")):
-        name = str(path.relative_to(run))
-        if path.is_dir():
-            found[name] = "folder"
-        elif path.name == "manifest.json":  # lists a hash of times
-            found[name] = sorted(read_folder(path.parent))
-        elif path.name in ("README.md", "report.html"):
-            found[name] = "page"
-        elif path.name == "state.json":
-            found[name] = _without_times(json.loads(path.read_bytes()))
-        elif path.name == "log.jsonl":
-            found[name] = [_without_times(line) for line in read_log(run)]
-            assert path.read_bytes().count(b"\n") == len(found[name])
-        else:
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
-
-
-def _without_times(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in content.items() if key not in TIMES}
-
-
-def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    """Where two endings differ."""
-    names = sorted(found.keys() | expected.keys())
-    return [
-        f"{name}: {found.get(name, 'missing')}, expected {expected.get(name, 'nothing')}"
-        for name in names
-        if found.get(name) != expected.get(name)
-    ]
 
 
 # ---- killing -----------------------------------------------------------------------------------------------------
 
 
-IMPORTED_LATE = ("torch._dynamo", "sacrebleu")  # in the course of training: here once, for all trainers
+IMPORTED_LATE = ("torch._dynamo", "sacrebleu")  # training imports them late; the fork server imports them once
 
 
 class Killer:
-    """Runs of one configuration, killed in many ways. Each is compared with one that nothing disturbed."""
+    """Kills runs of one configuration in many ways, and compares each with an undisturbed run."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -260,96 +175,98 @@ class Killer:
         self.context.set_forkserver_preload(["transduce.train", *IMPORTED_LATE])
         self.numbers = itertools.count()
         self.kills = self.runs = 0
-        self.life(self.new_run())  # waits for the server
-        whole, began_at = self.new_run(), time.monotonic()
-        assert self.life(whole) == 0
-        self.seconds = time.monotonic() - began_at
+        self.run_process(self.new_run())  # waits for the fork server
+        undisturbed, started_at = self.new_run(), time.monotonic()
+        assert self.run_process(undisturbed) == 0
+        self.seconds = time.monotonic() - started_at
         self.operations: list[str] = json.loads(self.report.read_text("utf-8"))
-        self.expected = ending(whole)
+        self.expected = ending(undisturbed)
 
     def new_run(self) -> Path:
-        """The folder of a run that is yet to begin."""
+        """Return the folder for a new run."""
         return self.folder / f"run-{next(self.numbers)}"
 
     def first(self, name: str) -> int:
-        """The number of the first file operation of a whole run that has to do with `name`."""
+        """Return the number of the first file operation of an undisturbed run with `name` in its path."""
         return next(number for number, operation in enumerate(self.operations) if name in operation)
 
-    def life(self, out: Path, trap: Trap | None = None, *, seconds: float = 600, by: int = signal.SIGKILL) -> int:
-        """Let a trainer live until it is done or its trap closes; after `seconds` it gets the signal `by`.
+    def run_process(
+        self, out: Path, trap: Trap | None = None, *, seconds: float = 600, by: int = signal.SIGKILL
+    ) -> int:
+        """Start or resume a run in another process, with a trap. After `seconds` the process gets the signal `by`.
 
-        Returns the exit code, or the number of the signal it died of, negative.
+        Returns the exit code, or the negative number of the signal that killed the process.
         """
-        trainer = self.context.Process(target=live, args=(self.config, self.texts, out, trap, self.report))
-        trainer.start()
-        trainer.join(seconds)
-        if trainer.exitcode is None:
-            assert trainer.pid is not None
-            os.kill(trainer.pid, by)
-            trainer.join(600)
-        code = trainer.exitcode
-        assert code is not None, "the trainer hangs"
+        process = self.context.Process(target=train_with_trap, args=(self.config, self.texts, out, trap, self.report))
+        process.start()
+        process.join(seconds)
+        if process.exitcode is None:
+            assert process.pid is not None
+            os.kill(process.pid, by)
+            process.join(600)
+        code = process.exitcode
+        assert code is not None, "the process hangs"
         assert code != FAILED, self.report.read_text("utf-8")
         self.kills += code in (-signal.SIGKILL, -signal.SIGXFSZ)
         return code
 
     def finish(self, out: Path, story: str) -> None:
-        """Let the run come to its end, compare it, and remove it."""
-        while self.life(out) != 0:
+        """Resume the run until it ends, compare it, and remove it. story: for the message of a failure."""
+        while self.run_process(out) != 0:
             pass
         self.runs += 1
-        found = differences(ending(out), self.expected)
-        assert not found, "\n".join([f"{story}: the run ended otherwise than one that nothing disturbed", *found])
+        lines = differences(ending(out), self.expected)
+        assert not lines, "\n".join([f"{story}: the run differs from an undisturbed one", *lines])
         shutil.rmtree(out)
         for file in self.folder.glob(f"{out.name}.*"):
             file.unlink()
 
-    def killed_at(self, *traps: Trap) -> None:
-        """A run whose first lives end in `traps`, one after the other."""
+    def kill_at(self, *traps: Trap) -> None:
+        """Kill the first processes of a run with `traps`, one each, then finish and compare it."""
         out = self.new_run()
         for trap in traps:
-            self.life(out, trap)
+            self.run_process(out, trap)
         self.finish(out, f"{traps}, {self.operations[traps[0].at]}")
 
-    def killed_at_random(self, rng: random.Random, *signals: int) -> None:
-        """A run that gets one of `signals` at random moments, until it has ended."""
-        out, lives = self.new_run(), []
-        while len(lives) < 20 and (not lives or lives[-1] != 0):
+    def kill_at_random(self, rng: random.Random, *signals: int) -> None:
+        """Send one of `signals` at random moments until a run has ended, then compare it."""
+        out, codes = self.new_run(), []
+        while len(codes) < 20 and (not codes or codes[-1] != 0):
             seconds = rng.uniform(0, rng.choice((0.3, 0.6, 1.2)) * self.seconds)
-            lives.append(self.life(out, seconds=seconds, by=rng.choice(signals)))
-        self.finish(out, f"lives that ended with {lives}")
+            codes.append(self.run_process(out, seconds=seconds, by=rng.choice(signals)))
+        self.finish(out, f"exit codes {codes}")
 
 
 def kill_everywhere(folder: Path, kills: int, seed: int) -> Iterator[str]:
-    """The long form: a line on what came of it for each configuration, and one in all.
+    """Kill runs at every file operation, and once more when they resume; then `kills` runs at random moments.
 
-    A run dies at every file operation, and again at a random one when it is resumed. Beside these there are `kills`
-    times SIGKILL at random moments.
+    Yields a line for each configuration, and one for all.
     """
-    rng, killers, began_at = random.Random(seed), [], time.monotonic()
+    rng, started_at = random.Random(seed), time.monotonic()
+    killers = []
     for number, (name, config) in enumerate(CONFIGS.items()):
         killer = Killer(config, folder / name)
         killers.append(killer)
         count = len(killer.operations)
         for at in range(count):
-            how = HOWS[(number + at) % 3]
-            killer.killed_at(Trap(at, how, rng.choice((1, 100, 1_000))), Trap(rng.randrange(count)))
-        everywhere = killer.kills
-        while (killer.kills - everywhere) * len(CONFIGS) < kills:
-            killer.killed_at_random(rng, signal.SIGKILL)
-        yield f"{name}: {count} operations, {everywhere} kills at them, {killer.kills - everywhere} at random"
+            death = DEATHS[(number + at) % 3]
+            killer.kill_at(Trap(at, death, rng.choice((1, 100, 1_000))), Trap(rng.randrange(count)))
+        at_operations = killer.kills
+        while (killer.kills - at_operations) * len(CONFIGS) < kills:
+            killer.kill_at_random(rng, signal.SIGKILL)
+        yield f"{name}: {count} operations, {at_operations} kills at them, {killer.kills - at_operations} at random"
     all_kills, runs = sum(killer.kills for killer in killers), sum(killer.runs for killer in killers)
-    yield f"{all_kills} kills, {runs} runs, {runs} equal, {time.monotonic() - began_at:.0f} s"
+    yield f"{all_kills} kills, {runs} runs, {runs} equal, {time.monotonic() - started_at:.0f} s"
 
 
 def main() -> None:
-    """Kill as often as the command line asks, and print what came of it. A run that ends otherwise is an error."""
+    """Kill runs as often as the command line says, and print the counts. A run that differs is an error."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--kills", type=int, default=500, help="SIGKILLs at random moments")
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for line in kill_everywhere(Path(folder), asked.kills, asked.seed):
+        for line in kill_everywhere(Path(folder), options.kills, options.seed):
             print(line, flush=True)
 
 

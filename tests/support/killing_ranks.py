@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from support.killing import differences, ending, write_texts
+from support.small_runs import differences, ending, write_texts
 from transduce.storage.run_log import reports
 
 TESTS = Path(__file__).parents[1]
@@ -30,7 +30,7 @@ GRACE = 10  # further seconds within which it must have left
 STEPS = 96
 RECIPE = f"""
 from dataclasses import replace
-from support.killing import AVERAGE
+from support.small_runs import AVERAGE
 
 def recipe():
     return replace(AVERAGE, train=replace(AVERAGE.train, max_steps={STEPS}, patience=None))

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore
 
-from support.killing import IMPORTED_LATE, Texts
+from support.killing import IMPORTED_LATE
+from support.small_runs import Texts
 from support.trainings import train
 from transduce.cli.main import main
 from transduce.config.schema import Config, ModelConfig, TrainConfig

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support.killing import AVERAGE, Texts, write_texts
+from support.small_runs import AVERAGE, Texts, train_on
 from support.toy_task import ROOT, Finished
-from support.trainings import train
 
 from transduce.storage import checkpoints as checkpoint
 from transduce.storage.atomic_folder import check_folder, read_folder, remove_unfinished, write_file, write_folder
@@ -209,14 +208,9 @@ class FullAfter:
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
-    return write_texts(tmp_path_factory.mktemp("texts"))
-
-
-@pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out)
+    train_on(texts, out)
     return out
 
 
@@ -242,7 +236,7 @@ def test_training_goes_on_without_two_saves_in_a_row(
 ) -> None:
     """Saves are due at 6, 9 (best so far), 12, 18, 24, 30 and 32; the mean is that of the last three."""
     saves = FailingSaves(monkeypatch, {6, 9, 18})
-    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=tmp_path / "run")
+    train_on(texts, tmp_path / "run")
     assert saves.tried[:3] == [6, 9, 12]
     whole = (undisturbed / "model" / "model.safetensors").read_bytes()
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == whole
@@ -259,12 +253,12 @@ def test_three_failed_saves_in_a_row_end_the_run_and_it_goes_on_later(
     with monkeypatch.context() as patch:
         saves = FailingSaves(patch, set(range(10, 33)))
         with pytest.raises(OSError, match="300 bytes needed, 7 free"):
-            train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out)
+            train_on(texts, out)
     assert len([step for step in saves.tried if step >= 10]) == 3
     assert [step_of(path) for path in checkpoints(out)] == [6, 9]
     for path in checkpoints(out):
         check_folder(path)
-    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out, resume=True)
+    train_on(texts, out, resume=True)
     whole = (undisturbed / "model" / "model.safetensors").read_bytes()
     assert (out / "model" / "model.safetensors").read_bytes() == whole
 
@@ -276,9 +270,9 @@ def test_a_last_save_that_fails_ends_the_run_without_a_model(
     with monkeypatch.context() as patch:
         FailingSaves(patch, {32})
         with pytest.raises(OSError, match="7 free"):
-            train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out)
+            train_on(texts, out)
     assert not (out / "model").exists()
-    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=out, resume=True)
+    train_on(texts, out, resume=True)
     whole = (undisturbed / "model" / "model.safetensors").read_bytes()
     assert (out / "model" / "model.safetensors").read_bytes() == whole
 
@@ -288,7 +282,7 @@ def test_the_best_that_could_not_be_saved_is_told(
 ) -> None:
     config = replace(AVERAGE, train=replace(AVERAGE.train, use="best", max_steps=12, checkpoint_every_steps=5))
     FailingSaves(monkeypatch, {9})
-    train(config, train=texts["train"], valid=texts["valid"], out=tmp_path / "run")
+    train_on(texts, tmp_path / "run", config)
     card = (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
     assert "step-00000012, for the best one, step-00000009, is damaged or could not be saved" in " ".join(card.split())
 
@@ -298,7 +292,9 @@ def test_the_best_that_could_not_be_saved_is_told(
 
 def train_command(texts: Texts, folder: Path, out: Path, *more: str) -> list[str]:
     recipe = folder / "recipe.py"
-    recipe.write_text("from support.killing import AVERAGE\n\n\ndef recipe():\n    return AVERAGE\n", encoding="utf-8")
+    recipe.write_text(
+        "from support.small_runs import AVERAGE\n\n\ndef recipe():\n    return AVERAGE\n", encoding="utf-8"
+    )
     parts = ["train", "--recipe", f"{recipe}:recipe", "--train", *map(str, texts["train"])]
     return [*parts, "--valid", *map(str, texts["valid"]), "--out", str(out), *more]
 
@@ -359,7 +355,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(small_disk: Path, monkeypatch:
 def test_a_read_only_disk_leaves_what_is_there(small_disk: Path, texts: Texts, tmp_path: Path) -> None:
     out = small_disk / "run"
     config = replace(AVERAGE, train=replace(AVERAGE.train, max_steps=6))
-    train(config, train=texts["train"], valid=texts["valid"], out=out)
+    train_on(texts, out, config)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(OSError, match="Read-only file system") as caught:
         save_checkpoint(out, a_checkpoint(9))

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.killing import AVERAGE, Texts, write_texts
-from support.trainings import train
+from support.small_runs import Texts, train_on, write_texts
 
 from transduce.config.files import from_json, to_json
 from transduce.data.corpora import Corpus
@@ -97,12 +96,12 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("runs")
     texts = write_texts(folder)
-    train(AVERAGE, train=texts["train"], valid=texts["valid"], out=folder / "run")
+    train_on(texts, folder / "run")
     lines = texts["valid"][0].read_text("utf-8") * 9
     other = folder / "other.src", folder / "other.tgt"
     for path in other:
         path.write_text(lines + "klm nop\n" * 9, encoding="utf-8")
-    train(AVERAGE, train=other, valid=texts["valid"], out=folder / "other")
+    train_on({**texts, "train": other}, folder / "other")
     tokenizer = Tokenizer.load(folder / "run" / "tokenizer.json")
     store = open_store(folder / "run" / "data" / "train", [Corpus(*texts["train"])], tokenizer)
     return Runs(folder / "run", folder / "other", texts, pairs_of(store))

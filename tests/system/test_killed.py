@@ -1,6 +1,6 @@
-"""Killed is the same as not killed, and a run that is told to go on longer the same as one that was asked for more.
+"""A killed and resumed run equals an undisturbed one, and an extended run equals a longer one.
 
-The short form of `killing.py`, which tells what is trained, how trainers die, and what is compared.
+This is the short form of `support/killing.py`, which describes how processes die and what is compared.
 """
 
 import random
@@ -12,27 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.killing import (
-    AVERAGE,
-    CONFIGS,
-    How,
-    Killer,
-    Texts,
-    Trap,
-    differences,
-    ending,
-    kill_everywhere,
-    write_texts,
-)
+from support.killing import Death, Killer, Trap, kill_everywhere
+from support.small_runs import AVERAGE, CONFIGS, Texts, differences, ending, train_on
 from support.toy_task import Finished
-from support.trainings import train
 
 from transduce.config.files import CHANGEABLE, from_json
 from transduce.config.schema import Config, keys
 from transduce.errors import UserError
 from transduce.storage.checkpoints import checkpoints, step_of
 
-HOW: dict[str, How] = {"average": "kill", "ema": "power", "best": "torn"}  # each configuration has its own way to die
+DEATH: dict[str, Death] = {"average": "kill", "ema": "power", "best": "torn"}  # by configuration
 
 
 def with_train(config: Config, **changes: Any) -> Config:
@@ -46,10 +35,10 @@ def killer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     shutil.rmtree(folder)
 
 
-# ---- killed ------------------------------------------------------------------------------------------------------
+# ---- kills -------------------------------------------------------------------------------------------------------
 
 
-def test_the_harness_sees_all_that_is_done_to_files(killer: Killer) -> None:
+def test_the_harness_records_all_file_operations(killer: Killer) -> None:
     kinds = {operation.partition(" ")[0] for operation in killer.operations}
     assert kinds == {"open", "fsync", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
     order = ["config.json", "tokenizer.json", "data", "log.jsonl", "step-00000006", "step-00000027", "model-"]
@@ -60,58 +49,58 @@ def test_the_harness_sees_all_that_is_done_to_files(killer: Killer) -> None:
         assert killer.first(Path(name).name) < len(killer.operations)
 
 
-def test_killed_at_the_operations_of_a_save(killer: Killer) -> None:
-    """Of step 18, and of removing what it makes superfluous."""
-    how = HOW[killer.config.train.use]
+def test_a_run_killed_at_any_operation_of_a_save_resumes(killer: Killer) -> None:
+    """Operations of the save at step 18, and of the removal of older checkpoints."""
+    death = DEATH[killer.config.train.use]
     begin, end = killer.first("step-00000018"), killer.first("step-00000024")
     assert end - begin > 12
-    for at in range(begin, end, 1 if how == "kill" else 3):
-        killer.killed_at(Trap(at, how, size=100))
+    for at in range(begin, end, 1 if death == "kill" else 3):
+        killer.kill_at(Trap(at, death, size=100))
 
 
-@pytest.mark.parametrize("names", [("config.json", "step-00000006"), ("model-", None)], ids=["begin", "end"])
-def test_killed_while_a_run_begins_and_ends(killer: Killer, names: tuple[str, str | None]) -> None:
+@pytest.mark.parametrize("names", [("config.json", "step-00000006"), ("model-", None)], ids=["start", "end"])
+def test_a_run_killed_at_its_start_and_end_resumes(killer: Killer, names: tuple[str, str | None]) -> None:
     begin, end = (killer.first(name) if name else len(killer.operations) for name in names)
     for at in range(begin, end, 4):
-        killer.killed_at(Trap(at, HOW[killer.config.train.use], size=100))
+        killer.kill_at(Trap(at, DEATH[killer.config.train.use], size=100))
 
 
-def test_killed_again_as_soon_as_it_is_resumed(killer: Killer) -> None:
-    """At every fifth operation of a resumed life, one after the other: a run that hardly gets anywhere."""
+def test_a_run_killed_again_and_again_resumes(killer: Killer) -> None:
+    """Each resumed process is killed soon: at operation 0, 5, 10, and so on."""
     traps = [Trap(at, "kill") for at in range(0, 30, 5)]
-    killer.killed_at(Trap(killer.first("step-00000012"), HOW[killer.config.train.use], size=100), *traps)
+    killer.kill_at(Trap(killer.first("step-00000012"), DEATH[killer.config.train.use], size=100), *traps)
 
 
-def test_killed_and_stopped_at_random_moments(killer: Killer) -> None:
+def test_a_run_killed_and_interrupted_at_random_moments_resumes(killer: Killer) -> None:
     rng = random.Random(killer.config.train.use)
     kills = killer.kills
     while killer.kills < kills + 3:
-        killer.killed_at_random(rng, signal.SIGKILL)
-    killer.killed_at_random(rng, signal.SIGTERM, signal.SIGINT)
+        killer.kill_at_random(rng, signal.SIGKILL)
+    killer.kill_at_random(rng, signal.SIGTERM, signal.SIGINT)
 
 
-def test_a_finished_run_is_resumed_twice_and_stays_as_it_is(killer: Killer) -> None:
+def test_a_finished_run_does_not_change_when_it_is_resumed(killer: Killer) -> None:
     out = killer.new_run()
-    assert [killer.life(out), killer.life(out), killer.life(out)] == [0, 0, 0]
+    assert [killer.run_process(out), killer.run_process(out), killer.run_process(out)] == [0, 0, 0]
     killer.finish(out, "resumed when finished")
 
 
 @pytest.mark.slow
-def test_killed_everywhere(tmp_path: Path) -> None:
+def test_runs_killed_everywhere_resume(tmp_path: Path) -> None:
     *_, last = kill_everywhere(tmp_path, kills=200, seed=2)
     assert "kills" in last
 
 
-def test_the_comparison_sees_every_difference(killer: Killer, tmp_path: Path) -> None:
-    """A bit of a weight, a line of the log, a file too many."""
+def test_the_comparison_detects_every_difference(killer: Killer, tmp_path: Path) -> None:
+    """A bit of a weight, a line of the log, another file."""
     out = tmp_path / "run"
-    train(killer.config, **killer.texts, out=out)  # type: ignore[arg-type]
+    train_on(killer.texts, out, killer.config)
     assert differences(ending(out), killer.expected) == []
     (out / "model" / ".tmp-1").touch()
     log = (out / "log.jsonl").read_bytes()
     (out / "log.jsonl").write_bytes(log[: log.rindex(b"\n", 0, -1) + 1])
-    found = [line.partition(":")[0] for line in differences(ending(out), killer.expected)]
-    assert found == ["log.jsonl", "model/.tmp-1"]
+    names = [line.partition(":")[0] for line in differences(ending(out), killer.expected)]
+    assert names == ["log.jsonl", "model/.tmp-1"]
     weights = checkpoints(out)[0] / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -119,49 +108,43 @@ def test_the_comparison_sees_every_difference(killer: Killer, tmp_path: Path) ->
         ending(out)
 
 
-# ---- told anew ---------------------------------------------------------------------------------------------------
+# ---- changed settings --------------------------------------------------------------------------------------------
 
 FEWER: dict[str, dict[str, Any]] = {"average": {"max_steps": 22}, "ema": {"max_steps": 22}, "best": {"patience": 1}}
 
 
-def test_a_finished_run_given_more_steps_is_the_run_that_was_asked_for_them(killer: Killer, tmp_path: Path) -> None:
-    """Step 22 is in turn for nothing: what its being the last left in the log is all that differs."""
+def test_an_extended_run_equals_a_longer_one(killer: Killer, tmp_path: Path) -> None:
+    """Step 22 is due for no report, so only the lines that it has in the log as the last step differ."""
     fewer, out = FEWER[killer.config.train.use], tmp_path / "run"
-    train(with_train(killer.config, **fewer), train=killer.texts["train"], valid=killer.texts["valid"], out=out)
+    train_on(killer.texts, out, with_train(killer.config, **fewer))
     ended_at = step_of(checkpoints(out)[-1])
     assert ended_at == fewer.get("max_steps", 18)
     change = {"allow_change": [f"train.{key}" for key in fewer], "resume": True}
-    train(killer.config, **killer.texts, out=out, **change)  # type: ignore[arg-type]
-    found = ending(out)
-    lines = [line for line in found["log.jsonl"] if line["step"] != 22]
-    assert len(found["log.jsonl"]) - len(lines) == (2 if ended_at == 22 else 0)
-    assert differences({**found, "log.jsonl": lines}, killer.expected) == []
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
-    return write_texts(tmp_path_factory.mktemp("texts"))
+    train_on(killer.texts, out, killer.config, **change)
+    contents = ending(out)
+    lines = [line for line in contents["log.jsonl"] if line["step"] != 22]
+    assert len(contents["log.jsonl"]) - len(lines) == (2 if ended_at == 22 else 0)
+    assert differences({**contents, "log.jsonl": lines}, killer.expected) == []
 
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
-    """A run of 6 steps."""
+    """Return a run of 6 steps."""
     out = tmp_path_factory.mktemp("short") / "run"
-    train(with_train(AVERAGE, max_steps=6), train=texts["train"], valid=texts["valid"], out=out)
+    train_on(texts, out, with_train(AVERAGE, max_steps=6))
     return out
 
 
 def refusal(out: Path, texts: Texts, config: Config, *allow_change: str, resume: bool = True) -> str:
+    """Return the message of the refusal to resume, and check that no file changes."""
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(UserError) as caught:
-        train(
-            config, train=texts["train"], valid=texts["valid"], out=out, resume=resume, allow_change=list(allow_change)
-        )
+        train_on(texts, out, config, resume=resume, allow_change=list(allow_change))
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     return str(caught.value)
 
 
-def test_what_may_change_is_changed_only_when_allowed(short: Path, texts: Texts) -> None:
+def test_a_changeable_key_changes_only_if_it_is_allowed(short: Path, texts: Texts) -> None:
     message = refusal(short, texts, with_train(AVERAGE, max_steps=9, seed=2))
     assert "train.max_steps: 6 then, 9 now (--allow-change train.max_steps allows it)" in message
     assert "train.seed: 1 then, 2 now" in message and "--allow-change train.seed" not in message
@@ -169,7 +152,7 @@ def test_what_may_change_is_changed_only_when_allowed(short: Path, texts: Texts)
     assert "train.seed: 1 then, 2 now" in message and "max_steps" not in message
 
 
-def test_what_may_not_change_is_not_allowed_to(short: Path, texts: Texts) -> None:
+def test_other_keys_cannot_be_allowed(short: Path, texts: Texts) -> None:
     message = refusal(short, texts, with_train(AVERAGE, max_steps=6), "train.seed", "nonsense", resume=False)
     assert "--allow-change=train.seed: expected one of train.max_steps, " in message
     assert "--allow-change=nonsense: " in message
@@ -177,17 +160,17 @@ def test_what_may_not_change_is_not_allowed_to(short: Path, texts: Texts) -> Non
     assert set(CHANGEABLE) < set(keys())
 
 
-def test_a_run_cannot_have_fewer_steps_than_it_has_done(short: Path, texts: Texts) -> None:
+def test_max_steps_cannot_be_below_the_step_of_the_run(short: Path, texts: Texts) -> None:
     message = refusal(short, texts, with_train(AVERAGE, max_steps=5), "train.max_steps")
     assert message == f"train.max_steps=5, but {short} has done 6 steps; expected at least that"
 
 
-def test_the_command_changes_all_that_may_change_and_the_run_remembers(
+def test_the_command_changes_all_changeable_keys_and_the_run_stores_them(
     short: Path, texts: Texts, tmp_path: Path, cli: Callable[..., Finished]
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(short, out)
-    program = "from support.killing import AVERAGE\nrecipe = lambda: AVERAGE\n"
+    program = "from support.small_runs import AVERAGE\nrecipe = lambda: AVERAGE\n"
     (tmp_path / "recipe.py").write_text(program, encoding="utf-8")
     values = {"max_steps": 9, "accumulate": 3, "log_every_steps": 2, "keep_checkpoints": 4, "patience": 8}
     assert {f"train.{key}" for key in values} == set(CHANGEABLE)
@@ -201,4 +184,4 @@ def test_the_command_changes_all_that_may_change_and_the_run_remembers(
     assert done.code == 0, done.err
     assert step_of(checkpoints(out)[-1]) == 9
     assert from_json((out / "config.json").read_bytes(), out).train == replace(AVERAGE.train, **values)
-    assert cli(*command).code == 0  # the same command as ever
+    assert cli(*command).code == 0  # the same command again

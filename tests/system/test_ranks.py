@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from support.killing import AVERAGE, Texts, differences, ending, write_texts
 from support.killing_ranks import Hosts, Runs, cut_off, disturbed, host_lost, undisturbed, why_no_hosts
 from support.ranks import (
     Mishap,
@@ -29,6 +28,7 @@ from support.ranks import (
     sums,
     train_watched,
 )
+from support.small_runs import AVERAGE, Texts, differences, ending
 from support.toy_task import Finished
 
 from transduce.storage.checkpoints import checkpoints, step_of
@@ -43,11 +43,6 @@ PLAIN = replace(
     model=replace(AVERAGE.model, dropout=0.0, attention_dropout=0.0),
     train=replace(AVERAGE.train, log_every_steps=3),
 )
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 def whole_steps(by_rank: list[list[list[list[int]]]]) -> Steps:
@@ -161,7 +156,7 @@ def test_a_killed_rank_changes_nothing(texts: Texts, left_alone: Path, tmp_path:
 
 def test_a_stopped_rank_is_not_waited_for_longer_than_the_timeout(texts: Texts, tmp_path: Path) -> None:
     """The command ends with exit code 3 and one line."""
-    program = "from support.killing import AVERAGE\nrecipe = lambda: AVERAGE\n"
+    program = "from support.small_runs import AVERAGE\nrecipe = lambda: AVERAGE\n"
     (tmp_path / "recipe.py").write_text(program, encoding="utf-8")
     command = ["train", "--recipe", f"{tmp_path / 'recipe.py'}:recipe", "--out", str(tmp_path / "run")]
     command += ["--train", *map(str, texts["train"]), "--valid", *map(str, texts["valid"]), "--rank-timeout", "5"]

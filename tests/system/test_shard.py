@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from support.killing import CONFIGS, Texts, differences, ending, write_texts
 from support.ranks import (
     TINY,
     Mishap,
@@ -23,6 +22,7 @@ from support.ranks import (
     train_watched,
     train_weighed,
 )
+from support.small_runs import CONFIGS, Texts, differences, ending
 from support.toy_task import Finished
 
 from transduce.config.schema import ModelConfig
@@ -39,11 +39,6 @@ LARGER = replace(
     train=replace(SHORT, max_steps=5, evaluate_every_steps=3, checkpoint_every_steps=2),
 )
 BAD = [Mishap(1, 4, "nan"), Mishap(1, 5, "nan")]
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")
