@@ -177,7 +177,7 @@ def test_a_mistake_exits_with_2_and_prints_no_score(
         (["--hyp", short, "--ref", ref], "short has 1 lines but"),
         (["--hyp", ref, "--hyp", short, "--ref", ref], "short has 1 lines but"),
         (["--hyp", empty, "--ref", empty], "are empty"),
-        (["--hyp", tmp_path / "none", "--ref", ref], "none does not exist"),
+        (["--hyp", tmp_path / "none", "--ref", ref], "none: expected a text file"),
         (["--hyp", ref, "--ref", ref, "--tokenize", "13b"], "did you mean '13a'?"),
         (["--hyp", ref, "--ref", ref, "--language", "English"], "language='English'"),
         (["--hyp", ref, "--ref", ref, "--beam-size", 3], "expected no value with --hyp"),

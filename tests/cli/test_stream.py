@@ -88,7 +88,7 @@ def test_it_stops_at_bytes_that_are_not_utf8_while_standard_input_is_open(toy: T
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.read() == b"b a\n\n"
         err = process.stderr.read().decode()
-        assert err.startswith("transduce: standard input:3 is not valid UTF-8: byte 3 of the line is 0xff.")
+        assert err.startswith("transduce: standard input:3: expected UTF-8, but byte 3 of the line is 0xff;")
         assert "Traceback" not in err and "Fatal" not in err
 
 
@@ -147,8 +147,8 @@ def test_impossible_files_are_refused_and_the_input_is_kept(
     for more, message in (
         (["--input", source, "--output", source], "expected another file than the input"),
         (["--input", source, "--output", tmp_path / "link"], "expected another file than the input"),
-        (["--input", tmp_path / "none"], "none does not exist"),
-        (["--input", tmp_path], "is not a file"),
+        (["--input", tmp_path / "none"], "none: expected a text file"),
+        (["--input", tmp_path], "expected a text file"),
         (["--input", source, "--output", tmp_path / "no" / "out"], "expected a file in an existing folder"),
         (["--input", source, "--output", tmp_path], "expected a file, not a folder"),
     ):
@@ -315,7 +315,7 @@ def test_samples_do_not_depend_on_when_the_lines_arrive(model: transduce.Transla
 def test_lines_before_a_bad_line_are_translated(model: transduce.Translator) -> None:
     chunks = translations(model, io.BytesIO(b"a b\nc d\n\xc3\x28\ne\n"), "memory", PLAIN)
     assert texts([next(chunks)]) == ["b a", "d c"]
-    with pytest.raises(UserError, match="memory:3 is not valid UTF-8"):
+    with pytest.raises(UserError, match="memory:3: expected UTF-8"):
         next(chunks)
 
 

@@ -59,7 +59,7 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
         "--set model.d_ff=64: expected no value with --from",
         "no.en",
         "no.de",
-        "valid.de is no file; expected a text file",
+        "valid.de: expected a text file",
         "no model: no such folder; expected a model folder",
         "data exists, but",
         "pip install 'transduce[log]'",
@@ -101,12 +101,16 @@ def test_mistakes_in_text_are_refused(cli: Callable[..., Finished], tmp_path: Pa
     options = ["--recipe", "demo", "--out", tmp_path / "run"]
     for train, valid, messages in (
         ((good, longer), (good, good), ("good has 2 lines but", "longer has 3", "must match line by line")),
-        ((good, bad), (good, good), ("bad:2 is not valid UTF-8", "iconv")),
+        ((good, bad), (good, good), ("bad:2: expected UTF-8", "iconv")),
         ((empty, empty), (good, good), ("are empty",)),
         ((good, good), (longer, good), ("longer has 3 lines but",)),
-        ((good, good), (bad, good), ("bad:2 is not valid UTF-8",)),
+        ((good, good), (bad, good), ("bad:2: expected UTF-8",)),
         ((good, good), (empty, empty), ("are empty",)),
-        ((good, tmp_path), (tmp_path / "none", good), (f"{tmp_path} is no file", "none is no file")),
+        (
+            (good, tmp_path),
+            (tmp_path / "none", good),
+            (f"{tmp_path}: expected a text file", "none: expected a text file"),
+        ),
     ):
         assert_mistake(cli("train", *options, "--train", *train, "--valid", *valid), *messages)
     assert not (tmp_path / "run" / "checkpoints").exists()

@@ -62,31 +62,31 @@ def test_what_follows_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("words", [["2"], [], ["a", "b", "c"], ["a", "b", "1", "2"]])
-def test_what_does_not_follow_train(words: list[str]) -> None:
+def test_words_that_name_no_corpus_are_refused(words: list[str]) -> None:
     if words != ["2"]:
         with pytest.raises(UserError, match="expected SRC TGT or FILE, and perhaps a weight"):
             parse(words)
     else:
         assert corpora.problems([parse(words)]) == [
-            "2 is no file; expected two text files, or one with both sides in columns"
+            "2: expected a file with both sides in columns; check the path, or give two text files"
         ]
 
 
 @pytest.mark.parametrize("weight", [0, -1, 1_000, float("nan"), float("inf")])
-def test_weights_that_are_none(plain: Corpus, weight: float) -> None:
+def test_invalid_weights_are_problems(plain: Corpus, weight: float) -> None:
     (problem,) = corpora.problems([Corpus(plain.src, plain.tgt, weight)])
     assert f"the weight of {plain.name} is {weight:g}; expected more than 0 and less than 1,000" in problem
 
 
-def test_problems_are_told_together(tmp_path: Path, plain: Corpus) -> None:
+def test_all_problems_are_reported_together(tmp_path: Path, plain: Corpus) -> None:
     (tmp_path / "no.tsv").write_bytes(b"one column\n")
-    found = corpora.problems(
+    problems = corpora.problems(
         [plain, Corpus(tmp_path / "x", plain.tgt), Corpus(tmp_path / "no.tsv"), Corpus(tmp_path, plain.tgt)]
     )
-    assert [line.split(str(tmp_path), 1)[1].split(";")[0] for line in found] == [
-        "/x is no file",
-        "/no.tsv alone",
-        " is no file",
+    assert [line.split(str(tmp_path), 1)[1].split(";")[0] for line in problems] == [
+        "/x: expected a text file, UTF-8, one sentence per line",
+        "/no.tsv: expected tab-separated columns or parquet in a single file",
+        ": expected a text file, UTF-8, one sentence per line",
     ]
     assert corpora.problems([]) == ["no text to learn from: expected at least one corpus"]
     assert corpora.problems([plain]) == []
@@ -135,12 +135,12 @@ def test_damaged_packed_text(tmp_path: Path, plain: Corpus, kind: str) -> None:
         whole = zstandard().ZstdCompressor(write_checksum=True).compress(chance.encode())
     for damaged in (*(whole[:size] for size in range(7, len(whole), len(whole) // 9)), whole + b"more"):
         packed.write_bytes(damaged)
-        with pytest.raises(UserError, match=f"packed cannot be unpacked as {kind}: .*; get the file again"):
+        with pytest.raises(UserError, match=f"packed: expected a complete {kind} file: .*; get the file again"):
             list(text.read_lines(packed))
     middle = bytearray(whole)
     middle[len(whole) // 2] ^= 0x10
     packed.write_bytes(middle)
-    with pytest.raises(UserError, match=f"packed cannot be unpacked as {kind}"):
+    with pytest.raises(UserError, match=f"packed: expected a complete {kind} file"):
         list(text.read_lines(packed))
 
 
@@ -148,7 +148,7 @@ def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     packed = tmp_path / "a.zst"
     packed.write_bytes(pack("zst", b"a\n"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(UserError, match=r"pip install 'transduce\[data\]'\. Or unpack it: zstd -d .*a\.zst"):
+    with pytest.raises(UserError, match=r"pip install 'transduce\[data\]', or decompress it: zstd -d .*a\.zst"):
         list(text.read_lines(packed))
 
 
@@ -162,7 +162,7 @@ def test_plain_files_are_made_once_and_again_when_theirs_change(tmp_path: Path, 
     packed.write_bytes(gzip.compress(as_bytes(0).replace(b"a dog", b"a cat")))
     assert next(text.read_lines(plain_files(corpus, made)[0])) == "a cat"
     packed.write_bytes(gzip.compress(as_bytes(0))[:-9])
-    with pytest.raises(UserError, match="cannot be unpacked"):
+    with pytest.raises(UserError, match="expected a complete"):
         plain_files(corpus, made)
     packed.write_bytes(gzip.compress(as_bytes(0)))
     assert both_ways(corpus, made) == PAIRS  # and nothing is left of the half that was written
@@ -185,16 +185,16 @@ def test_tab_separated_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "asked", "message"),
     [
-        ("a\tb\nc\n", "", r"t\.tsv:2 has 1 tab-separated columns; expected at least 2"),
-        ("a\tb\tc\n", "", r"has 3 tab-separated columns; say which are source and target: .*t\.tsv:1,2"),
-        ("a\tb\tc\n", ":1,4", "has 3 tab-separated columns; say which are source and target, not 1,4"),
-        ("a\tb\tc\n", ":0,1", "say which are source and target, not 0,1"),
-        ("a\tb\tc\n", ":en,de", "say which are source and target, not en,de"),
-        ("a\tb\tc\n", ":2", "say which are source and target, not 2"),
-        ("", "", r"t\.tsv is empty"),
+        ("a\tb\nc\n", "", r"t\.tsv:2: expected at least 2 tab-separated columns, not 1"),
+        ("a\tb\tc\n", "", r"expected two of its 3 tab-separated columns; name them: .*t\.tsv:1,2"),
+        ("a\tb\tc\n", ":1,4", "expected two of its 3 tab-separated columns, not 1,4"),
+        ("a\tb\tc\n", ":0,1", "tab-separated columns, not 0,1"),
+        ("a\tb\tc\n", ":en,de", "tab-separated columns, not en,de"),
+        ("a\tb\tc\n", ":2", "tab-separated columns, not 2"),
+        ("", "", r"t\.tsv: expected .* the file is empty"),
     ],
 )
-def test_tables_that_are_wrong(tmp_path: Path, content: str, asked: str, message: str) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, content: str, asked: str, message: str) -> None:
     (tmp_path / "t.tsv").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         list(read_pairs(Corpus(Path(f"{tmp_path / 't.tsv'}{asked}"))))
@@ -232,11 +232,13 @@ def test_a_folder_of_translations_as_hugging_face_has_them(tmp_path: Path, pa: A
             pa.table({"translation": rows, "id": ["x"] * len(rows)}), tmp_path / f"train-0000{number}.parquet"
         )
     assert both_ways(Corpus(Path(f"{tmp_path}:en,de")), tmp_path / "made") == PAIRS
-    with pytest.raises(UserError, match="has the text columns de, en, id; say which are source and target: .*:de,en"):
+    with pytest.raises(UserError, match="expected two of the text columns de, en, id; name them: .*:de,en"):
         list(read_pairs(Corpus(tmp_path)))
     assert both_ways(Corpus(tmp_path / "train-*.parquet:en,de"), tmp_path / "made2") == PAIRS
     (tmp_path / "test-00000.parquet").write_bytes((tmp_path / "train-00000.parquet").read_bytes())
-    with pytest.raises(UserError, match=r"test-00000\.parquet is not for training, it seems; give what is"):
+    with pytest.raises(
+        UserError, match=r"test-00000\.parquet: expected training text, but the name says test or validation; give"
+    ):
         corpora.problems([Corpus(Path(f"{tmp_path}:en,de"))])
     assert both_ways(Corpus(tmp_path / "train-*.parquet:en,de"), tmp_path / "made2") == PAIRS
 
@@ -271,16 +273,18 @@ def test_a_dataset_by_name(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPa
     assert both_ways(named, tmp_path / "made") == PAIRS and corpora.problems([named]) == []
     swapped = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet"))
     assert list(read_pairs(swapped)) == [(tgt, src) for src, tgt in PAIRS]
-    with pytest.raises(UserError, match="hf:wmt/none/x cannot be fetched: 404: no wmt/none; or download it"):
+    with pytest.raises(
+        UserError, match="hf:wmt/none/x: expected a dataset that can be fetched: 404: no wmt/none; or download it"
+    ):
         corpora.problems([Corpus(Path("hf:wmt/none/x"))])
     with pytest.raises(UserError, match="expected hf:OWNER/SET/FILES"):
         corpora.problems([Corpus(Path("hf:wmt/wmt14"))])
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"to be fetched: pip install 'transduce\[data\]'"):
+    with pytest.raises(UserError, match=r"huggingface_hub; pip install 'transduce\[data\]'"):
         corpora.problems([named])
 
 
-def test_cells_that_are_no_line(tmp_path: Path, pa: Any) -> None:
+def test_line_feeds_and_missing_values_in_cells(tmp_path: Path, pa: Any) -> None:
     write_parquet(pa.table({"a": ["x\ny", None, "\r\nz"], "b": ["1", "2", "3"]}), tmp_path / "p.parquet")
     found = both_ways(Corpus(tmp_path / "p.parquet"), tmp_path / "made")
     assert found == [("x y", "1"), ("", "2"), (" z", "3")]
@@ -289,34 +293,34 @@ def test_cells_that_are_no_line(tmp_path: Path, pa: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (":en,fr", "has the text columns en, de; 'fr' is none; say which"),
+        (":en,fr", "expected two of the text columns en, de; 'fr' is none; name"),
         (":en,d", "'d' is none; did you mean 'de'?"),
-        (":en", "say which are source and target: .*:en,de"),
+        (":en", "name them: .*:en,de"),
         (":en,number", "'number' is none"),
     ],
 )
-def test_columns_that_are_not_there(tmp_path: Path, pa: Any, asked: str, message: str) -> None:
+def test_missing_columns_are_refused(tmp_path: Path, pa: Any, asked: str, message: str) -> None:
     write_parquet(columns(pa, number=list(range(5))), tmp_path / "p.parquet")
     with pytest.raises(UserError, match=message):
         list(read_pairs(Corpus(Path(f"{tmp_path / 'p.parquet'}{asked}"))))
 
 
-def test_tables_that_are_damaged_or_empty(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_and_empty_tables_are_refused(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "p.parquet"
     write_parquet(columns(pa), path)
     whole = path.read_bytes()
     for damaged in (whole[:-5], whole[: len(whole) // 2], whole[:4]):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"p\.parquet cannot be read as a table of sentence pairs: "):
+        with pytest.raises(UserError, match=r"p\.parquet: expected a table of sentence pairs: "):
             list(read_pairs(Corpus(path)))
     write_parquet(columns(pa).slice(0, 0), path)
-    with pytest.raises(UserError, match="holds no rows"):
+    with pytest.raises(UserError, match="it has no rows"):
         list(read_pairs(Corpus(path)))
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match=r"holds no \.parquet or \.arrow files"):
+    with pytest.raises(UserError, match=r"expected \.parquet or \.arrow files"):
         list(read_pairs(Corpus(tmp_path / "folder")))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserError, match=r"needs one more package to be read: pip install 'transduce\[data\]'"):
+    with pytest.raises(UserError, match=r"expected the package pyarrow; pip install 'transduce\[data\]'"):
         list(read_pairs(Corpus(path)))
 
 
@@ -355,13 +359,13 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
     assert "was begun with other text than" in cli(*command, "--resume").err
 
 
-def test_what_train_says_of_corpora_that_are_wrong(tmp_path: Path, toy: Toy, cli: Callable[..., Finished]) -> None:
+def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., Finished]) -> None:
     command = ["train", "--recipe", "small", "--valid", *toy.valid, "--out", tmp_path / "run"]
     for words, message in [
         (["--train", *toy.train, "0"], "expected SRC TGT or FILE, and perhaps a weight over 0"),
         (["--train", *toy.train, *toy.train], "expected SRC TGT or FILE"),
-        (["--train", toy.train[0]], "alone; expected two text files"),
-        (["--train", *toy.train, "--train", tmp_path / "gone.tsv"], "gone.tsv is no file"),
+        (["--train", toy.train[0]], "expected tab-separated columns or parquet in a single file"),
+        (["--train", *toy.train, "--train", tmp_path / "gone.tsv"], "gone.tsv: expected a file with both sides"),
     ]:
         done = cli(*command, *words)
         assert done.code == 2 and message in done.err, done.err

@@ -60,7 +60,7 @@ def by_spans(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_a_file_holds(name: str, write: Callable[[str, bytes], Path]) -> None:
+def test_the_lines_of_a_file(name: str, write: Callable[[str, bytes], Path]) -> None:
     content, lines = FILES[name]
     path = write("text", content)
     assert list(text.read_lines(path)) == lines
@@ -92,13 +92,13 @@ def test_any_bytes_against_the_plain_rule(tmp_path_factory: pytest.TempPathFacto
     try:
         expected = [raw.decode() for raw in raws]
     except UnicodeDecodeError:
-        with pytest.raises(UserError, match="not valid UTF-8"):
+        with pytest.raises(UserError, match="expected UTF-8"):
             list(text.read_lines(path))
     else:
         assert list(text.read_lines(path)) == by_spans(path) == expected
 
 
-def test_pairs_go_together_and_blank_sides_stay(write: Callable[[str, bytes], Path]) -> None:
+def test_pairs_keep_blank_sides(write: Callable[[str, bytes], Path]) -> None:
     src, tgt = write("s", BOM + b"a\r\n\r\nc\n"), write("t", "A\n \nC\u2028".encode())
     assert list(text.read_pairs(src, tgt)) == [("a", "A"), ("", " "), ("c", "C\u2028")]
 
@@ -114,7 +114,7 @@ def test_unequal_sides(write: Callable[[str, bytes], Path], shorter: int, few: i
             next(pairs)
     message = str(caught.value)
     assert f"train.en has {counts[0]:,} lines but" in message
-    assert f"train.de has {counts[1]:,}; they must match line by line." in message
+    assert f"train.de has {counts[1]:,}; they must match line by line;" in message
 
 
 def test_an_empty_corpus_is_refused(write: Callable[[str, bytes], Path]) -> None:
@@ -133,12 +133,12 @@ def test_pairs_stream(write: Callable[[str, bytes], Path]) -> None:
 @pytest.mark.parametrize(
     ("content", "place", "byte"),
     [
-        (b"\xff\n", ":1 ", "byte 1 of the line is 0xff"),
-        (b"a\nab\xe4cd\n", ":2 ", "byte 3 of the line is 0xe4"),
-        (b"a\r\n\r\nx\xc3", ":3 ", "byte 2 of the line is 0xc3"),
-        (b"\xed\xa0\x80", ":1 ", "byte 1 of the line is 0xed"),  # a surrogate
-        (b"\xc0\x80", ":1 ", "byte 1 of the line is 0xc0"),  # NUL in two bytes
-        (b"\xf5\x80\x80\x80", ":1 ", "byte 1 of the line is 0xf5"),  # past U+10FFFF
+        (b"\xff\n", ":1: ", "byte 1 of the line is 0xff"),
+        (b"a\nab\xe4cd\n", ":2: ", "byte 3 of the line is 0xe4"),
+        (b"a\r\n\r\nx\xc3", ":3: ", "byte 2 of the line is 0xc3"),
+        (b"\xed\xa0\x80", ":1: ", "byte 1 of the line is 0xed"),  # a surrogate
+        (b"\xc0\x80", ":1: ", "byte 1 of the line is 0xc0"),  # NUL in two bytes
+        (b"\xf5\x80\x80\x80", ":1: ", "byte 1 of the line is 0xf5"),  # past U+10FFFF
     ],
 )
 def test_bytes_that_are_not_utf8(write: Callable[[str, bytes], Path], content: bytes, place: str, byte: str) -> None:
@@ -146,26 +146,26 @@ def test_bytes_that_are_not_utf8(write: Callable[[str, bytes], Path], content: b
     for lines in (text.read_lines(path), text.read_pairs(path, good), text.read_pairs(good, path)):
         with pytest.raises(UserError) as caught:
             list(lines)
-        assert f"{path}{place}is not valid UTF-8" in str(caught.value)
+        assert f"{path}{place}expected UTF-8" in str(caught.value)
         assert byte in str(caught.value) and "iconv" in str(caught.value)
 
 
 def test_utf16_is_recognised(write: Callable[[str, bytes], Path]) -> None:
-    with pytest.raises(UserError, match="is UTF-16, expected UTF-8; .* iconv -f UTF-16"):
+    with pytest.raises(UserError, match="expected UTF-8, but it is UTF-16; .* iconv -f UTF-16"):
         list(text.read_lines(write("u16", "Zwei Hunde\n".encode("utf-16"))))
 
 
 def test_decode_line_serves_streams() -> None:
     assert text.decode_line(BOM + b"a\r\n", "stdin", 1) == "a"
     assert text.decode_line(BOM + b"a\r", "stdin", 2) == "\ufeffa\r"
-    with pytest.raises(UserError, match="^stdin:7 is not valid UTF-8: byte 1 "):
+    with pytest.raises(UserError, match="^stdin:7: expected UTF-8, but byte 1 "):
         text.decode_line(b"\xff\n", "stdin", 7)
 
 
-def test_paths_that_are_no_files(tmp_path: Path) -> None:
+def test_paths_without_a_file_are_refused(tmp_path: Path) -> None:
     missing, below = tmp_path / "missing", tmp_path / "file" / "x"
     (tmp_path / "file").write_bytes(b"x")
-    for path, reason in ((missing, "does not exist"), (tmp_path, "not a file"), (below, "not a file")):
+    for path, reason in ((missing, "does not exist"), (tmp_path, "but it is none"), (below, "but it is none")):
         for read in (text.count_lines, compression_format, text.file_sha256, lambda path: list(text.read_lines(path))):
             with pytest.raises(UserError, match=reason) as caught:
                 read(path)
@@ -173,7 +173,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(write: Callable[[str, bytes], Path]) -> None:
+def test_an_unreadable_file_is_refused(write: Callable[[str, bytes], Path]) -> None:
     path = write("secret", b"x")
     path.chmod(0)
     with pytest.raises(UserError, match="may not be read"):
@@ -181,7 +181,7 @@ def test_a_file_that_may_not_be_read(write: Callable[[str, bytes], Path]) -> Non
 
 
 @pytest.mark.parametrize("now", [b"a\nb", b"a\n\xff\xff\xff\xff", b"aa\nbb\nb"])
-def test_a_file_that_changes_under_its_spans(write: Callable[[str, bytes], Path], now: bytes) -> None:
+def test_a_file_that_changes_after_its_spans_is_refused(write: Callable[[str, bytes], Path], now: bytes) -> None:
     path = write("text", b"a\nbbbb")
     _, (begin, end, _) = text.spanned_lines(path, 0, 6, first=1)
     assert text.read_span(path, begin, end) == "bbbb"
@@ -190,11 +190,11 @@ def test_a_file_that_changes_under_its_spans(write: Callable[[str, bytes], Path]
         text.read_span(path, begin, end)
 
 
-def test_spans_from_the_middle_on(write: Callable[[str, bytes], Path]) -> None:
+def test_spans_from_the_middle_of_a_file(write: Callable[[str, bytes], Path]) -> None:
     path = write("text", BOM + b"a\r\n" + BOM + b"b\nc\n\xff\n")
     assert list(text.spanned_lines(path, 6, 12, first=2)) == [(6, 10, "\ufeffb"), (11, 12, "c")]
     assert list(text.spanned_lines(path, 0, 6, first=1)) == [(3, 4, "a")]
-    with pytest.raises(UserError, match="text:4 is not valid UTF-8"):
+    with pytest.raises(UserError, match="text:4: expected UTF-8"):
         list(text.spanned_lines(path, 11, 15, first=3))
 
 

@@ -288,7 +288,7 @@ def test_the_first_mistake_in_the_text_is_told(
     lines = own[1].read_bytes().split(b"\n")
     lines[16], lines[30] = b"caf\xe9", b"\xff"
     own[1].write_bytes(b"\n".join(lines))
-    with pytest.raises(UserError, match=r"train\.de:17 is not valid UTF-8: byte 4 of the line is 0xe9"):
+    with pytest.raises(UserError, match=r"train\.de:17: expected UTF-8, but byte 4 of the line is 0xe9"):
         open_one(tmp_path / "data", own, tokenizer)
 
 

@@ -240,13 +240,13 @@ def test_the_vocabulary_is_filled_exactly(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("vocab_size", [-1, 0, 4, 260])
 def test_a_vocabulary_without_room_is_refused(kind: str, vocab_size: int) -> None:
-    with pytest.raises(UserError, match=rf"data.vocab_size={vocab_size}: .* more than {FIXED[kind]}"):
+    with pytest.raises(UserError, match=rf"data.vocab_size={vocab_size}: expected more than {FIXED[kind]}"):
         Tokenizer.learn(["a"], kind=kind, vocab_size=vocab_size)
 
 
 def test_more_characters_than_pieces_are_refused_with_the_number_needed() -> None:
     lines = ["".join(map(chr, range(0x4E00, 0x4E00 + 200)))]
-    with pytest.raises(UserError, match=r"data.vocab_size=300: the 201 different characters .* need 461"):
+    with pytest.raises(UserError, match=r"data.vocab_size=300: expected at least 461, because the text has 201"):
         Tokenizer.learn(lines, vocab_size=300)
     assert Tokenizer.learn(lines, vocab_size=461).vocab_size == 461
 
@@ -266,7 +266,7 @@ def test_an_unknown_kind_is_refused() -> None:
 def test_a_fault_of_the_reader_comes_through() -> None:
     def lines() -> Iterator[str]:
         yield "a"
-        raise UserError("train.de:2 is not valid UTF-8")
+        raise UserError("train.de:2: expected UTF-8")
 
     with pytest.raises(UserError, match=r"train\.de:2"):
         Tokenizer.learn(lines(), vocab_size=1000)
@@ -391,7 +391,7 @@ def test_a_probability_that_is_none_is_refused(bpe: Tokenizer, p: float) -> None
 
 def test_word_pieces_have_no_merges_to_drop() -> None:
     tokenizer = Tokenizer.learn(sentences(50), kind="wordpiece", vocab_size=600)
-    with pytest.raises(UserError, match="needs a bpe tokenizer"):
+    with pytest.raises(UserError, match="data.bpe_dropout=0.1: expected 0, because"):
         tokenizer.encode_dropout("a", p=0.1, key="k")
 
 

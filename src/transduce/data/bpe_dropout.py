@@ -14,11 +14,11 @@ MEMO_LENGTH = 32  # characters
 MEMO_ENTRIES = 200_000  # about 80 MB
 NEVER = 1 << 60
 
-Segmentation = tuple[tuple[int, ...], int]  # ids, and the number of draws that were taken to find them
+Segmentation = tuple[tuple[int, ...], int]  # ids, and the number of draws that led to them
 
 
 class Draws:
-    """Independent draws, True with probability p; `gap` is how many are False before the next that is True."""
+    """Independent random draws, each True with probability p. gap: the number of False draws before the next True."""
 
     def __init__(self, p: float, key: str) -> None:
         self._random = random.Random(key).random
@@ -26,6 +26,7 @@ class Draws:
         self.gap = self.next_gap()
 
     def next_gap(self) -> int:
+        """Draw the number of False draws before a True."""
         return int(min(math.log(1.0 - self._random()) / self._log_false, NEVER))
 
     def __call__(self) -> bool:
@@ -37,10 +38,10 @@ class Draws:
 
 
 class BpeDropout:
-    """The byte-pair encoder, with merges that may be dropped.
+    """The byte-pair encoder with merges that may be dropped.
 
-    The pieces of a chunk (a space and what follows it up to the next) depend only on which of its draws drop a
-    merge. Chunks come again and again, mostly with no drop or one, so their segmentations are kept by (chunk, drops).
+    The pieces of a chunk (a space and the characters up to the next space) depend only on which of its draws drop a
+    merge. Chunks repeat, mostly with no drop or one, so a cache keeps their segmentations by (chunk, drops).
     """
 
     def __init__(self, vocabulary: dict[str, int], merges: list[list[str]], engine: Engine) -> None:
@@ -49,56 +50,59 @@ class BpeDropout:
         self._vocabulary = vocabulary
         self._ranks = {(vocabulary[a], vocabulary[b]): rank for rank, (a, b) in enumerate(merges)}
         self._merged = [vocabulary[a + b] for a, b in merges]
-        self._memo: dict[tuple[str, tuple[int, ...]], Segmentation] = {}
+        self._cache: dict[tuple[str, tuple[int, ...]], Segmentation] = {}
 
     def encode(self, line: str, draws: Draws) -> list[int]:
+        """Return the ids of a line."""
         ids: list[int] = []
         for chunk in _chunks(line):
-            ids += self._recall(chunk, draws) if len(chunk) <= MEMO_LENGTH else self._segment(chunk, draws)
+            ids += self._cached(chunk, draws) if len(chunk) <= MEMO_LENGTH else self._segment(chunk, draws)
         return ids
 
-    def _recall(self, chunk: str, draws: Draws) -> tuple[int, ...]:
-        """`_segment` by way of the memory. Takes the same draws."""
-        drops: tuple[int, ...] = ()  # which of this chunk's draws are True, as far as they have been taken
+    def _cached(self, chunk: str, draws: Draws) -> tuple[int, ...]:
+        """Return `_segment(chunk, draws)` from the cache, and advance `draws` as `_segment` would."""
+        drops: tuple[int, ...] = ()  # the draws of this chunk that are True, as far as they are known
         while True:
-            ids, taken = self._memo.get((chunk, drops)) or self._remember(chunk, drops)
-            if draws.gap >= taken:
-                draws.gap -= taken
+            ids, count = self._cache.get((chunk, drops)) or self._add(chunk, drops)
+            if draws.gap >= count:
+                draws.gap -= count
                 return ids
             drops += (draws.gap,)
             draws.gap += 1 + draws.next_gap()
 
-    def _remember(self, chunk: str, drops: tuple[int, ...]) -> Segmentation:
+    def _add(self, chunk: str, drops: tuple[int, ...]) -> Segmentation:
+        """Add a segmentation to the cache. drops: the draws that are True."""
         draws = itertools.count()
         ids = tuple(self._segment(chunk, map(drops.__contains__, draws).__next__))
-        if len(self._memo) >= MEMO_ENTRIES:
-            self._memo.clear()
-        self._memo[chunk, drops] = found = ids, next(draws)
-        return found
+        if len(self._cache) >= MEMO_ENTRIES:
+            self._cache.clear()
+        self._cache[chunk, drops] = segmentation = ids, next(draws)
+        return segmentation
 
-    def _segment(self, chunk: str, dropped: Callable[[], bool]) -> list[int]:
-        return [token for word, _ in self._split(chunk) for token in self._merge(self._symbols(word), dropped)]
+    def _segment(self, chunk: str, is_dropped: Callable[[], bool]) -> list[int]:
+        return [token for word, _ in self._split(chunk) for token in self._merge(self._symbols(word), is_dropped)]
 
     def _symbols(self, word: str) -> list[int]:
+        """Return the ids of the characters of a word, or of their bytes."""
         symbols: list[int] = []
         for character in word:
-            known = self._vocabulary.get(character)
-            symbols += [len(CONTROLS) + byte for byte in character.encode()] if known is None else [known]
+            token = self._vocabulary.get(character)
+            symbols += [len(CONTROLS) + byte for byte in character.encode()] if token is None else [token]
         return symbols
 
-    def _merge(self, symbols: list[int], dropped: Callable[[], bool]) -> list[int]:
-        """At each step merge the pair of lowest rank, leftmost first, that is not dropped; stop when none is left."""
+    def _merge(self, symbols: list[int], is_dropped: Callable[[], bool]) -> list[int]:
+        """Merge at each step the leftmost pair of lowest rank that is not dropped, until no pair is left."""
         rank_of = self._ranks.get
         ranks = [rank_of(pair, NEVER) for pair in itertools.pairwise(symbols)]
-        passed: list[tuple[int, int]] = []
+        dropped: list[tuple[int, int]] = []
         while ranks and (lowest := min(ranks)) < NEVER:
             i = ranks.index(lowest)
-            if dropped():
-                passed.append((i, lowest))
+            if is_dropped():
+                dropped.append((i, lowest))
                 ranks[i] = NEVER
                 continue
-            while passed:  # what was dropped at this step may be merged at the next
-                j, rank = passed.pop()
+            while dropped:  # the next step may merge what this step dropped
+                j, rank = dropped.pop()
                 ranks[j] = rank
             symbols[i : i + 2] = [self._merged[lowest]]
             del ranks[i]
@@ -110,6 +114,6 @@ class BpeDropout:
 
 
 def _chunks(line: str) -> list[str]:
-    """A line as the engine's normaliser writes it, cut before each space."""
+    """Return a line as the engine's normaliser writes it, cut before each space."""
     escaped = line.replace(ESCAPE, ESCAPE + "0").replace(SPACE, ESCAPE + "1")
     return [SPACE + chunk for chunk in escaped.split(" ")] if line else []

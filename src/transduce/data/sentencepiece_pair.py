@@ -1,14 +1,14 @@
-"""Tokens of Marian models, in the place of `tokens.Tokenizer`: a sentencepiece model for each language, one vocabulary.
+"""The tokenizer of Marian models: a sentencepiece model for each language, and one vocabulary.
 
-The control ids are ours, so that nothing else need know of theirs:
+The control ids are those of all tokenizers here, so that other modules need not know those of Marian:
 
-    <pad> 0     a row that nothing uses
-    <s>   1     their <pad>, with which their outputs begin
-    </s>  2     their </s>
-    <unk> 3     a row that nothing uses
-    from 4 on   all their other pieces in their order, their <unk> among them, which they encode and produce like any
+    <pad> 0     an unused row
+    <s>   1     Marian's <pad>, the first token of its outputs
+    </s>  2     Marian's </s>
+    <unk> 3     an unused row
+    from 4 on   all other pieces in Marian's order, also its <unk>, which it encodes and produces like any piece
 
-sentencepiece is an extra (`transduce[sentencepiece]`). Its text is not lossless: it normalises what it reads.
+sentencepiece is an extra (`transduce[sentencepiece]`). It is not lossless: it normalises its input.
 """
 
 import base64
@@ -23,23 +23,23 @@ from transduce.data.vocabulary import CONTROLS, SPACE
 from transduce.errors import UserError
 
 FORMAT = "transduce sentencepiece pair"
-UNKNOWN = "<unknown>"  # their <unk>
+UNKNOWN = "<unknown>"  # Marian's <unk>
 
 
 def document(source: bytes, target: bytes, pieces: Sequence[str]) -> str:
-    """The `tokenizer.json` of two sentencepiece models and a vocabulary, ours in order."""
+    """Return the `tokenizer.json` of two sentencepiece models and a vocabulary in the order of the ids."""
     models = {"source": base64.b64encode(source).decode(), "target": base64.b64encode(target).decode()}
     content = {"format": FORMAT, **models, "pieces": list(pieces)}
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
 
 def is_pair(text: str) -> bool:
-    """Whether a `tokenizer.json` is one of these."""
+    """Return True if a `tokenizer.json` holds a pair of sentencepiece models."""
     return FORMAT in text[:100]
 
 
 class SentencePieces:
-    """Text to ids by the source's model, or by the target's (`target`); ids to text by the target's."""
+    """A pair of sentencepiece models. The source's encodes, or the target's (`target`); the target's decodes."""
 
     def __init__(self, text: str, side: str = "source") -> None:
         content = _content(text)
@@ -54,11 +54,11 @@ class SentencePieces:
 
     @property
     def target(self) -> "SentencePieces":
-        """The same vocabulary, with text encoded as that of the target language."""
+        """The tokenizer of the target language. It has the same vocabulary."""
         return self if self._side == "target" else SentencePieces(self._text, "target")
 
     def encode(self, line: str) -> list[int]:
-        """The ids of a line; a language code before it, such as >>fra<<, is a piece of its own."""
+        """Return the ids of a line. A language code before it, such as >>fra<<, is a piece of its own."""
         code, rest = _language_code(line)
         unknown = self._vocabulary[UNKNOWN]
         pieces = [*code, *self._encoder.encode(rest, out_type=str)]
@@ -66,18 +66,21 @@ class SentencePieces:
         return [unknown if token < len(CONTROLS) else token for token in ids]
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return `encode(line)` for each line."""
         return [self.encode(line) for line in lines]
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
-        raise UserError("BPE-dropout needs a bpe tokenizer, and this one is sentencepiece; set data.bpe_dropout=0.")
+        """Raise UserError: sentencepiece models have no merges to drop."""
+        raise UserError(f"data.bpe_dropout={p}: expected 0, because the tokenizer is sentencepiece and not bpe")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of any ids; control ids and their <unk> are left out."""
-        left_out = {*range(len(CONTROLS)), self._vocabulary[UNKNOWN]}
-        pieces = [self._pieces[token] for token in ids if token not in left_out]
+        """Return the text of any ids. Control ids and Marian's <unk> are left out."""
+        skipped = {*range(len(CONTROLS)), self._vocabulary[UNKNOWN]}
+        pieces = [self._pieces[token] for token in ids if token not in skipped]
         return self._decoder.decode_pieces(pieces).replace(SPACE, " ").strip()
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Return the piece of each id."""
         return [self._pieces[token] for token in ids]
 
     @property
@@ -103,7 +106,7 @@ class SentencePieces:
 
 
 def _language_code(line: str) -> tuple[list[str], str]:
-    """What stands before a line of a model of several target languages: ([">>fra<<"], rest), or ([], line)."""
+    """Split off the language code of a model of several target languages: ([">>fra<<"], rest) or ([], line)."""
     end = line.find("<<")
     if line.startswith(">>") and end != -1:
         return [line[: end + 2]], line[end + 2 :]
@@ -114,11 +117,11 @@ def _content(text: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
         pieces = content["pieces"]
-        sound = [content["format"] == FORMAT, isinstance(pieces, list), all(isinstance(p, str) for p in pieces)]
+        checks = [content["format"] == FORMAT, isinstance(pieces, list), all(isinstance(p, str) for p in pieces)]
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise UserError(f"not a pair of sentencepiece models ({problem}).") from None
-    if not all(sound) or len({*pieces}) < len(pieces) or pieces[:4] != [*CONTROLS] or UNKNOWN not in pieces:
-        raise UserError("its vocabulary is not one that transduce import marian writes.")
+        raise UserError(f"not a pair of sentencepiece models ({problem})") from None
+    if not all(checks) or len({*pieces}) < len(pieces) or pieces[:4] != [*CONTROLS] or UNKNOWN not in pieces:
+        raise UserError("its vocabulary is not one that transduce import marian writes")
     return content
 
 
@@ -130,4 +133,4 @@ def _model(encoded: Any, side: str) -> Any:
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=base64.b64decode(encoded, validate=True))
     except (RuntimeError, ValueError, TypeError) as problem:
-        raise UserError(f"its sentencepiece model of the {side} cannot be read ({problem}).") from None
+        raise UserError(f"its sentencepiece model of the {side} cannot be read ({problem})") from None

@@ -16,7 +16,7 @@ ESCAPE = "\ue000"  # bpe: before 0 it stands for itself, before 1 for a ▁ that
 
 
 def fixed_pieces(kind: str) -> list[str]:
-    """The pieces that every tokenizer of a kind begins with, in the order of their ids."""
+    """Return the first pieces of every tokenizer of a kind, in the order of their ids."""
     if kind == "bpe":
         return [*CONTROLS, *(f"<0x{byte:02X}>" for byte in range(256))]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -24,8 +24,9 @@ def fixed_pieces(kind: str) -> list[str]:
 
 
 def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer:
-    # All fixed pieces, not the control pieces alone, are given as special tokens: this is what puts them first, and
-    # in this order. Letters that the trainer finds within words by itself are numbered differently in each run.
+    """Return the library's trainer of a kind. fixed: the pieces that come first."""
+    # Special tokens come first and in this order, so all fixed pieces are special tokens, not only the control pieces.
+    # The trainer numbers letters that it finds within words in another order in each run.
     if kind == "bpe":
         return trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=fixed)
     return trainers.WordPieceTrainer(
@@ -39,11 +40,11 @@ def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
-UNBEGIN = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the space that the normaliser put before a line
+REMOVE_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the normaliser added it
 
 
 def document_of(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """All of `tokenizer.json`, in the format of the Hugging Face library."""
+    """Return all of `tokenizer.json`, in the format of the Hugging Face library."""
     ordered = dict(sorted(vocabulary.items(), key=lambda piece: piece[1]))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     sentence = {"Sequence": {"id": "A", "type_id": 0}}
@@ -53,7 +54,7 @@ def document_of(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": i, "content": piece, **flags} for i, piece in enumerate(CONTROLS)],
-        # For other programs, which expect the EOS of a source sentence; `encode` leaves it out.
+        # Other programs expect EOS after a source sentence; `Tokenizer.encode` leaves it out.
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [sentence, end],
@@ -67,13 +68,19 @@ def document_of(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence
 def _bpe_rules(vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
     escape = [_replace(ESCAPE, ESCAPE + "0"), _replace(SPACE, ESCAPE + "1")]
     unescape = [_replace(ESCAPE + "1", SPACE), _replace(ESCAPE + "0", ESCAPE)]
-    begin = {"type": "Prepend", "prepend": SPACE}
+    first_space = {"type": "Prepend", "prepend": SPACE}
     return {
-        "normalizer": {"type": "Sequence", "normalizers": [*escape, begin, _replace(" ", SPACE)]},
+        "normalizer": {"type": "Sequence", "normalizers": [*escape, first_space, _replace(" ", SPACE)]},
         "pre_tokenizer": _cut(SPACE),
         "decoder": {
             "type": "Sequence",
-            "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}, _replace(SPACE, " "), *unescape, UNBEGIN],
+            "decoders": [
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                _replace(SPACE, " "),
+                *unescape,
+                REMOVE_SPACE,
+            ],
         },
         "model": {
             "type": "BPE",
@@ -95,7 +102,7 @@ def _wordpiece_rules(vocabulary: dict[str, int]) -> dict[str, Any]:
     return {
         "normalizer": {"type": "Prepend", "prepend": " "},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_cut(" "), byte_level]},
-        "decoder": {"type": "Sequence", "decoders": [_replace(SPACE, ""), byte_level, UNBEGIN]},
+        "decoder": {"type": "Sequence", "decoders": [_replace(SPACE, ""), byte_level, REMOVE_SPACE]},
         "model": {
             "type": "WordPiece",
             "unk_token": CONTROLS[UNK],
@@ -107,7 +114,7 @@ def _wordpiece_rules(vocabulary: dict[str, int]) -> dict[str, Any]:
 
 
 def _cut(space: str) -> dict[str, Any]:
-    """Cut into words: letters and their marks, digits, or others, after at most one space."""
+    """Return the rule that cuts a line into words: letters and marks, digits, or others, after at most one space."""
     letters = rf"\p{{L}}[\p{{L}}\p{{M}}]{{0,{MAX_WORD - 1}}}"
     digits = rf"\p{{N}}{{1,{MAX_WORD}}}"
     others = rf"[^{space}\p{{L}}\p{{N}}]{{1,{MAX_WORD}}}"
@@ -120,18 +127,18 @@ def _replace(old: str, new: str) -> dict[str, Any]:
 
 
 def model_of(text: str) -> dict[str, Any]:
-    """The model section of a `tokenizer.json`, if nothing in the file is foreign."""
+    """Return the model section of a `tokenizer.json`. Raises UserError if the file has anything foreign."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"not JSON: {error}.") from error
-    if (fault := _fault(document)) is not None:
-        raise UserError(f"{fault}; expected the tokenizer.json of a model or run of transduce.")
+        raise UserError(f"not JSON: {error}") from error
+    if (problem := _problem(document)) is not None:
+        raise UserError(f"{problem}; expected the tokenizer.json of a model or run of transduce")
     return document["model"]
 
 
-def _fault(document: Any) -> str | None:
-    """What sets a document apart from all of ours."""
+def _problem(document: Any) -> str | None:
+    """Return the first difference from every document that transduce writes, or None."""
     model = document.get("model") if isinstance(document, dict) else None
     if not isinstance(model, dict) or model.get("type") not in ("BPE", "WordPiece"):
         return "it has no model of type BPE or WordPiece"
@@ -144,8 +151,8 @@ def _fault(document: Any) -> str | None:
         return "it does not begin with the control and byte pieces"
     if not isinstance(merges, list) or not all(_is_merge(merge, vocabulary) for merge in merges):
         return "its merges do not lead from pieces to pieces"
-    ours = document_of(kind, vocabulary, merges)
-    foreign = [key for key in {**ours, **document} if key not in document or document[key] != ours.get(key)]
+    expected = document_of(kind, vocabulary, merges)
+    foreign = [key for key in {**expected, **document} if key not in document or document[key] != expected.get(key)]
     return f"its {foreign[0]} is foreign" if foreign else None
 
 
@@ -156,11 +163,12 @@ def _is_merge(merge: Any, vocabulary: dict[str, int]) -> bool:
 
 
 def engine_of(document: dict[str, Any]) -> Engine:
+    """Return the library's tokenizer of a document. Raises UserError if the library refuses it."""
     try:
         engine = Engine.from_str(json.dumps(document))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic inside the library is no Exception
-        raise UserError(f"the tokenizers library refuses it: {error}.") from error
-    engine.encode_special_tokens = True  # never saved; without it the text </s> becomes the control id
+        raise UserError(f"the tokenizers library refuses it: {error}") from error
+    engine.encode_special_tokens = True  # not saved; without it the text </s> becomes the control id
     return engine

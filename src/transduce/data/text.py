@@ -1,19 +1,19 @@
 """Text as line-aligned files: bytes in, lines out.
 
-A line is what stands between two LF bytes, decoded as strict UTF-8, whatever the locale says:
+A line is the text between two LF bytes, decoded as strict UTF-8 in any locale:
 
-    in the file                               what becomes of it
+    in the file                               result
     ----------------------------------------  ---------------------------------------------------------------------
-    LF                                        ends a line; the last line may do without
+    LF                                        ends a line; the last line may lack it
     CR directly before LF                     is dropped with it (files from Windows)
-    BOM (EF BB BF) at the start               is dropped; anywhere else it is the character U+FEFF
+    BOM (EF BB BF) at the start               is dropped; elsewhere it is the character U+FEFF
     U+2028, U+2029, U+0085, NUL, VT, FF, CR   are characters inside a line
-    a blank line, on one side or both         is a line like any other, so that pairs stay pairs; `is_blank` tells
-    a line of a megabyte                      is a line like any other; one line at a time is held in memory
+    a blank line, on one side or both         is an ordinary line, so that lines stay aligned (see `is_blank`)
+    a line of a megabyte                      is an ordinary line; memory holds one line at a time
     bytes that are not UTF-8                  UserError with file, line and byte
     two sides of unequal length               UserError with both counts, when the shorter side ends
-    no line at all                            UserError from `read_pairs`; `read_lines` yields nothing
-    gz, xz or zst                             is unpacked as it is read, known by its first bytes, not by its name
+    no line                                   UserError from `read_pairs`; `read_lines` yields nothing
+    gz, xz or zst                             is decompressed while it is read; recognised by its first bytes
 """
 
 import codecs
@@ -31,7 +31,7 @@ from transduce.errors import UserError
 
 
 def read_lines(path: StrPath) -> Iterator[str]:
-    """The lines of a file, one at a time."""
+    """Yield the lines of a file."""
     where = os.fspath(path)
     with open_text(path) as file:
         for number, raw in enumerate(file, start=1):
@@ -39,9 +39,9 @@ def read_lines(path: StrPath) -> Iterator[str]:
 
 
 def read_pairs(src_path: StrPath, tgt_path: StrPath) -> Iterator[tuple[str, str]]:
-    """The pairs (source line, target line) of two files that correspond line by line.
+    """Yield the pairs (source line, target line) of two files that correspond line by line.
 
-    Blank sides are kept: the n-th pair is the n-th line of both files.
+    Pairs with a blank side are kept: the n-th pair is the n-th line of both files.
     """
     src_name, tgt_name = os.fspath(src_path), os.fspath(tgt_path)
     number = 0
@@ -57,9 +57,9 @@ def read_pairs(src_path: StrPath, tgt_path: StrPath) -> Iterator[tuple[str, str]
 
 
 def decode_line(raw: bytes, where: str, number: int) -> str:
-    """The text of one raw line: `raw` with its LF, if it had one; `number` counts from 1.
+    """Return the text of a raw line, which may end in LF. number: of the line, from 1.
 
-    `where` names the source (a path, "stdin") in the UserError about bytes that are not UTF-8.
+    Raises UserError, which names `where` (a path, "stdin"), for bytes that are not UTF-8.
     """
     try:
         return _trim(raw, number == 1).decode()
@@ -68,10 +68,10 @@ def decode_line(raw: bytes, where: str, number: int) -> str:
 
 
 def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[list[str]]:
-    """The lines of a stream as they arrive: each list holds what has come so far, at least one line, `at_most` many.
+    """Yield the lines of a stream as they arrive: lists of the lines that have arrived, at least 1, at most `at_most`.
 
-    So a reader can answer before the stream ends. A thread reads ahead, no further than `at_most` lines. Lines before
-    one that is not UTF-8 still come; then UserError.
+    A caller can answer before the stream ends. A thread reads ahead, by at most `at_most` lines. Raises UserError for a
+    line that is not UTF-8, after the lines before it.
     """
     arrived: queue.Queue[bytes | BaseException | None] = queue.Queue(at_most)
 
@@ -79,13 +79,14 @@ def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[lis
         try:
             for raw in file:
                 arrived.put(raw)
-        except BaseException as problem:  # of the stream; raised again where it can be reported
+        except BaseException as problem:  # raised in the thread of the caller, which can report it
             arrived.put(problem)
         arrived.put(None)
 
     threading.Thread(target=read_ahead, daemon=True).start()
-    number, ended = 0, False
-    while not ended:
+    number = 0
+    is_at_end = False
+    while not is_at_end:
         lines: list[str] = []
         problem: BaseException | None = None
         items = [arrived.get()]
@@ -93,7 +94,7 @@ def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[lis
             items.append(arrived.get())
         for item in items:
             if item is None:
-                ended = True
+                is_at_end = True
                 break
             if isinstance(item, BaseException):
                 problem = item
@@ -111,18 +112,18 @@ def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[lis
 
 
 def is_blank(line: str) -> bool:
-    """Whether a line holds nothing but white space."""
+    """Return True if a line holds only white space."""
     return not line or line.isspace()
 
 
 def count_lines(path: StrPath) -> int:
-    """How many lines a file has, as `read_lines` would count them; its text is not checked."""
+    """Return the number of lines that `read_lines` would yield. The text is not checked."""
     with open_text(path) as file:
         return lines_of(file)
 
 
 def lines_of(file: IO[bytes]) -> int:
-    """How many lines are left in a file, whose end is reached then."""
+    """Read a file to its end and return the number of lines."""
     lines, last = 0, b"\n"
     while block := file.read(1 << 20):
         lines += block.count(b"\n")
@@ -131,9 +132,9 @@ def lines_of(file: IO[bytes]) -> int:
 
 
 def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterator[tuple[int, int, str]]:
-    """The lines between two bytes of a file that is not packed: where the text of each begins and ends, and the text.
+    """Yield begin, end and text of each line between two bytes of a file that is not compressed.
 
-    `begin` is the first byte of line number `first`, which counts from 1; `end` is that of another line, or the end.
+    begin: the first byte of line number `first`, which counts from 1. end: the first byte of another line, or the end.
     """
     where, position = os.fspath(path), begin
     with open_file(path) as file:
@@ -147,7 +148,7 @@ def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterato
 
 
 def read_span(path: StrPath, begin: int, end: int) -> str:
-    """The line whose text is the bytes `begin` to `end` of a file, by `spanned_lines`."""
+    """Return the line whose text is the bytes `begin` to `end` of a file, as `spanned_lines` gave them."""
     with open_file(path) as file:
         file.seek(begin)
         raw = file.read(end - begin)
@@ -158,18 +159,18 @@ def read_span(path: StrPath, begin: int, end: int) -> str:
 
 
 def changed(path: StrPath, what: str) -> UserError:
-    """The error about a text that is not what it was."""
-    return UserError(f"{os.fspath(path)} {what}: it was changed while in use. Start again.")
+    """Return the error for a text file that changed during the run."""
+    return UserError(f"{os.fspath(path)} {what}: it was changed while in use; start again")
 
 
 def file_sha256(path: StrPath) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _trim(raw: bytes, first: bool) -> bytes:
-    """A raw line without its line end and, at the start of a file, without the byte order mark."""
+    """Return a raw line without its line end and, at the start of a file, without the byte order mark."""
     if first:
         raw = raw.removeprefix(codecs.BOM_UTF8)
     if raw.endswith(b"\n"):
@@ -179,22 +180,22 @@ def _trim(raw: bytes, first: bool) -> bytes:
 
 def _not_utf8(raw: bytes, where: str, number: int, error: UnicodeDecodeError) -> str:
     if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return f"{where} is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+        return f"{where}: expected UTF-8, but it is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW"
     byte = error.object[error.start]
     return (
-        f"{where}:{number} is not valid UTF-8: byte {error.start + 1} of the line is 0x{byte:02x}. "
-        f"Correct the line, or convert the file if it has another encoding: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
+        f"{where}:{number}: expected UTF-8, but byte {error.start + 1} of the line is 0x{byte:02x}; "
+        f"correct the line, or convert the file from its encoding: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
     )
 
 
 def empty(src_name: str, tgt_name: str) -> UserError:
-    """The error about two files without a line."""
-    return UserError(f"{src_name} and {tgt_name} are empty; give two files with one sentence per line.")
+    """Return the error for two files without a line."""
+    return UserError(f"{src_name} and {tgt_name} are empty; give two files with one sentence per line")
 
 
 def unequal(names: tuple[str, str], counts: tuple[int, int]) -> UserError:
-    """The error about two files that have not the same number of lines."""
+    """Return the error for two files with different numbers of lines."""
     return UserError(
-        f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,}; they must match line by line. "
-        f"Look for the first pair that does not correspond, or for a file that was cut short."
+        f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,}; they must match line by line; "
+        f"look for the first pair that does not correspond, or for a file that was cut short"
     )

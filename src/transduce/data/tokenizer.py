@@ -1,22 +1,21 @@
-"""Text to token ids and back: pieces of words, learned from the training text of both languages together.
+"""Text to token ids and back: subwords, learned from the training text of both languages together (§5.1).
 
-Two kinds, after section 5.1 of the paper: byte-pair encoding (its English-German) and word pieces (its
-English-French). Both give back exactly the text that they were given, whatever it holds, and neither ever makes a
-control id out of text:
+There are two kinds, as in the paper: byte-pair encoding (its English-German) and word pieces (its English-French).
+Both are lossless for any text, and neither turns text into a control id:
 
-    ids 0 to 3    <pad> <s> </s> <unk>, the control pieces; `encode` never yields them
-    then bytes    bpe: <0x00> to <0xFF>, for characters that have no piece of their own
-                  wordpiece: the 256 byte letters, first as the beginning of a word, then within one (with ▁)
-    then words    bpe: the characters of the training text, then what was merged from them
-                  wordpiece: what was merged from the byte letters
+    ids 0 to 3    <pad> <s> </s> <unk>, the control pieces; `encode` never returns them
+    then bytes    bpe: <0x00> to <0xFF>, for characters without a piece of their own
+                  wordpiece: the 256 byte letters, first as the start of a word, then within one (with ▁)
+    then words    bpe: the characters of the training text, then the merged pieces
+                  wordpiece: the pieces merged from byte letters
 
-Before pieces are looked for, a line is cut into words: letters, digits or other characters, with the space before
-them. Letters and punctuation never share a piece; so none can be learned that spells </s> or <0x41>, and "dog." is
-the word "dog" and a full stop. A word has at most MAX_WORD characters, for the time it takes grows faster than its
-length and there are words of a megabyte; what is longer goes on as a further word without a space.
+A line is first cut into words: letters, digits or other characters, with the space before them. So letters and
+punctuation never share a piece. No piece can spell </s> or <0x41>, and "dog." is the word "dog" and a full stop. A word
+has at most MAX_WORD characters, because the time grows faster than the length, and some texts have words of a megabyte.
+The rest of a longer word is another word, without a space.
 
-On disk a tokenizer is a `tokenizer.json` that the Hugging Face library reads too. Everything in it but the
-vocabulary and the merges is fixed by `document_of`, and a file that differs there is refused.
+On disk a tokenizer is a `tokenizer.json` that the Hugging Face library reads, too. `subwords.document_of` fixes
+everything in it but the vocabulary and the merges, and a file that differs elsewhere is refused.
 """
 
 import hashlib
@@ -36,10 +35,10 @@ MAX_FILE_BYTES = 64 << 20
 
 
 class Tokenizer:
-    """A vocabulary, and the rules by which text becomes ids and ids become text."""
+    """A vocabulary of subwords, and the rules by which text becomes ids and ids become text."""
 
     def __init__(self, text: str) -> None:
-        """`text` is what `to_json` gives; UserError for anything else."""
+        """Make a tokenizer from the text that `to_json` returns. Raises UserError for any other text."""
         model = model_of(text)
         self.kind: str = "bpe" if model["type"] == "BPE" else "wordpiece"
         self.vocab_size: int = len(model["vocab"])
@@ -51,103 +50,109 @@ class Tokenizer:
 
     @classmethod
     def learn(cls, lines: Iterable[str], *, kind: str = "bpe", vocab_size: int) -> "Tokenizer":
-        """Learn at most `vocab_size` pieces; a small text gives fewer.
+        """Learn at most `vocab_size` pieces from lines of text; a small text has fewer.
 
-        The lines are read once and not kept, and the same lines give the same tokenizer. UserError if they hold no
-        text, or if `vocab_size` has no room for the pieces without which text would be lost.
+        It reads the lines once and does not keep them. The same lines give the same tokenizer. Raises UserError if the
+        lines hold no text, or if `vocab_size` has no room for the pieces that make the tokenizer lossless.
         """
         if kind not in KINDS:
-            raise UserError(f"data.tokenizer={kind!r}: expected one of {', '.join(KINDS)}.")
+            raise UserError(f"data.tokenizer={kind!r}: expected one of {', '.join(KINDS)}")
         fixed = fixed_pieces(kind)
         if vocab_size <= len(fixed):
             raise UserError(
-                f"data.vocab_size={vocab_size}: a {kind} tokenizer needs more than {len(fixed)}, "
-                f"for so many control and byte pieces come first."
+                f"data.vocab_size={vocab_size}: expected more than {len(fixed)}, the number of control and byte pieces "
+                f"of a {kind} tokenizer"
             )
         engine = engine_of(document_of(kind, {piece: i for i, piece in enumerate(fixed)}, []))
         engine.train_from_iterator(_training_text(lines), trainer=trainer_of(kind, vocab_size, fixed))
         model = json.loads(engine.to_str())["model"]
         if (needed := len(model["vocab"])) > vocab_size:
             raise UserError(
-                f"data.vocab_size={vocab_size}: the {needed - len(fixed):,} different characters of the text need "
-                f"{needed:,} and more. Ask for that, or set data.tokenizer=wordpiece, which starts from bytes."
+                f"data.vocab_size={vocab_size}: expected at least {needed:,}, because the text has "
+                f"{needed - len(fixed):,} different characters; or set data.tokenizer=wordpiece, made of bytes"
             )
         document = document_of(kind, model["vocab"], model.get("merges", []))
         return cls(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
     def encode(self, line: str) -> list[int]:
-        """The ids of a line, without BOS and EOS; UserError if it holds half a character (a lone surrogate)."""
-        return self._engine.encode(_checked(line), add_special_tokens=False).ids
+        """Return the ids of a line, without BOS and EOS. Raises UserError if it has a lone surrogate."""
+        return self._engine.encode(_check_text(line), add_special_tokens=False).ids
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
-        """`encode` of each line, faster."""
-        checked = [_checked(line) for line in lines]
-        return [encoding.ids for encoding in self._engine.encode_batch_fast(checked, add_special_tokens=False)]
+        """Return `encode(line)` for each line, faster."""
+        texts = [_check_text(line) for line in lines]
+        return [encoding.ids for encoding in self._engine.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
-        """The ids of a line under BPE-dropout: at each step each merge is left out with probability `p`.
+        """Return the ids of a line under BPE-dropout: each step drops each merge with probability `p`.
 
-        A function of (line, p, key) alone, in any process; p = 0 gives `encode(line)`, p = 1 single characters.
+        The result is a function of (line, p, key) alone, in any process. p = 0 gives `encode(line)`, and p = 1 single
+        characters. Raises UserError for word pieces.
         """
         if self.kind != "bpe":
-            raise UserError(f"BPE-dropout needs a bpe tokenizer, and this one is {self.kind}; set data.bpe_dropout=0.")
+            raise UserError(f"data.bpe_dropout={p}: expected 0, because the tokenizer is {self.kind} and not bpe")
         if not 0 <= p <= 1:
-            raise UserError(f"the probability of BPE-dropout is {p}; expected 0 to 1.")
-        return self._dropout.encode(_checked(line), Draws(p, key)) if p > 0 else self.encode(line)
+            raise UserError(f"data.bpe_dropout={p}: expected 0 to 1")
+        return self._dropout.encode(_check_text(line), Draws(p, key)) if p > 0 else self.encode(line)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of any ids, in which any character may come: LF, too. Control ids are left out, and a run of byte
-        pieces that is not UTF-8 becomes U+FFFD."""
+        """Return the text of any ids, which may hold any character, also LF.
+
+        Control ids are left out. A run of byte pieces that is not UTF-8 becomes U+FFFD.
+        """
         return self._engine.decode(list(ids), skip_special_tokens=True)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Each id for people to read: ▁ for a space, <0x41> for a byte that is not a whole character."""
+        """Return the piece of each id in printable form: ▁ for a space, <0x41> for a byte of a partial character."""
         pieces = [self._pieces[token] for token in ids]
-        return pieces if self.kind == "bpe" else [_readable(piece) for piece in pieces]
+        return pieces if self.kind == "bpe" else [_printable(piece) for piece in pieces]
 
     @property
     def target(self) -> "Tokenizer":
-        """What text of the target language is encoded with: the same, but for an imported model."""
+        """The tokenizer of the target language: this one, which both languages share."""
         return self
 
     @property
     def vocabulary(self) -> list[str]:
-        """The pieces by id, as they are on disk; no two are alike."""
+        """The pieces by id, as they are on disk, without duplicates."""
         return self._pieces
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the saved file, in hexadecimal."""
+        """The SHA-256 of `tokenizer.json`, in hexadecimal."""
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The text of `tokenizer.json`."""
+        """Return the text of `tokenizer.json`."""
         return self._text
 
     @classmethod
     def from_json(cls, text: str, where: str | os.PathLike[str] = "the text") -> TokenizerLike:
-        """The tokenizer that `to_json` described; UserError with `where` and the reason for anything else."""
+        """Return the tokenizer that `to_json` described. Raises UserError, which names `where`, for any other text."""
         try:
             return SentencePieces(text) if is_pair(text) else cls(text)
         except UserError as error:
             raise UserError(f"{os.fspath(where)} is not a tokenizer of transduce: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write `tokenizer.json`."""
+        """Write `tokenizer.json` to `path`."""
         Path(path).write_bytes(self._text.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenizerLike:
-        """Read what `save` wrote; UserError with path and reason for any other file."""
+        """Return the tokenizer that `save` wrote. Raises UserError, which names the path, for any other file."""
+        where = os.fspath(path)
         try:
             if (size := os.stat(path).st_size) > MAX_FILE_BYTES:
-                raise UserError(f"{os.fspath(path)} has {size:,} bytes; a tokenizer has at most {MAX_FILE_BYTES:,}.")
+                raise UserError(
+                    f"{where}: expected a tokenizer of at most {MAX_FILE_BYTES:,} bytes, not {size:,} bytes"
+                )
             return cls.from_json(Path(path).read_bytes().decode(), path)
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{os.fspath(path)} cannot be read as a tokenizer.json: {error}.") from error
+            raise UserError(f"{where}: expected a tokenizer.json, but it cannot be read: {error}") from error
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str, ...]]:
-        """Pickled as text, because a pickled engine forgets that text never holds control pieces."""
+        """Pickle the text: an unpickled engine would turn the text </s> into the control id."""
         return type(self), (self._text,)
 
     @cached_property
@@ -155,8 +160,8 @@ class Tokenizer:
         return BpeDropout(self._vocabulary, self._merges, self._engine)
 
 
-def _readable(piece: str) -> str:
-    """A word piece in characters, and in bytes where it holds a part of one."""
+def _printable(piece: str) -> str:
+    """Return a word piece as characters, and as bytes where it holds a part of a character."""
     if piece in CONTROLS:
         return piece
     unprintable = [*range(33), *range(127, 161), 173]  # the bytes whose letters are U+0100, U+0101 and so on
@@ -166,22 +171,22 @@ def _readable(piece: str) -> str:
     return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
-def _checked(line: str) -> str:
-    """The line itself, if it can be written as UTF-8."""
+def _check_text(line: str) -> str:
+    """Return the line. Raises UserError if it cannot be written as UTF-8."""
     try:
         line.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"character {error.start + 1} of a line is {line[error.start]!r}, one half of a surrogate pair, which no "
-            f"text holds; decode the text from its right encoding, or leave the character out."
+            f"character {error.start + 1} of a line is {line[error.start]!r}, one half of a surrogate pair; expected "
+            f"text, so decode it from its right encoding or remove the character"
         ) from error
     return line
 
 
 def _training_text(lines: Iterable[str]) -> Iterator[str]:
-    empty = True
+    is_blank = True
     for line in lines:
-        empty = empty and not line.strip()
-        yield _checked(line)
-    if empty:
-        raise UserError("there is no text to learn a tokenizer from; give at least one line that is not blank.")
+        is_blank = is_blank and not line.strip()
+        yield _check_text(line)
+    if is_blank:
+        raise UserError("no text to learn a tokenizer from; give at least one line that is not blank")

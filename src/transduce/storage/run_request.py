@@ -124,7 +124,7 @@ class TrainRequest:
 def _missing_files(paths: Sequence[Path]) -> list[str]:
     """Return a line for each path that is not a file."""
     missing = dict.fromkeys(path for path in paths if not path.is_file())
-    return [f"{path} is no file; expected a text file, UTF-8, one sentence per line" for path in missing]
+    return [f"{path}: expected a text file, UTF-8, one sentence per line; check the path" for path in missing]
 
 
 def _foreign_file_problems(out: Path) -> list[str]:
