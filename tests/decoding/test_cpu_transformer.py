@@ -1,4 +1,4 @@
-"""The packed Transformer is the Transformer: the same logits at every step of a search, whatever its rows do."""
+"""`CpuTransformer` gives the logits of `Transformer` at every step of a search, with rows selected and repeated."""
 
 import random
 from dataclasses import replace
@@ -25,12 +25,12 @@ BOUNDS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 3e-2, "int8": 6e-2}  # r
 @both
 @all_configs
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_packed_model_says_what_the_model_says(config: ModelConfig, precision: Precision, kernels: Kernels) -> None:
+def test_the_logits_are_those_of_the_model(config: ModelConfig, precision: Precision, kernels: Kernels) -> None:
     model = model_of(config, torch.float32)
-    expected, found = logits_of_a_search(model, CpuTransformer(model, precision, kernels))
-    error = ((found - expected).norm() / expected.norm()).item()
+    expected, logits = logits_of_a_search(model, CpuTransformer(model, precision, kernels))
+    error = ((logits - expected).norm() / expected.norm()).item()
     assert error < BOUNDS[precision]
-    assert precision == "fp32" or error > 1e-5  # it does compute in what it was asked for
+    assert precision == "fp32" or error > 1e-5  # it does compute in this precision
 
 
 @both
@@ -46,25 +46,25 @@ def test_the_packed_model_says_what_the_model_says(config: ModelConfig, precisio
     ],
     ids=lambda change: "+".join(change),
 )
-def test_so_it_does_in_every_architecture(change: dict[str, object], kernels: Kernels) -> None:
+def test_the_logits_of_every_architecture(change: dict[str, object], kernels: Kernels) -> None:
     model = model_of(replace(CONFIG, **change), torch.float32)  # pyright: ignore[reportArgumentType]
-    expected, found = logits_of_a_search(model, CpuTransformer(model, "fp32", kernels))
-    assert ((found - expected).norm() / expected.norm()).item() < BOUNDS["fp32"]
+    expected, logits = logits_of_a_search(model, CpuTransformer(model, "fp32", kernels))
+    assert ((logits - expected).norm() / expected.norm()).item() < BOUNDS["fp32"]
 
 
 @both
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_rows_are_independent_of_one_another(precision: Precision, kernels: Kernels) -> None:
-    """int8 and all: a sentence alone gets the logits that it gets in a batch."""
+    """A sentence alone gets the logits that it gets in a batch, in int8 too."""
     packed = CpuTransformer(model_of(CONFIG, torch.float32), precision, kernels)
 
     def logits(src: Tensor, src_mask: Tensor) -> Tensor:
         cache = packed.start(packed.encode(src, src_mask), src_mask)
-        said = []
+        steps = []
         for token in range(4, 9):
-            found, cache = packed.decode_step(torch.full((len(src),), token), cache)
-            said.append(found)
-        return torch.stack(said, dim=1)
+            step, cache = packed.decode_step(torch.full((len(src),), token), cache)
+            steps.append(step)
+        return torch.stack(steps, dim=1)
 
     with torch.inference_mode():
         together = logits(SRC, SRC_MASK)
@@ -73,8 +73,8 @@ def test_rows_are_independent_of_one_another(precision: Precision, kernels: Kern
             torch.testing.assert_close(alone, together[i], rtol=0, atol=1e-6 if precision == "fp32" else 1e-5)
 
 
-def test_products_have_few_numbers_of_rows() -> None:
-    """Of all up to 8,192, and none is more than an eighth too many."""
+def test_few_numbers_of_rows_remain_after_rounding_up() -> None:
+    """All numbers up to 8,192 become fewer than 100, and none grows by more than an eighth."""
     sizes = {rows: round_up(rows) for rows in range(1, 8_193)}
     assert len({*sizes.values()}) < 100
     assert all(rows <= size <= rows * 9 / 8 for rows, size in sizes.items())
@@ -83,22 +83,22 @@ def test_products_have_few_numbers_of_rows() -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_search_finds_the_same(toy: Toy, precision: str, beam_size: int) -> None:
-    """A trained model is sure of itself, so that even rounding to 8 bits changes no token."""
+def test_the_outputs_of_a_search_are_the_same(toy: Toy, precision: str, beam_size: int) -> None:
+    """A trained model is certain enough that even rounding to 8 bits changes no token."""
     packed = transduce.load(toy.model, precision=precision)
     (model,) = packed.models
     lines = ["a b c", "d", "f e d c b a", "j i", "g h i j", "b c d e f g h i j a b c"] * 20
     sources = packed.tokenizer.encode_batch(lines)
-    ask = SearchConfig(beam_size=beam_size)
-    expected = search_all(Backend([model]), sources, ask)
-    found = search_all(Backend([CpuTransformer(model, packed.precision)]), sources, ask)  # pyright: ignore[reportArgumentType]
-    assert [best.ids for best, *_ in found] == [best.ids for best, *_ in expected]
-    for (a, *_), (b, *_) in zip(found, expected, strict=True):
+    settings = SearchConfig(beam_size=beam_size)
+    expected = search_all(Backend([model]), sources, settings)
+    outputs = search_all(Backend([CpuTransformer(model, packed.precision)]), sources, settings)  # pyright: ignore[reportArgumentType]
+    assert [best.ids for best, *_ in outputs] == [best.ids for best, *_ in expected]
+    for (a, *_), (b, *_) in zip(outputs, expected, strict=True):
         assert a.score == pytest.approx(b.score, abs=1e-4 if precision == "fp32" else 5e-2)
 
 
 def test_threads_change_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches that are searched side by side come back in their order, and torch keeps its threads."""
+    """Batches searched at the same time come back in their order, and torch keeps its number of threads."""
     translator: Translator = transduce.load(toy.model, precision="int8")
     lines = [" ".join("abcdefghij"[: 1 + i % 10]) for i in range(60)]
     monkeypatch.setitem(BATCH_TOKENS, "cpu", 60)
@@ -113,40 +113,40 @@ def test_threads_change_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> No
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("at_once", [2, 3])
+@pytest.mark.parametrize("n_threads", [2, 3])
 @pytest.mark.parametrize("longest", [9, 40, 200])
-def test_batches_of_several_at_once_are_even_shares(at_once: int, longest: int) -> None:
-    """So that all are done at about the same time."""
+def test_batches_for_several_threads_are_even_shares(n_threads: int, longest: int) -> None:
+    """All threads finish at about the same time."""
     chance = random.Random(longest)
     lengths = [chance.randint(0, longest) for _ in range(300)]
-    batches = batches_of(lengths, 1_500, at_once)
+    batches = batches_of(lengths, 1_500, n_threads)
     costs = [sum(2 * (lengths[i] + 1) for i in members) for members in batches]
-    assert len(batches) % at_once == 0
+    assert len(batches) % n_threads == 0
     assert max(costs) - min(costs) <= 4 * (longest + 1)
 
 
 @pytest.mark.parametrize(
-    ("lengths", "at_once", "sizes"),
+    ("lengths", "n_threads", "sizes"),
     [
-        ([3, 9, 0], 8, [3]),  # few are one batch
+        ([3, 9, 0], 8, [3]),  # few sources are one batch
         ([], 8, []),
-        ([2_000, 1, 1], 8, [1, 2]),  # nothing is too long to be searched
-        ([4] * 40, 64, [10, 10, 10, 10]),  # shares of a sixteenth of the limit at least
-        ([200] + [2] * 300, 1, [3, 250, 48]),  # what pads keeps to the limit with its padding
-        ([200] + [2] * 300, 2, [7, 147, 147]),  # what does not, to twice as much
+        ([2_000, 1, 1], 8, [1, 2]),  # a source longer than the limit is a batch of its own
+        ([4] * 40, 64, [10, 10, 10, 10]),  # a share is at least a sixteenth of the limit
+        ([200] + [2] * 300, 1, [3, 250, 48]),  # a backend that pads keeps to the limit with its padding
+        ([200] + [2] * 300, 2, [7, 147, 147]),  # a backend that does not pad keeps to twice the limit
     ],
 )
-def test_batches_keep_to_their_limits(lengths: list[int], at_once: int, sizes: list[int]) -> None:
-    assert [len(members) for members in batches_of(lengths, 1_500, at_once)] == sizes
+def test_batches_keep_to_their_limits(lengths: list[int], n_threads: int, sizes: list[int]) -> None:
+    assert [len(members) for members in batches_of(lengths, 1_500, n_threads)] == sizes
 
 
-def batches_of(lengths: list[int], batch_tokens: int, at_once: int) -> list[list[int]]:
-    batches = list(length_batches(lengths, 2, batch_tokens, at_once))
+def batches_of(lengths: list[int], batch_tokens: int, n_threads: int) -> list[list[int]]:
+    batches = list(length_batches(lengths, 2, batch_tokens, n_threads))
     assert sorted(i for members in batches for i in members) == list(range(len(lengths)))
     assert [lengths[i] for members in batches for i in members] == sorted(lengths, reverse=True)
     return batches
 
 
-def test_auto_says_what_it_chose(toy: Toy) -> None:
-    chosen = transduce.load(toy.model, precision="auto").precision
-    assert chosen == "int8" if compiled() is not None else chosen in ("bf16", "fp32")
+def test_auto_reports_its_choice(toy: Toy) -> None:
+    precision = transduce.load(toy.model, precision="auto").precision
+    assert precision == "int8" if compiled() is not None else precision in ("bf16", "fp32")

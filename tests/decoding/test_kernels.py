@@ -1,4 +1,4 @@
-"""The inner loops of translation: what they compute, the compiled ones as the plain ones, each row by itself."""
+"""The kernels of translation: their definition, compiled and plain ones alike, with independent rows."""
 
 import subprocess
 from pathlib import Path
@@ -25,11 +25,11 @@ def noise(*shape: int, seed: int = 1) -> Tensor:
 
 @both
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_product_is_that_of_the_rounded_factors(kernel: Kernels, shape: tuple[int, int, int]) -> None:
-    """Computed in float64 from the factors as they are after rounding, which is part of the definition."""
+def test_a_product_is_the_product_of_the_rounded_factors(kernel: Kernels, shape: tuple[int, int, int]) -> None:
+    """The reference is computed in float64 from the rounded factors: the rounding is part of the definition."""
     m, k, n = shape
     x, weight, bias, residual = noise(m, k), noise(n, k, seed=2), noise(n, seed=3), noise(m, n, seed=4)
-    x[0] *= 1_000  # a scale for each row: a large one takes nothing from the others
+    x[0] *= 1_000  # a scale for each row: a large row does not reduce the accuracy of the others
     packed = kernel.pack(weight, bias)
 
     def rounded(rows: Tensor) -> Tensor:
@@ -41,12 +41,12 @@ def test_a_product_is_that_of_the_rounded_factors(kernel: Kernels, shape: tuple[
         plain = expected.relu() if relu else expected
         tolerance = 1e-5 * plain.abs().amax(1, keepdim=True) + 1e-6
         assert ((kernel.linear(x, packed, relu=relu) - plain).abs() <= tolerance).all()
-        found = kernel.linear(x, packed, relu=relu, residual=residual)
-        assert ((found - plain - residual).abs() <= tolerance + 1e-6).all()
+        sums = kernel.linear(x, packed, relu=relu, residual=residual)
+        assert ((sums - plain - residual).abs() <= tolerance + 1e-6).all()
 
 
 @both
-def test_a_product_is_near_that_of_the_factors_themselves(kernel: Kernels) -> None:
+def test_a_product_is_near_the_exact_product(kernel: Kernels) -> None:
     x, weight, bias = noise(50, 512), noise(300, 512, seed=2), noise(300, seed=3)
     expected = x @ weight.T + bias
     error = (kernel.linear(x, kernel.pack(weight, bias)) - expected).norm() / expected.norm()
@@ -57,21 +57,21 @@ def test_a_product_is_near_that_of_the_factors_themselves(kernel: Kernels) -> No
 def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
     weight, bias = noise(20, 8), noise(20, seed=2)
     weight[3] = 0
-    found = kernel.linear(torch.cat([torch.zeros(1, 8), noise(2, 8)]), kernel.pack(weight, bias))
-    assert_close(found[0], bias)
-    assert_close(found[:, 3], bias[3].expand(3))
+    y = kernel.linear(torch.cat([torch.zeros(1, 8), noise(2, 8)]), kernel.pack(weight, bias))
+    assert_close(y[0], bias)
+    assert_close(y[:, 3], bias[3].expand(3))
 
 
 @both
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_no_number_stays_none_and_stays_in_its_row(kernel: Kernels, bad: float) -> None:
+def test_nan_and_infinity_stay_in_their_row(kernel: Kernels, bad: float) -> None:
     x, packed = noise(9, 40), kernel.pack(noise(20, 40, seed=2), torch.zeros(20))
     good = kernel.linear(x, packed)
     x[4, 17] = bad
-    found = kernel.linear(x, packed)
-    assert not found[4].isfinite().any()
+    y = kernel.linear(x, packed)
+    assert not y[4].isfinite().any()
     others = torch.arange(9) != 4
-    assert found[others].equal(good[others])
+    assert y[others].equal(good[others])
 
 
 @both
@@ -87,27 +87,27 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(kernel: Kernels) -> No
 
 @both
 @pytest.mark.parametrize(("n_heads", "d_k", "d_v"), [(1, 16, 16), (3, 5, 9), (8, 64, 64), (2, 33, 20)])
-def test_attention_over_rows_wherever_they_lie(kernel: Kernels, n_heads: int, d_k: int, d_v: int) -> None:
-    """Against eq. 1 in float64, one query at a time; keys and values are columns of a wider table."""
+def test_attention_over_an_index_of_rows(kernel: Kernels, n_heads: int, d_k: int, d_v: int) -> None:
+    """Eq. 1 in float64, one query at a time, is the reference. Keys and values are columns of a wider table."""
     generator = torch.Generator().manual_seed(5)
     table, queries = 3 * noise(40, n_heads * (d_k + d_v) + 7), noise(11, n_heads * d_k + 3, seed=2)
     keys, values = table[:, 2 : 2 + n_heads * d_k], table[:, -n_heads * d_v :]
     lengths = torch.tensor([1, 2, 16, 17, 20, 3, 20, 1, 5, 15, 19], dtype=torch.int32)
     index = torch.randint(40, (11, 20), generator=generator).int()
-    index[torch.arange(20) >= lengths[:, None]] = 2**30  # never looked at
+    index[torch.arange(20) >= lengths[:, None]] = 2**30  # never read
     which = torch.tensor([3, 0, 10, 2, 2, 1, 4, 9, 8, 7, 6], dtype=torch.int32)  # one twice, one not at all
-    found = kernel.attend(queries[:, : n_heads * d_k], keys, values, Visible(index, lengths, which), n_heads)
+    heads = kernel.attend(queries[:, : n_heads * d_k], keys, values, Visible(index, lengths, which), n_heads)
     for i, j in enumerate(which.tolist()):
         length = int(lengths[j])
         rows = index[j, :length].long()
         q = queries[i, : n_heads * d_k].double().view(n_heads, 1, d_k)
         k, v = (x[rows].double().view(length, n_heads, -1).transpose(0, 1) for x in (keys, values))
         expected = ((q @ k.mT) / d_k**0.5).softmax(-1) @ v
-        assert_close(found[i].double(), expected.flatten(), rtol=0, atol=1e-5)
+        assert_close(heads[i].double(), expected.flatten(), rtol=0, atol=1e-5)
         first = torch.zeros(1, dtype=torch.int32)
         visible = Visible(index[j : j + 1, :length].contiguous(), lengths[j : j + 1], first)
         alone = kernel.attend(queries[i : i + 1, : n_heads * d_k], keys, values, visible, n_heads)
-        assert_close(alone[0], found[i], rtol=0, atol=0 if isinstance(kernel, Compiled) else 1e-5)
+        assert_close(alone[0], heads[i], rtol=0, atol=0 if isinstance(kernel, Compiled) else 1e-5)
 
 
 def test_the_plain_attention_gathers_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_the_best_tokens_are_those_of_the_log_softmax(kernel: Kernels, size: int
 
 
 @needs_compiled
-def test_of_equals_the_lowest_id_comes_first() -> None:
+def test_equal_logits_come_in_the_order_of_their_ids() -> None:
     kernel = compiled()
     assert kernel is not None
     logits = torch.zeros(2, 50)
@@ -145,7 +145,7 @@ def test_of_equals_the_lowest_id_comes_first() -> None:
 
 
 @both
-def test_a_nan_among_the_logits_shows(kernel: Kernels) -> None:
+def test_a_nan_among_the_logits_gives_a_nan(kernel: Kernels) -> None:
     logits = noise(2, 100)
     logits[1, 50] = torch.nan
     values, _ = kernel.best(logits, 3)
@@ -173,14 +173,14 @@ def test_it_is_compiled_once(fresh: Path) -> None:
     assert [path.stat().st_mtime_ns for path in fresh.iterdir()] == [before]
 
 
-def test_without_a_compiler_there_are_the_plain_ones(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_there_are_no_compiled_kernels(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert kernels.compiled() is None
     assert not fresh.exists()
 
 
 @pytest.mark.parametrize("flaw", ["compiler", "library", "folder"])
-def test_what_cannot_be_compiled_or_loaded_is_no_error(
+def test_a_failed_compilation_is_no_error(
     fresh: Path, flaw: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def run(command: list[str], **_: object) -> None:
@@ -195,5 +195,5 @@ def test_what_cannot_be_compiled_or_loaded_is_no_error(
 
 
 def test_the_plain_kernels_are_kernels() -> None:
-    checked: Kernels = Plain()
-    assert checked
+    kernels_in_torch: Kernels = Plain()
+    assert kernels_in_torch

@@ -1,4 +1,4 @@
-"""Where a line is cut into sentences, and how their translations are put together."""
+"""Segmentation: lines into sentences and shorter segments, and translations into lines."""
 
 import time
 
@@ -45,15 +45,15 @@ def test_sentences(parts: list[str], gap: str) -> None:
 
 @pytest.mark.parametrize("parts", WIDE, ids=lambda parts: parts[0])
 @pytest.mark.parametrize("gap", ["", " "], ids=repr)
-def test_sentences_that_no_space_follows(parts: list[str], gap: str) -> None:
+def test_sentences_without_a_space_between_them(parts: list[str], gap: str) -> None:
     assert [*sentences(gap.join(parts))] == [*((part, gap) for part in parts[:-1]), (parts[-1], "")]
 
 
 @pytest.mark.parametrize("line", ["", "a. ", "  a. B.  ", ". . .", "\x1c. \x1c.", "。。 。", "...!?... Ah.\x85 !"])
 def test_nothing_is_lost_and_no_sentence_is_blank(line: str) -> None:
-    found = [*sentences(line)]
-    assert "".join("".join(text.split()) for text, _ in found) == "".join(line.split())
-    assert all(text.strip() for text, _ in found) or not line.strip()
+    texts = [*sentences(line)]
+    assert "".join("".join(text.split()) for text, _ in texts) == "".join(line.split())
+    assert all(text.strip() for text, _ in texts) or not line.strip()
 
 
 def test_a_line_of_nothing_but_abbreviations_takes_no_time() -> None:
@@ -62,10 +62,10 @@ def test_a_line_of_nothing_but_abbreviations_takes_no_time() -> None:
     assert time.process_time() - started_at < 5
 
 
-# ---- parts -------------------------------------------------------------------------------------------------------
+# ---- segments -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_too_long_is_cut_at_the_best_place_there_is(tokenizer: Tokenizer) -> None:
+def test_a_long_sentence_is_cut_at_the_best_break(tokenizer: Tokenizer) -> None:
     def texts(line: str, limit: int) -> list[str]:
         return [text for text, _ in split_line(line, tokenizer, limit)]
 
@@ -78,7 +78,7 @@ def test_what_is_too_long_is_cut_at_the_best_place_there_is(tokenizer: Tokenizer
     assert texts("one two three four five six", 20) == ["one two three", "four five six"]
 
 
-def test_which_lines_become_parts(tokenizer: Tokenizer) -> None:
+def test_segments_of_lines(tokenizer: Tokenizer) -> None:
     lines = ["A dog. A cat.", "", "A dog. A cat. A dog. A cat.", "A dog. A cat."]
     limit = len(tokenizer.encode(lines[0]))
     prefixes = ["", "", "", "Ein"]
@@ -109,5 +109,5 @@ def test_which_lines_become_parts(tokenizer: Tokenizer) -> None:
         ([("a.", "")], "a."),
     ],
 )
-def test_the_gaps_are_those_of_the_target(texts: list[tuple[str, str]], expected: str) -> None:
+def test_gaps_follow_the_target_script(texts: list[tuple[str, str]], expected: str) -> None:
     assert join(texts) == expected
