@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.toy_task import ROOT, Finished, write_pairs
+from support.studies import write_study
+from support.toy_task import ROOT, Finished
 
 from transduce.errors import UserError
 from transduce.studies.results import Results, open_results, read_results
@@ -68,9 +69,7 @@ header = json.dumps({"__metadata__": {}, "a": {"shape": [3, 4]}, "b": {"shape": 
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Texts:
-    lines = ["a b c d", "b c", "c d e f g", "a", "g f a b"] * 8
-    (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")
-    return Texts(write_pairs(tmp_path, "train", lines), write_pairs(tmp_path, "valid", lines[:6]))
+    return write_study(tmp_path, RECIPE)
 
 
 @pytest.fixture

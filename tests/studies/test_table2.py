@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.toy_task import write_pairs
+from support.studies import write_study
 
 from transduce.errors import UserError
 from transduce.studies import table2
@@ -40,10 +40,7 @@ def convolutional():
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Texts:
-    lines = ["a b c d", "b c", "c d e f g", "a", "g f a b"] * 8
-    (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")
-    pairs = [write_pairs(tmp_path, name, lines[:size]) for name, size in (("train", 40), ("valid", 6), ("test", 9))]
-    return Texts(*pairs)
+    return write_study(tmp_path, RECIPE, has_test=True)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,15 @@
+"""The texts and the recipe file of a small study."""
+
+from pathlib import Path
+
+from support.toy_task import write_pairs
+from transduce.studies.trainings import Texts
+
+LINES = ["a b c d", "b c", "c d e f g", "a", "g f a b"] * 8
+
+
+def write_study(folder: Path, recipe: str, *, has_test: bool = False) -> Texts:
+    """Write recipe.py and the texts of a study to `folder`: 40 pairs to train on, 6 to validate, and 9 to test."""
+    (folder / "recipe.py").write_text(recipe, encoding="utf-8")
+    test = write_pairs(folder, "test", LINES[:9]) if has_test else None
+    return Texts(write_pairs(folder, "train", LINES), write_pairs(folder, "valid", LINES[:6]), test)
