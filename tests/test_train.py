@@ -317,7 +317,7 @@ def test_changed_text_is_refused(name: str, uninterrupted: dict[str, Path], text
     [
         ("data", "data exists"),
         ("model", "model exists"),
-        ("config.json", "config.json is not"),
+        ("config.json", "config.json: expected"),
         ("manifest.json", "is a model"),
     ],
 )

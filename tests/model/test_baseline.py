@@ -1,4 +1,4 @@
-"""The rivals: whatever must not matter to the Transformer must not matter to them, and they can learn."""
+"""The rivals of Table 2: invariance as for the Transformer, decoding step by step, and learning."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def mask_of(*lengths: int) -> Tensor:
 
 
 @both
-def test_padding_and_neighbours_do_not_matter(kind: type[Baseline]) -> None:
+def test_padding_and_neighbours_do_not_change_the_output(kind: type[Baseline]) -> None:
     model, src, tgt, mask = built(kind), ids(2, 6), ids(2, 5), mask_of(6, 3)
     together = model(src, mask, tgt)
     wider = torch.cat([src, ids(2, 4, seed=3)], dim=1), torch.cat([mask, torch.zeros(2, 4, dtype=torch.bool)], dim=1)
@@ -38,7 +38,7 @@ def test_padding_and_neighbours_do_not_matter(kind: type[Baseline]) -> None:
 
 
 @both
-def test_every_source_token_matters_and_no_later_target(kind: type[Baseline]) -> None:
+def test_outputs_depend_on_every_source_token_and_no_later_target_token(kind: type[Baseline]) -> None:
     model, src, tgt, mask = built(kind), ids(1, 6), ids(1, 5), mask_of(6)
     plain = model(src, mask, tgt)
     for place in range(6):
@@ -52,7 +52,7 @@ def test_every_source_token_matters_and_no_later_target(kind: type[Baseline]) ->
 
 
 @both
-def test_a_source_that_is_all_padding_is_harmless(kind: type[Baseline]) -> None:
+def test_a_source_of_padding_gives_finite_values_and_gradients(kind: type[Baseline]) -> None:
     model, mask = built(kind), mask_of(6, 0)
     logits = model(ids(2, 6), mask, ids(2, 5))
     assert logits.isfinite().all()
@@ -61,15 +61,15 @@ def test_a_source_that_is_all_padding_is_harmless(kind: type[Baseline]) -> None:
 
 
 @both
-def test_steps_with_the_cache_are_decoding_the_prefix_in_beams_that_branch_and_end(kind: type[Baseline]) -> None:
+def test_a_step_with_the_cache_equals_decoding_the_prefix(kind: type[Baseline]) -> None:
     model, src, mask = built(kind), ids(3, 6), mask_of(6, 2, 4)
     cache = model.start(model.encode(src, mask), mask)
     prefixes = torch.full((3, 1), BOS)
     logits, cache = model.decode_step(prefixes[:, -1], cache)
-    steps = [  # (rows that go on, sentences that stay)
+    steps = [  # (rows to continue, sentences that remain)
         ([0, 0, 1, 1, 2, 2], [0, 1, 2]),
         ([1, 0, 2, 2, 5, 4], [0, 1, 2]),
-        ([0, 1, 4, 5], [0, 2]),  # the middle sentence is done
+        ([0, 1, 4, 5], [0, 2]),  # the middle sentence has ended
         ([1, 1, 2, 3], [0, 1]),
     ]
     owners = torch.arange(3)
@@ -92,7 +92,7 @@ def test_dropout_acts_in_training_only(kind: type[Baseline]) -> None:
 
 
 @both
-def test_they_learn_to_turn_a_line_round(kind: type[Baseline]) -> None:
+def test_each_rival_learns_to_reverse_a_line(kind: type[Baseline]) -> None:
     torch.manual_seed(1)
     model = kind(ModelConfig(vocab_size=13, d_model=32, n_layers=2, dropout=0.0))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

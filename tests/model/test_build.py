@@ -1,4 +1,4 @@
-"""Each kind of model goes through the one loop: trained, resumed, saved, loaded, searched, scored, looked at."""
+"""Every kind of model in the one training loop: train, resume, save, load, search, score, attend."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
 
 @pytest.fixture(scope="module", params=KINDS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
-    """A run of each rival that nothing disturbed."""
+    """An uninterrupted run of each rival."""
     out = tmp_path_factory.mktemp(request.param) / "run"
     train(config_of(request.param), out=out, **texts)
     return out
@@ -64,7 +64,7 @@ def kind_of(run: Path) -> str:
     return json.loads((run / "config.json").read_bytes())["model"]["kind"]
 
 
-def test_a_model_is_of_the_kind_that_is_asked() -> None:
+def test_build_returns_a_model_of_the_kind() -> None:
     names = [type(build(ModelConfig(kind=kind, vocab_size=9))).__name__ for kind in ("transformer", *KINDS)]
     assert names == ["Transformer", "Recurrent", "Convolutional"]
     with pytest.raises(UserError, match="vocab_size=None: expected the number of pieces"):
@@ -73,7 +73,7 @@ def test_a_model_is_of_the_kind_that_is_asked() -> None:
         build(ModelConfig(kind="recurrent", vocab_size=9, d_ff=7))
 
 
-def test_stopped_and_resumed_is_never_stopped(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     run: Path, texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = training.learning_rate
@@ -91,19 +91,19 @@ def test_stopped_and_resumed_is_never_stopped(
     assert differences(ending(tmp_path / "run"), ending(run)) == []
 
 
-def test_bf16_says_nearly_the_same(run: Path) -> None:
+def test_bf16_gives_nearly_the_same_score(run: Path) -> None:
     exact, rounded = (
         transduce.load(run / "model", precision=p).score(["a b c"], ["c b a"])[0] for p in ("fp32", "bf16")
     )
     assert rounded.log_prob == pytest.approx(exact.log_prob, rel=0.02) and rounded != exact
 
 
-# ---- used --------------------------------------------------------------------------------------------------------
+# ---- search and scores -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def doubter(run: Path) -> Translator:
-    """The model after a knock on the head, so that its search has much to choose from."""
+    """The model with random noise on its weights, so that many outputs have similar scores."""
     loaded = load_model(run / "model")
     torch.manual_seed(5)
     with torch.no_grad():
@@ -113,7 +113,7 @@ def doubter(run: Path) -> Translator:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_the_answer_does_not_depend_on_the_neighbours(doubter: Translator, beam_size: int) -> None:
+def test_a_translation_does_not_depend_on_its_batch(doubter: Translator, beam_size: int) -> None:
     lines = ["a b c", "d", "", "f e d c b a", "j i", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
     together = doubter.translate(lines, beam_size=beam_size)
     alone = [doubter.translate([line], beam_size=beam_size)[0] for line in lines]
@@ -122,7 +122,7 @@ def test_the_answer_does_not_depend_on_the_neighbours(doubter: Translator, beam_
     assert [t.score for t in together] == pytest.approx([t.score for t in alone], abs=1e-5)
 
 
-def test_score_is_what_the_search_says_of_its_own_output(doubter: Translator) -> None:
+def test_score_equals_the_score_of_the_search(doubter: Translator) -> None:
     for line in ("a b c", "j i h g"):
         found = doubter.translate([line])[0]
         if found.finished:
@@ -130,7 +130,7 @@ def test_score_is_what_the_search_says_of_its_own_output(doubter: Translator) ->
             assert scored.log_prob == pytest.approx(sum(found.token_log_probs), abs=1e-4)
 
 
-def test_it_attends_to_the_source_alone(run: Path) -> None:
+def test_a_rival_has_cross_attention_only(run: Path) -> None:
     seen = transduce.load(run / "model").attend("a b c", "c b a")
     source, target = len(seen.src_pieces), len(seen.tgt_pieces)
     layers = 1 if kind_of(run) == "recurrent" else 2
@@ -139,7 +139,7 @@ def test_it_attends_to_the_source_alone(run: Path) -> None:
     assert seen.encoder.shape == (0, 1, source, source) and seen.decoder.shape == (0, 1, target, target)
 
 
-def test_models_of_several_kinds_are_an_ensemble(run: Path, texts: Texts, tmp_path: Path) -> None:
+def test_models_of_different_kinds_form_an_ensemble(run: Path, texts: Texts, tmp_path: Path) -> None:
     first = load_model(run / "model")
     sizes = ModelConfig(vocab_size=first.tokenizer.vocab_size, d_model=16, n_layers=1, n_heads=2, d_ff=16)
     other: Model = build(sizes).eval()

@@ -1,4 +1,4 @@
-"""fp32 matrix products on a CPU: fast where that is exact, and nothing else is touched."""
+"""fp32 matrix products on a CPU: oneDNN only where it is exact, and no other setting changes."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from transduce.model import cpu_backend
 
 
 @pytest.mark.parametrize("shape", [(1, 64, 32), (100, 128, 128), (512, 2048, 512)])
-def test_products_are_in_fp32_whoever_does_them(shape: tuple[int, int, int]) -> None:
+def test_products_are_as_exact_as_fp32(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
     torch.manual_seed(1)
     x, y = torch.randn(m, k), torch.randn(k, n)
@@ -26,7 +26,7 @@ def test_products_that_would_be_rounded_to_bf16_are_refused(monkeypatch: pytest.
     cpu_backend._onednn_is_exact.cache_clear()
 
 
-def test_another_device_and_another_choice_are_left_alone() -> None:
+def test_another_device_and_another_precision_are_unchanged() -> None:
     with cpu_backend.faster_products(torch.device("cuda")):
         assert torch.get_float32_matmul_precision() == "highest"
     torch.set_float32_matmul_precision("high")

@@ -1,4 +1,4 @@
-"""Dropout against its definition: how often, by how much, and the same again from the same seed."""
+"""Dropout against its definition: probability, scale, gradient and seed."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_probabilities_at_the_ends(p: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_what_stays_is_divided_by_its_probability_and_so_is_the_gradient(dtype: torch.dtype) -> None:
+def test_other_values_and_gradients_are_divided_by_their_probability(dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     x = torch.rand(7, 33, dtype=dtype).add(1).requires_grad_()  # an odd number of values
     y = Dropout(0.3)(x)
@@ -40,7 +40,7 @@ def test_what_stays_is_divided_by_its_probability_and_so_is_the_gradient(dtype: 
     assert_close(gradient, torch.where(stays, 3 / 0.7, 0.0).to(dtype))
 
 
-def test_the_seed_says_which() -> None:
+def test_the_mask_depends_on_the_seed() -> None:
     layer, x = Dropout(0.5), torch.ones(50, 50)
     torch.manual_seed(1)
     first, second = layer(x), layer(x)
@@ -50,11 +50,11 @@ def test_the_seed_says_which() -> None:
     assert not torch.equal(layer(x), first)
 
 
-def test_nothing_is_dropped_after_training_or_with_probability_0() -> None:
+def test_evaluation_mode_and_probability_0_drop_nothing() -> None:
     x = torch.ones(3, 3)
     assert Dropout(0.5).eval()(x) is x and Dropout(0.0)(x) is x
 
 
-def test_what_is_no_number_shows_in_what_stays() -> None:
+def test_nan_stays_nan() -> None:
     y = Dropout(0.5)(torch.full((100,), torch.nan))
     assert y.isnan().any()

@@ -1,6 +1,5 @@
-"""The model's parts: sizes, positions, ties, initialisation, dropout, and what cannot be built."""
+"""The parts of the model: sizes, ties, dropout, and configurations that cannot be built."""
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,13 +20,12 @@ from support.small_models import (
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from transduce.config.schema import ModelConfig, Positions
+from transduce.config.schema import ModelConfig
 from transduce.errors import UserError
 from transduce.model.attention import LONG, Attention, attention_weights, fast_attention, reference_attention
-from transduce.model.positions import sinusoids
 from transduce.model.transformer import FeedForward, Residual, Transformer, parameter_count
 
-# ---- how large it is ---------------------------------------------------------------------------------------------
+# ---- sizes ---------------------------------------------------------------------------------------------------------
 
 BASE = ModelConfig(vocab_size=40_960)
 
@@ -79,82 +77,12 @@ def test_parameter_counts_of_table_3(change: dict[str, int], millions: float, pa
     ],
     ids=str,
 )
-def test_what_an_option_adds(changed: dict[str, Any], more: int) -> None:
+def test_the_parameters_that_an_option_adds(changed: dict[str, Any], more: int) -> None:
     plain, other = (parameter_count(Transformer(config)) for config in (CONFIG, replace(CONFIG, **changed)))
     assert other - plain == more
 
 
-# ---- positions ---------------------------------------------------------------------------------------------------
-
-LAYOUTS: tuple[Positions, ...] = ("interleaved", "halves", "tensor2tensor")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("d_model", [4, 10, 512])
-def test_every_layout_is_its_formula_rounded_once(layout: Positions, d_model: int) -> None:
-    found = sinusoids(300, d_model, layout)
-    some = [0, 1, 2, 255, 256, 299]
-    wanted = torch.tensor([reference.position(pos, d_model, layout) for pos in some], dtype=torch.float64)
-    assert found.shape == (300, d_model)
-    assert_close(found[some], wanted.float(), rtol=1.2e-7, atol=1e-12)
-
-
-def test_worked_numbers_of_the_table() -> None:
-    wanted = [[0.0, 1.0, 0.0, 1.0], [0.841, 0.540, 0.010, 1.000], [0.909, -0.416, 0.020, 1.000]]
-    assert_close(sinusoids(3, 4), torch.tensor(wanted), atol=5e-4, rtol=0)
-
-
-def test_halves_are_the_interleaved_columns_in_another_order() -> None:
-    interleaved = sinusoids(20, 10)
-    assert torch.equal(sinusoids(20, 10, "halves"), torch.cat([interleaved[:, ::2], interleaved[:, 1::2]], dim=1))
-    assert not torch.equal(sinusoids(20, 10, "tensor2tensor"), sinusoids(20, 10, "halves"))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_sinusoids_have_no_limit(layout: Positions) -> None:
-    positions = Transformer(replace(CONFIG, positions=layout)).positions
-    first = positions(0, 4).clone()
-    for end in (256, 257, 700, 5000):
-        assert_close(positions(end - 3, end), sinusoids(end, 8, layout)[-3:], rtol=0, atol=0)
-    assert torch.equal(positions(0, 4), first)
-
-
-def test_sinusoids_are_neither_trained_nor_stored() -> None:
-    model = Transformer(CONFIG)
-    names = {name for name, _ in model.named_parameters()} | set(model.state_dict())
-    assert not any("position" in name for name in names)
-
-
-def test_a_table_that_grew_during_inference_serves_training() -> None:
-    model = Transformer(CONFIG)
-    src, src_mask = ids(1, 300), mask_of(300)
-    with torch.inference_mode():
-        model.encode(src, src_mask)
-    copy.deepcopy(model).encode(src, src_mask).sum().backward()
-    model.encode(src, src_mask).sum().backward()
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-def test_a_table_that_grows_keeps_its_dtype(dtype: torch.dtype) -> None:
-    model = model_of(CONFIG, dtype)
-    assert model.encode(ids(1, 300), mask_of(300)).dtype == dtype
-
-
-def test_learned_positions_end_with_a_clear_error() -> None:
-    model = model_of(replace(CONFIG, positions="learned", max_positions=9))
-    assert isinstance(model.positions.table, nn.Parameter)
-    assert torch.equal(model.positions(2, 9), model.positions.table[2:9])
-    src_mask = mask_of(9)
-    cache = model.start(model.encode(ids(1, 9), src_mask), src_mask)
-    with pytest.raises(UserError, match=r"sequence of 10 tokens: expected at most model.max_positions=9"):
-        model.encode(ids(1, 10), mask_of(10))
-    for _ in range(9):
-        _, cache = model.decode_step(ids(1), cache)
-    with pytest.raises(UserError, match="sequence of 10 tokens"):
-        model.decode_step(ids(1), cache)
-
-
-# ---- ties --------------------------------------------------------------------------------------------------------
+# ---- ties ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,7 +110,7 @@ def test_an_output_bias_is_added_to_the_logits_and_trained() -> None:
 
 
 @both_norms
-def test_swish_in_the_place_of_relu(norm: Any) -> None:
+def test_swish_instead_of_relu(norm: Any) -> None:
     layer = model_of(replace(CONFIG, norm=norm, activation="swish")).encoder[0].feed_forward
     x = noise(2, 5, 8)
     inner = x @ layer.w_1.weight.T + layer.w_1.bias
@@ -198,7 +126,7 @@ def test_every_parameter_has_one_name_and_a_gradient() -> None:
     assert all(weight.grad is not None and weight.grad.any() for name, weight in parameters if "w_k.bias" not in name)
 
 
-def test_the_tied_matrix_is_learned_from_all_three_places() -> None:
+def test_the_tied_matrix_gets_the_gradients_of_all_three_uses() -> None:
     untied = Transformer(replace(CONFIG, tie_src_tgt=False, tie_output=False)).double()
     tied = Transformer(CONFIG).double()
     tied.load_state_dict(untied.state_dict(), strict=False)
@@ -212,85 +140,7 @@ def test_the_tied_matrix_is_learned_from_all_three_places() -> None:
     assert_close(table.grad, parts[0] + parts[1] + parts[2], rtol=1e-10, atol=1e-12)
 
 
-# ---- initialisation ----------------------------------------------------------------------------------------------
-
-WIDE = ModelConfig(vocab_size=600, d_model=64, n_layers=2, n_heads=4, d_k=24, d_v=20, d_ff=160)
-SELF = math.sqrt(6 / (64 + 2 * 96 + 80))  # one matrix of Q, K and V
-CROSS = math.sqrt(6 / (64 + 96 + 80))  # one matrix of K and V
-BOUNDS = {
-    "self_attention.w_q": SELF,
-    "self_attention.w_k": SELF,
-    "self_attention.w_v": SELF,
-    "self_attention.w_o": math.sqrt(6 / (80 + 64)),
-    "cross_attention.w_q": math.sqrt(6 / (64 + 96)),
-    "cross_attention.w_k": CROSS,
-    "cross_attention.w_v": CROSS,
-    "cross_attention.w_o": math.sqrt(6 / (80 + 64)),
-    "feed_forward.w_1": math.sqrt(6 / (64 + 160)),
-    "feed_forward.w_2": math.sqrt(6 / (64 + 160)),
-}
-
-
-@pytest.mark.parametrize("kind", BOUNDS)
-def test_matrices_begin_glorot_uniform(kind: str) -> None:
-    torch.manual_seed(1)
-    model, bound = Transformer(WIDE), BOUNDS[kind]
-    matrices = [weight for name, weight in model.named_parameters() if name.endswith(f"{kind}.weight")]
-    assert len(matrices) == (2 if kind.startswith("cross") else 4)
-    for matrix in matrices:
-        # 5,120 or more uniform values: the standard deviation within 4 %, the mean within 7 %, is 6 sigma.
-        assert 0.99 * bound < matrix.abs().max() <= bound
-        assert matrix.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.04)
-        assert abs(matrix.mean().item()) < 0.07 * bound
-    assert not torch.equal(matrices[0], matrices[1])
-
-
-def test_fused_projections_of_the_base_model_begin_smaller() -> None:
-    model = Transformer(ModelConfig(vocab_size=100, n_layers=1))
-    plain = math.sqrt(6 / (512 + 512))
-    for attention, ratio, parts in (("self", math.sqrt(1 / 2), "qkv"), ("cross", math.sqrt(2 / 3), "kv")):
-        for letter in parts:
-            weight = model.decoder[0].get_submodule(f"{attention}_attention.w_{letter}").weight
-            assert weight.abs().max().item() == pytest.approx(ratio * plain, rel=1e-3)
-    assert model.decoder[0].cross_attention.w_q.weight.abs().max().item() == pytest.approx(plain, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [
-        (WIDE, "src_embedding.weight"),
-        (replace(WIDE, tie_src_tgt=False), "tgt_embedding.weight"),
-        (replace(WIDE, tie_output=False), "output.weight"),
-        (replace(WIDE, positions="learned", max_positions=600), "positions.table"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_tables_begin_normal(config: ModelConfig, name: str) -> None:
-    torch.manual_seed(1)
-    table = dict(Transformer(config).named_parameters())[name]
-    # 38,400 normal values: 2 % of the standard deviation is 5.5 sigma, and some lie beyond 3.5 of it.
-    assert table.std().item() == pytest.approx(64**-0.5, rel=0.02)
-    assert abs(table.mean().item()) < 0.03 * 64**-0.5
-    assert table.abs().max() > 3.5 * 64**-0.5
-
-
-def test_biases_begin_at_zero_and_gains_at_one() -> None:
-    model = Transformer(replace(CONFIG, norm="pre"))
-    vectors = {name: weight for name, weight in model.named_parameters() if weight.dim() == 1}
-    gains = {name for name in vectors if "norm" in name and name.endswith("weight")}
-    assert len(gains) == 2 * 2 + 2 * 3 + 2
-    for name, vector in vectors.items():
-        assert (vector == (1.0 if name in gains else 0.0)).all(), name
-
-
-def test_the_seed_decides_the_initialisation() -> None:
-    first, again, other = ([torch.manual_seed(seed), Transformer(CONFIG)][1] for seed in (1, 1, 2))
-    same = [torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True)]
-    assert all(same)
-    assert not torch.equal(first.output.weight, other.output.weight)
-
-
-# ---- dropout, where it is named ----------------------------------------------------------------------------------
+# ---- dropout -------------------------------------------------------------------------------------------------------
 
 DROPOUTS = ("dropout", "attention_dropout", "ffn_dropout")
 
@@ -307,7 +157,7 @@ def test_each_dropout_acts_in_training_only(name: str) -> None:
     assert torch.equal(model.eval()(*given), plain)
 
 
-def test_no_dropout_is_the_same_in_training() -> None:
+def test_without_dropout_training_gives_the_same_output() -> None:
     given = ids(2, 6), mask_of(6, 4), ids(2, 5)
     assert torch.equal(model_of(CONFIG).train()(*given), model_of(CONFIG)(*given))
 
@@ -322,7 +172,7 @@ def assert_dropped(found: Tensor, plain: Tensor, probability: float) -> None:
 
 @pytest.mark.parametrize("attention", [reference_attention, fast_attention], ids=["reference", "fast"])
 @pytest.mark.parametrize("width", [16, LONG])
-def test_attention_dropout_is_of_the_weights(attention: Attention, width: int) -> None:
+def test_attention_dropout_acts_on_the_weights(attention: Attention, width: int) -> None:
     torch.manual_seed(1)
     queries, keys = noise(4, 2, 40, 8, dtype=torch.float32), noise(4, 2, width, 8, dtype=torch.float32)
     mask = torch.ones(40, width, dtype=torch.bool)
@@ -341,7 +191,7 @@ def inputs_of(module: nn.Module, run: Callable[[], object]) -> Tensor:
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
-def test_dropout_is_of_the_embedding_sums(stack: str) -> None:
+def test_dropout_acts_on_the_embedding_sums(stack: str) -> None:
     config = replace(CONFIG, d_model=64)
     given = ids(30, 20), mask_of(*[20] * 30), ids(30, 20, seed=5)
     plain, dropped, others = (
@@ -357,7 +207,7 @@ def test_dropout_is_of_the_embedding_sums(stack: str) -> None:
 
 
 @both_norms
-def test_dropout_is_of_the_sub_layers_output(norm: Any) -> None:
+def test_dropout_acts_on_the_output_of_a_sub_layer(norm: Any) -> None:
     torch.manual_seed(1)
     residual = Residual(nn.LayerNorm(64), 0.2, post=norm == "post").train()
     output, x = torch.randn(100, 64), torch.randn(100, 64)
@@ -368,7 +218,7 @@ def test_dropout_is_of_the_sub_layers_output(norm: Any) -> None:
     assert_dropped(summed - x, output, 0.2)
 
 
-def test_ffn_dropout_is_of_the_inner_activations() -> None:
+def test_ffn_dropout_acts_on_the_inner_activations() -> None:
     torch.manual_seed(1)
     network = FeedForward(8, 64, dropout=0.2).train()
     with torch.no_grad():
@@ -377,10 +227,10 @@ def test_ffn_dropout_is_of_the_inner_activations() -> None:
     assert_dropped(inputs_of(network.w_2, lambda: network(x)), network.w_1(x), 0.2)
 
 
-# ---- what cannot be built ----------------------------------------------------------------------------------------
+# ---- configurations that cannot be built ---------------------------------------------------------------------------
 
 
-def test_an_impossible_model_names_all_that_is_wrong() -> None:
+def test_all_problems_of_an_impossible_model_are_reported() -> None:
     with pytest.raises(UserError) as caught:
         Transformer(ModelConfig(vocab_size=None, d_model=9, n_heads=2, positions="learned"))
     for words in (

@@ -1,8 +1,6 @@
 """The model against independent versions of itself: slow attention, torch's own layers, plain loops."""
 
-import math
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from support.small_models import (
     noise,
 )
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.testing import assert_close
 
 from transduce.config.schema import ModelConfig
@@ -36,81 +33,7 @@ from transduce.model.attention import (
 )
 from transduce.model.transformer import DecoderLayer, EncoderLayer
 
-# ---- attention, by another way -----------------------------------------------------------------------------------
-
-
-def test_worked_numbers_of_the_softmax() -> None:
-    scores = torch.tensor([0.40, 1.05, 0.15, 0.05])
-    keys = scores[:, None] * torch.eye(4) * math.sqrt(4)  # so that Q K^T / sqrt(d_k) of a row of ones is `scores`
-    weights = attention_weights(torch.ones(1, 1, 1, 4), keys[None, None], torch.ones(1, 4, dtype=torch.bool))
-    assert_close(weights.flatten(), torch.tensor([0.227, 0.435, 0.177, 0.160]), atol=6e-4, rtol=0)
-
-
-def test_attention_by_loops() -> None:
-    queries, keys, values = noise(2, 3, 4, 5), noise(2, 3, 6, 5), noise(2, 3, 6, 7)
-    mask = mask_of(6, 4)[:, None, None, :] & torch.ones(6, 6, dtype=torch.bool).tril(2)[:4]
-    found = reference_attention(queries, keys, values, mask, 0.0)
-    for b, h in product(range(2), range(3)):
-        parts = [x[b, h].tolist() for x in (queries, keys, values)]
-        wanted = reference.attention(*parts, mask[b, 0].tolist())
-        assert_close(found[b, h], torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12)
-
-
-def kinds_of_mask(length: int, width: int) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(4)
-    some = torch.rand(2, 1, length, width, generator=generator) < 0.5
-    some[..., 0] = True  # no row without anything to see
-    return {
-        "padding": mask_of(width, width - 3)[:, None, None, :],
-        "causal": torch.ones(length, width, dtype=torch.bool).tril(width - length),
-        "any": some,
-    }
-
-
-@both_dtypes
-@pytest.mark.parametrize("kind", ["padding", "causal", "any"])
-@pytest.mark.parametrize("width", [9, LONG - 1, LONG, LONG + 44])
-def test_fast_attention_is_attention(width: int, kind: str, dtype: torch.dtype) -> None:
-    given = [noise(2, 3, 9, 5, dtype=dtype), noise(2, 3, width, 5, dtype=dtype), noise(2, 3, width, 7, dtype=dtype)]
-    mask = kinds_of_mask(9, width)[kind]
-    tolerance = {torch.float32: 2e-6, torch.float64: 1e-12}[dtype]
-    outputs, gradients = [], []
-    for attention in (fast_attention, reference_attention):
-        output = attention(*given, mask, 0.0)
-        outputs.append(output)
-        gradients.append(torch.autograd.grad((output * noise(*output.shape, dtype=dtype)).sum(), given))
-    assert_close(outputs[0], outputs[1], rtol=1e-5, atol=tolerance)
-    for fast, slow in zip(*gradients, strict=True):
-        assert_close(fast, slow, rtol=1e-5, atol=10 * tolerance)
-
-
-@both_dtypes
-@pytest.mark.parametrize("width", [1, 9, LONG - 1, LONG + 44])
-def test_causal_is_each_position_and_those_before_it(width: int, dtype: torch.dtype) -> None:
-    given = [noise(2, 3, width, 5, dtype=dtype) for _ in range(3)]
-    tolerance = {torch.float32: 2e-6, torch.float64: 1e-12}[dtype]
-    expected = reference_attention(*given, causal(width), 0.0)
-    by_hand = torch.autograd.grad((expected * noise(*expected.shape, dtype=dtype)).sum(), given)
-    for attention in (fast_attention, reference_attention):
-        found = attention(*given, "causal", 0.0)
-        assert_close(found, expected, rtol=1e-5, atol=tolerance)
-        gradients = torch.autograd.grad((found * noise(*found.shape, dtype=dtype)).sum(), given)
-        for one, wanted in zip(gradients, by_hand, strict=True):
-            assert_close(one, wanted, rtol=1e-5, atol=10 * tolerance)
-
-
-@pytest.mark.parametrize(("width", "fused"), [(LONG - 1, 0), (LONG, 1)])
-def test_the_fused_kernel_is_used_from_long_on(width: int, fused: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    kernel = F.scaled_dot_product_attention
-
-    def spy(*args: Any, **settings: Any) -> Tensor:
-        calls.append(1)
-        return kernel(*args, **settings)
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
-    fast_attention(noise(1, 1, 2, 4), noise(1, 1, width, 4), noise(1, 1, width, 4), mask_of(width), 0.0)
-    assert len(calls) == fused
+# ---- the whole model with another attention function ---------------------------------------------------------------
 
 
 @both_norms
@@ -142,7 +65,7 @@ def test_every_attention_of_the_model_can_be_recorded() -> None:
         assert (weights.masked_select(~hidden) > 0).all()
 
 
-# ---- against torch's own layers ----------------------------------------------------------------------------------
+# ---- against torch's own layers ------------------------------------------------------------------------------------
 
 
 def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
@@ -180,89 +103,89 @@ TORCH_LAYER = {"dropout": 0.0, "layer_norm_eps": CONFIG.norm_eps, "batch_first":
 @both_dtypes
 @both_widths
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_multi_head_attention_is_torchs(is_causal: bool, width: int, dtype: torch.dtype) -> None:
+def test_multi_head_attention_equals_torchs(is_causal: bool, width: int, dtype: torch.dtype) -> None:
     ours = model_of(CONFIG, dtype).encoder[0].self_attention
     theirs = nn.MultiheadAttention(8, 2, batch_first=True, dtype=dtype)
     copy_attention(ours, theirs)
     x, y, src_mask = noise(2, width, 8, dtype=dtype), noise(2, width, 8, dtype=dtype), mask_of(width, 4)
     seen = causal(width) if is_causal else torch.ones(width, width, dtype=torch.bool)
     found = ours(x, ours.keys_values(y), src_mask[:, None, None, :] & seen)
-    wanted, _ = theirs(x, y, y, key_padding_mask=~src_mask, attn_mask=~seen, need_weights=False)
-    assert_same(found, wanted, [x, y])
+    expected, _ = theirs(x, y, y, key_padding_mask=~src_mask, attn_mask=~seen, need_weights=False)
+    assert_same(found, expected, [x, y])
 
 
 @both_dtypes
 @both_widths
 @both_norms
-def test_the_encoder_layer_is_torchs(norm: Any, width: int, dtype: torch.dtype) -> None:
+def test_the_encoder_layer_equals_torchs(norm: Any, width: int, dtype: torch.dtype) -> None:
     ours = model_of(replace(CONFIG, norm=norm), dtype).encoder[0]
     theirs = nn.TransformerEncoderLayer(8, 2, 12, norm_first=norm == "pre", dtype=dtype, **TORCH_LAYER)
     copy_layer(ours, theirs)
     x, src_mask = noise(2, width, 8, dtype=dtype), mask_of(width, 4)
     found = ours(x, src_mask[:, None, None, :], fast_attention)
-    wanted = theirs(x, src_key_padding_mask=~src_mask)
-    assert_same(found[src_mask], wanted[src_mask], [x])
+    expected = theirs(x, src_key_padding_mask=~src_mask)
+    assert_same(found[src_mask], expected[src_mask], [x])
 
 
 @both_dtypes
 @both_widths
 @both_norms
-def test_the_decoder_layer_is_torchs(norm: Any, width: int, dtype: torch.dtype) -> None:
+def test_the_decoder_layer_equals_torchs(norm: Any, width: int, dtype: torch.dtype) -> None:
     ours = model_of(replace(CONFIG, norm=norm), dtype).decoder[0]
     theirs = nn.TransformerDecoderLayer(8, 2, 12, norm_first=norm == "pre", dtype=dtype, **TORCH_LAYER)
     copy_layer(ours, theirs)
     x, memory, src_mask = noise(2, 5, 8, dtype=dtype), noise(2, width, 8, dtype=dtype), mask_of(width, 4)
     cross = ours.cross_attention.keys_values(memory)
     found, _ = ours(x, None, cross, (causal(5), src_mask[:, None, None, :]))
-    wanted = theirs(x, memory, tgt_mask=~causal(5), memory_key_padding_mask=~src_mask)
-    assert_same(found, wanted, [x, memory])
+    expected = theirs(x, memory, tgt_mask=~causal(5), memory_key_padding_mask=~src_mask)
+    assert_same(found, expected, [x, memory])
 
 
-# ---- against plain loops -----------------------------------------------------------------------------------------
+# ---- against plain loops -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-def test_multi_head_attention_by_loops(bias: bool) -> None:
+def test_multi_head_attention_equals_plain_loops(bias: bool) -> None:
     attention = model_of(replace(NARROW, attention_bias=bias)).encoder[0].self_attention
     x, memory = noise(1, 4, 8), noise(1, 6, 8)
     mask = torch.ones(4, 6, dtype=torch.bool).tril(2)
     found = attention(x, attention.keys_values(memory), mask)
-    wanted = reference.multi_head(x[0].tolist(), memory[0].tolist(), listed(attention), 2, mask.tolist())
-    assert_close(found[0], torch.tensor(wanted, dtype=torch.float64), rtol=1e-11, atol=1e-11)
+    expected = reference.multi_head(x[0].tolist(), memory[0].tolist(), listed(attention), 2, mask.tolist())
+    assert_close(found[0], torch.tensor(expected, dtype=torch.float64), rtol=1e-11, atol=1e-11)
 
 
 @all_configs
-def test_the_encoder_layer_by_loops(config: ModelConfig) -> None:
+def test_the_encoder_layer_equals_plain_loops(config: ModelConfig) -> None:
     layer = model_of(config).encoder[0]
     x, src_mask = noise(2, 6, 8), mask_of(6, 4)
     found = layer(x, src_mask[:, None, None, :], fast_attention)
     for b in range(2):
         mask = [src_mask[b].tolist()] * 6
-        wanted = reference.encoder_layer(x[b].tolist(), listed(layer), mask, 2, norm=config.norm, eps=config.norm_eps)
-        assert_close(found[b], torch.tensor(wanted, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+        expected = reference.encoder_layer(x[b].tolist(), listed(layer), mask, 2, norm=config.norm, eps=config.norm_eps)
+        assert_close(found[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
 
 
 @all_configs
-def test_the_decoder_layer_by_loops(config: ModelConfig) -> None:
+def test_the_decoder_layer_equals_plain_loops(config: ModelConfig) -> None:
     layer = model_of(config).decoder[0]
     x, memory, src_mask = noise(2, 5, 8), noise(2, 6, 8), mask_of(6, 4)
     found, _ = layer(x, None, layer.cross_attention.keys_values(memory), (causal(5), src_mask[:, None, None, :]))
     for b in range(2):
         masks = causal(5).tolist(), [src_mask[b].tolist()] * 5
-        wanted = reference.decoder_layer(
+        expected = reference.decoder_layer(
             x[b].tolist(), memory[b].tolist(), listed(layer), masks, 2, norm=config.norm, eps=config.norm_eps
         )
-        assert_close(found[b], torch.tensor(wanted, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+        assert_close(found[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
 
 
 @all_configs
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_the_whole_model_by_loops(config: ModelConfig, tied: bool) -> None:
+def test_the_whole_model_equals_plain_loops(config: ModelConfig, tied: bool) -> None:
     model = model_of(replace(config, tie_src_tgt=tied, tie_output=tied))
     src, src_mask, tgt_in = ids(2, 6), mask_of(6, 4), ids(2, 5, seed=5)
     logits = model(src, src_mask, tgt_in)
     for b, length in enumerate((6, 4)):
-        wanted = reference.transformer(
+        expected = reference.transformer(
             src[b, :length].tolist(),
             tgt_in[b].tolist(),
             listed(model),
@@ -272,4 +195,4 @@ def test_the_whole_model_by_loops(config: ModelConfig, tied: bool) -> None:
             eps=config.norm_eps,
         )
         # The table of sinusoids is rounded to float32, hence not 1e-10.
-        assert_close(logits[b], torch.tensor(wanted, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+        assert_close(logits[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What must not matter to the model: the future, padding, the batch, and whether it decodes step by step."""
+"""Invariance: the future, padding, the batch and decoding step by step do not change the output."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,9 +14,9 @@ from transduce.config.schema import ModelConfig
 from transduce.model.attention import LONG
 from transduce.model.transformer import Cache
 
-# ---- what must not matter ----------------------------------------------------------------------------------------
+# ---- the future, padding, the batch ------------------------------------------------------------------------------
 
-NOTHING = {torch.float32: 1e-6, torch.float64: 1e-14}  # of the largest value: what rounding may do
+NOTHING = {torch.float32: 1e-6, torch.float64: 1e-14}  # most rounding error, relative to the largest value
 
 
 def assert_unchanged(found: Tensor, plain: Tensor) -> None:
@@ -41,7 +41,7 @@ def test_the_future_does_not_change_the_past(width: int, norm: Any, dtype: torch
 @both_dtypes
 @both_norms
 @pytest.mark.parametrize("width", [8, LONG + 4], ids=["short", "long"])
-def test_ids_under_the_mask_do_not_matter(width: int, norm: Any, dtype: torch.dtype) -> None:
+def test_ids_of_padding_do_not_change_the_output(width: int, norm: Any, dtype: torch.dtype) -> None:
     model = model_of(replace(CONFIG, norm=norm), dtype)
     src, src_mask, tgt_in = ids(3, width), mask_of(width, 3, 1), ids(3, 5, seed=5)
     memories = [model.encode(x, src_mask) for x in (torch.where(src_mask, src, (src + 1) % 13), src)]
@@ -49,7 +49,7 @@ def test_ids_under_the_mask_do_not_matter(width: int, norm: Any, dtype: torch.dt
     assert_unchanged(*(model.decode(tgt_in, memory, src_mask) for memory in memories))
 
 
-def test_every_token_that_is_not_masked_matters_to_every_position() -> None:
+def test_every_source_token_changes_every_output() -> None:
     model = model_of(CONFIG)
     src, src_mask, tgt_in = ids(1, 6), mask_of(6), ids(1, 5, seed=5)
     plain = model(src, src_mask, tgt_in)
@@ -59,11 +59,11 @@ def test_every_token_that_is_not_masked_matters_to_every_position() -> None:
         assert ((model(other, src_mask, tgt_in) - plain).abs().amax(-1) > 1e-3).all()
 
 
-# LONG more columns send the padded sentence through the other way of attention.
+# With LONG more columns, the padded sentence uses the fused kernel.
 @both_dtypes
 @both_norms
 @pytest.mark.parametrize("more", [1, 9, LONG])
-def test_columns_of_padding_do_not_matter(more: int, norm: Any, dtype: torch.dtype) -> None:
+def test_padding_does_not_change_the_output(more: int, norm: Any, dtype: torch.dtype) -> None:
     model = model_of(replace(CONFIG, norm=norm), dtype)
     src, src_mask, tgt_in = ids(2, 6), mask_of(6, 4), ids(2, 5, seed=5)
     plain = model(src, src_mask, tgt_in)
@@ -85,7 +85,7 @@ def test_a_sentence_does_not_depend_on_its_batch(norm: Any, dtype: torch.dtype) 
 @both_dtypes
 @both_norms
 @pytest.mark.parametrize("width", [5, LONG + 4], ids=["short", "long"])
-def test_a_row_that_is_all_padding_is_harmless(width: int, norm: Any, dtype: torch.dtype) -> None:
+def test_a_row_of_padding_gives_finite_values_and_gradients(width: int, norm: Any, dtype: torch.dtype) -> None:
     model = model_of(replace(CONFIG, norm=norm), dtype)
     src, src_mask, tgt_in = ids(2, width), mask_of(width, 0), ids(2, 4, seed=5)
     logits = model(src, src_mask, tgt_in)
@@ -107,7 +107,7 @@ CACHED = {
 
 
 @pytest.mark.parametrize("config", CACHED.values(), ids=CACHED.keys())
-def test_a_step_with_the_cache_is_decoding_the_prefix(config: ModelConfig) -> None:
+def test_a_step_with_the_cache_equals_decoding_the_prefix(config: ModelConfig) -> None:
     model = model_of(config)
     src, src_mask, tgt_in = ids(3, 6), mask_of(6, 4, 1), ids(3, 7, seed=5)
     memory = model.encode(src, src_mask)
@@ -115,11 +115,11 @@ def test_a_step_with_the_cache_is_decoding_the_prefix(config: ModelConfig) -> No
     for t in range(7):
         assert cache.length == t
         found, cache = model.decode_step(tgt_in[:, t], cache)
-        wanted = model.logits(model.decode(tgt_in[:, : t + 1], memory, src_mask)[:, -1])
-        assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+        expected = model.logits(model.decode(tgt_in[:, : t + 1], memory, src_mask)[:, -1])
+        assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_steps_past_long() -> None:
+def test_steps_longer_than_long_equal_decoding() -> None:
     model = model_of(CONFIG)
     src_mask, tgt_in = mask_of(LONG + 4), ids(1, LONG + 3, seed=5)
     memory = model.encode(ids(1, LONG + 4), src_mask)
@@ -131,7 +131,7 @@ def test_steps_past_long() -> None:
             assert_close(found, full[:, t], rtol=1e-9, atol=1e-9)
 
 
-def test_a_step_leaves_its_cache_as_it_was() -> None:
+def test_a_step_does_not_change_its_cache() -> None:
     model = model_of(CONFIG)
     src_mask = mask_of(6, 4)
     _, cache = model.decode_step(ids(2), model.start(model.encode(ids(2, 6), src_mask), src_mask))
@@ -144,7 +144,7 @@ def test_a_step_leaves_its_cache_as_it_was() -> None:
 
 @both_norms
 def test_beams_that_branch_swap_and_end(norm: Any) -> None:
-    """Three sentences, two rows each; then the rows change places, and the second sentence is done."""
+    """Decode three sentences with two rows each. Then the rows swap, and the second sentence ends."""
     model = model_of(replace(NARROW, norm=norm))
     src, src_mask = ids(3, 6), mask_of(6, 4, 5)
     memory = model.encode(src, src_mask)
@@ -157,8 +157,8 @@ def test_beams_that_branch_swap_and_end(norm: Any) -> None:
         for row, token in enumerate(new.tolist()):
             prefixes[row] = [*prefixes[row], token]
             b = slice(of_row[row], of_row[row] + 1)
-            wanted = model.decode(torch.tensor([prefixes[row]]), memory[b], src_mask[b])
-            assert_close(logits[row], model.logits(wanted[0, -1]), rtol=1e-10, atol=1e-10)
+            expected = model.decode(torch.tensor([prefixes[row]]), memory[b], src_mask[b])
+            assert_close(logits[row], model.logits(expected[0, -1]), rtol=1e-10, atol=1e-10)
         return cache
 
     def select(cache: Cache, rows: list[int], sentences: list[int]) -> Cache:
@@ -167,7 +167,7 @@ def test_beams_that_branch_swap_and_end(norm: Any) -> None:
 
     cache = step(cache)
     branched = select(cache, [0, 0, 1, 1, 2, 2], [0, 1, 2])
-    assert branched.cross is cache.cross  # the rows of a sentence share what is known of it; nothing is copied
+    assert branched.cross is cache.cross  # the rows of a sentence share its keys and values, without a copy
     cache = step(step(branched))
     cache = step(select(cache, [1, 0, 2, 2, 5, 4], [0, 1, 2]))
     cache = select(cache, [0, 0, 5, 4], [0, 2])

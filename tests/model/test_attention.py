@@ -1,0 +1,132 @@
+"""Attention: the functions of section 3.2.1 against plain loops and against each other, and shared key heads."""
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from support import reference
+from support.small_models import (
+    both_dtypes,
+    causal,
+    mask_of,
+    noise,
+)
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from transduce.model.attention import (
+    LONG,
+    Mask,
+    MultiHeadAttention,
+    attention_weights,
+    fast_attention,
+    reference_attention,
+)
+
+
+def test_the_softmax_has_the_worked_numbers() -> None:
+    scores = torch.tensor([0.40, 1.05, 0.15, 0.05])
+    keys = scores[:, None] * torch.eye(4) * math.sqrt(4)  # so that Q K^T / sqrt(d_k) of a row of ones is `scores`
+    weights = attention_weights(torch.ones(1, 1, 1, 4), keys[None, None], torch.ones(1, 4, dtype=torch.bool))
+    assert_close(weights.flatten(), torch.tensor([0.227, 0.435, 0.177, 0.160]), atol=6e-4, rtol=0)
+
+
+def test_attention_equals_plain_loops() -> None:
+    queries, keys, values = noise(2, 3, 4, 5), noise(2, 3, 6, 5), noise(2, 3, 6, 7)
+    mask = mask_of(6, 4)[:, None, None, :] & torch.ones(6, 6, dtype=torch.bool).tril(2)[:4]
+    found = reference_attention(queries, keys, values, mask, 0.0)
+    for b, h in product(range(2), range(3)):
+        parts = [x[b, h].tolist() for x in (queries, keys, values)]
+        wanted = reference.attention(*parts, mask[b, 0].tolist())
+        assert_close(found[b, h], torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+
+
+def kinds_of_mask(length: int, width: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    some = torch.rand(2, 1, length, width, generator=generator) < 0.5
+    some[..., 0] = True  # no row without anything to see
+    return {
+        "padding": mask_of(width, width - 3)[:, None, None, :],
+        "causal": torch.ones(length, width, dtype=torch.bool).tril(width - length),
+        "any": some,
+    }
+
+
+@both_dtypes
+@pytest.mark.parametrize("kind", ["padding", "causal", "any"])
+@pytest.mark.parametrize("width", [9, LONG - 1, LONG, LONG + 44])
+def test_fast_attention_equals_reference_attention(width: int, kind: str, dtype: torch.dtype) -> None:
+    given = [noise(2, 3, 9, 5, dtype=dtype), noise(2, 3, width, 5, dtype=dtype), noise(2, 3, width, 7, dtype=dtype)]
+    mask = kinds_of_mask(9, width)[kind]
+    tolerance = {torch.float32: 2e-6, torch.float64: 1e-12}[dtype]
+    outputs, gradients = [], []
+    for attention in (fast_attention, reference_attention):
+        output = attention(*given, mask, 0.0)
+        outputs.append(output)
+        gradients.append(torch.autograd.grad((output * noise(*output.shape, dtype=dtype)).sum(), given))
+    assert_close(outputs[0], outputs[1], rtol=1e-5, atol=tolerance)
+    for fast, slow in zip(*gradients, strict=True):
+        assert_close(fast, slow, rtol=1e-5, atol=10 * tolerance)
+
+
+@both_dtypes
+@pytest.mark.parametrize("width", [1, 9, LONG - 1, LONG + 44])
+def test_causal_attends_to_each_position_and_the_positions_before_it(width: int, dtype: torch.dtype) -> None:
+    given = [noise(2, 3, width, 5, dtype=dtype) for _ in range(3)]
+    tolerance = {torch.float32: 2e-6, torch.float64: 1e-12}[dtype]
+    expected = reference_attention(*given, causal(width), 0.0)
+    by_hand = torch.autograd.grad((expected * noise(*expected.shape, dtype=dtype)).sum(), given)
+    for attention in (fast_attention, reference_attention):
+        found = attention(*given, "causal", 0.0)
+        assert_close(found, expected, rtol=1e-5, atol=tolerance)
+        gradients = torch.autograd.grad((found * noise(*found.shape, dtype=dtype)).sum(), given)
+        for one, wanted in zip(gradients, by_hand, strict=True):
+            assert_close(one, wanted, rtol=1e-5, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize(("width", "fused"), [(LONG - 1, 0), (LONG, 1)])
+def test_long_sequences_use_the_fused_kernel(width: int, fused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    kernel = F.scaled_dot_product_attention
+
+    def spy(*args: Any, **settings: Any) -> Tensor:
+        calls.append(1)
+        return kernel(*args, **settings)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    fast_attention(noise(1, 1, 2, 4), noise(1, 1, width, 4), noise(1, 1, width, 4), mask_of(width), 0.0)
+    assert len(calls) == fused
+
+
+def test_a_floating_mask_is_added_to_the_scores() -> None:
+    queries, keys, values = noise(2, 3, 4, 5), noise(2, 3, 6, 5), noise(2, 3, 6, 7)
+    bias = noise(3, 4, 6).detach()
+    scores = queries @ keys.mT / math.sqrt(5) + bias
+    for attention in (reference_attention, fast_attention):
+        assert_close(attention(queries, keys, values, bias, 0.0), scores.softmax(-1) @ values, rtol=1e-12, atol=1e-12)
+    hidden = torch.where(causal(4), 0.0, -math.inf).double()
+    squares = queries, keys[:, :, :4], values[:, :, :4]
+    assert_close(reference_attention(*squares, hidden, 0.0), reference_attention(*squares, "causal", 0.0))
+
+
+def test_fewer_key_heads_are_shared_by_the_attention_function() -> None:
+    torch.manual_seed(1)
+    grouped = MultiHeadAttention(8, 4, n_kv_heads=2).double()
+    full = MultiHeadAttention(8, 4).double()
+    full.w_q.load_state_dict(grouped.w_q.state_dict())
+    full.w_o.load_state_dict(grouped.w_o.state_dict())
+    for name in ("w_k", "w_v"):
+        for kind in ("weight", "bias"):
+            values = grouped.get_submodule(name).get_parameter(kind).unflatten(0, (2, 2)).repeat_interleave(2, 0)
+            full.get_submodule(name).get_parameter(kind).data.copy_(values.flatten(0, 1))
+
+    def shared(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+        return fast_attention(queries, keys.repeat_interleave(2, 1), values.repeat_interleave(2, 1), mask, dropout)
+
+    x = noise(2, 5, 8)
+    assert grouped.keys_values(x)[0].shape == (2, 2, 5, 2)
+    output = grouped(x, grouped.keys_values(x), "causal", shared)
+    assert_close(output, full(x, full.keys_values(x), "causal"), rtol=1e-12, atol=1e-12)
