@@ -1,6 +1,6 @@
-"""Ranks as torchrun starts them, but forked from a server that has imported torch once: in half a second, not in eight.
+"""Ranks as torchrun starts them, but forked from a server that has imported torch: in 0.5 s instead of 8 s.
 
-The functions below are what ranks do in tests. They are here, and not beside the tests, for a rank to need no pytest.
+The functions that ranks run in tests are in this file and not in the tests, so that a rank does not import pytest.
 """
 
 import gc
@@ -25,8 +25,7 @@ from torch import Tensor
 from torch.distributed import TCPStore
 
 from support.killing import IMPORTED_LATE
-from support.small_runs import Texts
-from support.trainings import train
+from support.small_runs import Texts, train_on
 from transduce.cli.main import main
 from transduce.config.schema import Config, ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
@@ -40,23 +39,27 @@ from transduce.training.gradients import Gradient, Gradients
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended: its exit code, or the signal it died of, negative; what its work returned; what it said."""
+    """How a rank ended.
+
+    code: its exit code, or the negative number of a signal. result: the JSON value that its work returned; None if it
+    failed. output: its stderr.
+    """
 
     code: int
-    returned: Any
-    said: str
+    result: Any
+    output: str
 
 
 def new_store() -> TCPStore:
-    """Through which ranks find each other: torchrun has one as long as it lives, for ranks it starts again, too."""
+    """Return a store for the rendezvous, which outlives the ranks as that of torchrun does."""
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 class Ranks:
-    """So many processes, each of which does `work(*args, **more)`. What it returns must be a JSON value."""
+    """Starts `count` processes that run `work(*args, **kwargs)`, which returns a JSON value."""
 
     def __init__(
-        self, folder: Path, store: TCPStore, count: int, work: Callable[..., Any], *args: Any, **more: Any
+        self, folder: Path, store: TCPStore, count: int, work: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> None:
         self.folder, self.store = folder, store
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,17 +67,17 @@ class Ranks:
         context.set_forkserver_preload(["transduce.train", *IMPORTED_LATE, "torch.distributed.fsdp"])
         self.processes = []
         for rank in range(count):
-            given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "TORCHELASTIC_USE_AGENT_STORE": "True"}
-            given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
-            environment = {name: str(value) for name, value in given.items()}
-            process = context.Process(target=_live, args=(environment, folder / str(rank), work, args, more))
+            variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
+            environment = {name: str(value) for name, value in variables.items()}
+            process = context.Process(target=_run_rank, args=(environment, folder / str(rank), work, args, kwargs))
             process.start()
             self.processes.append(process)
 
     def ended(self, *, seconds: float = 90) -> list[Ended]:
-        """Wait for all but those that are stopped. What is still there then is killed."""
-        until = time.monotonic() + seconds
-        while any(map(_is_running, self.processes)) and time.monotonic() < until:
+        """Wait until all ranks have ended or are stopped by SIGSTOP, then kill the remaining ones."""
+        deadline = time.monotonic() + seconds
+        while any(map(_is_running, self.processes)) and time.monotonic() < deadline:
             time.sleep(0.005)
         for process in self.processes:
             process.kill()
@@ -82,35 +85,36 @@ class Ranks:
         return [self._ended(rank) for rank in range(len(self.processes))]
 
     def _ended(self, rank: int) -> Ended:
-        code, returned = self.processes[rank].exitcode, self.folder / f"{rank}.returned"
+        code, file = self.processes[rank].exitcode, self.folder / f"{rank}.result"
         assert code is not None
-        value = json.loads(returned.read_bytes()) if returned.exists() else None
-        return Ended(code, value, (self.folder / f"{rank}.said").read_text("utf-8"))
+        result = json.loads(file.read_bytes()) if file.exists() else None
+        return Ended(code, result, (self.folder / f"{rank}.output").read_text("utf-8"))
 
 
 def _is_running(process: BaseProcess) -> bool:
-    with suppress(OSError):  # it has ended meanwhile
+    with suppress(OSError):  # the process has ended
         return process.is_alive() and "T (stopped)" not in Path(f"/proc/{process.pid}/status").read_text()
     return False
 
 
-def everywhere(folder: Path, count: int, work: Callable[..., Any], *args: Any, **more: Any) -> list[Any]:
-    """What `work` returns on each of so many ranks, all of which must come to an end."""
-    ended = Ranks(folder, new_store(), count, work, *args, **more).ended()
-    assert [one.code for one in ended] == [0] * count, "\n".join(one.said for one in ended)
-    return [one.returned for one in ended]
+def run_on_ranks(folder: Path, count: int, work: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """Run `work` on `count` ranks and return their results. Fails unless all exit codes are 0."""
+    ended = Ranks(folder, new_store(), count, work, *args, **kwargs).ended()
+    assert [rank.code for rank in ended] == [0] * count, "\n".join(rank.output for rank in ended)
+    return [rank.result for rank in ended]
 
 
-def _live(
-    environment: dict[str, str], place: Path, work: Callable[..., Any], args: Sequence[Any], more: Mapping[str, Any]
+def _run_rank(
+    environment: dict[str, str], path: Path, work: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
+    """Run `work` in a new process, and write the files PATH.output and PATH.result."""
     os.environ.update(environment)
     torch.set_num_threads(1)
-    with place.with_suffix(".said").open("w", encoding="utf-8", buffering=1) as sys.stderr:
+    with path.with_suffix(".output").open("w", encoding="utf-8", buffering=1) as sys.stderr:
         try:
-            place.with_suffix(".returned").write_text(json.dumps(work(*args, **more)), encoding="utf-8")
-        except SystemExit as ended:
-            os._exit(ended.code if isinstance(ended.code, int) else 1)
+            path.with_suffix(".result").write_text(json.dumps(work(*args, **kwargs)), encoding="utf-8")
+        except SystemExit as problem:
+            os._exit(problem.code if isinstance(problem.code, int) else 1)
         except Exception:
             traceback.print_exc()
             os._exit(1)
@@ -120,76 +124,84 @@ def _live(
 
 
 @dataclass(frozen=True)
-class Mishap:
-    """What happens to one rank when it comes to a step, counted from 1 in this life of it: in the middle, so to say."""
+class Fault:
+    """A fault of one rank in a step, counted from 1 in this process.
+
+    - nan: the loss is NaN
+    - memory: the loss raises MemoryError
+    - kill, stop: SIGKILL, SIGSTOP
+    """
 
     rank: int
     step: int
-    what: Literal["nan", "memory", "kill", "stop"]
+    kind: Literal["nan", "memory", "kill", "stop"]
 
 
-def watched(mishaps: Sequence[Mishap]) -> list[list[list[int]]]:
-    """From now on, the pairs of each micro-batch of each step of this rank."""
-    seen: list[list[list[int]]] = []
+def record_steps(faults: Sequence[Fault]) -> list[list[list[int]]]:
+    """Return a list to which each later step of this rank adds the pairs of its micro-batches. Causes `faults`."""
+    steps: list[list[list[int]]] = []
     gradient_of, loss = Gradients.of, TranslationTask.loss
 
     def of(self: Gradients, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
-        seen.append([batch.pairs.tolist() for batch in micro_batches])
-        for mishap in mishaps:
-            if (mishap.rank, mishap.step) == (distributed.rank(), len(seen)):
-                befall(mishap.what)
+        steps.append([batch.pairs.tolist() for batch in micro_batches])
+        for fault in faults:
+            if (fault.rank, fault.step) == (distributed.rank(), len(steps)):
+                cause(fault.kind)
         gradient = gradient_of(self, micro_batches, seed=seed)
         TranslationTask.loss = staticmethod(loss)
         return gradient
 
-    def befall(what: str) -> None:
-        if what == "nan":
+    def cause(kind: str) -> None:
+        if kind == "nan":
             TranslationTask.loss = staticmethod(not_a_number)
-        elif what == "memory":
+        elif kind == "memory":
             TranslationTask.loss = staticmethod(no_memory)
         else:
-            os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
 
-    def not_a_number(*given: Any) -> Tensor:
-        return loss(*given) * math.nan
+    def not_a_number(*args: Any) -> Tensor:
+        return loss(*args) * math.nan
 
     def no_memory(*_: Any) -> Tensor:
         raise MemoryError
 
     Gradients.of = of
-    return seen
+    return steps
 
 
-def train_watched(config: Config, texts: Texts, out: Path, mishaps: Sequence[Mishap] = (), **more: Any) -> list[Any]:
-    """Begin the run in `out` or go on with it, and return what is `watched`. more: further arguments of `train`."""
-    seen = watched(mishaps)
-    train(config, train=texts["train"], valid=texts["valid"], out=out, resume=True, **more)
-    return seen
+def train_recorded(config: Config, texts: Texts, out: Path, faults: Sequence[Fault] = (), **request: Any) -> list[Any]:
+    """Start or resume the run in `out`, and return the steps of `record_steps`. request: as in `trainings.train`."""
+    steps = record_steps(faults)
+    train_on(texts, out, config, resume=True, **request)
+    return steps
 
 
-def run_command(words: Sequence[str], mishaps: Sequence[Mishap] = ()) -> None:
-    """`transduce WORDS`, as this rank."""
-    watched(mishaps)
+def run_command(words: Sequence[str], faults: Sequence[Fault] = ()) -> None:
+    """Run the command `transduce WORDS` on this rank."""
+    record_steps(faults)
     sys.argv = ["transduce", *words]
     main()
 
 
-# ---- sums, and what the first does alone -------------------------------------------------------------------------
+# ---- sums, and work of the leader --------------------------------------------------------------------------------
 
 
 def sums() -> list[Any]:
-    """What ranks make of their own numbers, r for rank r."""
+    """Return sums, flags and the leader's result, where rank r contributes the number r."""
     with distributed.process_group():
-        mine = torch.tensor([float(distributed.rank()), 1.0])
+        values = torch.tensor([float(distributed.rank()), 1.0])
         is_last = distributed.rank() == distributed.world_size() - 1
-        found = [distributed.sum_over_ranks(mine).tolist(), distributed.any_rank(is_last), distributed.any_rank(False)]
-        found.append(distributed.run_on_leader(lambda number: {"of": number}, distributed.rank()))
-        return found
+        flags = [distributed.any_rank(is_last), distributed.any_rank(False)]
+        result = distributed.run_on_leader(lambda number: {"of": number}, distributed.rank())
+        return [distributed.sum_over_ranks(values).tolist(), *flags, result]
 
 
 def summed_gradients() -> list[list[list[float]]]:
-    """Of three parameters, with buckets of three sizes. Only the last rank has a gradient of the second parameter."""
-    found = []
+    """Return the summed gradients of three parameters for three bucket sizes.
+
+    Only the last rank has a gradient of the second parameter.
+    """
+    sums = []
     with distributed.process_group():
         for distributed.BUCKET_BYTES in (1, 16, 1 << 20):
             parameters = [torch.nn.Parameter(torch.zeros(size)) for size in ((2, 2), (3,), (1,))]
@@ -197,23 +209,23 @@ def summed_gradients() -> list[list[list[float]]]:
                 if number != 1 or distributed.rank() == distributed.world_size() - 1:
                     parameter.grad = torch.full_like(parameter, 10.0**number * (1 + distributed.rank()))
             distributed.sum_gradients(parameters)
-            found.append([parameter.grad.flatten().tolist() for parameter in parameters if parameter.grad is not None])
-    return found
+            sums.append([parameter.grad.flatten().tolist() for parameter in parameters if parameter.grad is not None])
+    return sums
 
 
-def others_wait(seconds: float, *, dies: bool = False) -> str:
-    """The first rank is at work for so long, and perhaps dies of it; the others wait 5 seconds for a sign of life."""
+def wait_for_leader(seconds: float, *, dies: bool = False) -> str:
+    """Let rank 0 work for `seconds`, and then be killed if `dies`; the timeout of the other ranks is 5 s."""
     with distributed.process_group(5):
         with distributed.leader_first():
             if distributed.is_leader():
                 time.sleep(seconds)
                 if dies:
                     os.kill(os.getpid(), signal.SIGKILL)
-        return distributed.run_on_leader(str, "told")
+        return distributed.run_on_leader(str, "message")
 
 
-def die_meanwhile() -> None:
-    """The last rank dies while the first is at work on its own."""
+def lose_a_rank_during_work_of_the_leader() -> None:
+    """Kill the last rank while rank 0 works alone."""
     with distributed.process_group():
         if distributed.rank() == distributed.world_size() - 1:
             distributed.barrier()
@@ -221,9 +233,9 @@ def die_meanwhile() -> None:
         distributed.run_on_leader(time.sleep, 3 * distributed.BEAT_SECONDS)
 
 
-def join(patience: float, *, absent: int) -> None:
-    """All but one join, and do not wait for long."""
-    distributed.TIMEOUT_SECONDS = patience
+def join(timeout_seconds: float, *, absent: int) -> None:
+    """Join the process group on all ranks but one."""
+    distributed.TIMEOUT_SECONDS = timeout_seconds
     if int(os.environ["RANK"]) != absent:
         with distributed.process_group():
             pass
@@ -231,11 +243,11 @@ def join(patience: float, *, absent: int) -> None:
 
 # ---- a model in shards -------------------------------------------------------------------------------------------
 
-TINY = ModelConfig(vocab_size=41, d_model=18, n_layers=2, n_heads=2, d_ff=35, dropout=0.0)  # no side is even on 3 ranks
+TINY = ModelConfig(vocab_size=41, d_model=18, n_layers=2, n_heads=2, d_ff=35, dropout=0.0)  # no size is divisible by 3
 
 
 def tiny_pairs() -> list[list[np.ndarray]]:
-    """Both sides of nine pairs of different lengths."""
+    """Return sources and targets of nine pairs of different lengths."""
     rng = np.random.default_rng(1)
     return [[rng.integers(4, 41, rng.integers(1, 12)) for _ in range(9)] for _ in range(2)]
 
@@ -246,39 +258,42 @@ def tiny_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
 
 
 @distributed.process_group()
-def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, hands: list[list[list[int]]]) -> dict[str, Any]:
-    """Loss, norm and gradient when rank r has the micro-batches hands[r] of pairs, and what it has of the parameters.
+def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, indices: list[list[list[int]]]) -> dict[str, Any]:
+    """Return loss, norm and gradient of a sharded model, and the number of parameters on this rank.
 
-    Two steps are made, and the second is told: nothing may be left of the first.
+    indices: the pairs of each micro-batch of each rank. Two steps are computed and the second is returned, which must
+    not depend on the first.
     """
     model, (src, tgt) = tiny_model(config, dtype), tiny_pairs()
     sharding.shard(model)
-    micro_batches = [collate([src[i] for i in hand], [tgt[i] for i in hand]) for hand in hands[distributed.rank()]]
-    settings = TrainConfig(label_smoothing=0.1, accumulate=max(map(len, hands)))
+    micro_batches = [collate([src[i] for i in batch], [tgt[i] for i in batch]) for batch in indices[distributed.rank()]]
+    settings = TrainConfig(label_smoothing=0.1, accumulate=max(map(len, indices)))
     of = Gradients(model, TranslationTask(), settings, torch.device("cpu"), lambda lines: None).of
-    found = [of(micro_batches, seed=1) for _ in range(2)][-1]
-    taken = {name: sharding.full_tensor(p.grad).tolist() for name, p in model.named_parameters() if p.grad is not None}
-    here = sum(cast(Any, p).to_local().numel() for p in model.parameters())
-    return {"loss": found.loss, "norm": found.norm, "gradient": taken, "here": here}
+    gradient = [of(micro_batches, seed=1) for _ in range(2)][-1]
+    gradients = {
+        name: sharding.full_tensor(p.grad).tolist() for name, p in model.named_parameters() if p.grad is not None
+    }
+    size = sum(cast(Any, p).to_local().numel() for p in model.parameters())
+    return {"loss": gradient.loss, "norm": gradient.norm, "gradient": gradients, "size": size}
 
 
-def train_weighed(config: Config, texts: Texts, out: Path, **more: Any) -> int:
-    """Train; the most bytes that all tensors of this rank have after an update, in a step after a checkpoint."""
+def train_measured(config: Config, texts: Texts, out: Path, **request: Any) -> int:
+    """Train, and return the peak bytes of all tensors of this rank after an update, in steps after a checkpoint."""
     update, most = state.update, 0
 
-    def weighed(optimizer: torch.optim.Adam, count: int) -> None:
+    def measured(optimizer: torch.optim.Adam, count: int) -> None:
         nonlocal most
         update(optimizer, count)
         if count % config.train.checkpoint_every_steps == 1:
             most = max(most, _bytes_of_tensors())
 
-    state.update = weighed
-    train(config, train=texts["train"], valid=texts["valid"], out=out, **more)
+    state.update = measured
+    train_on(texts, out, config, **request)
     return most
 
 
 def _bytes_of_tensors() -> int:
-    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]
-    here = [cast(Any, one).to_local() if sharding.is_sharded(one) else one for one in tensors]
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in here}
+    tensors = [value for value in gc.get_objects() if issubclass(type(value), Tensor)]
+    local = [cast(Any, values).to_local() if sharding.is_sharded(values) else values for values in tensors]
+    storages = {values.untyped_storage().data_ptr(): values.untyped_storage().nbytes() for values in local}
     return sum(storages.values())
