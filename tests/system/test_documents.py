@@ -78,7 +78,7 @@ def test_scripts_and_tests_exist(page: Path) -> None:
     for script in re.findall(r"\bpython (\S+\.py)", text):
         assert (ROOT / script).is_file(), f"{page.name}: {script}"
     for path, words in re.findall(r"`pytest (?:-m \w+ )?(tests/\S+?)(?: -k ([^`]+))?`", text):
-        files = [ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("test_*.py"))
+        files = sorted(ROOT.glob(path)) if path.endswith(".py") else sorted((ROOT / path).rglob("test_*.py"))
         names = " ".join([*map(str, files), *(file.read_text("utf-8") for file in files)])
         assert files and re.search(rf"test_\w*{words}", names), f"{page.name}: {path} has no test {words!r}"
 
