@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.toy_task import RECIPE, Finished, Toy, run_transduce, toy_lines, write_pairs
+from support.toy_task import RECIPE, CommandResult, Toy, run_transduce, toy_lines, write_pairs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,11 +30,11 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
 @pytest.fixture
 def cli(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Finished]]:
+) -> Iterator[Callable[..., CommandResult]]:
     """Run the command line in this process: `cli("translate", folder, ...)`."""
     from transduce.cli.main import main
 
-    def run(*arguments: object) -> Finished:
+    def run(*arguments: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["transduce", *map(str, arguments)])
         capfdbinary.readouterr()
         code = 0
@@ -43,6 +43,6 @@ def cli(
         except SystemExit as ending:
             code = ending.code if isinstance(ending.code, int) else 1
         out, err = capfdbinary.readouterr()
-        return Finished(code, out, err.decode(errors="replace"))
+        return CommandResult(code, out, err.decode(errors="replace"))
 
     yield run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.toy_task import Finished, write_lines
+from support.toy_task import CommandResult, write_lines
 
 from transduce.check import check
 from transduce.data.corpora import Corpus
@@ -196,7 +196,7 @@ def test_the_counts_of_any_text_add_up(pairs: list[Pair], first: int) -> None:
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-def test_the_command(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_the_command(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     corpus = write(tmp_path, [*CLEAN[:50], ("", "")])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     result = cli("check", corpus.src, corpus.tgt, "--valid", corpus.src, corpus.tgt)
@@ -209,7 +209,7 @@ def test_the_command(tmp_path: Path, cli: Callable[..., Finished]) -> None:
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_the_command_exits_with_2_if_training_is_impossible(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_the_command_exits_with_2_if_training_is_impossible(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     corpus = write(tmp_path, CLEAN[:30])
     corpus.src.write_bytes(b"\xff\n" * 30)
     result = cli("check", corpus.src, corpus.tgt, "--first", "2")
@@ -223,7 +223,7 @@ def test_the_command_exits_with_2_if_training_is_impossible(tmp_path: Path, cli:
         assert cli("check", *wrong).code == 2
 
 
-def test_a_compressed_table_is_read_as_by_train(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_a_compressed_table_is_read_as_by_train(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     table = tmp_path / "web.tsv.gz"
     table.write_bytes(gzip.compress("".join(f"{src}\t{tgt}\n" for src, tgt in [*CLEAN, CLEAN[0]]).encode()))
     output = json.loads(cli("check", table, "--json").out)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.toy_task import Finished, Toy, reverse_words, write_lines
+from support.toy_task import CommandResult, Toy, reverse_words, write_lines
 
 import transduce
 from transduce import DecodingOptions, Translator, UserError, evaluate
@@ -152,7 +152,7 @@ def test_given_translations_are_evaluated_without_a_model(test_set: evaluate.Tes
 # ---- through the command line ------------------------------------------------------------------------------------
 
 
-def test_json_holds_every_figure(toy: Toy, test_set: evaluate.TestSet, cli: Callable[..., Finished]) -> None:
+def test_json_holds_every_figure(toy: Toy, test_set: evaluate.TestSet, cli: Callable[..., CommandResult]) -> None:
     src, ref = test_set.src, test_set.ref
     process = cli("evaluate", toy.model, "--src", src, "--ref", ref, "--json")
     assert process.code == 0, process.err
@@ -168,7 +168,7 @@ def test_json_holds_every_figure(toy: Toy, test_set: evaluate.TestSet, cli: Call
 
 
 def test_a_mistake_exits_with_2_and_prints_no_score(
-    toy: Toy, test_set: evaluate.TestSet, tmp_path: Path, cli: Callable[..., Finished]
+    toy: Toy, test_set: evaluate.TestSet, tmp_path: Path, cli: Callable[..., CommandResult]
 ) -> None:
     src, ref = test_set.src, test_set.ref
     short, empty = write_lines(tmp_path / "short", ["a"]), write_lines(tmp_path / "empty", [])

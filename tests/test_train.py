@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.toy_task import ROOT, Finished, Toy, reverse_words, toy_lines, write_lines, write_pairs
+from support.toy_task import ROOT, CommandResult, Toy, reverse_words, toy_lines, write_lines, write_pairs
 from support.trainings import train
 
 import transduce
@@ -553,7 +553,9 @@ def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
     assert "pieces, not" not in capsys.readouterr().err
 
 
-def test_settings_that_from_would_ignore_are_refused(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_settings_that_from_would_ignore_are_refused(
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
     texts = ["--train", *toy.train, "--valid", *toy.valid, "--out", tmp_path / "run"]
     settings = ["--set", "model.d_model=32", "--set", "data.vocab_size=9", "--set", "model.dropout=0.3"]
     done = cli("train", "--recipe", "small", *texts, *settings, "--from", toy.model)

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.command_line import assert_mistake
-from support.toy_task import Finished, Toy
+from support.toy_task import CommandResult, Toy
 
 import transduce
 
 
-def test_averages_the_newest_checkpoints(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_averages_the_newest_checkpoints(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     assert cli("average", toy.run, "--last", 2, "--out", tmp_path / "model").code == 0
     assert "the mean of the checkpoints step-00000200, step-00000400" in (tmp_path / "model" / "README.md").read_text(
         "utf-8"

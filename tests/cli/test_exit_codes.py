@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import assert_mistake
-from support.toy_task import ROOT, Finished, Toy, needs_dev_full, run_transduce, write_lines, write_pairs
+from support.toy_task import ROOT, CommandResult, Toy, needs_dev_full, run_transduce, write_lines, write_pairs
 
 import transduce
 
@@ -27,7 +27,7 @@ def texts(tmp_path: Path) -> list[object]:
 
 
 def test_missing_and_unknown_arguments_and_files(
-    cli: Callable[..., Finished], texts: list[object], tmp_path: Path
+    cli: Callable[..., CommandResult], texts: list[object], tmp_path: Path
 ) -> None:
     out = ["--out", tmp_path / "run"]
     assert_mistake(cli("train", "--recipe", "small", *texts), "--out")
@@ -57,12 +57,14 @@ def test_missing_and_unknown_arguments_and_files(
         ("demo --out a --out b", "--out: expected once; leave out the others; see `transduce demo --help`"),
     ],
 )
-def test_mistakes_in_arguments_have_one_form(arguments: str, message: str, cli: Callable[..., Finished]) -> None:
+def test_mistakes_in_arguments_have_one_form(arguments: str, message: str, cli: Callable[..., CommandResult]) -> None:
     result = cli(*arguments.split())
     assert (result.code, result.out, result.err) == (2, b"", f"transduce: {message}\n")
 
 
-def test_a_damaged_model_is_refused_by_every_command(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_a_damaged_model_is_refused_by_every_command(
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
     shutil.copytree(toy.model, tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").write_text("{}", encoding="utf-8")
     text = write_lines(tmp_path / "text", ["a"])
@@ -102,7 +104,7 @@ def test_a_full_disk_exits_with_3_and_a_closed_pipe_with_0(toy: Toy, tmp_path: P
     ],
 )
 def test_errors_of_the_machine_exit_with_3(
-    problem: BaseException, code: int, message: str, cli: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+    problem: BaseException, code: int, message: str, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transduce.cli.main._drop_output", lambda: None)  # it would close the output of this process
 
@@ -114,7 +116,7 @@ def test_errors_of_the_machine_exit_with_3(
     assert result.code == code and message in result.err and "Traceback" not in result.err
 
 
-def test_other_errors_keep_their_traceback(cli: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_keep_their_traceback(cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **more: object) -> None:
         raise RuntimeError("a bug")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 from support.command_line import heavy_imports
-from support.toy_task import Finished
+from support.toy_task import CommandResult
 
 import transduce
 from transduce.cli.main import app
@@ -66,7 +66,7 @@ def assert_filled(lines: list[str], width: int) -> None:
         assert len(line.rstrip()) + 1 + len(following.split()[0]) > width, (line, following)
 
 
-def test_help_and_version_do_not_load_slow_packages(cli: Callable[..., Finished]) -> None:
+def test_help_and_version_do_not_load_slow_packages(cli: Callable[..., CommandResult]) -> None:
     assert cli("--version").out.decode().strip() == transduce.__version__
     assert cli("train", "--help").out.decode().startswith("Usage: transduce train --recipe ")
     calls = [f"app([*{command.split()}, '--help'])" for command in ["", *COMMANDS, *STUDIES]]

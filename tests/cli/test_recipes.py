@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import assert_mistake, heavy_imports
-from support.toy_task import Finished
+from support.toy_task import CommandResult
 
 from transduce.cli.recipes import shorten
 from transduce.config.overrides import overridden
@@ -14,7 +14,7 @@ from transduce.config.schema import Config, keys, value_of
 from transduce.recipes import RECIPES
 
 
-def test_the_list_has_the_size_the_time_and_a_sentence_of_every_recipe(cli: Callable[..., Finished]) -> None:
+def test_the_list_has_the_size_the_time_and_a_sentence_of_every_recipe(cli: Callable[..., CommandResult]) -> None:
     result = cli("recipes")
     assert (result.code, result.err) == (0, "")
     heading, *lines, blank, hint = result.out.decode().splitlines()
@@ -29,7 +29,7 @@ def test_the_list_has_the_size_the_time_and_a_sentence_of_every_recipe(cli: Call
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_marked_settings_make_the_recipe_of_the_defaults(name: str, cli: Callable[..., Finished]) -> None:
+def test_the_marked_settings_make_the_recipe_of_the_defaults(name: str, cli: Callable[..., CommandResult]) -> None:
     result = cli("recipes", name)
     lines = result.out.decode().splitlines()
     assert (result.code, result.err, lines[0]) == (0, "", name) and max(map(len, lines)) <= 76
@@ -41,13 +41,13 @@ def test_the_marked_settings_make_the_recipe_of_the_defaults(name: str, cli: Cal
     assert marks == {key: " *"[value_of(recipe, key) != value_of(defaults, key)] for key in keys()}
 
 
-def test_a_recipe_of_a_file_is_shown(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_a_recipe_of_a_file_is_shown(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     (tmp_path / "own.py").write_text("from transduce import Config\ndef mine(): return Config()\n", encoding="utf-8")
     text = cli("recipes", f"{tmp_path / 'own.py'}:mine").out.decode()
     assert "63.1 M parameters" in text and "  train.warmup_steps=4000\n" in text and "\n*" not in text
 
 
-def test_an_unknown_recipe_is_refused(cli: Callable[..., Finished]) -> None:
+def test_an_unknown_recipe_is_refused(cli: Callable[..., CommandResult]) -> None:
     assert_mistake(cli("recipes", "smal"), "transduce: recipe='smal': expected", "did you mean 'small'?")
     assert_mistake(cli("recipes", "zzzz"), "`transduce recipes` lists the names")
 

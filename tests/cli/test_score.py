@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from support.command_line import assert_mistake
-from support.toy_task import Finished, Toy, write_lines
+from support.toy_task import CommandResult, Toy, write_lines
 
 
-def test_prints_one_log_probability_per_line(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_prints_one_log_probability_per_line(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     src, tgt = write_lines(tmp_path / "src", ["a b", "c é"] * 600), write_lines(tmp_path / "tgt", ["b a", "x"] * 600)
     numbers = [float(line) for line in cli("score", toy.model, "--src", src, "--tgt", tgt).out.split()]
     assert len(numbers) == 1_200

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from support.toy_task import ROOT, Finished, Toy, needs_dev_full, reverse_words, run_transduce, write_lines
+from support.toy_task import ROOT, CommandResult, Toy, needs_dev_full, reverse_words, run_transduce, write_lines
 
 import transduce
 from transduce import DecodingOptions, Sampling, UserError
@@ -120,27 +120,27 @@ def test_a_full_disk_exits_with_code_3(toy: Toy) -> None:
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
-def test_translates_a_file_into_a_file(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_translates_a_file_into_a_file(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     source, target = write_lines(tmp_path / "in", ["a b", " ", "c d e"]), tmp_path / "out"
     result = cli("translate", toy.model, "--input", source, "--output", target)
     assert (result.code, result.out, result.err) == (0, b"", "")
     assert target.read_bytes() == b"b a\n \ne d c\n"
 
 
-def test_an_empty_file_gives_an_empty_file(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_an_empty_file_gives_an_empty_file(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     (tmp_path / "in").touch()
     assert cli("translate", toy.model, "--input", tmp_path / "in", "--output", tmp_path / "out").code == 0
     assert (tmp_path / "out").read_bytes() == b""
 
 
-def test_a_named_pipe_is_read_once(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_a_named_pipe_is_read_once(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["sh", "-c", f"printf 'a b\\nc d\\n' > {tmp_path / 'pipe'}"]):
         assert cli("translate", toy.model, "--input", tmp_path / "pipe").out == b"b a\nd c\n"
 
 
 def test_impossible_files_are_refused_and_the_input_is_kept(
-    toy: Toy, tmp_path: Path, cli: Callable[..., Finished]
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]
 ) -> None:
     source = write_lines(tmp_path / "in", ["a b"])
     (tmp_path / "link").symlink_to(source)
@@ -159,7 +159,7 @@ def test_impossible_files_are_refused_and_the_input_is_kept(
 
 
 def test_a_missing_model_leaves_the_output_file_unchanged(
-    toy: Toy, tmp_path: Path, cli: Callable[..., Finished]
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]
 ) -> None:
     source, target = write_lines(tmp_path / "in", ["a"]), write_lines(tmp_path / "out", ["dear"])
     assert cli("translate", tmp_path / "none", "--input", source, "--output", target).code == 2
@@ -169,7 +169,7 @@ def test_a_missing_model_leaves_the_output_file_unchanged(
 # ---- output ----------------------------------------------------------------------------------------------------------
 
 
-def test_json_has_one_object_per_line(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_json_has_one_object_per_line(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     source = write_lines(tmp_path / "in", ["a b", "", "é\u2028 😀", "x " * 9_000])
     result = cli("translate", toy.model, "--input", source, "--json", "--n-best", 3, "--beam-size", 5)
     assert result.code == 0
@@ -183,7 +183,7 @@ def test_json_has_one_object_per_line(toy: Toy, tmp_path: Path, cli: Callable[..
     assert "in:4: " in result.err and "expected at most 8,192" in result.err
 
 
-def test_the_length_penalty_of_the_command(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_the_length_penalty_of_the_command(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     source = write_lines(tmp_path / "in", ["a b c"])
     command = ["translate", toy.model, "--input", source, "--json", "--length-penalty"]
     none, power = (json.loads(cli(*command, name).out) for name in ("none", "power"))
@@ -193,7 +193,7 @@ def test_the_length_penalty_of_the_command(toy: Toy, tmp_path: Path, cli: Callab
 
 
 def test_options_that_have_no_effect_or_no_meaning_are_refused(
-    toy: Toy, tmp_path: Path, cli: Callable[..., Finished]
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]
 ) -> None:
     source = write_lines(tmp_path / "in", ["a b"])
     for more, message in (
@@ -217,7 +217,9 @@ def test_options_that_have_no_effect_or_no_meaning_are_refused(
     assert cli("translate").code == 2
 
 
-def test_sampling_is_repeatable_and_seed_0_is_a_seed(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_sampling_is_repeatable_and_seed_0_is_a_seed(
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
     source = write_lines(tmp_path / "in", ["a b c d e f"] * 5)
     arguments = ["translate", toy.model, "--input", source, "--temperature", "3", "--seed"]
     outputs = {seed: cli(*arguments, seed).out for seed in (0, 1, 2)}
@@ -226,7 +228,7 @@ def test_sampling_is_repeatable_and_seed_0_is_a_seed(toy: Toy, tmp_path: Path, c
     assert len(set(outputs[0].splitlines())) > 1
 
 
-def test_two_models_are_an_ensemble(toy: Toy, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_two_models_are_an_ensemble(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     source = write_lines(tmp_path / "in", ["a b c"])
     assert cli("translate", toy.model, toy.model, "--input", source).out == b"c b a\n"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import assert_mistake, assert_problems
-from support.toy_task import Finished, Toy, write_lines, write_pairs
+from support.toy_task import CommandResult, Toy, write_lines, write_pairs
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def everything(folder: Path) -> list[Path]:
 
 
 def test_all_problems_of_the_settings_are_reported_together(
-    cli: Callable[..., Finished], texts: list[object], tmp_path: Path
+    cli: Callable[..., CommandResult], texts: list[object], tmp_path: Path
 ) -> None:
     wrong = ["train.warmup=100", "model.n_layers=six", "model.dropout", "data.vocab_sise=1", "train.max_steps=0"]
     settings = [word for setting in wrong for word in ("--set", setting)]
@@ -34,7 +34,7 @@ def test_all_problems_of_the_settings_are_reported_together(
 
 
 def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written(
-    cli: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., CommandResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Problems of the recipe, of settings, of --from, of text files, of the folder, and a missing package."""
     monkeypatch.setattr("transduce.storage.run_log.find_spec", lambda name: None)
@@ -71,7 +71,7 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
 
 
 def test_an_unknown_recipe_reports_no_problem_of_the_defaults(
-    cli: Callable[..., Finished], texts: list[object], tmp_path: Path
+    cli: Callable[..., CommandResult], texts: list[object], tmp_path: Path
 ) -> None:
     """train.use=ema needs train.ema_decay, which the right recipe may set."""
     result = cli("train", "--recipe", "smal", *texts, "--out", tmp_path / "run", "--set", "train.use=ema")
@@ -80,7 +80,7 @@ def test_an_unknown_recipe_reports_no_problem_of_the_defaults(
 
 
 def test_impossible_folders_for_a_run_are_refused(
-    cli: Callable[..., Finished], texts: list[object], toy: Toy, tmp_path: Path
+    cli: Callable[..., CommandResult], texts: list[object], toy: Toy, tmp_path: Path
 ) -> None:
     file = write_lines(tmp_path / "file", ["a"])
     for out, message in (
@@ -94,7 +94,7 @@ def test_impossible_folders_for_a_run_are_refused(
         assert (everything(toy.folder), everything(tmp_path)) == before
 
 
-def test_mistakes_in_text_are_refused(cli: Callable[..., Finished], tmp_path: Path) -> None:
+def test_mistakes_in_text_are_refused(cli: Callable[..., CommandResult], tmp_path: Path) -> None:
     good, longer = write_lines(tmp_path / "good", ["a", "b"]), write_lines(tmp_path / "longer", ["a", "b", "c"])
     empty, bad = write_lines(tmp_path / "empty", []), tmp_path / "bad"
     bad.write_bytes(b"a\nb \xe9\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.toy_task import Finished, Toy
+from support.toy_task import CommandResult, Toy
 
 from transduce.data import corpora, text
 from transduce.data.compression import compression_format
@@ -333,7 +333,7 @@ def test_reading_corpora_needs_no_torch() -> None:
 # ---- from the command line ---------------------------------------------------------------------------------------
 
 
-def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., Finished]) -> None:
+def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., CommandResult]) -> None:
     """Plain, tab-separated and packed, with weights; and how much of the validation text is among them."""
     lines = [path.read_text().splitlines() for path in (*toy.train, *toy.valid)]
     for path, part in zip((tmp_path / "a.src", tmp_path / "a.tgt"), lines[:2], strict=True):
@@ -359,7 +359,7 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
     assert "was begun with other text than" in cli(*command, "--resume").err
 
 
-def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., Finished]) -> None:
+def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., CommandResult]) -> None:
     command = ["train", "--recipe", "small", "--valid", *toy.valid, "--out", tmp_path / "run"]
     for words, message in [
         (["--train", *toy.train, "0"], "expected SRC TGT or FILE, and perhaps a weight over 0"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.pages import Page
-from support.toy_task import ROOT, Finished, Toy
+from support.toy_task import ROOT, CommandResult, Toy
 
 from transduce.config.files import to_json
 from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
@@ -123,7 +123,7 @@ def test_names_and_reasons_are_escaped(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux")
-def test_the_name_of_a_run_need_not_be_utf8(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_the_name_of_a_run_need_not_be_utf8(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     run = make_run(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")), log_lines(500))
     process = cli("report", run)
     assert (process.code, process.err, process.out) == (0, "", os.fsencode(run / "report.html") + b"\n")
@@ -207,7 +207,7 @@ def test_the_page_of_a_long_log_is_short(tmp_path: Path) -> None:
     assert "51 of 6,000 evaluations" in page.cells and "1,500 best" in page.cells
 
 
-def test_a_damaged_log_keeps_the_old_page(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_a_damaged_log_keeps_the_old_page(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     run = make_run(tmp_path / "run", log_lines(500))
     assert cli("report", run).code == 0
     before = (run / "report.html").read_bytes()
@@ -229,8 +229,8 @@ def test_a_damaged_log_keeps_the_old_page(tmp_path: Path, cli: Callable[..., Fin
         (1_000, 7_500, ("Interrupted", "step 1,000 of 2,000; no report for 2 h 05 min; resume with train --resume")),
         (1_000, math.inf, ("Interrupted", "step 1,000 of 2,000; resume with train --resume")),
         (100, 30, ("Running", "step 100 of 2,000")),
-        (2_000, math.inf, ("Finished", "step 2,000 of 2,000")),
-        (2_000, 10, ("Finished", "step 2,000 of 2,000")),
+        (2_000, math.inf, ("CommandResult", "step 2,000 of 2,000")),
+        (2_000, 10, ("CommandResult", "step 2,000 of 2,000")),
     ],
 )
 def test_the_state_of_a_run(tmp_path: Path, to: int, silent_seconds: float, expected: tuple[str, str]) -> None:
@@ -274,7 +274,7 @@ def test_a_model_saved_after_the_last_report_ends_the_run(tmp_path: Path) -> Non
 # ---- the command -------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_the_page_and_prints_its_path(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_the_command_writes_the_page_and_prints_its_path(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     run = make_run(tmp_path / "run", log_lines(1_000), end='{"st')
     process = cli("report", run)
     assert (process.code, process.err, process.out.decode()) == (0, "", f"{run / 'report.html'}\n")
@@ -282,7 +282,7 @@ def test_the_command_writes_the_page_and_prints_its_path(tmp_path: Path, cli: Ca
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "log.jsonl", "report.html"]
 
 
-def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         process = cli("report", folder)
         assert process.code == 2 and f"{folder}: expected the folder of a training run" in process.err
@@ -291,7 +291,9 @@ def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path, cli: Callable[...
     assert cli("report", run).code == 2 and not (run / "report.html").exists()
 
 
-def test_a_page_that_cannot_be_written_does_not_stop_a_training(tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_a_page_that_cannot_be_written_does_not_stop_a_training(
+    tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
     """The command exits with 3; a training gets a line to print."""
     run = make_run(tmp_path / "run", log_lines(1_000))
     (run / "report.html").mkdir()
@@ -322,6 +324,6 @@ def test_a_damaged_line_is_a_user_error(tmp_path: Path) -> None:
 
 def test_a_training_leaves_its_report(toy: Toy) -> None:
     page = Page((toy.run / "report.html").read_text(encoding="utf-8"))
-    assert "Finished" in page.cells and "step 400 of 400" in page.cells
+    assert "CommandResult" in page.cells and "step 400 of 400" in page.cells
     assert page.points()["curves"]["valid_bleu"][0] == [200, 400]
     assert "weights" in page.cells  # the page includes the model card, because it is written last

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.small_runs import differences, ending
-from support.toy_task import Finished, toy_lines, write_lines, write_pairs
+from support.toy_task import CommandResult, toy_lines, write_lines, write_pairs
 from support.trainings import train
 
 import transduce
@@ -163,7 +163,7 @@ def small():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line(kind: str, texts: Texts, tmp_path: Path, cli: Callable[..., Finished]) -> None:
+def test_the_command_line(kind: str, texts: Texts, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")
     given = ["--train", *texts["train"], "--valid", *texts["valid"], "--out", tmp_path / "run"]
     begin = ["train", "--recipe", f"{tmp_path / 'recipe.py'}:small", "--set", f"model.kind={kind}"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.studies import write_study
-from support.toy_task import ROOT, Finished
+from support.toy_task import ROOT, CommandResult
 
 from transduce.errors import UserError
 from transduce.studies.results import Results, open_results, read_results
@@ -299,7 +299,7 @@ def test_texts_are_checked_before_a_training_starts(tmp_path: Path, texts: Texts
     ],
 )
 def test_options_are_checked_before_a_training_starts(
-    cli: Callable[..., Finished], tmp_path: Path, texts: Texts, options: list[str], message: str
+    cli: Callable[..., CommandResult], tmp_path: Path, texts: Texts, options: list[str], message: str
 ) -> None:
     paths = ["--train", *texts.train, "--valid", *texts.valid, "--out", tmp_path / "out"]
     process = cli("study", "table3", *paths, *options)

@@ -4,10 +4,10 @@ import json
 import subprocess
 import sys
 
-from support.toy_task import ROOT, Finished
+from support.toy_task import ROOT, CommandResult
 
 
-def assert_mistake(finished: Finished, *messages: str) -> None:
+def assert_mistake(finished: CommandResult, *messages: str) -> None:
     """Check for exit code 2, an empty standard output, and each of `messages` on standard error."""
     assert (finished.code, finished.out) == (2, b""), finished
     assert "Traceback" not in finished.err
@@ -15,7 +15,7 @@ def assert_mistake(finished: Finished, *messages: str) -> None:
         assert message in finished.err, finished.err
 
 
-def assert_problems(finished: Finished, *messages: str) -> None:
+def assert_problems(finished: CommandResult, *messages: str) -> None:
     """Check that standard error lists one problem for each of `messages`, in their order, and no other."""
     assert_mistake(finished)
     heading, *lines = finished.err.splitlines()

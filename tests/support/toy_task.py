@@ -32,7 +32,7 @@ def reverse() -> Config:
 
 
 @dataclass(frozen=True)
-class Finished:
+class CommandResult:
     """The exit code and the output of a command."""
 
     code: int
@@ -82,9 +82,9 @@ def write_pairs(folder: Path, name: str, lines: Sequence[str]) -> tuple[Path, Pa
 
 def run_transduce(
     *arguments: object, stdin: bytes = b"", environment: dict[str, str] | None = None, timeout: float = 120
-) -> Finished:
+) -> CommandResult:
     """Run `python -m transduce ARGUMENTS` as a process, with `stdin` on its standard input."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **(environment or {})}
     command = [sys.executable, "-m", "transduce", *map(str, arguments)]
     process = subprocess.run(command, input=stdin, capture_output=True, env=variables, timeout=timeout)
-    return Finished(process.returncode, process.stdout, process.stderr.decode(errors="replace"))
+    return CommandResult(process.returncode, process.stdout, process.stderr.decode(errors="replace"))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from support.small_runs import AVERAGE, Texts, train_on
-from support.toy_task import ROOT, Finished
+from support.toy_task import ROOT, CommandResult
 
 from transduce.storage import checkpoints as checkpoint
 from transduce.storage.atomic_folder import check_folder, read_folder, remove_unfinished, write_file, write_folder
@@ -299,12 +299,12 @@ def train_command(texts: Texts, folder: Path, out: Path, *more: str) -> list[str
     return [*parts, "--valid", *map(str, texts["valid"]), "--out", str(out), *more]
 
 
-def run_train(*command: str, before: str = "true") -> Finished:
+def run_train(*command: str, before: str = "true") -> CommandResult:
     """`transduce COMMAND` in a shell that does something `before`."""
     found = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     shell = ["bash", "-c", f'{before} && exec "$@"', "bash", sys.executable, "-m", "transduce", *command]
     done = subprocess.run(shell, capture_output=True, env={**os.environ, "PYTHONPATH": found}, timeout=120)
-    return Finished(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+    return CommandResult(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
 
 
 @pytest.fixture

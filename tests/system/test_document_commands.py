@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.documents import code_blocks
-from support.toy_task import ROOT, Finished, toy_lines, write_lines
+from support.toy_task import ROOT, CommandResult, toy_lines, write_lines
 
 from transduce import Config, DataConfig, ModelConfig, TrainConfig, recipes
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_command(command: str, cli: Callable[..., Finished]) -> None:
+def run_command(command: str, cli: Callable[..., CommandResult]) -> None:
     """Run one command as a shell would, but in this process. Thousands of steps become single steps."""
     words = shlex.split(re.sub(r"(train\.max_steps=\d+)000", r"\1", command))
     assert words[0] == "transduce", command
@@ -60,7 +60,7 @@ def run_command(command: str, cli: Callable[..., Finished]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_run_in_the_order_of_the_page(page: str, folder: Path, cli: Callable[..., Finished]) -> None:
+def test_commands_run_in_the_order_of_the_page(page: str, folder: Path, cli: Callable[..., CommandResult]) -> None:
     commands = [line for block in code_blocks(ROOT / page, "bash") for line in block.replace("\\\n", " ").splitlines()]
     assert len(commands) >= 5
     for command in commands:
@@ -69,7 +69,7 @@ def test_commands_run_in_the_order_of_the_page(page: str, folder: Path, cli: Cal
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_code_runs(page: str, folder: Path, cli: Callable[..., Finished]) -> None:
+def test_python_code_runs(page: str, folder: Path, cli: Callable[..., CommandResult]) -> None:
     train = code_blocks(ROOT / "README.md", "bash")[0].splitlines()[1]
     run_command(train, cli)
     blocks = code_blocks(ROOT / page, "python")
@@ -80,7 +80,7 @@ def test_python_code_runs(page: str, folder: Path, cli: Callable[..., Finished])
         assert "model" in names
 
 
-def test_a_wrong_command_fails(folder: Path, cli: Callable[..., Finished]) -> None:
+def test_a_wrong_command_fails(folder: Path, cli: Callable[..., CommandResult]) -> None:
     with pytest.raises(AssertionError, match="--vaild"):
         run_command("transduce check train.en train.de --vaild valid.en valid.de", cli)
     shutil.rmtree(folder / "run", ignore_errors=True)

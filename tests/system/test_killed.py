@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.killing import Death, Killer, Trap, kill_everywhere
 from support.small_runs import AVERAGE, CONFIGS, Texts, differences, ending, train_on
-from support.toy_task import Finished
+from support.toy_task import CommandResult
 
 from transduce.config.files import CHANGEABLE, from_json
 from transduce.config.schema import Config, keys
@@ -166,7 +166,7 @@ def test_max_steps_cannot_be_below_the_step_of_the_run(short: Path, texts: Texts
 
 
 def test_the_command_changes_all_changeable_keys_and_the_run_stores_them(
-    short: Path, texts: Texts, tmp_path: Path, cli: Callable[..., Finished]
+    short: Path, texts: Texts, tmp_path: Path, cli: Callable[..., CommandResult]
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(short, out)

@@ -29,7 +29,7 @@ from support.ranks import (
     wait_for_leader,
 )
 from support.small_runs import AVERAGE, Texts, differences, ending
-from support.toy_task import Finished
+from support.toy_task import CommandResult
 
 from transduce.storage.checkpoints import checkpoints, step_of
 from transduce.storage.run_log import read_log
@@ -213,12 +213,12 @@ def test_the_wait_for_missing_ranks_ends_with_the_timeout(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("seconds", ["0", "4.9", "86401", "nan", "-1"])
-def test_a_timeout_out_of_bounds_is_refused(cli: Callable[..., Finished], seconds: str) -> None:
+def test_a_timeout_out_of_bounds_is_refused(cli: Callable[..., CommandResult], seconds: str) -> None:
     done = cli(*TRAIN, "--rank-timeout", seconds)
     assert done.code == 2 and "expected 5 to 86,400 seconds" in done.err
 
 
-def test_a_timeout_without_torchrun_is_refused(cli: Callable[..., Finished]) -> None:
+def test_a_timeout_without_torchrun_is_refused(cli: Callable[..., CommandResult]) -> None:
     done = cli(*TRAIN, "--rank-timeout", "60")
     assert done.code == 2 and "--rank-timeout=60: expected several ranks, started by torchrun; leave it out" in done.err
 

@@ -23,7 +23,7 @@ from support.ranks import (
     train_recorded,
 )
 from support.small_runs import CONFIGS, Texts, differences, ending
-from support.toy_task import Finished
+from support.toy_task import CommandResult
 
 from transduce.config.schema import ModelConfig
 from transduce.data.batches import collate
@@ -177,7 +177,7 @@ def test_a_micro_batch_that_does_not_fit_ends_the_run(texts: Texts, tmp_path: Pa
 # ---- one process -------------------------------------------------------------------------------------------------
 
 
-def test_shards_of_one_process_are_refused(cli: Callable[..., Finished], texts: Texts, tmp_path: Path) -> None:
+def test_shards_of_one_process_are_refused(cli: Callable[..., CommandResult], texts: Texts, tmp_path: Path) -> None:
     words = ["--train", *texts["train"], "--valid", *texts["valid"], "--out", tmp_path / "run"]
     done = cli("train", "--recipe", "small", *words, "--shard")
     assert done.code == 2 and not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.toy_task import Finished, Toy
+from support.toy_task import CommandResult, Toy
 from torch import Tensor, nn
 
 from transduce.config.schema import ModelConfig, TrainConfig
@@ -344,7 +344,7 @@ def test_a_process_that_may_take_no_more_memory() -> None:
 
 
 def test_the_command_says_so_and_exits_with_3(
-    toy: Toy, tmp_path: Any, cli: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+    toy: Toy, tmp_path: Any, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loss(*given: Any) -> Tensor:
         raise torch.OutOfMemoryError
