@@ -229,8 +229,8 @@ def test_a_damaged_log_keeps_the_old_page(tmp_path: Path, cli: Callable[..., Com
         (1_000, 7_500, ("Interrupted", "step 1,000 of 2,000; no report for 2 h 05 min; resume with train --resume")),
         (1_000, math.inf, ("Interrupted", "step 1,000 of 2,000; resume with train --resume")),
         (100, 30, ("Running", "step 100 of 2,000")),
-        (2_000, math.inf, ("CommandResult", "step 2,000 of 2,000")),
-        (2_000, 10, ("CommandResult", "step 2,000 of 2,000")),
+        (2_000, math.inf, ("Finished", "step 2,000 of 2,000")),
+        (2_000, 10, ("Finished", "step 2,000 of 2,000")),
     ],
 )
 def test_the_state_of_a_run(tmp_path: Path, to: int, silent_seconds: float, expected: tuple[str, str]) -> None:
@@ -324,6 +324,6 @@ def test_a_damaged_line_is_a_user_error(tmp_path: Path) -> None:
 
 def test_a_training_leaves_its_report(toy: Toy) -> None:
     page = Page((toy.run / "report.html").read_text(encoding="utf-8"))
-    assert "CommandResult" in page.cells and "step 400 of 400" in page.cells
+    assert "Finished" in page.cells and "step 400 of 400" in page.cells
     assert page.points()["curves"]["valid_bleu"][0] == [200, 400]
     assert "weights" in page.cells  # the page includes the model card, because it is written last
