@@ -1,5 +1,8 @@
-"""A disk that is full, broken or read-only: what was saved before still loads, the message says what was needed where,
-training goes on while it can, and the exit code is 3."""
+"""A disk that is full, broken or read-only.
+
+Earlier checkpoints still load, the message has the path and the bytes needed, training continues while it can, and the
+exit code is 3.
+"""
 
 import errno
 import os
@@ -35,13 +38,13 @@ ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EFBIG]
 
 
 class Disk:
-    """Counts what is asked of the disk, and fails one of the calls; a write is done by half before it fails."""
+    """Counts the calls to the disk, and lets one of them fail. A failing write writes half of its bytes."""
 
     def __init__(self, patch: pytest.MonkeyPatch, fail_at: int | None = None, code: int = 0) -> None:
         self.calls: list[str] = []
         self.fail_at, self.code = fail_at, code
-        asked = [(os, "fsync"), (os, "open"), (Path, "open"), (Path, "mkdir"), (Path, "rename"), (Path, "replace")]
-        for owner, name in [*asked, (shutil, "disk_usage")]:
+        functions = [(os, "fsync"), (os, "open"), (Path, "open"), (Path, "mkdir"), (Path, "rename"), (Path, "replace")]
+        for owner, name in [*functions, (shutil, "disk_usage")]:
             patch.setattr(owner, name, self.faulty(name, vars(owner)[name]))
 
     def faulty(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,7 +62,7 @@ class Disk:
 
 
 class FaultyFile:
-    """A file on such a disk."""
+    """A file on a `Disk`."""
 
     def __init__(self, disk: Disk, file: Any) -> None:
         self.disk, self.file = disk, file
@@ -81,14 +84,14 @@ class FaultyFile:
         self.file.flush()
 
 
-def a_checkpoint(step: int) -> Checkpoint:
+def checkpoint_at(step: int) -> Checkpoint:
     generator = torch.Generator().manual_seed(step)
     tensors = {name: torch.randn(30, generator=generator) for name in ("w", "b", "v")}
     moments = {f"{m}/{name}": value**2 for m in ("exp_avg", "exp_avg_sq") for name, value in tensors.items()}
     return Checkpoint(tensors, moments, tensors, {"step": step})
 
 
-def points_of(act: Callable[[], object]) -> list[str]:
+def calls_of(act: Callable[[], object]) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(patch)
         act()
@@ -104,39 +107,39 @@ def problem_at(point: int, code: int, act: Callable[[], object]) -> OSError:
     return caught.value
 
 
-def test_a_save_has_so_many_points(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, a_checkpoint(5))
-    calls = points_of(lambda: save_checkpoint(tmp_path, a_checkpoint(10)))
+def test_a_save_calls_the_disk_at_least_40_times(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, checkpoint_at(5))
+    calls = calls_of(lambda: save_checkpoint(tmp_path, checkpoint_at(10)))
     assert len(calls) >= 40
     assert calls.count("mkdir") == 2 and calls.count("rename") == 1 and calls.count("disk_usage") == 1
     assert calls.count("open") == 5 + 2 and calls.count("fsync") == 5 + 2 and calls.count("write") > 5
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
-def test_a_save_that_fails_at_any_point_leaves_the_checkpoints_before_it(tmp_path: Path, code: int) -> None:
-    first = save_checkpoint(tmp_path, a_checkpoint(5))
-    save_checkpoint(tmp_path / "counted", a_checkpoint(5))
-    calls = points_of(lambda: save_checkpoint(tmp_path / "counted", a_checkpoint(10)))
+def test_a_save_that_fails_at_any_call_leaves_the_earlier_checkpoints(tmp_path: Path, code: int) -> None:
+    first = save_checkpoint(tmp_path, checkpoint_at(5))
+    save_checkpoint(tmp_path / "counted", checkpoint_at(5))
+    calls = calls_of(lambda: save_checkpoint(tmp_path / "counted", checkpoint_at(10)))
     for point, name in enumerate(calls):
-        problem = problem_at(point, code, lambda: save_checkpoint(tmp_path, a_checkpoint(10)))
+        problem = problem_at(point, code, lambda: save_checkpoint(tmp_path, checkpoint_at(10)))
         after = checkpoints(tmp_path)
         assert after[0] == first and not [*tmp_path.glob("checkpoints/.tmp-*")], (point, name)
         if name in ("write", "flush"):
             assert str(tmp_path) in problem.filename and " bytes" in problem.strerror, (point, name)
-        for path in after:  # a name that could not be made durable may be there
-            assert load_checkpoint(path).weights["w"].equal(a_checkpoint(step_of(path)).weights["w"])
+        for path in after:  # a renamed folder exists even if its name was not flushed
+            assert load_checkpoint(path).weights["w"].equal(checkpoint_at(step_of(path)).weights["w"])
         assert len(after) == 1 or point >= calls.index("rename")
-        second = save_checkpoint(tmp_path, a_checkpoint(10)) if len(after) == 1 else after[1]
+        second = save_checkpoint(tmp_path, checkpoint_at(10)) if len(after) == 1 else after[1]
         assert newest_checkpoint(tmp_path) == (second, [])
         shutil.rmtree(second)
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
-def test_a_model_that_cannot_be_replaced_stays(tmp_path: Path, code: int) -> None:
+def test_a_model_remains_if_it_cannot_be_replaced(tmp_path: Path, code: int) -> None:
     old, new = {"old.json": [b"{}"]}, {"new.json": [b"{}"], "b.safetensors": [bytes(9), bytes(9)]}
     path = tmp_path / "model"
     write_folder(path, old)
-    calls = points_of(lambda: write_folder(tmp_path / "model", new))
+    calls = calls_of(lambda: write_folder(tmp_path / "model", new))
     for point in range(len(calls)):
         write_folder(path, old)
         with pytest.MonkeyPatch.context() as patch:
@@ -147,14 +150,14 @@ def test_a_model_that_cannot_be_replaced_stays(tmp_path: Path, code: int) -> Non
                 assert problem.errno == code
         assert [*read_folder(path)] in ([*old], [*new])
         remove_unfinished(tmp_path)
-        assert [left.name for left in tmp_path.iterdir()] == ["model"]
+        assert [item.name for item in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
-def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path, code: int) -> None:
+def test_a_file_remains_if_it_cannot_be_replaced(tmp_path: Path, code: int) -> None:
     path = tmp_path / "config.json"
     write_file(path, b"old")
-    calls = points_of(lambda: write_file(tmp_path / "config.json", b"old"))
+    calls = calls_of(lambda: write_file(tmp_path / "config.json", b"old"))
     for point, name in enumerate(calls):
         problem = problem_at(point, code, lambda: write_file(path, b"new"))
         assert path.read_bytes() == (b"new" if point > calls.index("replace") else b"old")
@@ -166,8 +169,8 @@ def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path, code: int) -> None
 # ---- the log -----------------------------------------------------------------------------------------------------
 
 
-def test_reports_that_found_no_room_are_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every number of bytes that the disk may have taken of them."""
+def test_reports_that_a_full_disk_refused_are_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any number of bytes that the disk takes."""
     for room in range(60):
         run = tmp_path / str(room)
         run.mkdir()
@@ -190,7 +193,7 @@ def test_reports_that_found_no_room_are_written_later(tmp_path: Path, monkeypatc
 
 
 class FullAfter:
-    """A file on a disk that has room for so many bytes more."""
+    """A file on a disk with `room` free bytes."""
 
     def __init__(self, file: Any, room: int) -> None:
         self.file, self.room = file, room
@@ -209,44 +212,45 @@ class FullAfter:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
+    """Return a run without failures."""
     out = tmp_path_factory.mktemp("undisturbed") / "run"
     train_on(texts, out)
     return out
 
 
 class FailingSaves:
-    """Makes some of the saves of checkpoints fail, as a full disk does."""
+    """Lets the saves at some steps fail as on a full disk, and records the steps of all saves."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, steps: set[int]) -> None:
-        self.tried: list[int] = []
+    def __init__(self, patch: pytest.MonkeyPatch, failing: set[int]) -> None:
+        self.steps: list[int] = []
 
         def write(path: Path, files: Any) -> None:
             step = int(path.name.removeprefix("step-")) if path.name.startswith("step-") else None
             if step is not None:
-                self.tried.append(step)
-            if step in steps:
+                self.steps.append(step)
+            if step in failing:
                 raise OSError(errno.ENOSPC, "No space left on device: 300 bytes needed, 7 free", str(path))
             write_folder(path, files)
 
         patch.setattr(checkpoint, "write_folder", write)
 
 
-def test_training_goes_on_without_two_saves_in_a_row(
+def test_training_continues_after_two_failed_saves_in_a_row(
     texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Saves are due at 6, 9 (best so far), 12, 18, 24, 30 and 32; the mean is that of the last three."""
+    """Saves are due at steps 6, 9 (best so far), 12, 18, 24, 30 and 32. The model is the mean of the last three."""
     saves = FailingSaves(monkeypatch, {6, 9, 18})
     train_on(texts, tmp_path / "run")
-    assert saves.tried[:3] == [6, 9, 12]
-    whole = (undisturbed / "model" / "model.safetensors").read_bytes()
-    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == whole
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("not saved")]
-    place = tmp_path / "run" / "checkpoints" / "step-00000006"
-    assert said[0].startswith("not saved at step 6: [Errno 28] No space left on device: 300 bytes needed, 7 free: ")
-    assert repr(str(place)) in said[0] and len(said) == 3  # 18 is the best so far and due besides: it is tried once
+    assert saves.steps[:3] == [6, 9, 12]
+    expected = (undisturbed / "model" / "model.safetensors").read_bytes()
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == expected
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("not saved")]
+    path = tmp_path / "run" / "checkpoints" / "step-00000006"
+    assert warnings[0].startswith("not saved at step 6: [Errno 28] No space left on device: 300 bytes needed, 7 free: ")
+    assert repr(str(path)) in warnings[0] and len(warnings) == 3  # 18 is due twice, but saved once
 
 
-def test_three_failed_saves_in_a_row_end_the_run_and_it_goes_on_later(
+def test_three_failed_saves_in_a_row_end_the_run_which_resumes_later(
     texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
@@ -254,16 +258,16 @@ def test_three_failed_saves_in_a_row_end_the_run_and_it_goes_on_later(
         saves = FailingSaves(patch, set(range(10, 33)))
         with pytest.raises(OSError, match="300 bytes needed, 7 free"):
             train_on(texts, out)
-    assert len([step for step in saves.tried if step >= 10]) == 3
+    assert len([step for step in saves.steps if step >= 10]) == 3
     assert [step_of(path) for path in checkpoints(out)] == [6, 9]
     for path in checkpoints(out):
         check_folder(path)
     train_on(texts, out, resume=True)
-    whole = (undisturbed / "model" / "model.safetensors").read_bytes()
-    assert (out / "model" / "model.safetensors").read_bytes() == whole
+    expected = (undisturbed / "model" / "model.safetensors").read_bytes()
+    assert (out / "model" / "model.safetensors").read_bytes() == expected
 
 
-def test_a_last_save_that_fails_ends_the_run_without_a_model(
+def test_a_failed_last_save_ends_the_run_without_a_model(
     texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
@@ -273,11 +277,11 @@ def test_a_last_save_that_fails_ends_the_run_without_a_model(
             train_on(texts, out)
     assert not (out / "model").exists()
     train_on(texts, out, resume=True)
-    whole = (undisturbed / "model" / "model.safetensors").read_bytes()
-    assert (out / "model" / "model.safetensors").read_bytes() == whole
+    expected = (undisturbed / "model" / "model.safetensors").read_bytes()
+    assert (out / "model" / "model.safetensors").read_bytes() == expected
 
 
-def test_the_best_that_could_not_be_saved_is_told(
+def test_the_card_says_that_the_best_checkpoint_could_not_be_saved(
     texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = replace(AVERAGE, train=replace(AVERAGE.train, use="best", max_steps=12, checkpoint_every_steps=5))
@@ -300,44 +304,46 @@ def train_command(texts: Texts, folder: Path, out: Path, *more: str) -> list[str
 
 
 def run_train(*command: str, before: str = "true") -> CommandResult:
-    """`transduce COMMAND` in a shell that does something `before`."""
-    found = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    """Run `transduce COMMAND` in a shell after the shell command `before`."""
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     shell = ["bash", "-c", f'{before} && exec "$@"', "bash", sys.executable, "-m", "transduce", *command]
-    done = subprocess.run(shell, capture_output=True, env={**os.environ, "PYTHONPATH": found}, timeout=120)
-    return CommandResult(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+    process = subprocess.run(shell, capture_output=True, env={**os.environ, "PYTHONPATH": paths}, timeout=120)
+    return CommandResult(process.returncode, process.stdout, process.stderr.decode(errors="replace"))
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 10 MB of its own, where root may mount one."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = shutil.which("mount") and os.geteuid() == 0
-    if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", place]).returncode:
+    """Mount a file system of 10 MB. Needs root."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    can_mount = shutil.which("mount") and os.geteuid() == 0
+    if not can_mount or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", path]).returncode:
         pytest.skip("needs the right to mount a file system")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    yield path
+    subprocess.run(["umount", "-l", path], check=True)
 
 
 class Plenty(NamedTuple):
-    """A `disk_usage` that promises too much."""
+    """A result of `disk_usage` with more free bytes than the disk has."""
 
     free: int = 1 << 40
 
 
-def leave_free(place: Path, size: int) -> Path:
-    """Fill a file system up to `size` bytes."""
-    ballast = place / "ballast"
+def leave_free(disk: Path, size: int) -> Path:
+    """Fill a file system until `size` bytes are free, and return the file that fills it."""
+    ballast = disk / "ballast"
     with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(place).free - size)
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free - size)
     return ballast
 
 
 @pytest.mark.parametrize("free", [0, 1 << 12, 1 << 16, 1 << 19, 1_200_000])
-def test_a_full_disk_leaves_the_checkpoint_before(small_disk: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    """Also where the room that was there when it was asked for has gone to others in the meantime."""
-    first = save_checkpoint(small_disk, a_checkpoint(5))
-    big = replace(a_checkpoint(10), weights={"w": torch.zeros(300_000)})  # 1.2 MB
+def test_a_full_disk_leaves_the_earlier_checkpoint(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    """Also if the free bytes are used up between the check and the write."""
+    first = save_checkpoint(small_disk, checkpoint_at(5))
+    big = replace(checkpoint_at(10), weights={"w": torch.zeros(300_000)})  # 1.2 MB
     ballast = leave_free(small_disk, free)
     with pytest.raises(OSError, match=r"No space left on device: 1,80[0-9],[0-9]{3} bytes needed, [0-9,]+ free"):
         save_checkpoint(small_disk, big)
@@ -352,44 +358,44 @@ def test_a_full_disk_leaves_the_checkpoint_before(small_disk: Path, monkeypatch:
     assert newest_checkpoint(small_disk) == (second, [])
 
 
-def test_a_read_only_disk_leaves_what_is_there(small_disk: Path, texts: Texts, tmp_path: Path) -> None:
+def test_a_read_only_disk_leaves_the_earlier_checkpoint(small_disk: Path, texts: Texts, tmp_path: Path) -> None:
     out = small_disk / "run"
     config = replace(AVERAGE, train=replace(AVERAGE.train, max_steps=6))
     train_on(texts, out, config)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(OSError, match="Read-only file system") as caught:
-        save_checkpoint(out, a_checkpoint(9))
+        save_checkpoint(out, checkpoint_at(9))
     assert str(out) in str(caught.value.filename)
-    done = run_train(*train_command(texts, tmp_path, out, "--resume", "--allow-change", "train.max_steps"))
-    assert done.code == 3 and f"transduce: {out}" in done.err and "Read-only file system" in done.err, done.err
+    result = run_train(*train_command(texts, tmp_path, out, "--resume", "--allow-change", "train.max_steps"))
+    assert result.code == 3 and f"transduce: {out}" in result.err and "Read-only file system" in result.err, result.err
     assert newest_checkpoint(out) == (out / "checkpoints" / "step-00000006", [])
 
 
-def test_a_disk_that_fills_up_ends_the_command_with_3_and_the_run_goes_on(
+def test_a_disk_that_fills_up_ends_the_command_with_3_and_the_run_resumes(
     small_disk: Path, texts: Texts, tmp_path: Path
 ) -> None:
-    """Each checkpoint has some 180 kB, and there is room for three."""
+    """A checkpoint has about 180 kB, and three fit on the disk."""
     out = small_disk / "run"
     ballast = leave_free(small_disk, 700_000)
-    done = run_train(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9"))
-    assert done.code == 3, done.err
-    said = [line for line in done.err.splitlines() if line.startswith("not saved at step")]
-    last = done.err.splitlines()[-1]
-    assert len(said) == 2 and last.startswith(f"transduce: {out}/checkpoints/step-"), done.err
+    result = run_train(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9"))
+    assert result.code == 3, result.err
+    warnings = [line for line in result.err.splitlines() if line.startswith("not saved at step")]
+    last = result.err.splitlines()[-1]
+    assert len(warnings) == 2 and last.startswith(f"transduce: {out}/checkpoints/step-"), result.err
     assert re.search(r"No space left on device: [0-9,]+ bytes needed, [0-9,]+ free; make room there", last)
     newest = newest_checkpoint(out)
     assert newest is not None and newest[1] == [] and load_checkpoint(newest[0]).state["step"] == step_of(newest[0])
     ballast.unlink()
-    done = run_train(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9", "--resume"))
-    assert done.code == 0, done.err
+    result = run_train(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9", "--resume"))
+    assert result.code == 0, result.err
     check_folder(out / "model")
 
 
-def test_a_limit_on_the_size_of_files(texts: Texts, tmp_path: Path) -> None:
-    """`ulimit -f`: any file of more than 40 kB fails with EFBIG, as the second moments do."""
+def test_a_limit_on_the_file_size_ends_the_command_with_3(texts: Texts, tmp_path: Path) -> None:
+    """With `ulimit -f 40`, a file of more than 40 kB fails with EFBIG, such as the second moments."""
     out = tmp_path / "run"
-    done = run_train(*train_command(texts, tmp_path, out), before="ulimit -f 40")
-    assert done.code == 3, done.err
-    last = done.err.splitlines()[-1]
-    assert re.search(r"/checkpoints/\S*\.safetensors: File too large, writing [0-9,]+ bytes", last), done.err
+    result = run_train(*train_command(texts, tmp_path, out), before="ulimit -f 40")
+    assert result.code == 3, result.err
+    last = result.err.splitlines()[-1]
+    assert re.search(r"/checkpoints/\S*\.safetensors: File too large, writing [0-9,]+ bytes", last), result.err
     assert checkpoints(out) == [] and not [*(out / "checkpoints").iterdir()]

@@ -1,4 +1,4 @@
-"""Files that changed on the disk: every change is found, nothing crashes, and an older checkpoint takes over."""
+"""Changed files on the disk: every change is detected, nothing crashes, and an older checkpoint is used."""
 
 import random
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model
 from transduce.storage.run_folder import average_run, claim, find_run, run_tokenizer
 
-# ---- what happens to a file --------------------------------------------------------------------------------------
+# ---- changes of a file -------------------------------------------------------------------------------------------
 
 Change = Callable[[bytes, random.Random], bytes | None]
 
@@ -28,19 +28,19 @@ def truncated(content: bytes, rng: random.Random) -> bytes:
 
 
 def one_bit(content: bytes, rng: random.Random) -> bytes:
-    place = rng.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+    i = rng.randrange(len(content))
+    return content[:i] + bytes([content[i] ^ 1 << rng.randrange(8)]) + content[i + 1 :]
 
 
 def eight_bytes(content: bytes, rng: random.Random) -> bytes:
-    place = rng.randrange(len(content))
-    return (content[:place] + rng.randbytes(8) + content[place + 8 :])[: len(content)]
+    i = rng.randrange(len(content))
+    return (content[:i] + rng.randbytes(8) + content[i + 8 :])[: len(content)]
 
 
 def zero_page(content: bytes, rng: random.Random) -> bytes:
-    place = rng.randrange(len(content)) // 4096 * 4096
-    page = content[place : place + 4096]
-    return content[:place] + bytes(len(page)) + content[place + 4096 :]
+    start = rng.randrange(len(content)) // 4096 * 4096
+    page = content[start : start + 4096]
+    return content[:start] + bytes(len(page)) + content[start + 4096 :]
 
 
 def longer(content: bytes, rng: random.Random) -> bytes:
@@ -55,7 +55,7 @@ CHANGES: tuple[Change, ...] = (truncated, one_bit, eight_bytes, zero_page, longe
 
 
 def mutate(files: list[Path], others: list[Path], rng: random.Random) -> str:
-    """Change one of `files`, or put one of `others` with its name in its place. What was done, in words."""
+    """Change one of `files`, or replace it by a file of the same name from `others`. Return the change in words."""
     while True:
         file = rng.choice(files)
         content, change = file.read_bytes(), rng.choice((*CHANGES, None))
@@ -75,17 +75,17 @@ def mutate(files: list[Path], others: list[Path], rng: random.Random) -> str:
         return f"{file.name}: {change.__name__ if change else 'another step or run'}"
 
 
-# ---- what is looked at -------------------------------------------------------------------------------------------
+# ---- checks ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Two runs of the same length on different text, of which the first gets damaged."""
+    """Two runs of the same length on different texts. The tests change files of the first."""
 
     out: Path
     other: Path
     texts: Texts
-    pairs: list[object]  # of the first, in full
+    pairs: list[object]  # of the first run
 
     @property
     def corpora(self) -> list[Corpus]:
@@ -116,19 +116,19 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "README.md")
 
 
-def checkpoint_is_passed_over(runs: Runs) -> None:
-    path, said = find_run(runs.out)
+def check_that_an_older_checkpoint_is_used(runs: Runs) -> None:
+    path, lines = find_run(runs.out)
     older, newest = checkpoints(runs.out)[-2:]
     assert path == older
-    assert str(newest) in said[0] and said[-1] == f"the run goes on from {older.name} instead"
+    assert str(newest) in lines[0] and lines[-1] == f"the run goes on from {older.name} instead"
 
 
-def model_is_refused(runs: Runs) -> None:
+def check_that_the_model_is_refused(runs: Runs) -> None:
     with pytest.raises(UserError, match="model"):
         load_model(runs.out / "model")
 
 
-def tokenizer_is_refused(runs: Runs) -> None:
+def check_that_the_tokenizer_is_refused(runs: Runs) -> None:
     newest = checkpoints(runs.out)[-1]
     with pytest.raises(UserError, match="tokenizer.json"):
         run_tokenizer(runs.out, newest)
@@ -136,25 +136,25 @@ def tokenizer_is_refused(runs: Runs) -> None:
         average_run(runs.out, last=1, out=runs.out / "average")
 
 
-def config_is_refused(runs: Runs) -> None:
-    """Or, where a change means nothing, as that of 1e-6 to 1E-6, written anew."""
-    whole = from_json((runs.out / "model" / "config.json").read_bytes(), "")
+def check_that_the_configuration_is_refused(runs: Runs) -> None:
+    """A change without effect, such as 1e-6 to 1E-6, is not refused, but overwritten."""
+    config = from_json((runs.out / "model" / "config.json").read_bytes(), "")
     tokenizer = Tokenizer.load(runs.out / "tokenizer.json")
     path = runs.out / "config.json"
     try:
-        same = from_json(path.read_bytes(), path) == whole
+        is_same = from_json(path.read_bytes(), path) == config
     except (UserError, FileNotFoundError):
-        same = False
-    if same:
-        claim(runs.out, whole, tokenizer, [])
-        assert path.read_bytes() == to_json(whole).encode()
+        is_same = False
+    if is_same:
+        claim(runs.out, config, tokenizer, [])
+        assert path.read_bytes() == to_json(config).encode()
         return
     with pytest.raises((UserError, FileNotFoundError), match="config.json|was begun with another configuration"):
-        claim(runs.out, whole, tokenizer, [])
+        claim(runs.out, config, tokenizer, [])
 
 
-def store_is_prepared_anew(runs: Runs) -> None:
-    """When it is opened, or else found when it is read, and then prepared anew at the next opening."""
+def check_that_the_store_is_prepared_again(runs: Runs) -> None:
+    """The change is detected when the store is opened or read; the next opening prepares it again."""
     tokenizer = Tokenizer.load(runs.out / "tokenizer.json")
     for _ in range(2):
         store = open_store(runs.out / "data" / "train", runs.corpora, tokenizer)
@@ -168,27 +168,27 @@ def store_is_prepared_anew(runs: Runs) -> None:
 
 
 CASES = {
-    "checkpoint": (checkpoint_is_passed_over, lambda run: files_in(checkpoints(run)[-1])),
-    "model": (model_is_refused, lambda run: files_in(run / "model")),
-    "tokenizer": (tokenizer_is_refused, lambda run: [run / "tokenizer.json"]),
-    "config": (config_is_refused, lambda run: [run / "config.json"]),
-    "data": (store_is_prepared_anew, lambda run: files_in(run / "data" / "train")),
+    "checkpoint": (check_that_an_older_checkpoint_is_used, lambda run: files_in(checkpoints(run)[-1])),
+    "model": (check_that_the_model_is_refused, lambda run: files_in(run / "model")),
+    "tokenizer": (check_that_the_tokenizer_is_refused, lambda run: [run / "tokenizer.json"]),
+    "config": (check_that_the_configuration_is_refused, lambda run: [run / "config.json"]),
+    "data": (check_that_the_store_is_prepared_again, lambda run: files_in(run / "data" / "train")),
 }
-COUNTS = {"checkpoint": 600, "model": 600, "tokenizer": 400, "config": 200, "data": 200}  # together 2,000
+COUNTS = {"checkpoint": 600, "model": 600, "tokenizer": 400, "config": 200, "data": 200}  # 2,000 in total
 
 
 def damage(runs: Runs, kind: str, count: int, seed: int) -> None:
-    """Change the files of a kind so many times, look at what comes of it, and mend them."""
-    is_found, listed = CASES[kind]
+    """Change the files of a kind `count` times, check that each change is detected, and restore the files."""
+    check, files_of = CASES[kind]
     rng = random.Random(f"{kind} {seed}")
     others = [*files_in(runs.other), *(file for path in checkpoints(runs.out)[:-1] for file in files_in(path))]
     for number in range(count):
-        files = {file: file.read_bytes() for file in listed(runs.out)}
-        done = mutate([*files], others, rng)
+        files = {file: file.read_bytes() for file in files_of(runs.out)}
+        change = mutate([*files], others, rng)
         try:
-            is_found(runs)
+            check(runs)
         except Exception as problem:
-            raise AssertionError(f"change {number} of the {kind}: {done}") from problem
+            raise AssertionError(f"change {number} of the {kind}: {change}") from problem
         finally:
             for file, content in files.items():
                 if kind != "data":
@@ -196,25 +196,25 @@ def damage(runs: Runs, kind: str, count: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_every_change_is_found(runs: Runs, kind: str) -> None:
+def test_every_change_is_detected(runs: Runs, kind: str) -> None:
     damage(runs, kind, COUNTS[kind], seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
-def test_every_one_of_twenty_times_as_many(runs: Runs, kind: str) -> None:
+def test_twenty_times_as_many_changes_are_detected(runs: Runs, kind: str) -> None:
     damage(runs, kind, 20 * COUNTS[kind], seed=2)
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changes_change(change: Change) -> None:
+def test_a_change_differs_from_the_original(change: Change) -> None:
     rng, content = random.Random(1), bytes(range(256)) * 40
     assert all(change(content, rng) != content for _ in range(50))
 
 
-def test_whole_files_are_not_refused(runs: Runs) -> None:
-    for is_found, _ in CASES.values():
-        if is_found not in (store_is_prepared_anew, config_is_refused):
+def test_undamaged_files_are_accepted(runs: Runs) -> None:
+    for check, _ in CASES.values():
+        if check not in (check_that_the_store_is_prepared_again, check_that_the_configuration_is_refused):
             with pytest.raises(BaseException, match="DID NOT RAISE|not enough values|assert"):
-                is_found(runs)
+                check(runs)
     assert find_run(runs.out) == (checkpoints(runs.out)[-1], [])

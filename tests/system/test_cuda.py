@@ -1,4 +1,4 @@
-"""What only a GPU can show: the same answers as on the CPU, in fp32 and bf16, and a training run that resumes there."""
+"""On a GPU: results equal to those of the CPU in fp32 and bf16, few waits, and a training run."""
 
 import warnings
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ CONFIG = ModelConfig(vocab_size=50, d_model=32, n_layers=2, n_heads=4, d_ff=64, 
 
 
 def pair() -> tuple[Transformer, Transformer]:
-    """The same model on the CPU and on the GPU."""
+    """Return the same model on the CPU and on the GPU."""
     torch.manual_seed(1)
     cpu = Transformer(CONFIG)
     gpu = Transformer(CONFIG)
@@ -61,33 +61,34 @@ def test_bf16_is_near_fp32() -> None:
 
 
 def test_a_batch_that_does_not_fit_is_cut() -> None:
-    """With room for half of what the batch takes beside the model, the gradient is the same."""
+    """With half of the memory that the batch needs, the gradient is the same."""
     torch.manual_seed(1)
-    device, said = torch.device("cuda"), []
+    device = torch.device("cuda")
+    lines: list[str] = []
     model = Transformer(replace(CONFIG, vocab_size=1_000, d_model=256, d_ff=2_048)).to(device)
     rng = np.random.default_rng(1)
     src, tgt = ([rng.integers(4, 1_000, rng.integers(20, 100)) for _ in range(512)] for _ in range(2))
 
     def gradient() -> list[torch.Tensor]:
-        Gradients(model, TranslationTask(), TrainConfig(), device, said.extend).of([collate(src, tgt)], seed=1)
+        Gradients(model, TranslationTask(), TrainConfig(), device, lines.extend).of([collate(src, tgt)], seed=1)
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
     expected = gradient()
-    assert not said
+    assert not lines
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     gradient()
-    taken = torch.cuda.max_memory_allocated() - before
+    size = torch.cuda.max_memory_allocated() - before
     model.zero_grad()
     torch.cuda.empty_cache()
     try:
-        room = torch.cuda.memory_reserved() + taken / 2
+        room = torch.cuda.memory_reserved() + size / 2
         torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(device).total_memory)
-        found = gradient()
+        actual = gradient()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert said
-    for (name, _), a, b in zip(model.named_parameters(), found, expected, strict=True):
+    assert lines
+    for (name, _), a, b in zip(model.named_parameters(), actual, expected, strict=True):
         assert name.endswith("w_k.bias") or (a - b).norm() <= 1e-5 * b.norm(), name
 
 
@@ -105,31 +106,31 @@ def test_cached_decoding_equals_full_decoding() -> None:
 
 @contextmanager
 def waits() -> Iterator[list[str]]:
-    """What torch says of each wait for the GPU within."""
-    said: list[str] = []
+    """Yield a list that gets torch's warning for each wait for the GPU in the block."""
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield said
+            yield messages
         finally:
             torch.cuda.set_sync_debug_mode("default")
-            said += [str(one.message) for one in caught if "synchroniz" in str(one.message)]
+            messages += [str(warning.message) for warning in caught if "synchroniz" in str(warning.message)]
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-4), ("bf16", 3e-2)])
-def test_recorded_steps_say_what_the_model_says(precision: Precision, bound: float) -> None:
-    """Replayed, too: the second search meets only steps that the first has recorded."""
+def test_the_cuda_backend_scores_like_the_model(precision: Precision, bound: float) -> None:
+    """The second search only replays steps that the first has recorded."""
     _, gpu = pair()
     gpu.eval()
-    made = checked_cuda_graphs(gpu, precision)
-    assert made is not None
+    backend = checked_cuda_graphs(gpu, precision)
+    assert backend is not None
     sources = [[4 + i % 40] * (1 + i % 7) for i in range(20)]
-    ask = SearchConfig(max_extra_tokens=10)
-    expected = search_all(Backend([gpu]), sources, ask)
+    search = SearchConfig(max_extra_tokens=10)
+    expected = search_all(Backend([gpu]), sources, search)
     for _ in range(2):
-        found = search_all(Backend([made]), sources, ask)
-        for (a, *_), (b, *_) in zip(found, expected, strict=True):
+        outputs = search_all(Backend([backend]), sources, search)
+        for (a, *_), (b, *_) in zip(outputs, expected, strict=True):
             assert a.score == pytest.approx(b.score, rel=bound)
 
 
@@ -154,12 +155,12 @@ def test_a_training_step_waits_once(precision: str) -> None:
 def test_a_decoding_step_waits_once(beam_size: int) -> None:
     _, gpu = pair()
     sources = [[*range(4, 4 + length)] for length in (3, 5, 9)]
-    ask = SearchConfig(beam_size=beam_size, max_extra_tokens=30, min_tokens=30)
-    search_all(Backend([gpu.eval()]), sources, ask)
-    with waits() as said:
-        found = search_all(Backend([gpu]), sources, ask)
-    longest = max(len(one[0].token_log_probs) for one in found)
-    assert longest >= 30 and len(said) <= longest + 2  # to send the sources
+    search = SearchConfig(beam_size=beam_size, max_extra_tokens=30, min_tokens=30)
+    search_all(Backend([gpu.eval()]), sources, search)
+    with waits() as messages:
+        outputs = search_all(Backend([gpu]), sources, search)
+    longest = max(len(best.token_log_probs) for best, *_ in outputs)
+    assert longest >= 30 and len(messages) <= longest + 2  # two: to copy the sources
 
 
 def test_a_run_trains_and_translates_on_the_gpu(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a GPU would have to be waited for, seen without one: a step on the device "meta", which computes nothing."""
+"""Waits for a GPU, detected without one: a step on the device "meta", which computes nothing."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -22,11 +22,11 @@ READING = {"nonzero", "_local_scalar_dense", "masked_select", "is_nonzero", "equ
 
 
 class Waits(TorchDispatchMode):
-    """Collects the operations within that would have the host wait for what is on META."""
+    """Records the operations that would make the host wait for values on META."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[str] = []
+        self.operations: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
@@ -39,7 +39,7 @@ class Waits(TorchDispatchMode):
         else:
             waits = name in READING and args[0].device == META
         if waits:
-            self.seen.append(name)
+            self.operations.append(name)
         return func(*args, **kwargs)
 
 
@@ -60,7 +60,7 @@ def model(**more: Any) -> Transformer:
 
 @pytest.fixture(autouse=True)
 def _no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which META does not know."""
+    """Disable autocast, which META does not support."""
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)
     monkeypatch.setattr(torch, "autocast", lambda device, enabled: nullcontext())
 
@@ -70,11 +70,11 @@ def test_a_step_waits_only_for_loss_and_norm(more: dict[str, Any]) -> None:
     gradients = Gradients(model(**more), TranslationTask(), TrainConfig(), META, lambda lines: None)
     with Waits() as waits:
         gradient = gradients.of([batch(1), batch(2)], seed=1)
-        assert waits.seen == []
-        assert gradient.figures.shape == (2,)
+        assert waits.operations == []
+        assert gradient.loss_and_norm.shape == (2,)
         with pytest.raises(NotImplementedError):
             _ = gradient.norm
-    assert waits.seen
+    assert waits.operations
 
 
 @pytest.mark.parametrize(
@@ -89,37 +89,37 @@ def test_a_step_waits_only_for_loss_and_norm(more: dict[str, Any]) -> None:
         lambda x: x.cpu(),
     ],
 )
-def test_waits_are_seen(work: Callable[[torch.Tensor], object]) -> None:
+def test_waits_are_recorded(work: Callable[[torch.Tensor], object]) -> None:
     with Waits() as waits:
         try:
             work(torch.zeros(3, device=META))
         except (NotImplementedError, RuntimeError):
             pass
-    assert waits.seen
+    assert waits.operations
 
 
-def test_a_mask_would_be_waited_for() -> None:
-    """The test's own test: what translation_loss does, but with a mask in the place of places."""
+def test_indexing_with_a_mask_waits() -> None:
+    """Check the recording: like `translation_loss`, but with a mask instead of indices."""
     moved, built = batch().to(META), model()
     with Waits() as waits, pytest.raises(NotImplementedError):
         built.decode(moved.tgt_in, built.encode(moved.src, moved.src_mask), moved.src_mask)[moved.tgt_mask]
-    assert waits.seen
+    assert waits.operations
     with Waits() as waits:
         translation_loss(built, moved, 0.1)
-    assert waits.seen == []
+    assert waits.operations == []
 
 
-def test_a_recorded_step_waits_for_nothing() -> None:
-    """What goes on around it, that is: on META nothing is recorded."""
-    made = CudaGraphTransformer(model().eval(), "fp32")
+def test_a_decoding_step_of_the_cuda_backend_does_not_wait() -> None:
+    """The code around the CUDA graph, that is: on META no graph is recorded."""
+    backend = CudaGraphTransformer(model().eval(), "fp32")
     with torch.inference_mode():
         moved = batch().to(META)
         memory = torch.zeros(20, 16, device=META)
         stay = torch.arange(len(moved.src), device=META)
         rows = stay.repeat_interleave(2)
         with Waits() as waits:
-            cache = made.start(memory, moved.src_mask).select(rows, stay)
+            cache = backend.start(memory, moved.src_mask).select(rows, stay)
             for _ in range(3):
-                logits, cache = made.decode_step(torch.zeros(len(rows), dtype=torch.int64, device=META), cache)
+                logits, cache = backend.decode_step(torch.zeros(len(rows), dtype=torch.int64, device=META), cache)
                 cache = cache.select(rows, stay)
-    assert logits.shape == (len(rows), 40) and waits.seen == []
+    assert logits.shape == (len(rows), 40) and waits.operations == []
