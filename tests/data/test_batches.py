@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.small_texts import contents, open_one, sentences, write_corpus
+from support.small_texts import PAIRS, contents, open_one, write_corpus
 
 import transduce.data.batches
 from transduce.config.schema import DataConfig
@@ -20,29 +20,11 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, EOS, PAD
 from transduce.errors import UserError
 
-PAIRS = [*sentences(300), ("", "leer"), ("leer", ""), ("", ""), ("Hund " * 100, "Hund"), ("Hund", "Katze " * 100)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.learn((side for pair in PAIRS for side in pair), vocab_size=350)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return write_corpus(tmp_path_factory.mktemp("corpus"), PAIRS)
-
-
-@pytest.fixture(scope="module")
-def store(corpus: tuple[Path, Path], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    return open_one(tmp_path_factory.mktemp("data") / "train", corpus, tokenizer)
-
-
 # ---- which pairs -------------------------------------------------------------------------------------------------
 
 
 def used(store: TokenStore, tokenizer: Tokenizer, max_tokens: int, epoch: int = 0) -> list[int]:
-    """The numbers of the pairs of an epoch, rising."""
+    """Return the numbers of the pairs of an epoch, ascending."""
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1_000, max_tokens=max_tokens), seed=1)
     members = [pair for batch in batches.plan(epoch) for pair in batch.tolist()]
     return sorted(members)
@@ -62,16 +44,14 @@ def test_the_limit_counts_eos(store: TokenStore, tokenizer: Tokenizer) -> None:
     assert len(used(store, tokenizer, longest - 1)) < 300
 
 
-def test_no_pair_at_all_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_no_usable_pair_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
     store = open_one(tmp_path / "data", write_corpus(tmp_path, PAIRS[300:]), tokenizer)
     with pytest.raises(UserError, match=r"train\.en and .*train\.de .* all 5 have .* data\.max_tokens=60"):
         Batches(store, tokenizer, DataConfig(max_tokens=60), seed=1)
 
 
 @pytest.mark.parametrize("weight", [1, 2, 3.0, 0.5, 0.3, 1.25, 2.7])
-def test_after_each_epoch_a_pair_has_come_as_often_as_its_weight_says(
-    tmp_path: Path, tokenizer: Tokenizer, weight: float
-) -> None:
+def test_pairs_occur_as_often_as_their_weight_says(tmp_path: Path, tokenizer: Tokenizer, weight: float) -> None:
     known = write_corpus(tmp_path / "known", PAIRS[:50])
     weighed = write_corpus(tmp_path / "weighed", [*PAIRS[100:300], PAIRS[300]])
     store = open_store(tmp_path / "data", [Corpus(*known), Corpus(*weighed, weight=weight)], tokenizer)
@@ -84,7 +64,7 @@ def test_after_each_epoch_a_pair_has_come_as_often_as_its_weight_says(
         assert abs(counts[50:250].mean() - share) < 0.13  # over three standard deviations of a binomial mean
 
 
-def test_which_pairs_a_fraction_takes_is_drawn_by_the_seed(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_seed_draws_the_pairs_of_a_fractional_weight(tmp_path: Path, tokenizer: Tokenizer) -> None:
     halved = Corpus(*write_corpus(tmp_path, PAIRS[:300]), weight=0.5)
     store = open_store(tmp_path / "data", [halved], tokenizer)
     config = DataConfig(batch_tokens=1_000, max_tokens=60)
@@ -102,7 +82,7 @@ LENGTHS = st.lists(st.tuples(st.integers(2, 40), st.integers(2, 40)), min_size=1
 
 
 def planned(lengths: np.ndarray, batch_tokens: int, seed: int = 1, epoch: int = 0) -> Plan:
-    """The plan for pairs of these lengths (n,2)."""
+    """Return the plan for pairs of these lengths (n,2)."""
     generator = np.random.default_rng([seed, epoch])
     sort_keys = SortKeys(int(lengths.max()), len(lengths))
     keys = sort_keys.pack(np.arange(len(lengths)), lengths, generator)
@@ -127,14 +107,14 @@ def test_an_epoch_has_every_pair_once_within_the_budget(
 
 
 def plain_plan(lengths: np.ndarray, batch_tokens: int) -> list[list[tuple[int, int]]]:
-    """The lengths in each batch, by the plain rule, in the order before turns are drawn."""
+    """Return the lengths in each batch by a direct implementation, before the order of batches is drawn."""
 
-    def place(pair: tuple[int, int]) -> tuple[int, int, int]:
+    def sort_key(pair: tuple[int, int]) -> tuple[int, int, int]:
         band = pair[1] // 2
         return band, pair[0] if band % 2 == 0 else -pair[0], pair[1]
 
     batches: list[list[tuple[int, int]]] = [[]]
-    for pair in sorted(map(tuple, lengths.tolist()), key=place):
+    for pair in sorted(map(tuple, lengths.tolist()), key=sort_key):
         fits = all(sum(one[side] for one in batches[-1]) + pair[side] <= batch_tokens for side in (0, 1))
         if batches[-1] and not fits:
             batches.append([])
@@ -143,14 +123,14 @@ def plain_plan(lengths: np.ndarray, batch_tokens: int) -> list[list[tuple[int, i
 
 
 @given(st.lists(st.tuples(st.integers(2, 300), st.integers(2, 300)), min_size=1, max_size=100), st.integers(2, 500))
-def test_against_the_plain_rule(pairs: list[tuple[int, int]], batch_tokens: int) -> None:
+def test_the_plan_equals_a_direct_implementation(pairs: list[tuple[int, int]], batch_tokens: int) -> None:
     lengths, original = np.array(pairs), transduce.data.batches.CUT_PAIRS
     try:
         for transduce.data.batches.CUT_PAIRS in (1, 7, original):
             batches = planned(lengths, batch_tokens)
             inverse = np.argsort(batches.batch_order)
-            found = [[tuple(pair) for pair in lengths[batches[i]].tolist()] for i in inverse]
-            assert found == plain_plan(lengths, batch_tokens)
+            batches_of_lengths = [[tuple(pair) for pair in lengths[batches[i]].tolist()] for i in inverse]
+            assert batches_of_lengths == plain_plan(lengths, batch_tokens)
     finally:
         transduce.data.batches.CUT_PAIRS = original
 
@@ -166,13 +146,13 @@ def test_sort_keys_keep_lengths_and_numbers(longest: int, pairs: int, data: st.D
     assert src.tolist() == rows[:, 1].tolist() and tgt.tolist() == rows[:, 2].tolist()
 
 
-def test_a_pair_over_the_budget_is_alone() -> None:
+def test_a_pair_over_the_budget_has_its_own_batch() -> None:
     batches = planned(np.array([[5, 5], [90, 5], [5, 5]]), 10)
     assert sorted(sorted(members) for members in as_lists(batches)) == [[0, 2], [1]]
 
 
 def random_lengths(count: int = 20_000) -> np.ndarray:
-    """Like sentences and their translations: correlated, and mostly short."""
+    """Return lengths like those of translations: correlated, and mostly short."""
     chance = np.random.default_rng(1)
     src = np.clip(chance.gamma(4, 4, count).astype(np.int64), 2, 100)
     return np.stack([src, np.clip((src * chance.normal(1.1, 0.2, count)).astype(np.int64), 2, 100)], axis=1)
@@ -187,7 +167,7 @@ def test_seed_and_epoch_change_batches_and_their_order() -> None:
 
 
 def test_pairs_of_equal_length_meet_by_chance() -> None:
-    """Neighbours in the text do not stay neighbours."""
+    """Neighbours in the text are not neighbours in a batch."""
     batches = planned(np.full((20_000, 2), 10), 1_000)
     steps_between = np.concatenate([np.diff(members) for members in batches])
     assert np.mean(np.abs(steps_between)) == pytest.approx(20_000 / 3, rel=0.05)
@@ -199,7 +179,7 @@ def test_the_order_of_batches_does_not_follow_their_lengths() -> None:
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2
 
 
-def test_batches_are_full_and_hold_pairs_of_like_length() -> None:
+def test_batches_are_full_and_hold_pairs_of_similar_length() -> None:
     lengths = random_lengths()
     batches = planned(lengths, 2_000)
     padded = sum(len(members) * lengths[members].max(0).sum() for members in batches)
@@ -214,7 +194,7 @@ CONFIG = DataConfig(batch_tokens=120, max_tokens=60)
 
 
 def as_pairs(batch: Batch) -> list[tuple[list[int], list[int]]]:
-    """The ids of a batch, without BOS, EOS and padding."""
+    """Return the ids of a batch, without BOS, EOS and padding."""
     src = [row[mask].tolist()[:-1] for row, mask in zip(batch.src, batch.src_mask, strict=True)]
     tgt = [row[mask].tolist()[:-1] for row, mask in zip(batch.tgt_out, batch.tgt_mask, strict=True)]
     return list(zip(src, tgt, strict=True))
@@ -251,7 +231,7 @@ def test_an_epoch_of_the_stream_has_every_usable_pair_once(store: TokenStore, to
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_the_stream_from_any_state_is_the_rest_of_the_stream(
+def test_the_stream_from_any_position_is_the_rest_of_the_stream(
     store: TokenStore, tokenizer: Tokenizer, dropout: float
 ) -> None:
     config = DataConfig(batch_tokens=400, max_tokens=60, bpe_dropout=dropout)
@@ -264,7 +244,7 @@ def test_the_stream_from_any_state_is_the_rest_of_the_stream(
         assert all(equal(a, b) for (a, _), (b, _) in zip(rest, whole[done:], strict=True))
 
 
-def test_neither_torchs_nor_numpys_generator_is_touched_or_asked(store: TokenStore, tokenizer: Tokenizer) -> None:
+def test_global_random_generators_are_not_used(store: TokenStore, tokenizer: Tokenizer) -> None:
     config = DataConfig(batch_tokens=400, max_tokens=60, bpe_dropout=0.2)
     first = list(steps(Batches(store, tokenizer, config, seed=3), START, 4))
     torch.manual_seed(5)
@@ -277,7 +257,9 @@ def test_neither_torchs_nor_numpys_generator_is_touched_or_asked(store: TokenSto
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, 8, 1000])
-def test_accumulation_cuts_a_step_and_changes_none(store: TokenStore, tokenizer: Tokenizer, accumulate: int) -> None:
+def test_accumulation_divides_a_step_and_does_not_change_it(
+    store: TokenStore, tokenizer: Tokenizer, accumulate: int
+) -> None:
     one = steps(Batches(store, tokenizer, CONFIG, seed=3), START, 40)
     many = steps(Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate), START, 40)
     for (parts, state), (cut, other_state) in zip(one, many, strict=True):
@@ -289,10 +271,10 @@ def test_accumulation_cuts_a_step_and_changes_none(store: TokenStore, tokenizer:
 
 
 @pytest.mark.parametrize(("ranks", "accumulate"), [(1, 2), (2, 1), (2, 3), (4, 1), (4, 2), (7, 5)])
-def test_all_ranks_together_see_what_one_alone_sees(
+def test_all_ranks_together_get_the_pairs_of_one_rank(
     store: TokenStore, tokenizer: Tokenizer, ranks: int, accumulate: int
 ) -> None:
-    """Each step's pairs are dealt to ranks and micro-batches; with more hands than pairs some get none."""
+    """The pairs of a step are dealt to ranks and micro-batches. With more ranks than pairs, some ranks get none."""
     alone = Batches(store, tokenizer, CONFIG, seed=3)
     count = len(alone.plan(0)) + 3
     streams = [
@@ -304,21 +286,21 @@ def test_all_ranks_together_see_what_one_alone_sees(
         for rank in range(ranks)
     ]
     without = 0
-    for (whole,), state in steps(alone, START, count):
-        found = [next(stream) for stream in streams]
-        assert all(after == state for _, after in found)
-        hands = [micro_batches for micro_batches, _ in found]
+    for (whole,), position in steps(alone, START, count):
+        items = [next(stream) for stream in streams]
+        assert all(after == position for _, after in items)
+        shares = [micro_batches for micro_batches, _ in items]
         for part in range(ranks * accumulate):  # part p is pairs p, p + parts, ... and goes to rank p % ranks
             expected = whole.pairs[part :: ranks * accumulate].tolist()
             if expected:
-                assert hands[part % ranks][part // ranks].pairs.tolist() == expected
-        assert sum(map(len, hands)) == min(ranks * accumulate, len(whole.pairs))
-        assert sorted(p for hand in hands for part in hand for p in as_pairs(part)) == sorted(as_pairs(whole))
-        without += any(not hand for hand in hands)
+                assert shares[part % ranks][part // ranks].pairs.tolist() == expected
+        assert sum(map(len, shares)) == min(ranks * accumulate, len(whole.pairs))
+        assert sorted(p for share in shares for part in share for p in as_pairs(part)) == sorted(as_pairs(whole))
+        without += any(not share for share in shares)
     assert without or ranks < 4
 
 
-def test_a_batch_knows_its_pairs_and_where_they_are(store: TokenStore, tokenizer: Tokenizer) -> None:
+def test_a_batch_has_the_numbers_and_lines_of_its_pairs(store: TokenStore, tokenizer: Tokenizer) -> None:
     batches = Batches(store, tokenizer, CONFIG, seed=3, accumulate=2)
     for micro_batches, _ in steps(batches, START, 20):
         for batch in micro_batches:
@@ -359,7 +341,7 @@ def test_dropout_stays_within_both_limits_and_keeps_the_text(
     assert sorted(found) == sorted(PAIRS[pair] for pair in np.concatenate(list(batches.plan(0))))
 
 
-def test_dropout_draws_anew_for_each_epoch_and_seed_and_only_then(store: TokenStore, tokenizer: Tokenizer) -> None:
+def test_dropout_is_a_function_of_epoch_and_seed(store: TokenStore, tokenizer: Tokenizer) -> None:
     config = DataConfig(batch_tokens=1000, max_tokens=60, bpe_dropout=0.2)
     draws = {
         (seed, epoch): sorted(epoch_pairs(Batches(store, tokenizer, config, seed=seed), epoch))
@@ -372,7 +354,7 @@ def test_dropout_draws_anew_for_each_epoch_and_seed_and_only_then(store: TokenSt
     assert sum(pair in plain for pair in draws[1, 0]) < 100
 
 
-def test_dropout_draws_for_each_side_by_itself(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_dropout_draws_separately_for_each_side(tmp_path: Path, tokenizer: Tokenizer) -> None:
     same = [(src, src) for src, _ in PAIRS[:100]]
     store = open_one(tmp_path / "data", write_corpus(tmp_path, same), tokenizer)
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
@@ -382,7 +364,7 @@ def test_dropout_draws_for_each_side_by_itself(tmp_path: Path, tokenizer: Tokeni
 def test_dropout_does_not_depend_on_the_batch(
     store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transduce.data.batches.GROWTH", 30)  # so that no batch has to give it up
+    monkeypatch.setattr("transduce.data.batches.GROWTH", 30)  # so that no batch exceeds the budget
     small, large = (
         Batches(store, tokenizer, DataConfig(batch_tokens=size, max_tokens=256, bpe_dropout=0.1), seed=1)
         for size in (2_000, 10_000)
@@ -390,7 +372,7 @@ def test_dropout_does_not_depend_on_the_batch(
     assert sorted(epoch_pairs(small, 0)) == sorted(epoch_pairs(large, 0))
 
 
-def test_a_batch_that_dropout_made_too_large_gives_up_the_dropout_of_its_last_pairs(
+def test_the_last_pairs_of_a_batch_lose_dropout_if_it_is_too_large(
     store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transduce.data.batches.GROWTH", 0)  # so that plans leave no room
@@ -405,9 +387,7 @@ def test_a_batch_that_dropout_made_too_large_gives_up_the_dropout_of_its_last_pa
     assert mixed
 
 
-def test_files_from_windows_are_read_through_spans_as_they_are_read_through(
-    tmp_path: Path, tokenizer: Tokenizer
-) -> None:
+def test_files_from_windows_give_the_same_text_by_spans(tmp_path: Path, tokenizer: Tokenizer) -> None:
     src, tgt = write_corpus(tmp_path, PAIRS[:60], end="\r\n")
     for path in (src, tgt):
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().removesuffix(b"\r\n"))

@@ -1,4 +1,4 @@
-"""Corpora in any form give the same pairs as plain text, and a clear message if they are not what they seem."""
+"""Corpora in each format give the pairs of plain text; damaged and foreign files are refused by name."""
 
 import gzip
 import lzma
@@ -41,7 +41,7 @@ def plain(tmp_path: Path) -> Corpus:
 
 
 def both_ways(corpus: Corpus, folder: Path) -> list[tuple[str, str]]:
-    """The pairs of a corpus, read as it is, which must be those of its plain files."""
+    """Return the pairs of a corpus, which must equal those of its plain files."""
     pairs = list(read_pairs(corpus))
     assert list(text.read_pairs(*plain_files(corpus, folder))) == pairs
     return pairs
@@ -102,7 +102,7 @@ def test_two_paths_are_a_corpus(plain: Corpus) -> None:
 
 @pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
 def test_packed_text_is_read_as_it_is(tmp_path: Path, plain: Corpus, kind: str) -> None:
-    """Whatever its name, in several streams, also one side alone."""
+    """With any name, in several streams, and also for one side only."""
     assert plain.tgt is not None
     packed = tmp_path / "packed"
     packed.write_bytes(pack(kind, as_bytes(0)[:20_000]) + pack(kind, as_bytes(0)[20_000:]))
@@ -127,7 +127,7 @@ def test_zeros_after_the_end_mean_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
 def test_damaged_packed_text(tmp_path: Path, plain: Corpus, kind: str) -> None:
-    """Cut anywhere, or with other bytes in the middle or at the end, it never passes for shorter text."""
+    """A file that is cut, or has other bytes in the middle or at the end, is never read as shorter text."""
     packed = tmp_path / "packed"
     chance = "".join(chr(97 + i * i % 7919 % 26) for i in range(60_000))  # so that much is left when it is packed
     whole = pack(kind, chance.encode())
@@ -254,7 +254,7 @@ def test_a_folder_that_save_to_disk_wrote(tmp_path: Path, pa: Any) -> None:
 
 
 def test_a_dataset_by_name(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the network: what the library would have fetched lies in a folder."""
+    """Without the network: a folder holds the files that the library would fetch."""
     (tmp_path / "de-en").mkdir()
     for name, rows in (("train-0", PAIRS[:3]), ("train-1", PAIRS[3:]), ("test-0", PAIRS)):
         table = pa.table({"translation": [{"de": tgt, "en": src} for src, tgt in rows]})
@@ -334,7 +334,7 @@ def test_reading_corpora_needs_no_torch() -> None:
 
 
 def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., CommandResult]) -> None:
-    """Plain, tab-separated and packed, with weights; and how much of the validation text is among them."""
+    """Plain, tab-separated and compressed text with weights; the overlap with the validation text is reported."""
     lines = [path.read_text().splitlines() for path in (*toy.train, *toy.valid)]
     for path, part in zip((tmp_path / "a.src", tmp_path / "a.tgt"), lines[:2], strict=True):
         path.write_text("".join(line + "\n" for line in part[:500]))
@@ -349,10 +349,10 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
     assert done.code == 0, done.err
     assert "602 pairs, " in done.err
     seen = {*zip(lines[0][:600], lines[1][:600], strict=True), (lines[2][0], lines[3][0]), (unknown, "x")}
-    leaked = [pair in seen for pair in zip(lines[2], lines[3], strict=True)]
+    shared = [pair in seen for pair in zip(lines[2], lines[3], strict=True)]
     sources = [src in {src for src, _ in seen} for src in lines[2]]
-    leaks = f"of the 60 of valid.src, {sum(leaked)} pairs and {sum(sources)} sources are in the training text, too"
-    assert sum(leaked) < sum(sources) and leaks in done.err
+    leaks = f"of the 60 of valid.src, {sum(shared)} pairs and {sum(sources)} sources are in the training text, too"
+    assert sum(shared) < sum(sources) and leaks in done.err
     again = cli(*command, "--resume")
     assert again.code == 0 and leaks in again.err
     command[command.index("0.5")] = "0.25"

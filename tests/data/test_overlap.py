@@ -16,18 +16,20 @@ pairs = st.lists(st.tuples(line, line), max_size=8)
 
 
 @given(pairs, pairs)
-def test_against_the_plain_rule(training: list[tuple[str, str]], valid: list[tuple[str, str]]) -> None:
-    found = Overlap([], [])
+def test_the_overlap_equals_a_direct_implementation(
+    training: list[tuple[str, str]], valid: list[tuple[str, str]]
+) -> None:
+    expected = Overlap([], [])
     for number, (src, tgt) in enumerate(valid, start=1):
         same_source = [t for s, t in training if src.strip() and s.strip() == src.strip()]
         if same_source:
-            found.sources.append(number)
+            expected.sources.append(number)
         if tgt.strip() in [t.strip() for t in same_source]:
-            found.pairs.append(number)
-    assert find_overlap(iter(training), valid) == found
+            expected.pairs.append(number)
+    assert find_overlap(iter(training), valid) == expected
 
 
-def test_the_answer_is_remembered_until_a_text_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overlap_is_cached_until_a_text_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = sentences(60)
     tokenizer = Tokenizer.learn((side for pair in known for side in pair), vocab_size=320)
     store = open_one(tmp_path / "data", write_corpus(tmp_path, known), tokenizer)

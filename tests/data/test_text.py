@@ -1,4 +1,4 @@
-"""Text: bytes at LF only, strict UTF-8, both sides together, and a clear message for what cannot be read."""
+"""Text: lines end at LF only, UTF-8 is strict, sides stay aligned, and unreadable files are refused by name."""
 
 import hashlib
 import os
@@ -76,7 +76,7 @@ pieces_of_a_file = st.lists(
 
 
 def plain_rule(content: bytes) -> list[bytes]:
-    """The lines of a file, before decoding, by way of the whole of it."""
+    """Return the undecoded lines of a file, split from its whole content."""
     *ended, last = content.removeprefix(BOM).split(b"\n")
     lines = [line.removesuffix(b"\r") for line in ended]
     return [*lines, last] if last or content == BOM else lines
@@ -123,7 +123,7 @@ def test_an_empty_corpus_is_refused(write: Callable[[str, bytes], Path]) -> None
 
 
 def test_pairs_stream(write: Callable[[str, bytes], Path]) -> None:
-    """Pairs come before the end of a file is looked at, so before anything that is wrong there."""
+    """Pairs are yielded before the end of a file is read, so before a mistake there."""
     pairs = text.read_pairs(write("s", b"a\nb\n"), write("t", b"A\n\xff\n"))
     assert next(pairs) == ("a", "A")
     with pytest.raises(UserError):

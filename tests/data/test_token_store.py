@@ -1,4 +1,4 @@
-"""The store: it gives back what was encoded, however it was prepared, and damage never passes for text."""
+"""The store: it returns the encoded text, and it detects every damage."""
 
 import os
 import random
@@ -9,40 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_texts import contents, open_one, read_one, sentences, write_corpus
+from support.small_texts import PAIRS, contents, open_one, read_one, write_corpus
 
-from transduce.data import token_file
-from transduce.data import tokenize_corpus as prepare
+from transduce.data import token_file, tokenize_corpus
 from transduce.data.corpora import Corpus
 from transduce.data.text import read_pairs
 from transduce.data.token_file import (
     BLOCK_PAIRS,
     TOO_LONG,
-    Contents,
     DamagedTokenFile,
-    open_token_file,
     write_token_file,
 )
 from transduce.data.token_store import TokenStore, open_store
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
-
-PAIRS = [*sentences(300), ("", "leer"), ("leer", ""), ("", ""), ("Hund " * 100, "Hund"), ("Hund", "Katze " * 100)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.learn((side for pair in PAIRS for side in pair), vocab_size=350)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    return write_corpus(tmp_path_factory.mktemp("corpus"), PAIRS)
-
-
-@pytest.fixture(scope="module")
-def store(corpus: tuple[Path, Path], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    return open_one(tmp_path_factory.mktemp("data") / "train", corpus, tokenizer)
 
 
 @pytest.fixture
@@ -51,10 +31,10 @@ def own(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of 7 pairs, pieces of 3."""
-    monkeypatch.setattr(prepare, "FILE_PAIRS", 7)
-    monkeypatch.setattr(prepare, "CHUNK_PAIRS", 3)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make token files of 7 pairs, encoded 3 at a time."""
+    monkeypatch.setattr(tokenize_corpus, "FILE_PAIRS", 7)
+    monkeypatch.setattr(tokenize_corpus, "CHUNK_PAIRS", 3)
 
 
 def lengths_of(store: TokenStore) -> list[list[int]]:
@@ -66,11 +46,11 @@ def encoded(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> list[tuple[li
 
 
 def files_of(folder: Path) -> dict[Path, tuple[int, int]]:
-    found = (path for path in folder.rglob("part-*") if path.is_file())
-    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in found}
+    paths = [path for path in folder.rglob("part-*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in paths}
 
 
-# ---- what it holds -----------------------------------------------------------------------------------------------
+# ---- contents ----------------------------------------------------------------------------------------------------
 
 
 def test_the_store_holds_what_the_tokenizer_gives(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -81,9 +61,9 @@ def test_the_store_holds_what_the_tokenizer_gives(store: TokenStore, tokenizer: 
 
 @pytest.mark.parametrize("count", [1, 6, 7, 8, 14, 40, 305])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.usefixtures("small_parts")
-def test_parts_of_any_number(tmp_path: Path, tokenizer: Tokenizer, count: int, end: str) -> None:
-    """More parts than cores are prepared by processes; the last line may do without its end; a BOM is no text."""
+@pytest.mark.usefixtures("small_files")
+def test_token_files_of_any_number(tmp_path: Path, tokenizer: Tokenizer, count: int, end: str) -> None:
+    """Processes write them if there are several. The last line may lack its LF, and a BOM is no text."""
     src, tgt = write_corpus(tmp_path, PAIRS[-count:], end)
     src.write_bytes(b"\xef\xbb\xbf" + src.read_bytes().removesuffix(end.encode()))
     if PAIRS[-1][0] == "" or count == 1:
@@ -94,11 +74,11 @@ def test_parts_of_any_number(tmp_path: Path, tokenizer: Tokenizer, count: int, e
     assert [(pair.line(0), pair.line(1)) for pair in store.read(np.arange(count))] == PAIRS[-count:]
 
 
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_files")
 def test_pairs_read_together_are_those_read_one_by_one(
     tmp_path: Path, corpus: tuple[Path, Path], tokenizer: Tokenizer
 ) -> None:
-    """In the order asked for, with pairs of many files and of one block, and with repetitions."""
+    """The numbers are in any order, with repetitions, and fall into many files or into one block."""
     generator = np.random.default_rng(1)
     many_files = open_one(tmp_path / "small", corpus, tokenizer)
     assert len(many_files.files) == 44
@@ -110,17 +90,17 @@ def test_pairs_read_together_are_those_read_one_by_one(
             assert rows == [read_one(store, number) for number in numbers.tolist()]
 
 
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_files")
 def test_all_cores_make_the_same_files_as_one(
     tmp_path: Path, corpus: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
+    contents_of = []
     for count in (1, 3):
-        monkeypatch.setattr(prepare, "cores", lambda count=count: count)
+        monkeypatch.setattr(tokenize_corpus, "cores", lambda count=count: count)
         open_one(tmp_path / f"{count}", corpus, tokenizer)
-        found = sorted((tmp_path / f"{count}").glob("*/part-*"))
-        made.append([(path.name, path.read_bytes()) for path in found])
-    assert made[0] == made[1] and len(made[0]) == 44
+        paths = sorted((tmp_path / f"{count}").glob("*/part-*"))
+        contents_of.append([(path.name, path.read_bytes()) for path in paths])
+    assert contents_of[0] == contents_of[1] and len(contents_of[0]) == 44
 
 
 def test_blocks_of_any_fill(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -129,10 +109,10 @@ def test_blocks_of_any_fill(tmp_path: Path, tokenizer: Tokenizer) -> None:
         assert contents(store) == encoded(tokenizer, PAIRS[:count])
 
 
-def test_a_side_of_more_tokens_than_a_length_can_say(
+def test_a_side_with_too_many_tokens_to_store(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not kept, and its length says so; what is one shorter is kept whole."""
+    """It is not stored, and its length says so. A side that is one token shorter is stored."""
     monkeypatch.setattr(tokenizer, "encode_batch", lambda lines: [[7] * int(line) for line in lines])
     lines = [("3", f"{TOO_LONG - 2}"), (f"{TOO_LONG - 1}", "3"), (f"{TOO_LONG + 9}", "3"), ("4", "5")]
     texts = write_corpus(tmp_path, lines)
@@ -159,10 +139,10 @@ def test_several_corpora_come_one_after_the_other(tmp_path: Path, tokenizer: Tok
     assert open_store(tmp_path / "data", heavier, tokenizer).key not in keys
 
 
-# ---- when it is made ---------------------------------------------------------------------------------------------
+# ---- writing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_second_opening_maps_and_does_not_build(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
+def test_a_second_opening_writes_nothing(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
     first = open_one(tmp_path / "data", own, tokenizer)
     before = files_of(tmp_path / "data")
     second = open_one(tmp_path / "data", own, tokenizer)
@@ -170,7 +150,9 @@ def test_a_second_opening_maps_and_does_not_build(tmp_path: Path, own: tuple[Pat
     assert contents(first) == contents(second) and first.key == second.key
 
 
-def test_the_key_is_text_and_tokenizer_not_names(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
+def test_the_key_depends_on_text_and_tokenizer_and_not_on_names(
+    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer
+) -> None:
     first = open_one(tmp_path / "a", own, tokenizer)
     src, tgt = (path.rename(path.with_name("moved-" + path.name)) for path in own)
     os.utime(src, (0, 0))
@@ -179,7 +161,9 @@ def test_the_key_is_text_and_tokenizer_not_names(tmp_path: Path, own: tuple[Path
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_each_side_counts(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, side: int) -> None:
+def test_a_change_of_either_side_is_noticed(
+    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, side: int
+) -> None:
     open_one(tmp_path / "data", own, tokenizer)
     own[side].write_bytes(b"Katze" + own[side].read_bytes())
     store = open_one(tmp_path / "data", own, tokenizer)
@@ -199,23 +183,23 @@ def test_other_text_or_another_tokenizer_is_another_store(
     assert third.read(np.array([1]))[0].ids[0].tolist() == other.encode(list(read_pairs(*own))[1][0])
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_preparing_goes_on_with_the_parts_that_are_missing(
+@pytest.mark.usefixtures("small_files")
+def test_only_missing_token_files_are_written(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a kill: some parts are whole, another is half written, under the name of a writer."""
-    monkeypatch.setattr(prepare, "cores", lambda: 1)
-    made = []
+    """As after a kill: some token files are complete, and a temporary file is incomplete."""
+    monkeypatch.setattr(tokenize_corpus, "cores", lambda: 1)
+    written = []
 
     def stop(path: Path, *rest: object) -> None:
-        if len(made) == 3:
+        if len(written) == 3:
             path.with_name(path.name + ".tmp-99").write_bytes(b"half")
             raise OSError(28, "No space left on device")
-        made.append(path)
+        written.append(path)
         write_token_file(path, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "write_token_file", stop)
+        patch.setattr(tokenize_corpus, "write_token_file", stop)
         with pytest.raises(OSError, match="No space left"):
             open_one(tmp_path / "data", own, tokenizer)
     before = files_of(tmp_path / "data")
@@ -223,10 +207,10 @@ def test_preparing_goes_on_with_the_parts_that_are_missing(
     store = open_one(tmp_path / "data", own, tokenizer)
     after = files_of(tmp_path / "data")
     assert contents(store) == encoded(tokenizer, PAIRS[:40])
-    assert len(after) == 6 and all(after[path] == before[path] for path in made)
+    assert len(after) == 6 and all(after[path] == before[path] for path in written)
 
 
-def test_a_full_disk_leaves_no_half_part(
+def test_a_full_disk_leaves_no_incomplete_file(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -240,16 +224,16 @@ def test_a_full_disk_leaves_no_half_part(
     assert contents(open_one(tmp_path / "data", own, tokenizer)) == encoded(tokenizer, PAIRS[:40])
 
 
-def test_killed_while_all_cores_prepare(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """The processes that prepare end by themselves, and what is there afterwards is whole."""
+def test_a_kill_while_all_cores_write(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """The worker processes end, and all token files that have their name are complete."""
     texts = write_corpus(tmp_path / "text", PAIRS * 200)
     tokenizer.save(tmp_path / "tokenizer.json")
     program = """
 import sys
 from pathlib import Path
-from transduce.data import tokenize_corpus as prepare, token_store as store, corpora, tokenizer as tokens
-prepare.FILE_PAIRS = 1_000
-prepare.cores = lambda: 2
+from transduce.data import tokenize_corpus, token_store as store, corpora, tokenizer as tokens
+tokenize_corpus.FILE_PAIRS = 1_000
+tokenize_corpus.cores = lambda: 2
 folder, src, tgt = map(Path, sys.argv[1:])
 store.open_store(folder / "data", [corpora.Corpus(src, tgt)], tokens.Tokenizer.load(folder / "tokenizer.json"))
 """
@@ -261,17 +245,17 @@ store.open_store(folder / "data", [corpora.Corpus(src, tgt)], tokens.Tokenizer.l
     whole.wait()
     done = files_of(tmp_path / "data")
     assert 5 <= len(done) < 61
-    while _alive(whole.pid) and time.monotonic() < deadline:
+    while _is_alive(whole.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not _alive(whole.pid)
+    assert not _is_alive(whole.pid)
     subprocess.run([sys.executable, "-c", program, str(tmp_path), *map(str, texts)], check=True)
     after = files_of(tmp_path / "data")
     assert len(after) == 61
     assert all(after[path] == stamp for path, stamp in done.items() if ".tmp-" not in path.name)
 
 
-def _alive(session: int) -> bool:
-    """Whether a process of this process group is left."""
+def _is_alive(session: int) -> bool:
+    """Return True if a process of this group is alive."""
     try:
         os.killpg(session, 0)
     except ProcessLookupError:
@@ -279,12 +263,12 @@ def _alive(session: int) -> bool:
     return True
 
 
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_first_mistake_in_the_text_is_told(
+def test_the_first_mistake_in_the_text_is_reported(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(prepare, "cores", lambda: count)
+    monkeypatch.setattr(tokenize_corpus, "cores", lambda: count)
     lines = own[1].read_bytes().split(b"\n")
     lines[16], lines[30] = b"caf\xe9", b"\xff"
     own[1].write_bytes(b"\n".join(lines))
@@ -292,42 +276,44 @@ def test_the_first_mistake_in_the_text_is_told(
         open_one(tmp_path / "data", own, tokenizer)
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_what_the_disk_says_to_a_process_is_said_by_all(
+@pytest.mark.usefixtures("small_files")
+def test_an_error_of_the_disk_in_a_worker_is_raised(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "cores", lambda: 2)
-    scanned = prepare.scan_corpora(tmp_path / "scans.json", [own])
+    monkeypatch.setattr(tokenize_corpus, "cores", lambda: 2)
+    scanned = tokenize_corpus.scan_corpora(tmp_path / "scans.json", [own])
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="Not a directory"):
-        prepare.run_jobs(prepare.plan_jobs(scanned[0], tmp_path / "file" / "below", "00" * 32, 2), tokenizer)
+        tokenize_corpus.run_jobs(
+            tokenize_corpus.plan_jobs(scanned[0], tmp_path / "file" / "below", "00" * 32, 2), tokenizer
+        )
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_a_process_that_is_killed_is_told_of(
+@pytest.mark.usefixtures("small_files")
+def test_a_killed_worker_is_reported(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by the kernel, for want of memory. The next opening goes on."""
-    monkeypatch.setattr(prepare, "cores", lambda: 2)
+    """The kernel does this when memory runs out. The next `open_store` writes the rest."""
+    monkeypatch.setattr(tokenize_corpus, "cores", lambda: 2)
 
-    def die(worker: prepare._Worker, job: prepare.Job) -> None:
+    def die(worker: tokenize_corpus._Worker, job: tokenize_corpus.Job) -> None:
         if job.contents.first == 21:
             worker.process.kill()
         worker._send(job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare._Worker, "run", die)
+        patch.setattr(tokenize_corpus._Worker, "run", die)
         with pytest.raises(OSError, match="a process that prepares the text ended, with code -9"):
             open_one(tmp_path / "data", own, tokenizer)
     assert contents(open_one(tmp_path / "data", own, tokenizer)) == encoded(tokenizer, PAIRS[:40])
 
 
-def test_text_that_changes_while_it_is_prepared(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    (scan,) = prepare.scan_corpora(tmp_path / "scans.json", [own])
-    (job,) = prepare.plan_jobs(scan, tmp_path / "parts", "00" * 32, 2)
+def test_text_that_changes_while_it_is_tokenized(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
+    (scan,) = tokenize_corpus.scan_corpora(tmp_path / "scans.json", [own])
+    (job,) = tokenize_corpus.plan_jobs(scan, tmp_path / "parts", "00" * 32, 2)
     own[0].write_bytes(own[0].read_bytes().split(b"\n", 1)[1])
     with pytest.raises(UserError, match="was changed while in use"):
-        prepare.run_job(job, tokenizer)
+        tokenize_corpus.run_job(job, tokenizer)
     assert not files_of(tmp_path)
 
 
@@ -336,7 +322,7 @@ def test_text_of_the_same_size_and_time_is_not_hashed_again(
 ) -> None:
     key = open_one(tmp_path / "data", own, tokenizer).key
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_scan", lambda path: pytest.fail(f"{path} was read"))
+        patch.setattr(tokenize_corpus, "_scan", lambda path: pytest.fail(f"{path} was read"))
         patch.setattr(Path, "write_bytes", lambda path, _: pytest.fail(f"{path} was written"))
         assert open_one(tmp_path / "data", own, tokenizer).key == key
     scans = tmp_path / "data" / "scans.json"
@@ -345,7 +331,7 @@ def test_text_of_the_same_size_and_time_is_not_hashed_again(
         assert open_one(tmp_path / "data", own, tokenizer).key == key
 
 
-def test_text_that_is_wrong_leaves_no_store(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
+def test_sides_of_unequal_length_leave_no_store(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
     own[1].write_bytes(own[1].read_bytes() + b"one line more\n")
     for _ in range(2):
         with pytest.raises(UserError, match="has 40 lines but .* has 41"):
@@ -355,8 +341,8 @@ def test_text_that_is_wrong_leaves_no_store(tmp_path: Path, own: tuple[Path, Pat
 # ---- damage ------------------------------------------------------------------------------------------------------
 
 
-def test_every_single_bit_is_guarded(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    """A flipped bit anywhere is found, at the opening or when it is read; then the part is made again."""
+def test_every_flipped_bit_is_detected(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
+    """A flipped bit is found by `open_store` or by a read. Then the file is written again."""
     good = contents(open_one(tmp_path / "data", own, tokenizer))
     (path,) = files_of(tmp_path / "data")
     content, chance = path.read_bytes(), random.Random(1)
@@ -379,8 +365,8 @@ def test_every_single_bit_is_guarded(tmp_path: Path, own: tuple[Path, Path], tok
 
 
 @pytest.mark.parametrize("damage", ["truncate", "empty", "remove", "longer", "zeros", "another part", "its own half"])
-@pytest.mark.usefixtures("small_parts")
-def test_a_part_that_is_not_the_right_one_is_made_again(
+@pytest.mark.usefixtures("small_files")
+def test_a_token_file_with_other_contents_is_written_again(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, damage: str
 ) -> None:
     good = contents(open_one(tmp_path / "data", own, tokenizer))
@@ -390,15 +376,15 @@ def test_a_part_that_is_not_the_right_one_is_made_again(
         first.unlink()
     else:
         half = len(content) // 2
-        made = {"truncate": content[:-2], "empty": b"", "longer": b"x" + content, "zeros": bytes(len(content))}
-        made |= {"another part": second.read_bytes(), "its own half": content[half:]}
-        first.write_bytes(made[damage])
+        damaged = {"truncate": content[:-2], "empty": b"", "longer": b"x" + content, "zeros": bytes(len(content))}
+        damaged |= {"another part": second.read_bytes(), "its own half": content[half:]}
+        first.write_bytes(damaged[damage])
     store = open_one(tmp_path / "data", own, tokenizer)
     assert first.read_bytes() == content and contents(store) == good
 
 
-def test_blocks_that_changed_places_are_found(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Both are whole, and of one size."""
+def test_exchanged_blocks_are_detected(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Both blocks are intact and have the same size."""
     texts = write_corpus(tmp_path, [("Hund", "Katze")] * BLOCK_PAIRS + [("Katze", "Hund")] * BLOCK_PAIRS)
     store = open_one(tmp_path / "data", texts, tokenizer)
     _, middle, end = store.files[0].offsets.tolist()
@@ -409,7 +395,7 @@ def test_blocks_that_changed_places_are_found(tmp_path: Path, tokenizer: Tokeniz
         store.read(np.array([0]))
 
 
-def test_only_what_is_read_is_tested(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_read_checks_only_the_blocks_that_it_reads(tmp_path: Path, tokenizer: Tokenizer) -> None:
     store = open_one(tmp_path / "data", write_corpus(tmp_path, PAIRS[:100]), tokenizer)
     content = bytearray(store.files[0].path.read_bytes())
     content[int(store.files[0].offsets[1]) + 5] ^= 1
@@ -417,53 +403,3 @@ def test_only_what_is_read_is_tested(tmp_path: Path, tokenizer: Tokenizer) -> No
     assert store.read(np.array([BLOCK_PAIRS - 1]))[0].line(0) == PAIRS[BLOCK_PAIRS - 1][0]
     with pytest.raises(DamagedTokenFile, match="block 1"):
         store.read(np.array([BLOCK_PAIRS]))
-
-
-# ---- large -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
-def test_the_width_of_a_token_holds_the_vocabulary(
-    tmp_path: Path, own: tuple[Path, Path], vocab_size: int, dtype: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokenizer = Tokenizer.learn(["Hund"], vocab_size=300)
-    tokenizer.vocab_size = vocab_size
-    highest = vocab_size - 1
-    monkeypatch.setattr(tokenizer, "encode_batch", lambda lines: [[7, highest] for _ in lines])
-    for _ in range(2):  # built, and mapped
-        store = open_one(tmp_path / "data", own, tokenizer)
-        (pair,) = store.read(np.array([3]))
-        assert pair.ids[0].dtype == dtype
-        assert pair.ids[0].tolist() == pair.ids[1].tolist() == [7, highest]
-
-
-def test_offsets_past_32_bits(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """Of the text, and of a part, by holes in files: 5 GB that take no room."""
-    hole = 5 << 30
-    texts = tmp_path / "src", tmp_path / "tgt"
-    for path, line in zip(texts, (b"ein Hund\n", b"eine Katze\n"), strict=True):
-        with path.open("wb") as file:
-            file.seek(hole)
-            file.write(line)
-    contents = Contents("ab" * 32, (str(texts[0]), str(texts[1])), first=0, pairs=1, token_bytes=2)
-    job = prepare.Job(str(tmp_path / "part"), contents, (hole, hole), tuple(path.stat().st_size for path in texts))
-    prepare.run_job(job, tokenizer)
-    part = open_token_file(tmp_path / "part", contents)
-    assert part is not None and part.read([0])[0].spans == ((hole, hole + 8), (hole, hole + 10))
-    assert (part.read([0])[0].line(0), part.read([0])[0].line(1)) == ("ein Hund", "eine Katze")
-
-    content, far = part.path.read_bytes(), tmp_path / "far"
-    offsets = np.array([hole, hole + part.blocks_end], "<u8")
-    crc = token_file.zlib.crc32(offsets.tobytes())
-    fields = list(token_file.FOOTER.unpack(content[-token_file.FOOTER.size :]))
-    fields[3], fields[5] = hole + part.blocks_end, crc
-    footer = token_file.FOOTER.pack(*fields)[:-4]
-    with far.open("wb") as file:
-        file.seek(hole)
-        lengths = content[part.blocks_end + 16 : -token_file.FOOTER.size]
-        end = token_file.zlib.crc32(footer).to_bytes(4, "little")
-        file.write(content[: part.blocks_end] + offsets.tobytes() + lengths + footer + end)
-    moved = open_token_file(far, contents)
-    assert moved is not None and moved.read([0])[0].spans == part.read([0])[0].spans
-    assert [ids.tolist() for ids in moved.read([0])[0].ids] == [ids.tolist() for ids in part.read([0])[0].ids]
-    moved.check()

@@ -14,6 +14,7 @@ WORDS = "der die das ein Hund Katze läuft springt über unter Straße Häuser s
 
 
 def write_corpus(folder: Path, pairs: list[tuple[str, str]], end: str = "\n") -> tuple[Path, Path]:
+    """Write train.en and train.de, and return their paths. end: of each line."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "train.en", folder / "train.de"
     for side, path in enumerate(paths):
@@ -22,6 +23,7 @@ def write_corpus(folder: Path, pairs: list[tuple[str, str]], end: str = "\n") ->
 
 
 def sentences(count: int, seed: int = 1) -> list[tuple[str, str]]:
+    """Return pairs of random sentences."""
     chance = np.random.default_rng(seed)
 
     def sentence() -> str:
@@ -30,12 +32,16 @@ def sentences(count: int, seed: int = 1) -> list[tuple[str, str]]:
     return [(sentence(), sentence()) for _ in range(count)]
 
 
+PAIRS = [*sentences(300), ("", "leer"), ("leer", ""), ("", ""), ("Hund " * 100, "Hund"), ("Hund", "Katze " * 100)]
+
+
 def open_one(folder: Path, texts: tuple[Path, Path], tokenizer: Tokenizer) -> TokenStore:
-    """The store of one corpus."""
+    """Return the store of one corpus."""
     return open_store(folder, [Corpus(*texts)], tokenizer)
 
 
 def contents(store: TokenStore) -> list[tuple[list[int], list[int]]]:
+    """Return the ids of all pairs of a store."""
     return [(pair.ids[0].tolist(), pair.ids[1].tolist()) for pair in store.read(np.arange(len(store)))]
 
 

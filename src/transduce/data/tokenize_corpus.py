@@ -31,10 +31,7 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 
 FILE_PAIRS = 100_000
-CHUNK_PAIRS, CHUNK_CHARACTERS = (
-    2_048,
-    1 << 20,
-)  # the most that one call encodes  # encoded in one call: at most so many pairs, and about as many characters
+CHUNK_PAIRS, CHUNK_CHARACTERS = 2_048, 1 << 20  # the most that one call encodes
 
 # ---- scanning ----------------------------------------------------------------------------------------------------
 
