@@ -113,12 +113,16 @@ class Translator:
         """
         refuse_string(src, tgt)
         if len(src) != len(tgt):
-            raise UserError(f"{len(src)} source lines but {len(tgt)} target lines; they must match line by line")
+            raise UserError(
+                f"{len(src)} source lines but {len(tgt)} target lines: expected pairs that match line by line"
+            )
         pairs = list(zip(self.tokenizer.encode_batch(src), self.tokenizer.target.encode_batch(tgt), strict=True))
         lengths = [max(len(ids) for ids in pair) for pair in pairs]
         for number, length in enumerate(lengths, start=first_number + 1):
             if length > MAX_LINE_TOKENS:
-                raise UserError(f"line {number} has {length:,} tokens; expected at most {MAX_LINE_TOKENS:,}")
+                raise UserError(
+                    f"line {number}: expected at most {MAX_LINE_TOKENS:,} tokens, not {length:,}; split the line"
+                )
         results: list[Scored] = [Scored(0.0, (), ())] * len(pairs)
         for members in length_batches(lengths, 1, BATCH_TOKENS[self._device.type]):
             src_ids, tgt_ids = ([np.asarray(pairs[i][side]) for i in members] for side in (0, 1))
@@ -134,13 +138,13 @@ class Translator:
         An ensemble shows its first model. Raises UserError for a blank source, or a side of more than 8,192 tokens.
         """
         if is_blank(src):
-            raise UserError("attend needs a sentence, but the source is blank")
+            raise UserError("attend: expected a sentence, but the source is blank")
         if tgt is None:
             tgt = self.translate([src])[0].text
         src_ids, tgt_ids = self.tokenizer.encode(src), self.tokenizer.target.encode(tgt)
         longest = max(len(src_ids), len(tgt_ids))
         if longest > MAX_LINE_TOKENS:
-            raise UserError(f"a line of {longest:,} tokens; attend expects at most {MAX_LINE_TOKENS:,}")
+            raise UserError(f"attend: expected at most {MAX_LINE_TOKENS:,} tokens, not {longest:,}; split the line")
         batch = collate([np.asarray(src_ids)], [np.asarray(tgt_ids)]).to(self._device)
         src_pieces, tgt_pieces = (tuple(self.tokenizer.pieces([*ids, EOS])) for ids in (src_ids, tgt_ids))
         return Attended(src_pieces, tgt_pieces, *all_weights(self.models[0], batch))
@@ -162,8 +166,8 @@ class Translator:
         longest = max_lengths(self._backend, [segment.ids for segment in segments], settings)
         for segment, ids, most in zip(segments, prefix_ids, longest, strict=True):
             if len(ids) > most:
-                prefix = f"the prefix of line {segment.line + 1} has {len(ids)} tokens"
-                raise UserError(f"{prefix}, its output may have {most} (search.max_extra_tokens); shorten it")
+                prefix = f"the prefix of line {segment.line + 1}"
+                raise UserError(f"{prefix}: expected at most {most} tokens, not {len(ids)}; shorten it")
         return prefix_constraint(prefix_ids, longest, EOS)
 
     @torch.inference_mode()

@@ -75,6 +75,6 @@ def test_flat_arguments() -> None:
 
 
 def test_options_that_an_engine_cannot_meet() -> None:
-    DecodingOptions(beam_size=3).refuse(["lookahead", "sampling"], "leave it out")
-    with pytest.raises(UserError, match="lookahead=3: expected no value; leave it out"):
-        DecodingOptions(lookahead=3).refuse(["lookahead", "sampling"], "leave it out")
+    DecodingOptions(beam_size=3).refuse(["lookahead", "sampling"], "here; leave it out")
+    with pytest.raises(UserError, match="lookahead=3: expected no value here; leave it out"):
+        DecodingOptions(lookahead=3).refuse(["lookahead", "sampling"], "here; leave it out")

@@ -209,14 +209,14 @@ def test_an_empty_beam_is_no_error_after_a_finished_output() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: request_for([4, 0]), "maximum length of 0"),
+        (lambda: request_for([4, 0]), "max_lengths=.*expected at least 1"),
         (lambda: request_for([4], prefixes=[[2], [3]]), "2 prefixes: expected one for each of 1 sentences"),
         (lambda: request_for([4, 4], prefixes=[[2], [3, EOS]]), "prefix of sentence 2: expected no EOS"),
         (
             lambda: request_for([4, 2], prefixes=[[2], [3, 3, 3]]),
             "prefix of sentence 2: expected at most 2 tokens, not 3",
         ),
-        (lambda: replace(request_for([4]), banned=[BOS, EOS]), "EOS.*banned"),
+        (lambda: replace(request_for([4]), banned=[BOS, EOS]), "banned=.*expected no EOS"),
         (lambda: Sampling(temperature=0.0), "temperature=0.0.*beam_size=1"),
         (lambda: Sampling(temperature=math.nan), "temperature=nan"),
         (lambda: Sampling(top_k=0), "top_k=0"),

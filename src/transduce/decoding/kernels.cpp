@@ -1,5 +1,5 @@
-// The inner loops of translation on a CPU with AVX-512 and VNNI: products in int8, attention over rows wherever they
-// lie, and the best tokens of each row. Rows are independent of one another to the last bit. See kernels.py.
+// The kernels of translation on a CPU with AVX-512 and VNNI: products in int8, attention over an index of rows, and the
+// best tokens of each row. Rows are independent of one another to the last bit. kernels.py describes the functions.
 
 #include <immintrin.h>
 
@@ -13,13 +13,13 @@
 namespace {
 
 constexpr long LANES = 16;             // floats in a register
-constexpr long PANEL = 4 * LANES;      // outputs computed side by side
+constexpr long PANEL = 4 * LANES;      // outputs computed together
 constexpr long ROWS = 6;               // rows computed together: 24 registers of sums, 4 of weights
-constexpr int ZERO = 128;              // int8 activations are kept as unsigned bytes around this
+constexpr int ZERO = 128;              // added to int8 activations, which are stored as unsigned bytes
 
 __mmask16 first(long count) { return count >= LANES ? 0xFFFF : (__mmask16)((1u << std::max(count, 0L)) - 1); }
 
-// The products of two rows of n, LANES sums of them.
+// Return the product of two rows of n floats as LANES partial sums.
 __m512 product(const float* a, const float* b, long n) {
     __m512 sum = _mm512_setzero_ps();
     for (long i = 0; i < n; i += LANES) {
@@ -29,11 +29,11 @@ __m512 product(const float* a, const float* b, long n) {
     return sum;
 }
 
-// The sum of each of LANES rows of LANES.
+// Return the sum of each of LANES rows of LANES floats.
 __m512 row_sums(const float* rows) {
     __m512 r[LANES];
     for (int i = 0; i < LANES; i++) r[i] = _mm512_loadu_ps(rows + i * LANES);
-    // Rows i and i + 1, then i and i + 2, ... are added where their lanes do not meet, until each lane is a row's sum.
+    // Each pass adds pairs of rows in separate lanes: i and i + 1, then i and i + 2, until each lane is the sum of a row.
     for (int i = 0; i < 16; i += 2) r[i / 2] = _mm512_add_ps(_mm512_unpacklo_ps(r[i], r[i + 1]), _mm512_unpackhi_ps(r[i], r[i + 1]));
     for (int i = 0; i < 8; i += 2) {
         __m512d a = _mm512_castps_pd(r[i]), b = _mm512_castps_pd(r[i + 1]);
@@ -44,9 +44,9 @@ __m512 row_sums(const float* rows) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xdd));
 }
 
-// e^x for x <= 0, to 2 units in the last place; NaN stays NaN.
+// Return e^x for x <= 0, to 2 units in the last place; NaN stays NaN.
 __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-87.3f), x);  // the second operand is kept if one of them is NaN
+    x = _mm512_max_ps(_mm512_set1_ps(-87.3f), x);  // returns the second operand if one of them is NaN
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
     r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
@@ -57,7 +57,7 @@ __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// A row as bytes around ZERO, and the scale that takes them back; a value that is no number makes the scale one.
+// Write a row as bytes around ZERO and return the scale that converts them back. A NaN in the row makes the scale NaN.
 float quantise(const float* x, long n, uint8_t* to) {
     __m512 most = _mm512_setzero_ps();
     __mmask16 nan = 0;
@@ -78,14 +78,14 @@ float quantise(const float* x, long n, uint8_t* to) {
     return largest / 127.0f;
 }
 
-struct Output {  // y = sums * scales + bias, then the larger of it and 0 if relu, plus residual unless that is null
+struct Output {  // y = sums * scales + bias, then relu if `relu`, then plus `residual` unless that is null
     const float *scales, *bias, *residual;
     float* y;
     long n;
     bool relu;
 };
 
-// R rows of bytes (R, k4 * 4) times a panel of weights (k4, PANEL, 4).
+// Multiply R rows of bytes (R, k4 * 4) by a panel of weights (k4, PANEL, 4).
 template <int R>
 void block(const uint8_t* rows, const float* row_scales, const int8_t* panel, const int32_t* zeros, long k4, long row,
            long column, const Output& out) {
@@ -129,7 +129,7 @@ void block(const uint8_t* rows, const float* row_scales, const int8_t* panel, co
 
 extern "C" {
 
-// W (n, k) fp32 -> packed bytes (panels, k4, PANEL, 4), scales (n), and zeros (n): what ZERO adds to each sum.
+// Pack W (n, k) fp32 into bytes (panels, k4, PANEL, 4), scales (n), and zeros (n), the share of ZERO in each sum.
 void pack_int8(const float* w, long n, long k, int8_t* packed, float* scales, int32_t* zeros) {
     long k4 = (k + 3) / 4, panels = (n + PANEL - 1) / PANEL;
     std::memset(packed, 0, panels * k4 * PANEL * 4);
@@ -148,7 +148,7 @@ void pack_int8(const float* w, long n, long k, int8_t* packed, float* scales, in
     }
 }
 
-// x (m, k) -> y (m, n): W x + bias, relu, plus residual (null: none). Each row of x is quantised by itself.
+// Compute y (m, n) = W x + bias of x (m, k), relu, plus residual (null: none). Each row of x has its own scale.
 void linear_int8(const float* x, long m, long k, const int8_t* packed, const float* scales, const int32_t* zeros,
                  const float* bias, long n, long relu, const float* residual, float* y) {
     static thread_local std::vector<uint8_t> bytes;
@@ -173,8 +173,9 @@ void linear_int8(const float* x, long m, long k, const int8_t* packed, const flo
     }
 }
 
-// Attention of n queries; query i sees the keys and values in rows index[j * width ...], lengths[j] of them, j = which[i].
-// queries, keys, values and out lie in rows `..._stride` floats apart, heads side by side.
+// Compute the attention of n queries over keys and values. Query i attends to the first lengths[j] of the rows
+// index[j * width ...], where j = which[i]. Rows of queries are q_stride floats apart, rows of keys and of values
+// kv_stride floats. Heads are side by side.
 void attend(const float* queries, long q_stride, const float* keys, const float* values, long kv_stride,
             const int32_t* index, long width, const int32_t* lengths, const int32_t* which, long n, long heads, long d_k,
             long d_v, float* out) {
@@ -186,7 +187,7 @@ void attend(const float* queries, long q_stride, const float* keys, const float*
         long length = lengths[which[i]], padded = (length + LANES - 1) / LANES * LANES;
         scores.resize(heads * padded);
         for (long begin = 0; begin < length; begin += LANES) {
-            for (long t = begin; t < std::min(begin + LANES, length); t++)  // a key's row is read from end to end
+            for (long t = begin; t < std::min(begin + LANES, length); t++)  // the outer loop over keys reads each row of keys once, in order
                 for (long h = 0; h < heads; h++)
                     _mm512_storeu_ps(&products[(h * LANES + t - begin) * LANES],
                                      product(queries + i * q_stride + h * d_k, keys + rows[t] * kv_stride + h * d_k, d_k));
@@ -223,7 +224,8 @@ void attend(const float* queries, long q_stride, const float* keys, const float*
     }
 }
 
-// The `count` greatest of each row of logits (n, v), as log-probabilities, best first, of equals the lowest id first.
+// Find the `count` greatest of each row of logits (n, v). Return log-probabilities, best first, and ids. Equal ones are
+// in the order of their ids.
 void best(const float* logits, long n, long v, long count, float* values, int64_t* ids) {
     for (long i = 0; i < n; i++) {
         const float* row = logits + i * v;

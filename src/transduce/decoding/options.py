@@ -127,16 +127,19 @@ class DecodingOptions:
         settings = dataclasses.replace(search, **{name: x for name, x in values.items() if x is not None})
         wrong = problems(Config(search=settings)) if settings != search else []
         if not wrong and not 1 <= self.n_best <= settings.beam_size:
-            wrong.append(f"n_best={self.n_best}: expected 1 to the beam size, {settings.beam_size}")
+            wrong.append(f"n_best={self.n_best}: expected 1 to the beam size, {settings.beam_size}; ask for fewer")
         if wrong:
             raise UserError(*wrong)
         return settings
 
     def refuse(self, names: Sequence[str], reason: str) -> None:
-        """Raise UserError if one of the options `names` has another value than its default. reason: why it cannot."""
+        """Raise UserError if one of the options `names` differs from its default.
+
+        reason: the end of the message, after "expected no value": the cause and the remedy.
+        """
         values = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name in names]
         wrong = [
-            f"{name}={value}: expected no value; {reason}" for name, value in values if value != getattr(DEFAULTS, name)
+            f"{name}={value}: expected no value {reason}" for name, value in values if value != getattr(DEFAULTS, name)
         ]
         if wrong:
             raise UserError(*wrong)

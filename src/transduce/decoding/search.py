@@ -43,9 +43,11 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.eos in self.banned:
-            raise UserError(f"EOS (id {self.eos}) is banned: expected an output that can end; use search.min_tokens")
+            raise UserError(
+                f"banned={self.banned}: expected no EOS (id {self.eos}), or no output could end; use search.min_tokens"
+            )
         if min(self.max_lengths, default=1) < 1:
-            raise UserError(f"a maximum length of {min(self.max_lengths)}: expected at least 1")
+            raise UserError(f"max_lengths={self.max_lengths}: expected at least 1 for each sentence")
 
     @cached_property
     def penalties(self) -> Sequence[float]:
@@ -63,8 +65,7 @@ def best_attainable(log_prob: float, length: int, max_length: int, request: Requ
 
     Its extensions have at least one token more (EOS) and at most `max_length`. Their log-probability is no higher. So
     none scores more than log_prob over the greatest penalty of those lengths. Penalties are monotonic in the length,
-    rising or (alpha < 0) falling: the greatest is at one of the ends. With a lookahead, extensions by more tokens than
-    that are left out.
+    rising or (alpha < 0) falling: the greatest is at one of the ends. A lookahead leaves longer extensions out.
     """
     lookahead = request.search.lookahead
     longest = max_length if lookahead is None else min(max_length, length + lookahead)
@@ -394,7 +395,6 @@ def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) 
 
 
 def _no_continuation(length: int) -> FloatingPointError:
-    return FloatingPointError(
-        f"after {length} tokens the model gives NaN, or probability zero to every token that may come next: its "
-        "weights are not finite, or all tokens with a probability are banned"
-    )
+    cause = "its weights are not finite, or all tokens with a probability are banned"
+    problem = f"after {length} tokens the model gives NaN, or probability zero to every token that may come next"
+    return FloatingPointError(f"{problem}: {cause}")

@@ -1,11 +1,10 @@
-"""A model exported to CTranslate2 (`transduce.interop.ctranslate2_export`), translating without torch.
+"""Translation by a model exported to CTranslate2 (`transduce.interop.ctranslate2_export`), without torch.
 
-It answers as `transduce.translate` does, by the same rules for blank, long and cut lines, but for what CTranslate2 does
-its own way:
-- Its beam search stops at the first beam_size hypotheses that end, whatever `search.lookahead` says, and knows another
-  length penalty than the paper's. It is asked for all of them and for none of its penalties, and ours then ranks them.
-- Banned tokens are left out of its softmax, so that log-probabilities are slightly higher; those of single tokens are
-  not told. It draws otherwise, so sampling is refused.
+It follows the rules of `transduce.translate` for blank, long and cut lines. CTranslate2 differs in three points:
+- Its beam search stops at the first beam_size hypotheses that end, and ignores `search.lookahead`. Its length penalty
+  is not the paper's. So it returns all its hypotheses without a penalty, and the penalty of the model ranks them.
+- Banned tokens are left out of its softmax, so log-probabilities are slightly higher. It returns none of single tokens.
+- It samples by rules of its own, so sampling is refused.
 """
 
 import sys
@@ -31,7 +30,7 @@ COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "int8":
 
 
 def import_ctranslate2() -> ModuleType:
-    """The library, which is an extra. UserError if it is not there."""
+    """Import the library, which is an extra. UserError if it is not installed."""
     try:
         import ctranslate2
     except ImportError as problem:
@@ -40,27 +39,28 @@ def import_ctranslate2() -> ModuleType:
 
 
 def is_exported(path: Path) -> bool:
-    """Whether `path` is a folder that this engine reads, damaged or not."""
+    """Return True if `path` is a folder for this engine, damaged or not."""
     return (path / "transduce.json").exists()
 
 
 def check_options(options: DecodingOptions) -> None:
     """Raise UserError for options that CTranslate2 cannot meet."""
-    options.refuse(["lookahead"], "CTranslate2 ends its search by a rule of its own, so leave it out")
-    options.refuse(["sampling"], "CTranslate2 draws by rules of its own; use --engine torch and the exported model")
+    options.refuse(["lookahead"], "with CTranslate2, which ends its search by a rule of its own; leave it out")
+    options.refuse(["sampling"], "with CTranslate2; use --engine torch and the model before the export")
 
 
 def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
-    """The model of an exported folder, every byte of it verified.
+    """Load the model of an exported folder, with every byte verified.
 
-    precision: "fp32", "bf16" or "int8", "auto" for what is fastest, None for that of the weights on disk. UserError if
-    the folder is not whole, or this machine cannot compute so.
+    precision: "fp32", "bf16", "int8", or "auto" for the fastest; None takes that of the weights on disk.
+    Raises UserError if the folder is not whole, or this machine cannot compute in `precision`.
     """
     if precision not in COMPUTE_TYPES:
         expected = ", ".join(name for name in COMPUTE_TYPES if name)
-        raise UserError(f"precision is {precision!r}, expected one of {expected}")
+        raise UserError(f"precision={precision!r}: expected one of {expected}")
     if path.is_dir() and not is_exported(path):
-        raise UserError(f"{path} is not for CTranslate2; make one: transduce export MODEL --to ctranslate2 --out OUT")
+        command = "transduce export MODEL --to ctranslate2 --out OUT"
+        raise UserError(f"{path}: expected a model exported to CTranslate2; run {command}")
     ctranslate2 = import_ctranslate2()
     listed_files(path, kind="folder of an exported model", needed=FILES)
     config = from_json(read_verified(path, "transduce.json"), path / "transduce.json")
@@ -69,12 +69,14 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
     try:
         model = ctranslate2.Translator(str(path), compute_type=COMPUTE_TYPES[precision])
     except (ValueError, RuntimeError) as problem:
-        raise UserError(f"CTranslate2 cannot use {path} in precision {precision}: {problem}") from None
+        raise UserError(
+            f"{path}: expected a model that CTranslate2 can run with precision={precision!r}: {problem}"
+        ) from None
     return ExportedTranslator(model, config, tokenizer)
 
 
 class ExportedTranslator:
-    """A model that CTranslate2 holds, with its tokenizer and its search settings."""
+    """A model in CTranslate2, with its tokenizer and its search settings."""
 
     def __init__(self, model: Any, config: Config, tokenizer: TokenizerLike) -> None:
         self.config = config
@@ -91,7 +93,7 @@ class ExportedTranslator:
         first_number: int = 0,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[Translation]:
-        """Translate each line, as `translate.Translator.translate` does; the differences are those of this module.
+        """Translate each line as `translate.Translator.translate` does, with the differences named in this module.
 
         first_number has no effect: it numbers draws, and this engine refuses sampling.
         """
@@ -138,11 +140,11 @@ class ExportedTranslator:
         return Hypothesis(ids, score, log_prob, [], finished)
 
 
-BATCH_TOKENS = 8_192  # source tokens times beam that are searched together
+BATCH_TOKENS = 8_192  # source tokens times beam in a batch
 
 
 def _by_length(sources: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """The numbers of the sources of each length, the longest first."""
+    """Return the indices of the sources of each length, the longest first."""
     members: dict[int, list[int]] = {}
     for i in sorted(range(len(sources)), key=lambda i: -len(sources[i])):
         members.setdefault(len(sources[i]), []).append(i)
