@@ -134,7 +134,9 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         else:
             tokenizer = parent.tokenizer if parent else request.learn_tokenizer()
         config = request.complete_config(tokenizer, parent.config if parent else None)
-        longest = min(MAX_LINE_TOKENS, (config.model.max_positions or sys.maxsize) - 1)  # without BOS or EOS
+        longest = min(
+            MAX_LINE_TOKENS, (getattr(config.model, "max_positions", None) or sys.maxsize) - 1
+        )  # without BOS or EOS
         check_validation(valid_pairs, tokenizer, longest, valid_names[0])
         if distributed.is_leader():
             run_folder.claim(out, config, tokenizer, request.allow_change)

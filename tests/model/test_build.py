@@ -102,7 +102,7 @@ def test_bf16_gives_nearly_the_same_score(run: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def doubter(run: Path) -> Translator:
+def noisy_model(run: Path) -> Translator:
     """The model with random noise on its weights, so that many outputs have similar scores."""
     loaded = load_model(run / "model")
     torch.manual_seed(5)
@@ -113,30 +113,30 @@ def doubter(run: Path) -> Translator:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_translation_does_not_depend_on_its_batch(doubter: Translator, beam_size: int) -> None:
+def test_a_translation_does_not_depend_on_its_batch(noisy_model: Translator, beam_size: int) -> None:
     lines = ["a b c", "d", "", "f e d c b a", "j i", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
-    together = doubter.translate(lines, beam_size=beam_size)
-    alone = [doubter.translate([line], beam_size=beam_size)[0] for line in lines]
-    reverse_words = doubter.translate(lines[::-1], beam_size=beam_size)[::-1]
-    assert [t.pieces for t in together] == [t.pieces for t in alone] == [t.pieces for t in reverse_words]
+    together = noisy_model.translate(lines, beam_size=beam_size)
+    alone = [noisy_model.translate([line], beam_size=beam_size)[0] for line in lines]
+    backwards = noisy_model.translate(lines[::-1], beam_size=beam_size)[::-1]
+    assert [t.pieces for t in together] == [t.pieces for t in alone] == [t.pieces for t in backwards]
     assert [t.score for t in together] == pytest.approx([t.score for t in alone], abs=1e-5)
 
 
-def test_score_equals_the_score_of_the_search(doubter: Translator) -> None:
+def test_score_equals_the_score_of_the_search(noisy_model: Translator) -> None:
     for line in ("a b c", "j i h g"):
-        found = doubter.translate([line])[0]
-        if found.finished:
-            scored = doubter.score([line], [found.text])[0]
-            assert scored.log_prob == pytest.approx(sum(found.token_log_probs), abs=1e-4)
+        translation = noisy_model.translate([line])[0]
+        if translation.finished:
+            scored = noisy_model.score([line], [translation.text])[0]
+            assert scored.log_prob == pytest.approx(sum(translation.token_log_probs), abs=1e-4)
 
 
 def test_a_rival_has_cross_attention_only(run: Path) -> None:
-    seen = transduce.load(run / "model").attend("a b c", "c b a")
-    source, target = len(seen.src_pieces), len(seen.tgt_pieces)
+    attended = transduce.load(run / "model").attend("a b c", "c b a")
+    source, target = len(attended.src_pieces), len(attended.tgt_pieces)
     layers = 1 if kind_of(run) == "recurrent" else 2
-    assert seen.cross.shape == (layers, 1, target, source)
-    assert seen.cross.sum(axis=3) == pytest.approx(1.0, abs=1e-5)
-    assert seen.encoder.shape == (0, 1, source, source) and seen.decoder.shape == (0, 1, target, target)
+    assert attended.cross.shape == (layers, 1, target, source)
+    assert attended.cross.sum(axis=3) == pytest.approx(1.0, abs=1e-5)
+    assert attended.encoder.shape == (0, 1, source, source) and attended.decoder.shape == (0, 1, target, target)
 
 
 def test_models_of_different_kinds_form_an_ensemble(run: Path, texts: Texts, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_models_of_different_kinds_form_an_ensemble(run: Path, texts: Texts, tmp
     assert len(both.translate(["a b c", "d"])) == 2
 
 
-# ---- through the command line, and hostile -----------------------------------------------------------------------
+# ---- the command line, and damaged folders -----------------------------------------------------------------------
 
 RECIPE = """
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
@@ -163,31 +163,31 @@ def small():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line(kind: str, texts: Texts, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+def test_a_rival_works_through_the_command_line(
+    kind: str, texts: Texts, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
     (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")
-    given = ["--train", *texts["train"], "--valid", *texts["valid"], "--out", tmp_path / "run"]
+    texts_and_out = ["--train", *texts["train"], "--valid", *texts["valid"], "--out", tmp_path / "run"]
     begin = ["train", "--recipe", f"{tmp_path / 'recipe.py'}:small", "--set", f"model.kind={kind}"]
-    refused = cli(*begin, "--set", "model.d_ff=99", "--set", "model.norm=pre", *given)
-    assert refused.code == 2 and not (tmp_path / "run").exists()
-    assert (
-        f"model.d_ff=99: expected the default, 2048, with model.kind='{kind}'" in refused.err
-        and "model.norm='pre'" in refused.err
-    )
-    refused = cli(*begin[:-1], "model.kind=foo", *given)
-    assert refused.code == 2 and "expected one of 'transformer', 'recurrent', 'convolutional'" in refused.err
+    result = cli(*begin, "--set", "model.d_ff=99", "--set", "model.norm=pre", *texts_and_out)
+    assert result.code == 2 and not (tmp_path / "run").exists()
+    assert f"model.d_ff=99: expected the default, 2048, with model.kind='{kind}'" in result.err
+    assert "model.norm='pre'" in result.err
+    result = cli(*begin[:-1], "model.kind=foo", *texts_and_out)
+    assert result.code == 2 and "expected one of 'transformer', 'recurrent', 'convolutional'" in result.err
 
-    done = cli(*begin, *given)
-    assert done.code == 0, done.err
+    result = cli(*begin, *texts_and_out)
+    assert result.code == 0, result.err
     assert f"| architecture | {kind.capitalize()}, 1 + 1 layers, d_model 16 |" in (
         tmp_path / "run" / "model" / "README.md"
     ).read_text("utf-8")
     assert f"{kind.capitalize()} of 1 + 1 layers" in (tmp_path / "run" / "report.html").read_text("utf-8")
     lines = write_lines(tmp_path / "lines", ["a b c", "", "d"])
     assert cli("translate", tmp_path / "run" / "model", "--input", lines).out.count(b"\n") == 3
-    judged = cli(
+    evaluation = cli(
         "evaluate", tmp_path / "run" / "model", "--src", texts["valid"][0], "--ref", texts["valid"][1], "--json"
     )
-    assert json.loads(judged.out)["perplexity"] > 1
+    assert json.loads(evaluation.out)["perplexity"] > 1
 
 
 @pytest.mark.parametrize(

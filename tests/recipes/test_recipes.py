@@ -1,4 +1,4 @@
-"""Recipes: every one is possible, pure and says whose it is; Table 3 is the paper's."""
+"""Recipes: each is valid and pure, and its docstring names its source. Table 3 is that of the paper."""
 
 import dataclasses
 from pathlib import Path
@@ -21,7 +21,7 @@ PRESETS = (
 )
 OTHERS = ("demo", "small", "multi30k-tiny", "multi30k-raw")
 
-# What each row of Table 3 changes in the base model, as the table has it (d_k and d_v where they are derived, too).
+# The changes of each row of Table 3 to the base model, as in the table (with d_k and d_v where they are derived).
 TABLE_3: dict[str, dict[str, Any]] = {
     "base": {},
     "h1": {"model.n_heads": 1},
@@ -66,14 +66,14 @@ def values(config: Config) -> dict[str, Any]:
     return {name: getattr(getattr(config, name.split(".")[0]), name.split(".")[1]) for name in keys()}
 
 
-def test_the_names_are_all_here() -> None:
+def test_all_names_are_listed_here() -> None:
     rows = {f"{scale}-table3-{row}" for row in TABLE_3 for scale in ("vaswani2017", "small")}
     rivals = {f"small-table2-{row}" for row in ("transformer", "recurrent", "convolutional")}
     assert set(RECIPES) == {*PRESETS, *OTHERS, *rivals, *rows}
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_possible_and_pure(name: str) -> None:
+def test_a_recipe_is_valid_and_pure(name: str) -> None:
     config = find_recipe(name)()
     assert problems(config) == []
     assert config == RECIPES[name]()
@@ -84,7 +84,7 @@ def test_a_recipe_is_possible_and_pure(name: str) -> None:
 
 
 @pytest.mark.parametrize("row", TABLE_3)
-def test_a_row_of_table_3_changes_what_the_table_says(row: str) -> None:
+def test_a_row_of_table_3_changes_the_columns_of_the_table(row: str) -> None:
     base, config = values(vaswani2017.base()), values(RECIPES[f"vaswani2017-table3-{row}"]())
     assert config["train.use"] == "last"  # "without checkpoint averaging"
     changed = {name: value for name, value in config.items() if value != base[name] and name not in HOW_OFTEN}
@@ -118,7 +118,7 @@ def test_the_parsing_model_is_the_papers() -> None:
     assert (search.beam_size, search.alpha, search.max_extra_tokens) == (21, 0.3, 300)
 
 
-def test_t2t2018_differs_from_the_paper_where_its_code_does() -> None:
+def test_t2t2018_differs_from_the_paper_as_its_code_does() -> None:
     base, config = values(vaswani2017.base()), values(RECIPES["t2t2018-base"]())
     assert {name: value for name, value in config.items() if value != base[name]} == {
         "model.norm": "pre",
@@ -133,7 +133,7 @@ def test_t2t2018_differs_from_the_paper_where_its_code_does() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_presets_docstring_says_whose_choice_is_whose(name: str) -> None:
+def test_the_docstring_of_a_preset_names_the_source_of_each_choice(name: str) -> None:
     text = " ".join((RECIPES[name].__doc__ or "").split())
     assert "The paper fixes:" in text and "We chose:" in text
     assert "The code does" in text or "The 2017 code" in text
@@ -225,7 +225,7 @@ def test_a_function_of_the_users_own(own: Path) -> None:
         ("other", "returned dict, expected transduce.Config"),
     ],
 )
-def test_a_function_that_is_no_recipe(own: Path, function: str, words: str) -> None:
+def test_a_function_that_is_no_recipe_is_refused(own: Path, function: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         find_recipe(f"{own}:{function}")
     assert f"{own}:{function}" in str(caught.value) and words in str(caught.value)
@@ -241,7 +241,7 @@ def test_a_function_that_is_no_recipe(own: Path, function: str, words: str) -> N
         ("folder.py/x", "", "does not exist"),
     ],
 )
-def test_a_file_that_holds_no_recipe(tmp_path: Path, name: str, text: str | bytes, words: str) -> None:
+def test_a_file_without_a_recipe_is_refused(tmp_path: Path, name: str, text: str | bytes, words: str) -> None:
     path = tmp_path / name
     if path.parent == tmp_path:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -250,6 +250,6 @@ def test_a_file_that_holds_no_recipe(tmp_path: Path, name: str, text: str | byte
     assert str(path) in str(caught.value) and words in str(caught.value)
 
 
-def test_an_impossible_recipe_of_the_users_own_is_refused_when_it_is_used(own: Path) -> None:
+def test_an_invalid_recipe_of_the_user_is_refused_on_use(own: Path) -> None:
     with pytest.raises(UserError, match="train.max_steps=0: expected at least 1"):
         override(find_recipe(f"{own}:impossible")(), [])

@@ -1,4 +1,4 @@
-"""Whole models of random weights, with a tokenizer, for tests of what is made of a model."""
+"""Whole models with random weights and a tokenizer, for tests that convert or store a model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +18,15 @@ TEXT = ["a b c d e f g h i j", "the cat sat on the mat", "Zürich ist schön"]
 
 
 def random_model(model: ModelConfig, kind: Any = "bpe") -> LoadedModel:
-    """A greedy model of random weights. (In its beams permutations of the same tokens would be as good as equal.)"""
+    """Return a model with random weights for greedy search. In a beam, permutations of tokens would score the same."""
     tokenizer = Tokenizer.learn(TEXT, kind=kind, vocab_size=600)
     model = replace(model, vocab_size=tokenizer.vocab_size)
     data = DataConfig(tokenizer=kind, vocab_size=600, max_tokens=40)
     config = Config(model=model, data=data, search=SearchConfig(max_extra_tokens=8, beam_size=1))
     torch.manual_seed(1)
-    made = build(model).eval()
-    disturb(made)
-    return LoadedModel(made, config, tokenizer)
+    network = build(model).eval()
+    disturb(network)
+    return LoadedModel(network, config, tokenizer)
 
 
 def saved(loaded: LoadedModel, folder: Path) -> Path:

@@ -1,9 +1,10 @@
-"""Slow, obvious versions of what the package does fast: plain loops over lists of Python floats, a sentence at a time.
+"""Slow reference versions of the model: plain loops over lists of Python floats, for one sentence.
 
-Nothing here uses the package or torch. It is a second reading of the paper, and the tests hold the first against it.
+Nothing here uses the package or torch. It is an independent reading of the paper, and the tests compare the package
+with it.
 
-A matrix is a list of rows. Weights are nested lists under the names that the model's parameters have. A mask is True
-where a position may be seen; a hidden position is not given a low score here, it is left out.
+A matrix is a list of rows. Weights are nested lists under the names of the model's parameters. A mask is True where a
+position is visible. A hidden position gets no low score here; the loops skip it.
 """
 
 import math
@@ -34,16 +35,16 @@ def plus(a: Matrix, b: Matrix) -> Matrix:
 
 def attention(queries: Matrix, keys: Matrix, values: Matrix, mask: Mask) -> Matrix:
     """Equation 1, for one head."""
-    found = []
-    for query, seen in zip(queries, mask, strict=True):
-        visible = [i for i in range(len(keys)) if seen[i]]
+    rows = []
+    for query, query_mask in zip(queries, mask, strict=True):
+        visible = [i for i in range(len(keys)) if query_mask[i]]
         weights = softmax([dot(query, keys[i]) / math.sqrt(len(query)) for i in visible])
-        found.append([dot(weights, [values[i][j] for i in visible]) for j in range(len(values[0]))])
-    return found
+        rows.append([dot(weights, [values[i][j] for i in visible]) for j in range(len(values[0]))])
+    return rows
 
 
 def part(weights: Weights, prefix: str) -> Weights:
-    """The weights whose names begin with `prefix`, without it."""
+    """Return the weights whose names begin with `prefix`, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
@@ -54,17 +55,17 @@ def linear(x: Matrix, weights: Weights, name: str) -> Matrix:
 
 
 def layer_norm(x: Matrix, weights: Weights, eps: float) -> Matrix:
-    found = []
+    rows = []
     for row in x:
         mean = sum(row) / len(row)
         deviation = math.sqrt(sum((value - mean) ** 2 for value in row) / len(row) + eps)
         normal = [(value - mean) / deviation for value in row]
-        found.append([g * n + b for g, n, b in zip(weights["weight"], normal, weights["bias"], strict=True)])
-    return found
+        rows.append([g * n + b for g, n, b in zip(weights["weight"], normal, weights["bias"], strict=True)])
+    return rows
 
 
 def multi_head(x: Matrix, memory: Matrix, weights: Weights, n_heads: int, mask: Mask) -> Matrix:
-    """Section 3.2.2: each head has its own columns of the projections; the heads stand side by side before W^O."""
+    """Section 3.2.2: each head has its own columns of the projections, and W^O gets the heads side by side."""
 
     def of_head(matrix: Matrix, head: int) -> Matrix:
         width = len(matrix[0]) // n_heads
@@ -73,9 +74,9 @@ def multi_head(x: Matrix, memory: Matrix, weights: Weights, n_heads: int, mask: 
     queries, keys, values = linear(x, weights, "w_q"), linear(memory, weights, "w_k"), linear(memory, weights, "w_v")
     concatenated: Matrix = [[] for _ in x]
     for head in range(n_heads):
-        found = attention(of_head(queries, head), of_head(keys, head), of_head(values, head), mask)
-        for row, more in zip(concatenated, found, strict=True):
-            row += more
+        output = attention(of_head(queries, head), of_head(keys, head), of_head(values, head), mask)
+        for row, columns in zip(concatenated, output, strict=True):
+            row += columns
     return linear(concatenated, weights, "w_o")
 
 
@@ -105,7 +106,7 @@ def encoder_layer(x: Matrix, weights: Weights, mask: Mask, n_heads: int, *, norm
 def decoder_layer(
     x: Matrix, memory: Matrix, weights: Weights, masks: tuple[Mask, Mask], n_heads: int, *, norm: str, eps: float
 ) -> Matrix:
-    """masks: of the decoder's own positions, and of the encoder's."""
+    """One decoder layer. masks: of the decoder's positions, and of the encoder's."""
 
     def attend_self(y: Matrix) -> Matrix:
         return multi_head(y, y, part(weights, "self_attention."), n_heads, masks[0])
@@ -121,7 +122,7 @@ def decoder_layer(
 
 
 def position(pos: int, d_model: int, layout: str = "interleaved") -> Row:
-    """Section 3.5, and the two other layouts: one row of the table."""
+    """Return one row of the table of section 3.5, or of the two other layouts."""
     half = d_model // 2
     steps = half - 1 if layout == "tensor2tensor" else half
     angles = [pos / 10000 ** (i / steps) for i in range(half)]
@@ -142,14 +143,14 @@ def embed(ids: Sequence[int], table: Matrix) -> Matrix:
 def transformer(
     src: Sequence[int], tgt_in: Sequence[int], weights: Weights, *, n_layers: int, n_heads: int, norm: str, eps: float
 ) -> Matrix:
-    """The logits of every target position of one pair without padding."""
+    """Return the logits of every target position of one pair without padding."""
     x = embed(src, weights["src_embedding.weight"])
-    sees_source = [[True] * len(src)] * max(len(src), len(tgt_in))
+    source_mask = [[True] * len(src)] * max(len(src), len(tgt_in))
     for i in range(n_layers):
-        x = encoder_layer(x, part(weights, f"encoder.{i}."), sees_source[: len(src)], n_heads, norm=norm, eps=eps)
+        x = encoder_layer(x, part(weights, f"encoder.{i}."), source_mask[: len(src)], n_heads, norm=norm, eps=eps)
     memory = layer_norm(x, part(weights, "encoder_norm."), eps) if norm == "pre" else x
     y = embed(tgt_in, weights["tgt_embedding.weight"])
-    masks = [[i <= t for i in range(len(tgt_in))] for t in range(len(tgt_in))], sees_source[: len(tgt_in)]
+    masks = [[i <= t for i in range(len(tgt_in))] for t in range(len(tgt_in))], source_mask[: len(tgt_in)]
     for i in range(n_layers):
         y = decoder_layer(y, memory, part(weights, f"decoder.{i}."), masks, n_heads, norm=norm, eps=eps)
     return linear(layer_norm(y, part(weights, "decoder_norm."), eps) if norm == "pre" else y, weights, "output")
@@ -158,7 +159,7 @@ def transformer(
 def parameter_count(
     *, vocab_size: int, d_model: int, n_layers: int, n_heads: int, d_k: int, d_v: int, d_ff: int
 ) -> int:
-    """The paper's model with biases in all projections but the last, which is the one embedding matrix."""
+    """Count the parameters of the paper's model. Only the last projection, the embedding matrix, has no bias."""
     queries_and_keys = 2 * (d_model + 1) * n_heads * d_k
     values_and_output = (d_model + 1) * n_heads * d_v + (n_heads * d_v + 1) * d_model
     attentions = 3 * (queries_and_keys + values_and_output)  # one in the encoder, two in the decoder
@@ -171,28 +172,28 @@ def parameter_count(
 
 
 def smoothed(truth: int, vocab_size: int, label_smoothing: float) -> Row:
-    """Section 5.4: what the model is asked to predict instead of certainty."""
+    """Return the smoothed target distribution of section 5.4."""
     share = label_smoothing / (vocab_size - 1)
     return [1 - label_smoothing if token == truth else share for token in range(vocab_size)]
 
 
 def smoothed_loss(logits: Matrix, targets: Sequence[int], label_smoothing: float) -> float:
-    """The cross entropy of the rows of `logits` against `smoothed`, summed, in nats."""
+    """Return the cross entropy of the rows of `logits` with `smoothed`, summed, in nats."""
     total = 0.0
     for row, truth in zip(logits, targets, strict=True):
-        for wanted, predicted in zip(smoothed(truth, len(row), label_smoothing), softmax(row), strict=True):
-            total -= wanted * math.log(predicted)
+        for target, predicted in zip(smoothed(truth, len(row), label_smoothing), softmax(row), strict=True):
+            total -= target * math.log(predicted)
     return total
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int) -> float:
-    """Equation 3 in two pieces: a straight line up to the peak, then the inverse square root."""
+    """Return equation 3 in two parts: a straight line to the peak, then the inverse square root."""
     peak = 1 / math.sqrt(d_model * warmup_steps)
     return peak * step / warmup_steps if step <= warmup_steps else peak * math.sqrt(warmup_steps / step)
 
 
 def adam(weight: float, gradients: Row, rates: Row, *, beta1: float, beta2: float, eps: float) -> float:
-    """One weight after Algorithm 1 of Kingma and Ba (2015)."""
+    """Return one weight after Algorithm 1 of Kingma and Ba (2015)."""
     first = second = 0.0
     for step, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
         first = beta1 * first + (1 - beta1) * gradient

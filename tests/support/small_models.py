@@ -1,4 +1,4 @@
-"""Tiny models, ids and masks for the tests of the model; float64, so that an error of one part in 10^10 shows."""
+"""Tiny models, ids and masks for the tests of the model, in float64, so that an error of 1e-10 is visible."""
 
 from dataclasses import replace
 from itertools import product
@@ -26,7 +26,7 @@ all_configs = pytest.mark.parametrize(
 
 
 def disturb(module: nn.Module) -> None:
-    """Give biases and gains, which begin at 0 and 1, values of their own, so that leaving one out would show."""
+    """Add noise to biases and gains, which start at 0 and 1, so that a missing one changes the output."""
     with torch.no_grad():
         for weight in module.parameters():
             if weight.dim() == 1:
@@ -45,7 +45,7 @@ def ids(*shape: int, seed: int = 2) -> Tensor:
 
 
 def mask_of(*lengths: int, width: int | None = None) -> Tensor:
-    """True where a sentence of each of these lengths has tokens, (B,S)."""
+    """Return a mask (B,S), True where a sentence of each of these lengths has tokens."""
     return torch.arange(width or max(lengths)) < torch.tensor(lengths)[:, None]
 
 
@@ -67,12 +67,12 @@ SRC, SRC_MASK = torch.randint(4, 13, (3, 7), generator=torch.Generator().manual_
 
 
 def logits_of_a_search(model: Transformer, other: Any) -> tuple[Tensor, Tensor]:
-    """What a model and one with its interface say, step by step, while rows are repeated, permuted and dropped."""
+    """Return the logits of `model` and of `other`, step by step, while rows are repeated, permuted and removed."""
     generator = torch.Generator().manual_seed(2)
     with torch.inference_mode():
         cache = model.start(model.encode(SRC, SRC_MASK), SRC_MASK)
         others = other.start(other.encode(SRC, SRC_MASK), SRC_MASK)
-        said: list[tuple[Tensor, Tensor]] = []
+        pairs: list[tuple[Tensor, Tensor]] = []
         stay = torch.arange(3)
         rows = stay.repeat_interleave(2)
         for step in range(20):
@@ -80,9 +80,9 @@ def logits_of_a_search(model: Transformer, other: Any) -> tuple[Tensor, Tensor]:
             assert others.length == cache.length == step
             ids = torch.randint(13, (len(rows),), generator=generator)
             expected, cache = model.decode_step(ids, cache)
-            found, others = other.decode_step(ids, others)
-            said.append((expected, found))
+            output, others = other.decode_step(ids, others)
+            pairs.append((expected, output))
             stay = torch.tensor([0, 2]) if step == 7 else torch.arange(len(stay))
             beams = torch.randint(2, (len(stay), 2), generator=generator)
             rows = (2 * stay[:, None] + beams).flatten()
-    return torch.cat([expected for expected, _ in said]), torch.cat([found for _, found in said])
+    return torch.cat([expected for expected, _ in pairs]), torch.cat([output for _, output in pairs])

@@ -94,7 +94,7 @@ def _range_problems(config: Config) -> list[str]:
     return lines
 
 
-# Control and byte pieces, which every tokenizer of a kind has before those that it learns.
+# The number of control and byte pieces, which come before the learned pieces of a tokenizer.
 FIXED_PIECES = {"bpe": 260, "wordpiece": 516, "sentencepiece": 4}
 
 

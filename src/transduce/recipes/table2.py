@@ -1,7 +1,8 @@
 """Table 2 at small scale: the Transformer and its rivals, of one size, on the same pairs in the same batches.
 
 The rivals are trained instead of GNMT and ConvS2S. They are not those systems, which are too large for one core.
-`_common` has the shared settings: tokens, batches, label smoothing, Adam, warm-up, mean of checkpoints, search.
+Dropout is 0.3 in all. `_common` has the other shared settings: tokens, batches, label smoothing, Adam, warm-up, mean
+of checkpoints, search.
 Each model has sizes that give 2.1 M parameters, and the learning rate that was best on the validation text
 (docs/log/paper-tables.md). The numbers of steps give about the same time on one core. `transduce study table2` compares
 the models after the same time, and after the same FLOPs.
