@@ -170,6 +170,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
     """Train until the last step, until patience runs out, or until a signal asks to stop. One pass is one step."""
     config, counters, rank = run.config.train, state.counters, distributed.rank()
     gradients = Gradients(state.model, run.task, config, distributed.device(), progress.print_lines)
+    schedule = {"d_model": run.config.model.d_model, "warmup_steps": config.warmup_steps, "lr_factor": config.lr_factor}
     state.model.train()
     started_at, seconds_before = time.monotonic(), counters.seconds
     step_started_at = time.process_time()
@@ -178,12 +179,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
     while not (state.is_finished or distributed.any_rank(stop.is_requested and counters.step > 0)):
         micro_batches, next_position = upcoming
         counters.step += 1
-        lr = learning_rate(
-            counters.step,
-            d_model=run.config.model.d_model,
-            warmup_steps=config.warmup_steps,
-            lr_factor=config.lr_factor,
-        )
+        lr = learning_rate(counters.step, **schedule)
         for group in state.optimizer.param_groups:
             group["lr"] = lr
         gradient = gradients.of(micro_batches, seed=dropout_seed(config.seed, counters.step, rank))
@@ -223,7 +219,7 @@ MAX_SKIPPED_IN_A_ROW = 5  # steps; after more the weights would hardly recover
 
 
 def skip(run: Run, state: TrainingState, gradient: Gradient, log: Log) -> None:
-    """Count and log a step whose gradient is not finite. Its pairs count as used, and the learning rate goes on.
+    """Count and log a step whose gradient is not finite. Its pairs count as used, and the schedule continues.
 
     Raises UserError after `MAX_SKIPPED_IN_A_ROW` such steps.
     """

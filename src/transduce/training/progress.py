@@ -55,6 +55,9 @@ class Progress:
         self.print_lines([f"step {step:,}: validation {format_scores(scores)}{best}"])
 
 
+SCORE_FORMATS = {"loss": "loss {:.3f}", "perplexity": "perplexity {:.2f}", "bleu": "BLEU {:.1f}"}
+
+
 def format_scores(scores: dict[str, float]) -> str:
-    """Return loss, perplexity and BLEU of the validation text as words."""
-    return f"loss {scores['loss']:.3f}, perplexity {scores['perplexity']:.2f}, BLEU {scores['bleu']:.1f}"
+    """Return the scores of an evaluation as words, in their order. A task may have scores without a format here."""
+    return ", ".join(SCORE_FORMATS.get(name, name + " {:.3f}").format(value) for name, value in scores.items())
