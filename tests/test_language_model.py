@@ -148,8 +148,8 @@ def test_the_search_continues_a_prompt(run: Path) -> None:
         likely = greedy(decoder(loaded.model), start, request)
         best = [outputs[0] for outputs in beam_search(decoder(loaded.model), start, request)]
     for outputs in (likely, best):
-        assert [loaded.tokenizer.decode(output.ids[:-1]) for output in outputs] == expected
-        assert all(output.ids[-1] == EOS for output in outputs)
+        assert [loaded.tokenizer.decode(output.ids) for output in outputs] == expected
+        assert all(output.finished for output in outputs)
 
 
 def test_a_resumed_run_ends_in_the_same_weights(run: Path, tmp_path: Path) -> None:
