@@ -273,7 +273,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_made_anew(
     newest = checkpoints(tmp_path / "run")[-1] / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     train(CONFIG, out=tmp_path / "run", resume=True, **texts)
-    assert "the run goes on from step-00000056 instead" in capfd.readouterr().err
+    assert "the run resumes from step-00000056 instead" in capfd.readouterr().err
     assert_same(tmp_path / "run", uninterrupted["average"])
 
 
@@ -291,7 +291,7 @@ def refused(config: Config, out: Path, texts: Texts, **more: Any) -> str:
 
 def test_a_run_is_not_begun_in_the_folder_of_another(uninterrupted: dict[str, Path], texts: Texts) -> None:
     message = refused(CONFIG, uninterrupted["average"], texts)
-    assert "holds a run already" in message and "--resume" in message
+    assert "expected a new folder, not a run" in message and "--resume" in message
 
 
 def test_a_changed_configuration_is_refused_by_its_keys(uninterrupted: dict[str, Path], texts: Texts) -> None:
@@ -308,17 +308,17 @@ def test_changed_text_is_refused(name: str, uninterrupted: dict[str, Path], text
     mine = write_texts(tmp_path)
     src = mine[name][0]
     src.write_bytes(src.read_bytes().replace(b"a", b"b", 1))
-    with pytest.raises(UserError, match=f"was begun with other text than .*{name}.src"):
+    with pytest.raises(UserError, match=f"{name}.src.*: expected the text that .* started with"):
         train(CONFIG, out=tmp_path / "run", resume=True, **mine)
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("data", "data exists"),
-        ("model", "model exists"),
+        ("data", "data exists there"),
+        ("model", "model exists there"),
         ("config.json", "config.json: expected"),
-        ("manifest.json", "is a model"),
+        ("manifest.json", "not a model"),
     ],
 )
 def test_a_folder_that_is_no_run_is_left_alone(name: str, says: str, texts: Texts, tmp_path: Path) -> None:
@@ -487,9 +487,9 @@ def test_average_run_makes_a_model_of_checkpoints(uninterrupted: dict[str, Path]
     for wrong, message in ((0, "expected 1 to"), (99, "expected 1 to")):
         with pytest.raises(UserError, match=message):
             run.average_run(folder, last=wrong, out=tmp_path / "other")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="but it exists"):
         run.average_run(folder, last=1, out=tmp_path / "model")
-    with pytest.raises(UserError, match="holds no checkpoints"):
+    with pytest.raises(UserError, match="expected a run with checkpoints"):
         run.average_run(tmp_path / "nowhere", last=1, out=tmp_path / "other")
 
 
@@ -545,7 +545,7 @@ def test_a_small_vocabulary_is_told_only_by_the_call_that_learned_it(
     texts: Texts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = with_train(replace(CONFIG, data=replace(CONFIG.data, vocab_size=5_000)), max_steps=1)
-    notice = "pieces, not 5,000: the text has no more to learn from"
+    notice = "pieces, not 5,000: the text is too short for more"
     model = train(config, out=tmp_path / "run", **texts)
     assert notice in capsys.readouterr().err
     train(config, out=tmp_path / "run", resume=True, **texts)

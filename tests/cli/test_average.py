@@ -15,5 +15,5 @@ def test_averages_the_newest_checkpoints(toy: Toy, tmp_path: Path, cli: Callable
         "utf-8"
     )
     assert len(transduce.load(tmp_path / "model").translate(["a b"])) == 1
-    assert_mistake(cli("average", toy.run, "--last", 2, "--out", tmp_path / "model"), "exists already")
+    assert_mistake(cli("average", toy.run, "--last", 2, "--out", tmp_path / "model"), "but it exists")
     assert_mistake(cli("average", toy.run, "--last", 9, "--out", tmp_path / "m"), "expected 1 to 2")

@@ -35,7 +35,7 @@ def test_missing_and_unknown_arguments_and_files(
     assert_mistake(cli("train", "--recipe", "smal", *texts, *out), "did you mean 'small'?")
     assert_mistake(cli("train", "--recipe", tmp_path / "no.py:f", *texts, *out), "no.py does not exist")
     assert_mistake(cli("translate", tmp_path / "none"), "no such folder")
-    assert_mistake(cli("average", tmp_path, "--last", 3, "--out", tmp_path / "m"), "holds no checkpoints")
+    assert_mistake(cli("average", tmp_path, "--last", 3, "--out", tmp_path / "m"), "expected a run with checkpoints")
     assert_mistake(cli("average", tmp_path, "--last", "three", "--out", tmp_path / "m"), "three")
     assert not (tmp_path / "run").exists()
 

@@ -60,8 +60,8 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
         "no.en",
         "no.de",
         "valid.de: expected a text file",
-        "no model: no such folder; expected a model folder",
-        "data exists, but",
+        "no model: expected a model folder such as RUN/model",
+        "expected a new folder or a run, but data exists there",
         "pip install 'transduce[log]'",
     )
     assert_problems(cli(*arguments, "--recipe", "small", *parent, *settings, "--tensorboard"), *common)
@@ -84,10 +84,10 @@ def test_impossible_folders_for_a_run_are_refused(
 ) -> None:
     file = write_lines(tmp_path / "file", ["a"])
     for out, message in (
-        (file, f"{file} is a file; --out {file} expects a folder"),
-        (file / "a" / "run", f"{file} is a file; --out {file / 'a' / 'run'} expects a folder"),
-        (toy.model, "is a model; give another --out"),
-        (toy.run, "holds a run already; add --resume"),
+        (file, f"--out={file}: expected a folder, but {file} is a file"),
+        (file / "a" / "run", f"--out={file / 'a' / 'run'}: expected a folder, but {file} is a file"),
+        (toy.model, "expected a new folder or a run, not a model"),
+        (toy.run, "expected a new folder, not a run; add --resume"),
     ):
         before = everything(toy.folder), everything(tmp_path)
         assert_mistake(cli("train", "--recipe", "small", *texts, "--out", out), message)

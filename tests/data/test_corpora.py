@@ -351,12 +351,12 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
     seen = {*zip(lines[0][:600], lines[1][:600], strict=True), (lines[2][0], lines[3][0]), (unknown, "x")}
     shared = [pair in seen for pair in zip(lines[2], lines[3], strict=True)]
     sources = [src in {src for src, _ in seen} for src in lines[2]]
-    leaks = f"of the 60 of valid.src, {sum(shared)} pairs and {sum(sources)} sources are in the training text, too"
+    leaks = f"of the 60 of valid.src, {sum(shared)} pairs and {sum(sources)} sources are also in the training text"
     assert sum(shared) < sum(sources) and leaks in done.err
     again = cli(*command, "--resume")
     assert again.code == 0 and leaks in again.err
     command[command.index("0.5")] = "0.25"
-    assert "was begun with other text than" in cli(*command, "--resume").err
+    assert f"expected the text that {tmp_path / 'run'} started with" in cli(*command, "--resume").err
 
 
 def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., CommandResult]) -> None:

@@ -123,7 +123,7 @@ def test_a_missing_run_that_is_still_needed_is_reported(tmp_path: Path, texts: T
     results.entries["recurrent-time"] = {"status": "not run"}
     results.save()
     shutil.rmtree(out / "runs")
-    with pytest.raises(UserError, match="recurrent-1 holds no checkpoints"):
+    with pytest.raises(UserError, match="recurrent-1: expected a run with checkpoints"):
         table2.run_table2(texts, out)
     with pytest.raises(UserError, match="give --test SRC REF"):
         table2.run_table2(Texts(texts.train, texts.valid), tmp_path / "other")

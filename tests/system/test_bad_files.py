@@ -120,7 +120,7 @@ def check_that_an_older_checkpoint_is_used(runs: Runs) -> None:
     path, lines = find_run(runs.out)
     older, newest = checkpoints(runs.out)[-2:]
     assert path == older
-    assert str(newest) in lines[0] and lines[-1] == f"the run goes on from {older.name} instead"
+    assert str(newest) in lines[0] and lines[-1] == f"the run resumes from {older.name} instead"
 
 
 def check_that_the_model_is_refused(runs: Runs) -> None:
@@ -149,7 +149,7 @@ def check_that_the_configuration_is_refused(runs: Runs) -> None:
         claim(runs.out, config, tokenizer, [])
         assert path.read_bytes() == to_json(config).encode()
         return
-    with pytest.raises((UserError, FileNotFoundError), match="config.json|was begun with another configuration"):
+    with pytest.raises((UserError, FileNotFoundError), match="config.json|configuration that the run started with"):
         claim(runs.out, config, tokenizer, [])
 
 

@@ -1,4 +1,4 @@
-"""What a person asks of a training, and all that is wrong with it."""
+"""A request to train, and the check of its arguments before any text is read."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Pair = tuple[Path, Path]
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A request to train: the arguments of the command `train`.
+    """A request to train. Its fields are the arguments of the command `train`.
 
     recipe: a name, FILE.py:FUNCTION, or a Config. train: source and target text, or corpora with weights. valid: source
     and target text to evaluate on. out: the folder of the run, RUN. settings: overrides, "section.key=value".
@@ -54,7 +54,7 @@ class TrainRequest:
 
     @property
     def config(self) -> Config:
-        """The configuration of the recipe with the settings; its vocabulary size is still to be filled in."""
+        """The configuration of recipe and settings, before `complete_config` sets the size of the vocabulary."""
         return self._configured[0]
 
     @cached_property
@@ -63,7 +63,7 @@ class TrainRequest:
         return corpora.as_corpora(self.train)
 
     def problems(self) -> list[str]:
-        """Return all that is wrong with the request, one line each. Reads no text."""
+        """Return a line for each mistake in the request. Reads no text."""
         return [
             *self._configured[1],
             *(without_effect(self.settings, self.start_from) if self.start_from else []),
@@ -75,41 +75,42 @@ class TrainRequest:
         ]
 
     def _run_problems(self) -> list[str]:
-        """Return what prevents a run from starting or continuing in `out`, one line each."""
+        """Return a line for each reason why a run cannot start or resume in `out`."""
         problems = permission_problems(self.allow_change)
         if self.allow_change and not self.resume:
-            problems.append(f"--allow-change {' '.join(self.allow_change)} has no effect without --resume")
+            names = " ".join(self.allow_change)
+            problems.append(f"--allow-change={names}: expected no value without --resume; add --resume")
         if checkpoints(self.out) and not self.resume:
-            problems.append(f"{self.out} holds a run already; add --resume to continue it, or give another --out")
+            problems.append(f"--out={self.out}: expected a new folder, not a run; add --resume, or give another folder")
         if self.start_from is not None and not self.start_from.is_dir():
-            problems.append(f"--from {self.start_from}: no such folder; expected a model folder, such as RUN/model")
+            problems.append(f"--from={self.start_from}: expected a model folder such as RUN/model; check the path")
         return [*problems, *_foreign_file_problems(self.out)]
 
     # ---- the parts of a new run ----------------------------------------------------------------------------------
 
     def learn_tokenizer(self) -> TokenizerLike:
-        """Return a tokenizer learned from the training text: from each pair once, whatever its weight."""
+        """Return a tokenizer learned from the training text. Each pair counts once, regardless of its weight."""
         lines = (side for corpus in self.corpora for pair in corpora.read_pairs(corpus) for side in pair)
         data = self.config.data
         return Tokenizer.learn(lines, kind=data.tokenizer, vocab_size=data.vocab_size)
 
     def complete_config(self, tokenizer: TokenizerLike, parent: Config | None) -> Config:
-        """Return `config` with the vocabulary size of the tokenizer and the architecture of `parent`, if there is one.
+        """Return `config` with the tokenizer's vocabulary size and, unless it is None, the architecture of `parent`.
 
-        Raises UserError if the result is impossible.
+        Raises UserError if the configuration is not valid.
         """
         config = inherit(self.config, parent) if parent is not None else self.config
         if config.model.vocab_size not in (None, tokenizer.vocab_size):
             raise UserError(
                 f"model.vocab_size={config.model.vocab_size}: expected null or {tokenizer.vocab_size}, the number of "
-                "pieces of the tokenizer; set it to null, and the size of the tokenizer with data.vocab_size"
+                "pieces of the tokenizer; use null, and set the size of the tokenizer with data.vocab_size"
             )
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
         validate(config)
         return config
 
     def provenance(self) -> dict[str, str]:
-        """Return the origin of a model, for its card: recipe, settings and the names of the text files."""
+        """Return the origin of a model for its card: recipe, settings and the names of the text files."""
         names = (" and ".join(path.name for path in (one.src, one.tgt) if path is not None) for one in self.corpora)
         return {
             "recipe": recipe_in_words(self.recipe, self.settings, self.start_from),
@@ -128,17 +129,17 @@ def _missing_files(paths: Sequence[Path]) -> list[str]:
 
 
 def _foreign_file_problems(out: Path) -> list[str]:
-    """Protect files that are not of a run: a run would overwrite config.json and remove data/."""
+    """Return a line if `out` has files that are not of a run: training would overwrite config.json and data/."""
     parent = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not parent.is_dir():
-        return [f"{parent} is a file; --out {out} expects a folder"]
+        return [f"--out={out}: expected a folder, but {parent} is a file; give another folder"]
     if (out / "manifest.json").exists():
-        return [f"{out} is a model; give another --out"]
+        return [f"--out={out}: expected a new folder or a run, not a model; give another folder"]
     if (out / "config.json").exists():
         return _config_problems(out / "config.json")
     for name in ("checkpoints", "data", "log.jsonl", "model", "tokenizer.json"):
         if (out / name).exists():
-            return [f"{out / name} exists, but {out} is no run: it has no config.json; give another --out"]
+            return [f"--out={out}: expected a new folder or a run, but {name} exists there; give another folder"]
     return []
 
 

@@ -1,4 +1,4 @@
-"""From the micro-batches of a step to the gradient of its whole batch, however the batch is cut.
+"""The gradient of a step, the same for any division of its batch into micro-batches.
 
     micro-batches of this rank -> loss -> backward -> sum over ranks -> .grad of every parameter, and a Gradient
 
@@ -61,9 +61,9 @@ class Gradient:
 
 
 class Gradients:
-    """Computes gradients of `model`, and remembers which size of a micro-batch did not fit into memory.
+    """Computes gradients of `model`, and remembers the size of micro-batch that did not fit into memory.
 
-    task: gives the loss, and empty micro-batches. print_lines: prints that micro-batches get smaller.
+    task: computes the loss. print_lines: prints that micro-batches become smaller.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class Gradients:
         if self.is_sharded:  # the other ranks would not know of the cut, and wait
             raise MemoryError(
                 f"a micro-batch of {size(batch):,} tokens, padding included, does not fit into memory, and --shard "
-                "does not cut it; use more of them: --resume --set train.accumulate=N --allow-change train.accumulate"
+                "does not cut it; use more micro-batches: --resume --set train.accumulate=N "
+                "--allow-change train.accumulate"
             )
         if len(batch.pairs) == 1:
             raise MemoryError(
@@ -142,7 +143,7 @@ class Gradients:
             )
         self.too_large = size(batch)
         self.print_lines(
-            [f"out of memory: micro-batches of {self.too_large:,} tokens, padding included, are cut from now on"]
+            [f"out of memory: micro-batches of {self.too_large:,} tokens or more, padding included, are now cut in two"]
         )
 
     def _fitting(self, micro_batches: Sequence[Batch]) -> Iterator[Batch]:
@@ -198,8 +199,8 @@ def _rows(batch: Batch, rows: slice) -> Batch:
 def update(optimizer: torch.optim.Adam, count: int) -> None:
     """Let the optimizer make update number `count`, from 1. If memory runs out, it tries a second time.
 
-    An update is never half done: everything that it writes to exists since the optimizer was made, so memory can run
-    out only before the fused kernel writes. Only the counts of updates are set before.
+    No update is partial. All tensors that it writes to exist since the optimizer was created, so memory can run out
+    only before the fused kernel writes. Only the counts of updates change before that; the second try resets them.
     """
     if _has_stepped(optimizer):
         return

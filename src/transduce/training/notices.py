@@ -1,4 +1,4 @@
-"""Lines that tell a person how a run starts and how it ends."""
+"""The lines that a run prints at its start and at its end."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ def small_vocabulary(requested: int, tokenizer: TokenizerLike) -> list[str]:
     """Return a line if a new tokenizer has fewer pieces than requested."""
     if tokenizer.vocab_size >= requested:
         return []
-    return [f"the tokenizer has {tokenizer.vocab_size:,} pieces, not {requested:,}: the text has no more to learn from"]
+    return [f"the tokenizer has {tokenizer.vocab_size:,} pieces, not {requested:,}: the text is too short for more"]
 
 
 def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list[str]:
-    """Return the size of the run, and on which machine it trains. step: 0 for a new run."""
+    """Return lines on the size of the run and on its devices. step: the step to resume at, 0 for a new run."""
     left_out = len(batches.store) - batches.usable
     lines = [f"resuming at step {step:,}"] if step else []
     if left_out:
@@ -37,16 +37,19 @@ def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list
 
 
 def overlap(lines: Overlap, name: str, size: int) -> str:
-    """Return how much of the validation text is in the training text, which improves its scores.
+    """Return a line on the validation text that is also in the training text, which makes its scores too good.
 
-    name, size: of the validation text, in lines.
+    lines: the overlap of the two texts. name, size: the name of the validation text, and its number of lines.
     """
     counts = f"{len(lines.pairs):,} pairs and {len(lines.sources):,} sources"
-    return f"of the {size:,} of {name}, {counts} are in the training text, too"
+    return f"of the {size:,} of {name}, {counts} are also in the training text"
 
 
 def end(state: TrainingState, model_folder: Path, origin: str, validation: str | None) -> list[str]:
-    """Return how the run ended, which weights the model has, and its scores. validation: None if interrupted."""
+    """Return lines on the end of the run, the origin of its model, and its scores.
+
+    origin: which weights the model has, in words. validation: the scores in words; None if the run was interrupted.
+    """
     outcome = "finished" if state.is_finished else "interrupted"
     if state.is_out_of_patience:
         outcome = "stopped early"
