@@ -60,6 +60,11 @@ def test_only_the_width_breaks_the_lines_of_help(command: str, columns: int) -> 
         assert_filled(cell, columns - 4 - indentation)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_usage_names_every_argument(command: str) -> None:
+    assert "ARGS" not in help_of(command, 120)
+
+
 def assert_filled(lines: list[str], width: int) -> None:
     for line, following in zip(lines, lines[1:], strict=False):
         assert len(line.rstrip()) <= width

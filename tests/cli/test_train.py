@@ -55,7 +55,7 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
     settings = ["--set", "train.warmup=9", "--set", "model.d_ff=64", "--set", "train.seed=-1"]
     common = (
         "did you mean 'train.warmup_steps'?",
-        "train.seed=-1: expected 0 or more",
+        "train.seed=-1: expected at least 0",
         "--set model.d_ff=64: expected no value with --from",
         "no.en",
         "no.de",

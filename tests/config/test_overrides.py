@@ -135,7 +135,7 @@ def test_all_problems_are_reported_together() -> None:
 
 
 def test_several_problems_are_counted_and_one_is_not() -> None:
-    with pytest.raises(UserError, match=r"^train.seed=-1: expected 0 or more, below 2\^63$"):
+    with pytest.raises(UserError, match=r"^train.seed=-1: expected at least 0, below 2\^63$"):
         override(Config(), ["train.seed=-1"])
     with pytest.raises(UserError, match="^2 problems:\n  train.max_steps=0: .*\n  train.seed=-1: "):
         override(Config(), ["train.seed=-1", "train.max_steps=0"])

@@ -138,16 +138,16 @@ def test_unequal_counts_are_named() -> None:
         paired_bootstrap(HYPS[:1], HYPS, REFS)
     with pytest.raises(UserError, match="hypotheses B: expected 3 lines, as many as the references, not 600"):
         paired_bootstrap(HYPS, HYPS * 200, REFS)
-    with pytest.raises(UserError, match="0 lines"):
+    with pytest.raises(UserError, match="at least 1 line, not 0"):
         paired_bootstrap([], [], [])
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(UserError, match="lines=1: expected 2 or more"):
+    with pytest.raises(UserError, match="lines=1: expected at least 2"):
         paired_bootstrap(["a"], ["b"], ["a"])
-    with pytest.raises(UserError, match="samples=0: expected 1 or more"):
+    with pytest.raises(UserError, match="samples=0: expected at least 1"):
         paired_bootstrap(HYPS, HYPS, REFS, samples=0)
-    with pytest.raises(UserError, match="seed=-1: expected 0 or more"):
+    with pytest.raises(UserError, match="seed=-1: expected at least 0"):
         paired_bootstrap(HYPS, HYPS, REFS, seed=-1)
     with pytest.raises(UserError, match="tokenize='flores200': expected one of"):
         paired_bootstrap(HYPS, HYPS, REFS, tokenize="flores200")

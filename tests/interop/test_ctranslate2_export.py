@@ -123,7 +123,7 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
     translation = json.loads(process.out)
     assert translation["text"] == "b a" and translation["score"] < 0 and translation["token_log_probs"] == []
     again = run_transduce("export", toy.model, tmp_path / "out", "--to", "ctranslate2")
-    assert again.code == 2 and "expected a new folder, but it exists" in again.err
+    assert again.code == 2 and "expected a new folder; give another name" in again.err
 
 
 # ---- refused models and options ----------------------------------------------------------------------------------

@@ -215,14 +215,14 @@ def test_a_function_of_the_users_own(own: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("absent", "defines no 'absent'"),
-        ("mini", "defines no 'mini'; did you mean 'mine'?"),
-        ("", "defines no ''"),
+        ("absent", ":absent': expected a function that "),
+        ("mini", " defines; did you mean 'mine'?"),
+        ("", ":': expected a function that "),
         ("lookup", "failed: KeyError: 'a key of my own'"),
         ("needs", "failed: TypeError"),
         ("number", "failed: TypeError"),
         ("leaves", "failed: SystemExit"),
-        ("other", "returned dict, expected transduce.Config"),
+        ("other", "expected a function that returns a Config, not a dict"),
     ],
 )
 def test_a_function_that_is_no_recipe_is_refused(own: Path, function: str, words: str) -> None:
@@ -237,7 +237,7 @@ def test_a_function_that_is_no_recipe_is_refused(own: Path, function: str, words
         ("recipe.py", "def broken(:", "failed: SyntaxError"),
         ("recipe.py", "import no_such_module_here", "failed: ModuleNotFoundError"),
         ("recipe.py", b"\xff\xfe\x00", "failed: SyntaxError"),
-        ("recipe.txt", "x = 1", "is not a Python file; its name must end in .py"),
+        ("recipe.txt", "x = 1", "expected a Python file; give a name that ends in .py"),
         ("folder.py/x", "", "does not exist"),
     ],
 )

@@ -19,6 +19,7 @@ from support.toy_task import ROOT, CommandResult
 from transduce.errors import UserError
 from transduce.studies.results import Results, open_results, read_results
 from transduce.studies.schedule import run_trainings
+from transduce.studies.table3 import PAPER
 from transduce.studies.trainings import Texts, Training, stored_parameters
 
 RECIPE = """
@@ -260,7 +261,7 @@ def test_a_second_study_in_the_same_folder_is_refused(tmp_path: Path, texts: Tex
 def test_results_that_another_study_changed_are_not_overwritten(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
     early = results_in(tmp_path / "out")
     run_trainings(trainings_of(texts, "x"), texts, results_in(tmp_path / "out"))
-    with pytest.raises(UserError, match="another study has just changed it"):
+    with pytest.raises(UserError, match="expected a file that no other study changes"):
         run_trainings(trainings_of(texts, "y"), texts, early)
 
 
@@ -291,9 +292,9 @@ def test_texts_are_checked_before_a_training_starts(tmp_path: Path, texts: Texts
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rows", "base", "h3"], "--rows=h3: expected a row of Table 3; did you mean 'h32'?"),
-        (["--jobs", "0"], "--jobs=0: expected 1 or more"),
-        (["--seeds", "-1"], "train.seed=-1: expected 0 or more"),
+        (["--rows", "base", "h3"], f"--rows=h3: expected one of {', '.join(PAPER)}; did you mean 'h32'?"),
+        (["--jobs", "0"], "--jobs=0: expected at least 1"),
+        (["--seeds", "-1"], "train.seed=-1: expected at least 0"),
         (["--seeds", "2", "2"], "--seeds=2 2: expected different seeds"),
         (["--language", "German"], "language='German': expected a code"),
     ],

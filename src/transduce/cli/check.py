@@ -49,7 +49,7 @@ def check(
     if not 1 <= len(corpus) <= 2:
         raise UserError(f"{len(corpus)} files: expected SRC TGT, or one FILE that holds both sides")
     if first < 0:
-        raise UserError(f"--first={first}: expected 0 or more")
+        raise UserError(f"--first={first}: expected at least 0")
     rules = None
     if tokenizer is not None:
         rules = Tokenizer.load(tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer)

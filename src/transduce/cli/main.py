@@ -42,7 +42,11 @@ app = App(
 
 for _order, _command in enumerate(COMMANDS):
     add_command(app, _command, _order)
-app.command(study)  # without a number: after those with one
+app.command(study)  # without a number: after the commands with one
+
+# Cyclopts names optional positional arguments [ARGS].
+app["evaluate"].usage = "Usage: transduce evaluate --ref PATH [OPTIONS] [MODELS...]"
+app["recipes"].usage = "Usage: transduce recipes [NAME]"
 
 
 def main() -> None:

@@ -125,7 +125,7 @@ def table3(
 
 def _check_jobs(jobs: int | None) -> None:
     if jobs is not None and jobs < 1:
-        raise UserError(f"--jobs={jobs}: expected 1 or more")
+        raise UserError(f"--jobs={jobs}: expected at least 1")
 
 
 def _print_report(out: Path) -> None:

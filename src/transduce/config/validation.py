@@ -70,8 +70,8 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
         "data.batch_tokens train.max_steps train.warmup_steps train.log_every_steps train.evaluate_every_steps "
         "train.checkpoint_every_steps train.keep_checkpoints train.average_checkpoints train.patience search.lookahead",
     ),
-    ("0 or more, below 2^63", lambda x: 0 <= x < 1 << 63, "train.seed"),
-    ("0 or more", lambda x: x >= 0, "search.min_tokens"),
+    ("at least 0, below 2^63", lambda x: 0 <= x < 1 << 63, "train.seed"),
+    ("at least 0", lambda x: x >= 0, "search.min_tokens"),
     ("a number above 0, below 2^63", lambda x: 0 < x < 1 << 63, "model.norm_eps train.lr_factor"),
     ("a number from 0 to 10", lambda x: 0 <= x <= 10, "search.alpha"),
     (

@@ -34,7 +34,7 @@ def run_demo(out: Path) -> Path:
     Raises UserError if `out` exists and is not empty.
     """
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise UserError(f"--out={out}: expected a new folder; give another name, or remove this one")
+        raise UserError(f"{out}: expected a new folder; give another name")
     started_at = time.monotonic()
     _say(f"1. A corpus of English sentences, each with one German translation: {out / 'corpus'}")
     sets = write_corpus(out / "corpus")

@@ -1,4 +1,4 @@
-"""Draw attention as a picture: which source pieces each target piece attends to (§3.2 and the paper's appendix).
+"""Draw the attention of each target piece over the source pieces (§3.2 and the paper's appendix).
 
 `attention_picture` draws the attention of one layer. On the left is the mean over its heads, with the pieces along the
 edges; on the right is each head, in the same colours. H heads, T target pieces, S source pieces.
@@ -50,7 +50,7 @@ def attention_picture(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("a picture of attention: expected matplotlib; pip install 'transduce[plot]'") from error
+        raise UserError("attention plot: expected the package matplotlib; pip install 'transduce[plot]'") from error
     figure = Figure(figsize=(1, 1), dpi=_DOTS_PER_INCH, facecolor="white")
     FigureCanvasAgg(figure)
     strongest = float(attention.max())

@@ -221,7 +221,7 @@ def check_lines(hyps: Sequence[str], refs: Sequence[str], *, name: str) -> None:
             "write an empty translation as an empty line"
         )
     if not refs:
-        raise UserError(f"{name} and the references: expected 1 line or more, not 0 lines; give a text to score")
+        raise UserError(f"{name} and the references: expected at least 1 line, not 0; give a text to score")
 
 
 def _check_language(language: str) -> None:

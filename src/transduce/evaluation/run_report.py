@@ -134,7 +134,7 @@ def read_history(run: Path) -> History:
         step = line["step"]
         if not last <= step < 2**53:
             raise UserError(
-                f"{run / 'log.jsonl'}:{number}: expected a step of {last} or more, not {step}; restore the file"
+                f"{run / 'log.jsonl'}:{number}: expected a step of at least {last}, not {step}; restore the file"
             )
         last = step
         if "skipped" in line:

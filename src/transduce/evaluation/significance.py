@@ -132,8 +132,8 @@ def _bootstrap_signature(refs: Sequence[str], samples: int, seed: int, tokenize:
 
 def _check_bootstrap(n_lines: int, samples: int, seed: int) -> None:
     if n_lines < 2:
-        raise UserError(f"lines={n_lines}: expected 2 or more for the paired bootstrap; use 500 or more")
+        raise UserError(f"lines={n_lines}: expected at least 2 for the paired bootstrap; use at least 500")
     if samples < 1:
-        raise UserError(f"samples={samples}: expected 1 or more; 1000 are usual")
+        raise UserError(f"samples={samples}: expected at least 1; 1000 are usual")
     if seed < 0:
-        raise UserError(f"seed={seed}: expected 0 or more")
+        raise UserError(f"seed={seed}: expected at least 0")

@@ -30,11 +30,13 @@ COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "int8":
 
 
 def import_ctranslate2() -> ModuleType:
-    """Import the library, which is an extra. UserError if it is not installed."""
+    """Return the library CTranslate2, an optional package. Raises UserError if it is not installed."""
     try:
         import ctranslate2
     except ImportError as problem:
-        raise UserError(f"{problem}; CTranslate2 is an extra: pip install 'transduce[ctranslate2]'") from None
+        raise UserError(
+            f"CTranslate2: expected the package ctranslate2 ({problem}); pip install 'transduce[ctranslate2]'"
+        ) from None
     return ctranslate2
 
 

@@ -50,7 +50,7 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     if precision not in get_args(Precision):
         raise UserError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")
     if out.exists():
-        raise UserError(f"{out}: expected a new folder, but it exists; give another name")
+        raise UserError(f"{out}: expected a new folder; give another name")
     ctranslate2 = import_ctranslate2()
     loaded = load_model(model)
     require_transformer(loaded)

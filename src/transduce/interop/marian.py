@@ -72,7 +72,7 @@ def import_marian(folder: Path, out: Path) -> None:
     Raises UserError for a model that transduce would not compute the same way.
     """
     if out.exists():
-        raise UserError(f"{out}: expected a new folder, but it exists; give another name")
+        raise UserError(f"{out}: expected a new folder; give another name")
     _check_files(folder)
     settings = _json(folder / "config.json")
     generation = _json(folder / "generation_config.json") if (folder / "generation_config.json").exists() else {}
@@ -247,7 +247,7 @@ def export_marian(model: Path, out: Path) -> str:
     cases nothing is written.
     """
     if out.exists():
-        raise UserError(f"{out}: expected a new folder, but it exists; give another name")
+        raise UserError(f"{out}: expected a new folder; give another name")
     loaded = load_model(model)
     wrong = _export_problems(loaded)
     if wrong:
@@ -373,7 +373,7 @@ def _difference(loaded: LoadedModel, folder: Path) -> str:
         from transformers import MarianMTModel
     except ImportError as problem:
         raise UserError(
-            f"{problem}: expected transformers, which checks the export; pip install 'transduce[export]'"
+            f"the check of the export: expected the package transformers ({problem}); pip install 'transduce[export]'"
         ) from None
     src, tgt = random_pairs(loaded)
     batch = collate(src, tgt)

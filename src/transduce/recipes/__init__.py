@@ -80,22 +80,24 @@ def find_recipe(name: str) -> Recipe:
 
 
 def _from_file(path: Path, function: str) -> Recipe:
+    recipe = f"recipe='{path}:{function}'"
     if not path.is_file():
-        raise UserError(f"--recipe {path}:{function}: {path} does not exist; give a Python file and a function in it")
+        raise UserError(f"{recipe}: expected a Python file, but {path} does not exist; check the path")
     spec = importlib.util.spec_from_file_location("user_recipe", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"--recipe {path}:{function}: {path} is not a Python file; its name must end in .py")
+        raise UserError(f"{recipe}: expected a Python file; give a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         if function not in vars(module):
             hint = nearest(function, [name for name, value in vars(module).items() if callable(value)])
-            raise UserError(f"--recipe {path}:{function}: {path} defines no {function!r}{hint}")
+            raise UserError(f"{recipe}: expected a function that {path} defines{hint}")
         config = vars(module)[function]()
     except UserError:
         raise
     except (Exception, SystemExit) as problem:
-        raise UserError(f"--recipe {path}:{function} failed: {type(problem).__name__}: {problem}") from problem
+        cause = f"{type(problem).__name__}: {problem}"
+        raise UserError(f"{recipe}: expected a function that returns a Config, but it failed: {cause}") from problem
     if not isinstance(config, Config):
-        raise UserError(f"--recipe {path}:{function} returned {type(config).__name__}, expected transduce.Config")
+        raise UserError(f"{recipe}: expected a function that returns a Config, not a {type(config).__name__}")
     return lambda: config

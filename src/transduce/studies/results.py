@@ -79,8 +79,8 @@ def open_results(out: Path, study: str, settings: dict[str, Any]) -> Results:
     other = [key for key in keys if settings.get(key) != results.settings.get(key)]
     if other:
         raise UserError(
-            f"{path}: expected results with the same {' and the same '.join(other)}, or the figures would not be "
-            "comparable; use the earlier settings, or give another --out"
+            f"{path}: expected results with the same {' and the same '.join(other)}, so that the figures can be "
+            "compared; use the earlier settings, or give another --out"
         )
     return results
 

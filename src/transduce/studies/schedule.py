@@ -65,7 +65,7 @@ def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results,
     if schedule.failed:
         raise UserError(
             f"{len(schedule.failed)} of {len(trainings)} trainings failed: {', '.join(schedule.failed)}; see their "
-            f"logs in {runs}. The same command tries them again; remove their folders there to train from step 0"
+            f"logs in {runs}, then run the same command again (to train from step 0, remove their folders there first)"
         )
 
 
@@ -130,11 +130,11 @@ def _exclusive_folder(results: Results) -> Iterator[IO[bytes]]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"{out}: expected a folder that no other study uses, but a study or its trainings run there; "
-                "wait for them, end them, or give another --out"
+                f"{out}: expected a folder that no other study uses; wait for the other study, end it and its "
+                "trainings, or give another --out"
             ) from None
         if results.path.exists() and read_results(results.path).entries != results.entries:
-            raise UserError(f"{results.path}: another study has just changed it; give the command again")
+            raise UserError(f"{results.path}: expected a file that no other study changes; run the command again")
         yield lock
 
 

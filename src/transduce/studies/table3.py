@@ -77,10 +77,8 @@ def trainings(scale: Scale, rows: Sequence[str] | None = None, seeds: Sequence[i
     """
     unknown = [row for row in rows or () if row not in PAPER]
     if unknown:
-        raise UserError(
-            *(f"--rows={row}: expected a row of Table 3{nearest(row, PAPER)}" for row in unknown),
-            f"the rows are {' '.join(PAPER)}",
-        )
+        names = ", ".join(PAPER)
+        raise UserError(*(f"--rows={row}: expected one of {names}{nearest(row, PAPER)}" for row in unknown))
     order = dict.fromkeys(row for row, _ in PLAN)
     plan = PLAN if seeds is None else [(row, seed) for seed in seeds for row in order]
     return [Training(row, seed, RECIPE[scale] + row) for row, seed in plan if rows is None or row in rows]
