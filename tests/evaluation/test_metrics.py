@@ -261,7 +261,7 @@ def test_unequal_counts_are_named() -> None:
 
 
 def test_empty_texts_are_refused() -> None:
-    with pytest.raises(UserError, match="0 lines"):
+    with pytest.raises(UserError, match="at least 1 line, not 0"):
         corpus_scores([], [])
 
 
