@@ -1,7 +1,8 @@
-"""Fixtures of several test files: the trained toy model, and the command line."""
+"""Fixtures of several test files: trained models, and the command line."""
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support.toy_task import RECIPE, CommandResult, Toy, run_transduce, toy_lines, write_pairs
@@ -25,6 +26,25 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     result = run_transduce("train", "--recipe", f"{folder / 'recipe.py'}:reverse", *texts, "--out", folder / "run")
     assert result.code == 0, result.err
     return Toy(folder, train, valid, sorted(set(toy_lines(3, 400)) - set(train_lines)))
+
+
+@pytest.fixture(scope="session")
+def run_texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Return the texts of the runs in `finished_runs`: "train" and "valid", each with source and target."""
+    from support.trainings import write_texts
+
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="session")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory, run_texts: dict[str, tuple[Path, Path]]) -> dict[str, Path]:
+    """Return an uninterrupted run of each configuration in `support.trainings.USES`. Tests must not change them."""
+    from support.trainings import USES, train
+
+    folders = {use: tmp_path_factory.mktemp(use) / "run" for use in USES}
+    for use, folder in folders.items():
+        train(USES[use], out=folder, **run_texts)
+    return folders
 
 
 @pytest.fixture

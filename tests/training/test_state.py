@@ -83,9 +83,7 @@ def test_a_snapshot_without_a_counter_is_refused() -> None:
     train_step(state)
     snapshot = state.snapshot()
     del snapshot.state["skipped_in_a_row"]
-    with pytest.raises(
-        UserError, match="step-1: expected a checkpoint of this version .*; start a new run"
-    ):
+    with pytest.raises(UserError, match="step-1: expected a checkpoint of this version .*; start a new run"):
         new_state().restore(snapshot, Path("step-1"))
 
 

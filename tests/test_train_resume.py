@@ -1,0 +1,141 @@
+"""Stopped and resumed trainings: they end with the same bits as an uninterrupted one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.toy_task import ROOT, Toy
+from support.trainings import CONFIG, USES, Texts, act_at_step, assert_same, checkpoint_steps, everything, train
+
+import transduce
+from transduce.storage.checkpoints import checkpoints
+from transduce.storage.run_log import read_log
+from transduce.training.signals import StopSignal
+
+
+def test_two_runs_are_identical(finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path) -> None:
+    train(CONFIG, out=tmp_path / "run", **run_texts)
+    assert_same(tmp_path / "run", finished_runs["average"])
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("step", [1, 29, 45, 60])
+def test_a_run_stopped_by_sigterm_resumes_to_the_same_end(
+    use: str,
+    step: int,
+    finished_runs: dict[str, Path],
+    run_texts: Texts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run finishes and saves the step, and writes a model; the resumed run ends like an uninterrupted one."""
+    with monkeypatch.context() as patch:
+        act_at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        model = train(USES[use], out=tmp_path / "run", **run_texts)
+    assert checkpoint_steps(tmp_path / "run")[-1] == step
+    assert len(transduce.load(model).translate(["a b"])) == 1
+    train(USES[use], out=tmp_path / "run", resume=True, **run_texts)
+    assert_same(tmp_path / "run", finished_runs[use])
+
+
+def test_a_run_stopped_seven_times_ends_the_same(
+    finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (3, 9, 10, 11, 25, 44, 58):
+        with monkeypatch.context() as patch:
+            act_at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGINT))
+            train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
+        assert checkpoint_steps(tmp_path / "run")[-1] == step
+    train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
+    assert_same(tmp_path / "run", finished_runs["average"])
+
+
+@pytest.mark.parametrize("step", [5, 37])
+def test_a_run_ended_by_an_exception_resumes_to_the_same_end(
+    step: int, finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("the machine is on fire")
+
+    with monkeypatch.context() as patch:
+        act_at_step(patch, step, fail)
+        with pytest.raises(RuntimeError, match="on fire"):
+            train(USES["ema"], out=tmp_path / "run", **run_texts)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    train(USES["ema"], out=tmp_path / "run", resume=True, **run_texts)
+    assert_same(tmp_path / "run", finished_runs["ema"])
+
+
+def test_the_command_stops_at_sigterm_and_exits_0(toy: Toy, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "transduce", "train", "--recipe", f"{toy.folder / 'recipe.py'}:reverse"]
+    command += ["--train", *map(str, toy.train), "--valid", *map(str, toy.valid), "--out", str(tmp_path / "run")]
+    command += ["--set", "train.max_steps=100000", "--set", "train.log_every_steps=1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not read_log(tmp_path / "run") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()
+    assert out == b""
+    assert b"continue with the same command and --resume" in err
+    assert checkpoint_steps(tmp_path / "run")[-1] == read_log(tmp_path / "run")[-1]["step"]
+
+
+def test_a_second_signal_ends_the_program_at_once() -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.is_requested
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+
+
+def test_resuming_a_finished_run_changes_nothing(
+    finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path
+) -> None:
+    """Only the report changes: it has the time when it was written."""
+    run = tmp_path / "run"
+    shutil.copytree(finished_runs["average"], run)
+    (run / "model" / "README.md").write_text("my own card", encoding="utf-8")
+    before = everything(run)
+    train(CONFIG, out=run, resume=True, **run_texts)
+    after = everything(run)
+    assert before.pop(run / "report.html") and after.pop(run / "report.html") and after == before
+
+
+def test_resuming_a_finished_run_without_a_model_writes_it_again(
+    finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path
+) -> None:
+    shutil.copytree(finished_runs["average"], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "model")
+    train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
+    assert_same(tmp_path / "run", finished_runs["average"])
+
+
+def test_resume_skips_a_damaged_newest_checkpoint_and_writes_it_again(
+    finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished_runs["average"], tmp_path / "run")
+    newest = checkpoints(tmp_path / "run")[-1] / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
+    assert "the run resumes from step-00000056 instead" in capfd.readouterr().err
+    assert_same(tmp_path / "run", finished_runs["average"])
+
+
+def test_resume_starts_a_run_without_checkpoints(
+    finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path
+) -> None:
+    shutil.copytree(finished_runs["average"], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.rmtree(tmp_path / "run" / "model")
+    train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
+    assert_same(tmp_path / "run", finished_runs["average"])
