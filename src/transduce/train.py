@@ -1,8 +1,6 @@
 """Training (section 5): prepare, loop, finish.
 
-    text -> tokens -> batches -> model -> loss -> optimizer -> checkpoint
-
-A run lives in a folder, RUN: config.json, tokenizer.json, data/, checkpoints/, log.jsonl and, at the end, model/.
+text -> tokens -> batches -> model -> loss -> optimizer -> checkpoint, in the folder of the run
 """
 
 import sys
@@ -21,7 +19,6 @@ from transduce.data.text import file_sha256, read_pairs
 from transduce.data.token_store import open_store
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.segmentation import MAX_LINE_TOKENS
-from transduce.errors import UserError
 from transduce.evaluate import check_validation, validation_scores
 from transduce.evaluation.metrics import bleu_signature
 from transduce.evaluation.run_report import refresh_report
@@ -95,9 +92,7 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
     during `prepare`, before there is anything to save.
     Raises UserError for every mistake that the user can fix; for those in the request before it reads any text.
     """
-    problems = request.problems()
-    if problems:
-        raise UserError(*problems)
+    request.check()
     run, state = prepare(request, task or TranslationTask())
     is_leader, step = distributed.is_leader(), state.counters.step
     keep, every = run.config.train.keep_checkpoints, run.config.train.checkpoint_every_steps
@@ -200,9 +195,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
             writer.log.report(counters.step, report)
             progress.report(counters.step, report)
         if is_last or counters.step % config.evaluate_every_steps == 0:
-            name = state.nonfinite_parameter()
-            if name is not None:
-                raise run_folder.diverged(f"{name} holds values that are not finite numbers", counters.step, run.out)
+            run_folder.check_parameters(state, run.out)
             scores = distributed.run_on_leader(run.evaluate, state.weights_to_evaluate())
             is_best = state.note_scores(scores)
             writer.log.report(counters.step, {f"valid_{name}": value for name, value in scores.items()})
@@ -253,5 +246,5 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: P
             scores = run.task.describe(run.evaluate(weights))
             facts["validation"] = f"{scores}, on {' and '.join(run.valid_names)}"
         save_model(model_folder, weights, run.config, run.tokenizer, model_card(run.config, origin, facts))
-        progress.print_lines(notices.end(state, model_folder, origin, facts.get("validation")))
-        progress.print_lines(refresh_report(run.out))
+        lines = notices.end(state, model_folder, origin, facts.get("validation"))
+        progress.print_lines([*lines, *refresh_report(run.out)])

@@ -204,6 +204,13 @@ def average_run(run: Path, *, last: int, out: Path, until: int | None = None) ->
 # ---- divergence --------------------------------------------------------------------------------------------------
 
 
+def check_parameters(state: TrainingState, out: Path) -> None:
+    """Raise UserError if a parameter holds a value that is not finite. Every rank calls it. out: RUN, the folder."""
+    name = state.nonfinite_parameter()
+    if name is not None:
+        raise diverged(f"{name} holds values that are not finite numbers", state.counters.step, out)
+
+
 def diverged(problem: str, step: int, out: Path) -> UserError:
     """Return the error that ends a run with numbers that are not finite, with the remedies.
 

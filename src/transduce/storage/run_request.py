@@ -74,6 +74,12 @@ class TrainRequest:
             *(shard_problems() if self.shard else []),
         ]
 
+    def check(self) -> None:
+        """Raise UserError with all that is wrong with the request. Reads no text."""
+        problems = self.problems()
+        if problems:
+            raise UserError(*problems)
+
     def _run_problems(self) -> list[str]:
         """Return a line for each reason why a run cannot start or resume in `out`."""
         problems = permission_problems(self.allow_change)
