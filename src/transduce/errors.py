@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake that the user can fix, or several mistakes, with one argument each.
+    """One or several mistakes that the user can fix. Each argument is the message of one mistake.
 
     A message has the value, the expectation, the place and the remedy, as in `NAME=VALUE: expected WHAT; REMEDY`. The
     command line prints it without a traceback and exits with 2.
@@ -32,8 +32,8 @@ NO_MEMORY = ("can't allocate memory", "out of memory", "bad_alloc", "ALLOC_FAILE
 def is_out_of_memory(problem: Exception) -> bool:
     """Check whether an exception means that memory ran out.
 
-    On a CPU, torch raises a RuntimeError that only its text identifies. The texts in `NO_MEMORY` are those of torch's
-    CPU allocator, of CUDA, of C++, of the CUDA libraries, and of oneDNN.
+    On a CPU, torch raises a plain RuntimeError, and only its text shows the cause. The texts in `NO_MEMORY` come from
+    torch's CPU allocator, CUDA, C++, the CUDA libraries, and oneDNN.
     """
     if isinstance(problem, MemoryError) or type(problem).__name__ == "OutOfMemoryError":
         return True

@@ -1,4 +1,4 @@
-"""Evaluate a model or given translations: likelihood of the references, and scores, each with its signature."""
+"""Evaluate a model or given translations: perplexity of the references, and scores with their signatures."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, bleu, check_settings, corpus_scores, missing_scores
 from transduce.evaluation.significance import Bootstrap, paired_bootstrap
 
-if TYPE_CHECKING:  # both import torch, which the evaluation of given translations does not need
+if TYPE_CHECKING:  # the translator imports torch, which the scoring of a file does not need
     from transduce.data.vocabulary import TokenizerLike
     from transduce.translate import Translator
 
@@ -78,10 +78,10 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
 
 
 def evaluate_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, tokenize: str) -> Evaluation:
-    """Score one or two files of translations against `ref`; two are compared by the paired bootstrap.
+    """Score one or two files of translations against `ref`, and compare two by the paired bootstrap.
 
     language, tokenize: as in `TestSet`.
-    Raises UserError for more than two files, one that does not match `ref` line by line, or wrong settings.
+    Raises UserError for more than two files, a file that does not match `ref` line by line, or wrong settings.
     """
     check_settings(language=language, tokenize=tokenize)
     if len(hyps) > 2:
@@ -140,12 +140,12 @@ def check_validation(pairs: Sequence[tuple[str, str]], tokenizer: "TokenizerLike
 
 
 def perplexity(loss: float) -> float:
-    """Return exp of a mean loss in nats; infinite where that is too large for a float."""
+    """Return exp of a mean loss in nats; infinity if the result is too large for a float."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
 def format_evaluation(evaluation: Evaluation) -> str:
-    """Return `evaluation` as text for a person: every figure with its signature and its label."""
+    """Return `evaluation` as text to read: every figure with its signature and its label."""
     lines = [f"{evaluation.lines:,} lines"]
     if evaluation.search is not None:
         search = evaluation.search

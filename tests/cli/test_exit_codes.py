@@ -54,7 +54,7 @@ def test_missing_and_unknown_arguments_and_files(
         ("translate m --alpha x", "--alpha=x: expected a number; see `transduce translate --help`"),
         ("export a b --to x", "--to=x: expected ctranslate2 or marian; see `transduce export --help`"),
         ("report a b", "b: expected no further argument; leave it out; see `transduce report --help`"),
-        ("demo --out a --out b", "--out: expected once; leave out the others; see `transduce demo --help`"),
+        ("demo --out a --out b", "--out: expected once; leave out the repeated one; see `transduce demo --help`"),
     ],
 )
 def test_mistakes_in_arguments_have_one_form(arguments: str, message: str, cli: Callable[..., CommandResult]) -> None:

@@ -80,7 +80,7 @@ def test_a_wrong_setting_of_its_own_is_refused(setting: str, line: str) -> None:
 
 
 def test_a_setting_does_not_change_a_kind_to_one_with_other_keys() -> None:
-    with pytest.raises(UserError, match="expected one of 'transformer', .*; this kind has keys of its own"):
+    with pytest.raises(UserError, match="expected one of 'transformer', .*; use a recipe of this kind"):
         override(Config(), ["model.kind=window"])
 
 

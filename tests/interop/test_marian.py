@@ -176,7 +176,7 @@ def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a pickle, .*save_pretrained"):
         import_marian(folder, tmp_path / "model")
     (folder / "source.spm").unlink()
-    with pytest.raises(UserError, match="it has no model.safetensors, source.spm"):
+    with pytest.raises(UserError, match="expected a Marian model with model.safetensors, source.spm"):
         import_marian(folder, tmp_path / "model")
 
 

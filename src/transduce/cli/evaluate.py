@@ -50,7 +50,7 @@ def evaluate(
     from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
 
     if bool(models) == bool(hyp):
-        raise UserError("MODELS: expected a model with --src, or one or two --hyp files instead")
+        raise UserError("MODELS: expected a model with --src, or one or two --hyp files; give one of the two")
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead)
     if hyp:
         if src is not None or options != DecodingOptions() or precision != "fp32":

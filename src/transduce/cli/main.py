@@ -1,7 +1,8 @@
 """The command line: the commands, their exit codes, and messages instead of tracebacks.
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 our fault, 2 the user's mistake, 3 the machine
-(disk, memory, I/O). Each command imports what it needs when it runs, so that help and completion never load torch.
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a defect of this program, 2 the user's
+mistake, 3 the machine (disk, memory, I/O). Each command imports its modules when it runs, so that help and completion
+never load torch.
 """
 
 import os

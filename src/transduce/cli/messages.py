@@ -1,4 +1,4 @@
-"""Errors -> messages of one line, which end with a remedy where one is known."""
+"""Turn errors into messages of one line, with the remedy if one is known."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ def describe_os_error(problem: OSError) -> str:
 
 
 def describe_usage_error(problem: CycloptsError) -> str:
-    """Return what the command line expected, then the name that was probably meant, or the help to read."""
+    """Return the expectation of the command line, with the nearest known name or the help command as the remedy."""
     message = _expectation(problem)
     command = " ".join(["transduce", *(problem.command_chain or ()), "--help"])
     return message if message.endswith("?") else f"{message}; see `{command}`"
@@ -52,7 +52,7 @@ def _expectation(problem: CycloptsError) -> str:
         case UnusedCliTokensError(unused_tokens=[word, *_]):
             return f"{word}: expected no further argument; leave it out"
         case RepeatArgumentError(token=token):
-            return f"{token.keyword}: expected once; leave out the others"
+            return f"{token.keyword}: expected once; leave out the repeated one"
         case MissingArgumentError(argument=Argument() as argument):
             count, _ = argument.token_count()
             return f"{argument.name}: expected {f'{count} values' if count > 1 else 'a value'}"

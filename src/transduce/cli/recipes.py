@@ -78,7 +78,7 @@ def format_settings(config: "Config") -> str:
 
 
 def format_size(config: "Config") -> str:
-    """Return the number of parameters in millions, with the vocabulary size that the tokenizer is asked for."""
+    """Return the number of parameters in millions, with the vocabulary size that the recipe sets."""
     from transduce.evaluation.model_size import parameter_count
 
     return f"{parameter_count(config.model, config.model.vocab_size or config.data.vocab_size) / 1e6:.1f} M"

@@ -131,7 +131,7 @@ def _load(models: Models, options: DecodingOptions) -> "Translator | engine.Expo
     """Load the models on the requested engine, or on the engine of their folder."""
     exported = [path for path in models.folders if engine.is_exported(path)]
     if models.engine == "torch" and exported:
-        raise UserError(f"{exported[0]}: expected a model for --engine torch; give the model that was exported")
+        raise UserError(f"{exported[0]}: expected a model folder for --engine torch; give the model before the export")
     if models.engine == "ctranslate2" or exported:
         if len(models.folders) != 1:
             raise UserError(f"{len(models.folders)} models: expected one for CTranslate2; use --engine torch")

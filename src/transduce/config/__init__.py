@@ -1,1 +1,1 @@
-"""What a run is: its settings, their checks, and config.json."""
+"""The settings of a run, their checks, and config.json."""

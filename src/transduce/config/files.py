@@ -22,8 +22,8 @@ def to_json(config: Config) -> str:
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode() + "\n"
 
 
-# The value of a key in files of versions without this key: the behaviour at the time, which may differ from today's
-# default. A change that no such value can express needs a new FORMAT_VERSION.
+# The value of a key for files of versions without this key: the behaviour of those versions, which may differ from
+# today's default. A change that no such value can express needs a new FORMAT_VERSION.
 ADDED_LATER: dict[str, Any] = {
     "model.kind": "transformer",
     "model.activation": "relu",
@@ -63,7 +63,7 @@ def from_json(text: str | bytes, where: Path | str) -> Config:
     config = Config(**{name: section(**content[name]) for name, section in classes.items()})
     lines = problems(config)
     if lines:
-        raise UserError("\n".join([f"{where}: expected possible values:", *(f"  {line}" for line in lines)]))
+        raise UserError("\n".join([f"{where}: expected valid values:", *(f"  {line}" for line in lines)]))
     return config
 
 
@@ -125,7 +125,7 @@ def permission_problems(allowed: Sequence[str]) -> list[str]:
 
 
 def differences(old: Config, new: Config, allowed: Sequence[str] = ()) -> list[str]:
-    """Return a line for each key that differs between the run so far, `old`, and `new`, except those `allowed`."""
+    """Return a line for each key that differs between the run so far, `old`, and `new`. Keys in `allowed` may."""
     lines = []
     for name in dict.fromkeys([*keys(old), *keys(new)]):
         before, after = _value_or_none(old, name), _value_or_none(new, name)

@@ -1,7 +1,7 @@
 """Kinds of model: the dictionary from `model.kind` to the classes of its configuration and of the model itself.
 
 A class is named as "module:class" and imported when it is used, so that reading a configuration loads no torch. A new
-kind takes one line here; its configuration is a frozen dataclass with what `ModelSettings` lists.
+kind takes one line here; its configuration is a frozen dataclass with the properties of `ModelSettings`.
 """
 
 import importlib
@@ -30,7 +30,7 @@ class ModelSettings(Protocol):
         ...
 
     def problems(self) -> list[str]:
-        """Return what prevents this model from being built, one line each, beyond the range of single values."""
+        """Return a line for each combination of values with which the model cannot be built."""
         ...
 
 

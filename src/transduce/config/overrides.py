@@ -24,7 +24,7 @@ def override(config: Config, settings: Sequence[str]) -> Config:
 
 
 def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[str]]:
-    """Return `config` with the valid ones of `settings` applied, and a line for each problem of the others.
+    """Return `config` with the valid settings applied, and a line for each problem of the other settings.
 
     Problems are unknown keys (the line names the nearest known one), values of a wrong type, and settings without
     effect.
@@ -40,7 +40,9 @@ def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[st
         else:
             config = _set(config, name, text, lines)
     if "train.average_checkpoints" in names and config.train.use != "average":
-        lines.append(f"--set train.average_checkpoints: expected no value with train.use={config.train.use!r}; drop it")
+        lines.append(
+            f"--set train.average_checkpoints: expected no value with train.use={config.train.use!r}; leave it out"
+        )
     return config, lines
 
 
@@ -52,14 +54,14 @@ def _set(config: Config, name: str, text: str, lines: list[str]) -> Config:
         value = msgspec.convert(text, expected, strict=False)
     except msgspec.ValidationError:
         other = name == "model.kind" and is_kind(text)
-        remedy = "; this kind has keys of its own, use a recipe for it" if other else ""
+        remedy = "; use a recipe of this kind, which has its own keys" if other else ""
         lines.append(f"--set {name}={text}: expected {type_name(expected)}{remedy}")
         return config
     return with_value(config, name, value)
 
 
 def _candidates(config: Config, name: str) -> list[str]:
-    """Return the known keys that an unknown one may stand for: those of the same name in another section, or all."""
+    """Return the known keys with the name of an unknown key in another section, or all keys if there are none."""
     return [key for key in keys(config) if key.split(".")[1] == name.split(".")[-1]] or keys(config)
 
 
@@ -80,12 +82,12 @@ def inherit(config: Config, parent: Config) -> Config:
 def without_effect(settings: Sequence[str], start_from: Path, config: Config | None = None) -> list[str]:
     """Return a line for each of `settings` that a run which inherits from the model `start_from` would ignore.
 
-    config: of the run, which knows the keys; None: one with the model of the paper.
+    config: the configuration of the run, which has the keys; None: one with the model of the paper.
     """
     known = keys(config)
     names = {setting: setting.partition("=")[0] for setting in settings}
     return [
-        f"--set {setting}: expected no value with --from {start_from}, whose model keeps its own; drop it"
+        f"--set {setting}: expected no value with --from {start_from}, which sets it; leave it out"
         for setting, name in names.items()
         if name in known and _is_inherited(name)
     ]

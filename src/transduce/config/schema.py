@@ -1,4 +1,4 @@
-"""What defines a run: four frozen dataclasses. Every default is here and nowhere else.
+"""The settings of a run, as four frozen dataclasses. Every default is here and nowhere else.
 
 A recipe is a Python function that returns a `Config` (see `transduce.recipes`). Nothing here imports torch.
 """
@@ -26,7 +26,7 @@ class ModelConfig:
     kind: Kind = "transformer"  # or a rival of Table 2: an LSTM, or gated convolutions, with attention
     vocab_size: int | None = 37_000  # rows of the embedding (§5.1); None: filled from the tokenizer
     d_model: int = 512  # width of every sub-layer's output (§3.1)
-    n_layers: int = 6  # N: layers in the encoder, and as many in the decoder (§3.1)
+    n_layers: int = 6  # N: layers in the encoder, and the same number in the decoder (§3.1)
     n_heads: int = 8  # h (§3.2.2)
     d_k: int | None = None  # width of a head's queries and keys; None: d_model // n_heads
     d_v: int | None = None  # width of a head's values; None: d_model // n_heads
@@ -45,7 +45,7 @@ class ModelConfig:
     output_bias: bool = False  # a bias in the pre-softmax projection; not in the paper
 
     def problems(self) -> list[str]:
-        """Return what prevents this model from being built, one line each, beyond the range of single values."""
+        """Return a line for each combination of values with which the model cannot be built."""
         if self.kind != "transformer":
             return self._rival_problems()
         lines = []
@@ -56,7 +56,7 @@ class ModelConfig:
             )
         if self.positions == "learned" and self.max_positions is None:
             lines.append(
-                "model.max_positions=None: expected the length of the longest sequence with model.positions='learned'"
+                "model.max_positions=None: expected the maximum length of a sequence with model.positions='learned'"
             )
         if self.positions != "learned" and self.max_positions is not None:
             lines.append(
@@ -98,8 +98,8 @@ class DataConfig:
     """From text to batches (§5.1)."""
 
     tokenizer: Literal["bpe", "wordpiece", "sentencepiece"] = "bpe"  # sentencepiece: imported
-    vocab_size: int = 37_000  # pieces to learn; a small corpus gives fewer
-    batch_tokens: int = 25_000  # most tokens of an optimizer step on each side, EOS included
+    vocab_size: int = 37_000  # pieces to learn; a small corpus can give fewer
+    batch_tokens: int = 25_000  # maximum number of tokens of an optimizer step on each side, EOS included
     max_tokens: int = 256  # pairs with a longer side are skipped, and counted
     bpe_dropout: float = 0.0  # probability that a merge is skipped, drawn again in each epoch (BPE only)
 
@@ -112,10 +112,10 @@ class TrainConfig:
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
     adam_beta2: float = 0.98  # second-moment decay of Adam (§5.3)
-    label_smoothing: float = 0.1  # epsilon_ls: moved from the true token to all others, in equal shares (§5.4)
-    seed: int = 1  # of the initialisation, dropout, the order of the data and BPE-dropout
+    label_smoothing: float = 0.1  # epsilon_ls: probability of the true token that all others share equally (§5.4)
+    seed: int = 1  # for the initialisation, dropout, the order of the data and BPE-dropout
     precision: Literal["fp32", "bf16"] = "fp32"  # of the forward and backward pass; weights stay fp32
-    accumulate: int = 1  # micro-batches of a batch; changes memory, not the step
+    accumulate: int = 1  # micro-batches that a batch is split into; changes the memory, not the result
     log_every_steps: int = 100  # steps between two lines of log.jsonl
     evaluate_every_steps: int = 1_500  # steps between two evaluations on the validation text
     checkpoint_every_steps: int = 1_500  # steps between two checkpoints
@@ -134,9 +134,9 @@ class SearchConfig:
     beam_size: int = 4
     alpha: float = 0.6  # exponent of the length penalty
     length_penalty: LengthPenalty = "gnmt"  # ((5+|Y|)/6)^alpha, or |Y|^alpha, or 1; |Y| counts EOS
-    max_extra_tokens: int = 50  # most tokens of an output beyond the length of its source
-    min_tokens: int = 0  # fewest tokens before the end of a sentence
-    lookahead: int | None = None  # tokens within which an output must overtake the best one; None: no limit, exact
+    max_extra_tokens: int = 50  # maximum number of tokens of an output beyond the length of its source
+    min_tokens: int = 0  # minimum number of tokens before the end of a sentence
+    lookahead: int | None = None  # stop if no output can win within this number of tokens; None: no limit, exact
 
 
 @dataclass(frozen=True)

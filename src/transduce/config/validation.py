@@ -1,4 +1,4 @@
-"""Validation: every problem of a configuration at once, before anything is read."""
+"""Validation of a configuration: every problem at once, before the run reads any text."""
 
 import types
 from collections.abc import Callable, Sequence
@@ -21,13 +21,13 @@ def problems(config: Config) -> list[str]:
     lines = value_problems(config)
     if _type_problems(config):
         return lines
-    wrong = [line[: line.index("=") + 1] for line in lines]  # a combination with a wrong value is no further problem
+    wrong = [line[: line.index("=") + 1] for line in lines]  # a combination with a wrong value is not reported as well
     combinations = [*config.model.problems(), *_combination_problems(config)]
     return [*lines, *(line for line in combinations if not any(name in line for name in wrong))]
 
 
 def value_problems(config: Config) -> list[str]:
-    """Return a line for each value of `config` that is wrong by itself: its type or its range."""
+    """Return a line for each single value of `config` that has a wrong type or is out of range."""
     return [*_type_problems(config), *_range_problems(config)]
 
 
@@ -44,7 +44,7 @@ def _type_problems(config: Config) -> list[str]:
 
 
 def _kind_problems(model: ModelSettings) -> list[str]:
-    """Return a line if `model` names no kind, or one that another class configures."""
+    """Return a line if `model` names an unknown kind, or a kind of another configuration class."""
     if not is_kind(model.kind):
         return [unknown_kind(model.kind)]
     expected = config_class(model.kind)
@@ -63,7 +63,7 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
         "search.max_extra_tokens",
     ),
     ("1 to 10,000", lambda x: 1 <= x <= 10_000, "model.n_layers model.n_heads train.accumulate search.beam_size"),
-    ("at least 2, for the end of sentence counts, below 2^63", lambda x: 2 <= x < 1 << 63, "data.max_tokens"),
+    ("at least 2 (the end of the sentence counts), below 2^63", lambda x: 2 <= x < 1 << 63, "data.max_tokens"),
     (
         "at least 1, below 2^63",
         lambda x: 1 <= x < 1 << 63,

@@ -1,4 +1,4 @@
-"""The tour: an embedded English-German corpus -> train -> evaluate on unseen sentences -> translate -> a picture.
+"""The tour: generate a corpus -> train -> evaluate on unseen sentences -> translate -> plot the attention.
 
 The tour calls the same functions as a run on a user's corpus. `transduce.demo.grammar` writes the sentences.
 """
@@ -47,7 +47,7 @@ def run_demo(out: Path) -> Path:
     model_path = train(TrainRequest(recipe(), files["train"], files["valid"], out))
     train_seconds = time.monotonic() - train_started_at
 
-    _say(f"\n3. {SIZES['test']:,} unseen sentences, and {SIZES['longer']:,} longer than all sentences of the training")
+    _say(f"\n3. {SIZES['test']:,} unseen sentences, and {SIZES['longer']:,} longer than all training sentences")
     model = load(model_path)
     report = {
         **evaluate(model, sets["test"], ""),

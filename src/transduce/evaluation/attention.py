@@ -14,21 +14,21 @@ from transduce.model.transformer import Transformer
 def all_weights(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the weights of encoder (L,H,S,S), decoder (L,H,T,T) and cross-attention (L,H,T,S) for one sentence pair.
 
-    The model gets an attention function that keeps the weights. The rivals of Table 2 have cross-attention alone:
-    encoder and decoder then have no layers.
+    The model gets an attention function that records the weights. The rivals of Table 2 have only cross-attention: the
+    arrays of encoder and decoder then have no layers.
     """
     layers: list[np.ndarray] = []
 
-    def keeping_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+    def recording_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         weights = attention_weights(queries, keys, mask)
         layers.append(weights[0].float().cpu().numpy())
         return weights @ values
 
     if not isinstance(model, Transformer):
-        model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask, keeping_attention)
+        model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask, recording_attention)
         encoder, decoder = (np.zeros((0, 1, ids.size(1), ids.size(1)), "f4") for ids in (batch.src, batch.tgt_in))
         return encoder, decoder, np.stack(layers)
-    memory = model.encode(batch.src, batch.src_mask, keeping_attention)
-    model.decode(batch.tgt_in, memory, batch.src_mask, keeping_attention)
+    memory = model.encode(batch.src, batch.src_mask, recording_attention)
+    model.decode(batch.tgt_in, memory, batch.src_mask, recording_attention)
     n_layers = model.config.n_layers
     return np.stack(layers[:n_layers]), np.stack(layers[n_layers::2]), np.stack(layers[n_layers + 1 :: 2])

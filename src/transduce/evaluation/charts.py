@@ -19,7 +19,7 @@ Point = tuple[float, float]  # from the left and from the top, both 0 to 1
 
 @dataclass(frozen=True)
 class Curve:
-    """One figure over the steps, which never decrease; a value that is not finite is nan."""
+    """The values of one figure at training steps. Steps never decrease. A value that is not finite is nan."""
 
     steps: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
@@ -43,14 +43,17 @@ class Curve:
 
 
 def thin(curve: Curve, most: int = _MOST_POINTS) -> Curve:
-    """Return at most `most` points of `curve`: both ends, and the lowest, the highest and a nan of equal stretches."""
+    """Return at most `most` points of `curve`.
+
+    They are both ends, and the lowest, the highest and a nan of each of several equal intervals.
+    """
     count, values = len(curve.steps), curve.values
     if count <= most:
         return curve
-    stretch = math.ceil(count / ((most - 2) // 3))
+    interval = math.ceil(count / ((most - 2) // 3))
     selection = {0, count - 1}
-    for start in range(0, count, stretch):
-        indices = range(start, min(start + stretch, count))
+    for start in range(0, count, interval):
+        indices = range(start, min(start + interval, count))
         finite = [i for i in indices if not math.isnan(values[i])]
         if finite:
             selection |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
@@ -61,7 +64,7 @@ def thin(curve: Curve, most: int = _MOST_POINTS) -> Curve:
 
 
 def kind(key: str) -> str:
-    """Return the data that a figure of the log was measured on, which is its class in the drawing."""
+    """Return the CSS class of a figure of the log: the data that it was measured on."""
     return "validation" if key.startswith("valid_") else "training"
 
 
@@ -78,8 +81,8 @@ def chart_svg(
 ) -> str:
     """Return the content of an <svg>: axes and `curves`, by their keys in the log.
 
-    last_step: the end of the axis of steps. logarithmic: whether the axis of values is; then values must be positive.
-    best_step: of the evaluation with a ring. skipped: steps with a mark on the axis.
+    last_step: the end of the axis of steps. logarithmic: True for a logarithmic axis of values, all positive.
+    best_step: the step of the evaluation that gets a ring. skipped: steps that get a mark on the axis.
     """
     across = step_axis(last_step)
     values = [value for curve in curves.values() for _, value in curve.finite()]

@@ -1,7 +1,7 @@
-"""Score translations against references: lines of text in, figures out. No model and no torch.
+"""Score translations against references: lines of text in, figures out. This module imports no model and no torch.
 
-One output has several BLEU scores, and they differ by more than most papers improve. So every figure here is a
-`Score`: a value from 0 to 100, a signature of the computation, and a label that names comparable figures.
+One output has several BLEU scores. They differ by more than the improvement that most papers report. Every figure is
+therefore a `Score`: a value from 0 to 100, a signature of the computation, and a label that names comparable figures.
 
     name                  text compared                                          computed like
     bleu                  unchanged, tokenised by sacreBLEU's 13a or `tokenize`  sacreBLEU

@@ -11,7 +11,7 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
 
 
 def _transformer(model: ModelConfig) -> int:
-    """Return the values of a Transformer without its tables of tokens."""
+    """Return the number of values of a Transformer without its embedding tables."""
     d, d_ff, heads = model.d_model, model.d_ff, model.n_heads
     keys = heads * (model.d_k or d // heads)
     values = heads * (model.d_v or d // heads)
@@ -24,12 +24,15 @@ def _transformer(model: ModelConfig) -> int:
 
 
 def _recurrent(model: ModelConfig) -> int:
-    """Return the values of the LSTM without its tables: layers of encoder and decoder, initial state, attention."""
+    """Return the number of values of the LSTM without its tables: encoder, decoder, initial state, attention."""
     d, n = model.d_model, model.n_layers
     return n * (6 * d * d + 8 * d) + n * (8 * d * d + 8 * d) + 2 * n * (d * d + d) + d * d + (2 * d * d + d)
 
 
 def _convolutional(model: ModelConfig) -> int:
-    """Return the values of the convolutions without their tables: width 3, double channels for the gates, queries."""
+    """Return the number of values of the convolutional model without its tables.
+
+    The convolutions have width 3, and twice the channels because of the gates. Each decoder layer projects queries.
+    """
     d = model.d_model
     return model.n_layers * (2 * (6 * d * d + 2 * d) + d * d + d)

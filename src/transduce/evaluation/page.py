@@ -10,7 +10,7 @@ from transduce.version import __version__
 def fill_page(template: str, fields: dict[str, str]) -> str:
     """Return the page of `template`, a file beside this one, with the style that all pages share (page.css).
 
-    fields: HTML by the name of its place in the template.
+    fields: HTML for each placeholder of the template, by name.
     """
     folder = Path(__file__).parent
     style = (folder / "page.css").read_text(encoding="utf-8")

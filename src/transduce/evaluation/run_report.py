@@ -27,7 +27,7 @@ from transduce.evaluation.page import duration, fill_page, write_page
 from transduce.storage.run_log import reports
 
 _MOST_ROWS = 50  # of a table
-_LARGEST = 1e99  # an axis cannot show larger values, which count as not finite, nor values below its inverse, as 0
+_LARGEST = 1e99  # an axis cannot show larger values, nor values below 1 / _LARGEST: not finite, and 0
 _MONTHS = "January February March April May June July August September October November December".split()
 
 # Key in the log: name on the page, and digits after the decimal point (None: with an exponent).
@@ -83,7 +83,7 @@ def write_report(run: Path) -> Path:
 
 
 def refresh_report(run: Path) -> list[str]:
-    """Write the report, and return no line, or one that says why it could not be written.
+    """Write the report. Return a line with the reason if it could not be written, and otherwise no line.
 
     A report that cannot be written must not stop the training.
     """
@@ -95,7 +95,10 @@ def refresh_report(run: Path) -> list[str]:
 
 
 def report(run: Path, now: float) -> str:
-    """Return the page. now: seconds since 1970; a training that has not reported for long counts as interrupted."""
+    """Return the page as HTML.
+
+    now: seconds since 1970. A training without a report for a long time counts as interrupted.
+    """
     if not (run / "config.json").is_file():
         raise UserError(f"{run}: expected the folder of a training run, with a config.json; give the --out of train")
     config = from_json((run / "config.json").read_bytes(), run / "config.json")
@@ -145,40 +148,42 @@ def read_history(run: Path) -> History:
 
 
 def _finite(value: Any) -> float:
-    """Return a value of the log as a number; nan if it is none, or too large for an axis."""
+    """Return a value of the log as a number; nan if it is not a number, or is too large for an axis."""
     if not isinstance(value, int | float) or not abs(value) < _LARGEST:
         return math.nan
     return float(value) if abs(value) > 1 / _LARGEST else 0.0
 
 
 def best_step(config: Config, history: History) -> int | None:
-    """Return the step of the best evaluation by `train.best_by`, the first of equals; None without evaluations."""
+    """Return the step of the best evaluation by `train.best_by`; None without evaluations.
+
+    Of several equal evaluations, the first one is the best."""
     by_loss = config.train.best_by == "loss"
     points = history.curves["valid_loss" if by_loss else "valid_bleu"].finite()
     return min(points, key=lambda point: point[1] if by_loss else -point[1])[0] if points else None
 
 
 def status(config: Config, history: History, silent_seconds: float) -> tuple[str, str]:
-    """Return the state of the run in a word, and where it is.
+    """Return the state of the run in one or two words, and its progress.
 
-    silent_seconds: since its last report; inf if the training has ended.
+    silent_seconds: time since the last report; inf if the training has ended.
     """
     best = best_step(config, history)
     step, total = history.last_step, config.train.max_steps
-    where = f"step {step:,} of {total:,}"
+    progress = f"step {step:,} of {total:,}"
     if step == 0:
         return "No report yet", f"the first comes at step {min(config.train.log_every_steps, total):,} of {total:,}"
     if step >= total:
-        return "Finished", where
+        return "Finished", progress
     evaluated = history.curves["valid_loss"].steps
     if best and config.train.patience and len(evaluated) - bisect.bisect(evaluated, best) >= config.train.patience:
-        return "Stopped early", f"{where}: no better evaluation since step {best:,}"
+        return "Stopped early", f"{progress}: no better evaluation since step {best:,}"
     seconds_per_step = _seconds_per_step(history.curves["seconds"])
     if silent_seconds > max(600, 20 * seconds_per_step * config.train.log_every_steps):
         silence = f"no report for {duration(silent_seconds)}; " if silent_seconds < math.inf else ""
-        return "Interrupted", f"{where}; {silence}resume with train --resume"
+        return "Interrupted", f"{progress}; {silence}resume with train --resume"
     seconds_left = seconds_per_step * (total - step)
-    return "Running", where if math.isnan(seconds_left) else f"{where}, {duration(seconds_left)} left"
+    return "Running", progress if math.isnan(seconds_left) else f"{progress}, {duration(seconds_left)} left"
 
 
 def _silent_seconds(run: Path, now: float) -> float:
@@ -194,7 +199,7 @@ def _silent_seconds(run: Path, now: float) -> float:
 
 
 def _seconds_per_step(seconds: Curve, recent: int = 20) -> float:
-    """Return the time of a step by the newest `recent` reports; nan without two."""
+    """Return the time of a step, from the newest `recent` reports; nan with fewer than two."""
     points = Curve(seconds.steps[-recent:], seconds.values[-recent:]).finite()
     if len(points) < 2 or points[0][0] == points[-1][0]:
         return math.nan
@@ -285,7 +290,7 @@ def _skips(history: History) -> str:
 def _figures(history: History, best: int | None) -> str:
     """Return the table of evaluations, each with the training figures at its step.
 
-    Before the first evaluation the rows are the reports. Of more than `_MOST_ROWS` rows, every n-th is in the table.
+    Before the first evaluation the rows are the reports. If there are more than `_MOST_ROWS`, the table has every n-th.
     """
     curves = history.curves
     steps = curves["valid_loss"].steps or curves["loss"].steps
@@ -354,6 +359,6 @@ def _figure(key: str, value: float) -> str:
 
 
 def _moment(seconds: float) -> str:
-    """Return seconds since 1970 as `21 November 2026, 07:23 UTC`, in every locale."""
+    """Return a time in seconds since 1970 as `21 November 2026, 07:23 UTC`, in every locale."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment.day} {_MONTHS[moment.month - 1]} {moment:%Y, %H:%M} UTC"

@@ -1,6 +1,7 @@
-"""Test whether two systems differ in BLEU by more than the choice of test sentences explains. No torch.
+"""Test whether two systems differ in BLEU by more than the choice of test sentences explains.
 
 BLEU is a function of ten counts that add up over lines. A resampled test set therefore costs one matrix product.
+This module does not import torch.
 """
 
 from collections.abc import Sequence

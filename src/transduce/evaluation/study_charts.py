@@ -1,6 +1,6 @@
 """The figures of studies as SVG: costs that grow by a power, and changes beside those of the paper.
 
-Horizontal positions are per cent of the width, and text keeps its size. So a figure fits a phone and a screen.
+Horizontal positions are per cent of the width, and text keeps its size. A figure therefore fits phones and screens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,9 @@ ROW = 24  # pixels
 
 
 def powers_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Return curves of positive points on two logarithmic axes, where a power is a straight line; sizes have ticks."""
+    """Return curves on two logarithmic axes, where a power is a straight line. Each size has a tick.
+
+    All values must be positive."""
     sizes = sorted({size for curve in curves.values() for size, _ in curve})
     across = log_axis(sizes)
     across = Axis(across.low, across.high, sizes, [f"{size:,.0f}" for size in sizes], logarithmic=True)
@@ -43,17 +45,20 @@ def _curves(curves: Mapping[str, Sequence[tuple[float, float]]], across: Axis, u
 
 @dataclass(frozen=True)
 class Change:
-    """The difference of a row from base. there: in the paper. here: in our runs, one per seed; empty without runs."""
+    """The difference of a row from base, in the paper and in our runs.
+
+    in_runs: one per seed; empty if the row was not run.
+    """
 
     name: str
-    there: float
-    here: Sequence[float]
+    in_paper: float
+    in_runs: Sequence[float]
 
 
 def changes_svg(changes: Sequence[Change]) -> str:
     """Return a row for each change, with dots in two panels: the paper's, and ours with a line over the seeds."""
-    theirs = [change.there for change in changes]
-    ours = [value for change in changes for value in change.here]
+    theirs = [change.in_paper for change in changes]
+    ours = [value for change in changes for value in change.in_runs]
     left = 'class="row" x="0" dx="-.75em" dy=".35em" text-anchor="end"'
     names = (f'<text {left} y="{_middle(i)}">{escape(change.name)}</text>' for i, change in enumerate(changes))
     return "\n".join(
@@ -61,10 +66,10 @@ def changes_svg(changes: Sequence[Change]) -> str:
             *names,
             '<svg x="0" width="45%" overflow="visible">',
             *_panel("in the paper", theirs, len(changes)),
-            *(dot for i, change in enumerate(changes) for dot in _dots([change.there], theirs, i, "there")),
+            *(dot for i, change in enumerate(changes) for dot in _dots([change.in_paper], theirs, i, "there")),
             '</svg><svg x="55%" width="45%" overflow="visible">',
             *_panel("here", ours, len(changes)),
-            *(dot for i, change in enumerate(changes) for dot in _dots(change.here, ours, i, "here")),
+            *(dot for i, change in enumerate(changes) for dot in _dots(change.in_runs, ours, i, "here")),
             "</svg>",
         ]
     )

@@ -1,1 +1,1 @@
-"""Models for other programs, and from them."""
+"""Export models to other programs, and import models from them."""

@@ -2,8 +2,9 @@
 
 It follows the rules of `transduce.translate` for blank, long and cut lines. CTranslate2 differs in three points:
 - Its beam search stops at the first beam_size hypotheses that end, and ignores `search.lookahead`. Its length penalty
-  is not the paper's. So it returns all its hypotheses without a penalty, and the penalty of the model ranks them.
-- Banned tokens are left out of its softmax, so log-probabilities are slightly higher. It returns none of single tokens.
+  is not the paper's. We request all its hypotheses without a penalty, and rank them by the penalty of the model.
+- Banned tokens are left out of its softmax, so log-probabilities are slightly higher. It returns no scores
+  of single tokens.
 - It samples by rules of its own, so sampling is refused.
 """
 
@@ -46,7 +47,7 @@ def is_exported(path: Path) -> bool:
 
 
 def check_options(options: DecodingOptions) -> None:
-    """Raise UserError for options that CTranslate2 cannot meet."""
+    """Raise UserError for options that CTranslate2 does not have."""
     options.refuse(["lookahead"], "with CTranslate2, which ends its search by a rule of its own; leave it out")
     options.refuse(["sampling"], "with CTranslate2; use --engine torch and the model before the export")
 
@@ -97,7 +98,7 @@ class ExportedTranslator:
     ) -> list[Translation]:
         """Translate each line as `translate.Translator.translate` does, with the differences named in this module.
 
-        first_number has no effect: it numbers draws, and this engine refuses sampling.
+        first_number has no effect: it selects random draws, and this engine refuses sampling.
         """
         refuse_string(lines)
         options = replace(options, **keywords) if keywords else options
@@ -110,8 +111,8 @@ class ExportedTranslator:
     def _search(self, sources: Sequence[Sequence[int]], settings: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
         """Return the n_best outputs for each source, best first.
 
-        CTranslate2 takes one longest output for a whole call. It depends on the length of the source, so each call has
-        sources of one length.
+        CTranslate2 takes one maximum output length for a whole call. The maximum depends on the length of the source,
+        so each call has sources of one length.
         """
         outputs: list[list[Hypothesis]] = [[] for _ in sources]
         longest = self.config.model.max_positions or sys.maxsize

@@ -44,8 +44,8 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     """Write the model folder `model` as a CTranslate2 folder `out`, and return the differences between the two models.
 
     precision: of the weights on disk, "fp32" or "int8".
-    Raises UserError if CTranslate2 cannot hold the model, and ArithmeticError if the exported model computes something
-    else. In both cases nothing is written.
+    Raises UserError if CTranslate2 cannot hold the model, and ArithmeticError if the scores of the exported model
+    differ. In both cases nothing is written.
     """
     if precision not in get_args(Precision):
         raise UserError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")
@@ -71,12 +71,12 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
 
 
 def _check_heads(model: ModelConfig) -> None:
-    """Raise UserError for heads of another width than d_model / n_heads, which CTranslate2 does not have."""
+    """Raise UserError unless heads are d_model / n_heads wide, the only width that CTranslate2 has."""
     d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
     if not d_k == d_v == model.d_model / model.n_heads:
         raise UserError(
             f"model.d_k={d_k} and model.d_v={d_v}: expected d_model / n_heads={model.d_model / model.n_heads:g}, as "
-            "CTranslate2 has it; translate with --engine torch"
+            "in CTranslate2; translate with --engine torch"
         )
 
 

@@ -101,7 +101,7 @@ EXPECTED = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-SAME = ("layers", "ffn_dim", "attention_heads")  # of encoder and decoder
+SAME = ("layers", "ffn_dim", "attention_heads")  # must be equal in encoder and decoder
 
 
 def _import_problems(folder: Path, settings: Mapping[str, Any], ids: Mapping[str, Any]) -> list[str]:
@@ -140,7 +140,7 @@ def _check_files(folder: Path) -> None:
             "MarianMTModel.from_pretrained(FOLDER).save_pretrained(FOLDER) writes model.safetensors"
         )
     if missing:
-        raise UserError(f"{folder}: expected a Marian model in Hugging Face's form; it has no {', '.join(missing)}")
+        raise UserError(f"{folder}: expected a Marian model with {', '.join(missing)}; use a complete copy")
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -211,11 +211,11 @@ def _imported(
     ignored |= {f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder") if config.tie_src_tgt}
     ignored |= {"lm_head.weight"} if config.tie_output else set()
     ignored |= {"model.shared.weight"} if not config.tie_src_tgt else set()
-    odd = sorted((tensors.keys() - ignored) ^ set(names.values()))
-    if odd:
+    unmatched = sorted((tensors.keys() - ignored) ^ set(names.values()))
+    if unmatched:
         raise UserError(
-            f"{folder}/model.safetensors: expected the tensors of config.json, but {odd[0]} is in only one of the two; "
-            "use another copy"
+            f"{folder}/model.safetensors: expected the tensors of config.json, but {unmatched[0]} is in only "
+            "one of the two; use another copy"
         )
     parameters = {ours: tensors[theirs].contiguous() for ours, theirs in names.items()}
     for name in ("src_embedding.weight", "tgt_embedding.weight", "output.weight", "output.bias"):
@@ -243,8 +243,8 @@ def _reordered(rows: Tensor, order: list[int | None], unused: float) -> Tensor:
 def export_marian(model: Path, out: Path) -> str:
     """Write the model folder `model` in Hugging Face's form as `out`, and return the difference of the two models.
 
-    Raises UserError if MarianMTModel cannot hold the model, ArithmeticError if it computes something else. In both
-    cases nothing is written.
+    Raises UserError if MarianMTModel cannot hold the model, ArithmeticError if its scores differ. In both cases it
+    writes nothing.
     """
     if out.exists():
         raise UserError(f"{out}: expected a new folder; give another name")
@@ -341,7 +341,7 @@ def _exported(loaded: LoadedModel) -> dict[str, Tensor]:
     tensors = {}
     for ours, theirs in marian_names(config).items():  # attention without biases: Marian's are 0
         tensors[theirs] = parameters[ours] if ours in parameters else torch.zeros(config.d_model)
-    if config.tie_src_tgt and not config.tie_output:  # Marian ties both or nothing
+    if config.tie_src_tgt and not config.tie_output:  # Marian ties both or neither
         for side in ("encoder", "decoder"):
             tensors[f"model.{side}.embed_tokens.weight"] = tensors["model.shared.weight"].clone()
     bias = parameters.get("output.bias", torch.zeros(config.vocab_size or 0))

@@ -1,4 +1,4 @@
-"""From the configuration of a model to the untrained model."""
+"""Build an untrained model from its configuration."""
 
 from typing import overload
 

@@ -33,7 +33,7 @@ class Convolutional(Baseline):
     """Stacks of gated convolutions, `readers` and `writers`. Each decoder layer attends (Gehring et al., 2017).
 
     A convolution of the encoder covers one position on either side, one of the decoder two earlier positions. A sum of
-    two is scaled by sqrt(1/2). Positions are the Transformer's sinusoids, so that there is no longest sentence.
+    two is scaled by sqrt(1/2). Positions are the Transformer's sinusoids, so that a sentence may have any length.
     """
 
     KERNEL = 3

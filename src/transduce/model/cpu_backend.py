@@ -14,7 +14,7 @@ def keep_freed_memory() -> None:
     """Make the C library keep freed memory, so that the large tensors of the next step reuse it.
 
     Otherwise the library returns the memory to the system and requests it again, and the system fills each page with
-    zeros. This takes a quarter of the time. It is for a process that does little else. Without glibc it has no effect.
+    zeros. This takes a quarter of the time. Use it in a process that does little else. Without glibc it has no effect.
     """
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
@@ -30,7 +30,7 @@ def faster_products(device: torch.device) -> Iterator[None]:
     """Let oneDNN compute the fp32 matrix products on a CPU instead of MKL, if it is as exact.
 
     On processors that MKL does not know, oneDNN is twice as fast. torch's switch for it also permits products in bf16,
-    which some processors then use. A trial product decides.
+    which some processors then use. oneDNN is therefore used only if trial products are exact.
     """
     before = torch.get_float32_matmul_precision()
     if device.type != "cpu" or before != "highest" or not _onednn_is_exact():
@@ -57,4 +57,4 @@ def _onednn_is_exact() -> bool:
     return all(error.square().mean().sqrt() < 512**0.5 * EXACT for error in errors)
 
 
-EXACT = 2e-6  # most error of a product whose sums have standard deviation 1: fp32 has 4e-7, TF32 3e-4, bf16 2e-3
+EXACT = 2e-6  # maximum error of a product whose sums have standard deviation 1: fp32 has 4e-7, TF32 3e-4, bf16 2e-3

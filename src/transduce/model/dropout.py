@@ -1,4 +1,4 @@
-"""Dropout (§5.4): training sets each value to 0 with probability p, and divides the others by 1 - p.
+"""Dropout (§5.4): training sets each value to 0 with probability p, and divides the other values by 1 - p.
 
 On a CPU, torch draws its masks from one serial generator, which takes a seventh of a training step of a small model.
 This module draws 32 random bits for each value from a generator that takes a sixth of that time. A mask takes one byte

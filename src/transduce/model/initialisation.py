@@ -1,4 +1,4 @@
-"""Initialisation as in the authors' code of June 2017. The paper leaves it open."""
+"""Initialisation as in the authors' code of June 2017. The paper does not describe it."""
 
 import math
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ Letters in shape comments: B batch, S source length, T target length, N rows of 
 K d_k, W d_v, V vocabulary. A mask is True where a position is real and may be attended to; "causal" stands for the
 mask in which each position attends to itself and to the positions before it.
 
-The model takes tensors and returns tensors: it knows no text, no loss and no search. It returns caches and keeps none.
+The model takes tensors and returns tensors: it knows no text, no loss and no search. It returns caches and stores none.
 """
 
 import math

@@ -58,7 +58,7 @@ def configure(recipe: str | Config, settings: Sequence[str]) -> tuple[Config, li
     """Return the configuration of a recipe with `settings` applied, and a line for each of its problems."""
     try:
         config = recipe if isinstance(recipe, Config) else find_recipe(recipe)()
-    except UserError as mistake:  # without a recipe, each setting can still be checked for itself
+    except UserError as mistake:  # without a recipe, single settings can still be checked
         config, lines = overridden(Config(), settings)
         return config, [*mistake.args, *lines, *value_problems(config)]
     config, lines = overridden(config, settings)

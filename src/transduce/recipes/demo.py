@@ -7,7 +7,7 @@ def demo() -> Config:
     """A tiny Transformer for the generated English-German text of `transduce demo`.
 
     The vocabulary has one piece for each word of the grammar. The learning rate peaks at 4.4e-3 after 400 steps. This
-    is higher than in the paper, and right for a model this small (docs/log/demo.md).
+    is higher than in the paper, and suits a model of this size (docs/log/demo.md).
 
     Time: about 3 minutes on two CPU cores.
     """

@@ -8,8 +8,8 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 def tiny() -> Config:
     """Transformer-Tiny for the tokenised Multi30k: 41.02 lowercased tokenised BLEU on test_2016 in Wu et al. (2021).
 
-    They fix: 4 + 4 layers, d_model 128, d_ff 256, 4 heads, dropout 0.3, joint BPE, warm-up of 2,000 steps to a learning
-    rate of 5e-3, 8,000 steps of 8,192 tokens, the mean of the last 10 checkpoints, beam 5.
+    The paper fixes: 4 + 4 layers, d_model 128, d_ff 256, 4 heads, dropout 0.3, joint BPE, warm-up of 2,000 steps to a
+    learning rate of 5e-3, 8,000 steps of 8,192 tokens, the mean of the last 10 checkpoints, beam 5.
     We chose, for two CPU cores: pre-norm and batches of a quarter of that size, which reach the same loss in a quarter
     of the epochs (docs/log/multi30k.md). Also a learning rate of 3.5e-3 after 1,000 steps, 6,000 pieces and bf16.
     Outputs are ranked by their mean log-probability per token, since the paper's penalty leaves them too short here.

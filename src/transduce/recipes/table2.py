@@ -14,7 +14,7 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 def transformer() -> Config:
     """The Transformer of the small Table 2, which is the model of multi30k-tiny.
 
-    Time: 29 minutes on one core, with two other trainings beside it.
+    Time: 29 minutes on one core, while two other trainings run.
     """
     model = ModelConfig(vocab_size=None, d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3, norm="pre")
     return _common(model, lr_factor=1.2, max_steps=800)
@@ -23,7 +23,7 @@ def transformer() -> Config:
 def recurrent() -> Config:
     """An LSTM encoder-decoder of 2 + 2 layers with attention, instead of GNMT. The encoder is bidirectional.
 
-    Time: 28 minutes on one core, with two other trainings beside it.
+    Time: 28 minutes on one core, while two other trainings run.
     """
     model = ModelConfig(kind="recurrent", vocab_size=None, d_model=176, n_layers=2, dropout=0.3)
     return _common(model, lr_factor=2.4, max_steps=1_200)
@@ -32,7 +32,7 @@ def recurrent() -> Config:
 def convolutional() -> Config:
     """Gated convolutions, 6 + 6 layers with attention in each decoder layer, instead of ConvS2S.
 
-    Time: 29 minutes on one core, with two other trainings beside it.
+    Time: 29 minutes on one core, while two other trainings run.
     """
     model = ModelConfig(kind="convolutional", vocab_size=None, d_model=128, n_layers=6, dropout=0.3)
     return _common(model, lr_factor=1.2, max_steps=900)

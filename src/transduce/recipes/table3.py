@@ -3,7 +3,7 @@
 The paper fixes: what the row changes, everything else as base, and no averaging. The 2017 code does: the same settings,
 as in vaswani2017. We chose: d_v = 64 in rows (B), 1,024 learned positions in row (E), the last checkpoint.
 
-A row is named by what differs from base in the paper, whatever the scale:
+The name of a row is its difference from base in the paper, at both scales:
 
     vaswani2017-table3-ROW   at the paper's scale, as `vaswani2017-base` and `vaswani2017-big` are trained
     small-table3-ROW         a quarter of the widths, half of the layers, 800 steps: minutes on one core

@@ -43,7 +43,7 @@ class Results:
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def is_done(self, name: str) -> bool:
-        """Return whether the entry `name` has its figures."""
+        """Check whether the entry `name` has its figures."""
         return self.entries.get(name, {}).get("status") == "done"
 
     def start_session(self, names: list[str]) -> None:

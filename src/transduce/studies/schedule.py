@@ -27,13 +27,14 @@ from transduce.training.signals import StopSignal
 
 
 def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results, *, jobs: int | None = None) -> None:
-    """Train and evaluate those of `trainings` that are not done, in their order, beside `results.path`.
+    """Train and evaluate the `trainings` that are not done, in their order, in the folder of `results.path`.
 
     jobs: number of trainings at a time; None means one on each GPU, or one on a machine without.
     results.json has the figures of a training as soon as it has ended. A failed training is noted there and on stderr,
-    and the others continue. After SIGINT or SIGTERM the trainings save and end; a second one ends the study at once.
-    Raises UserError, before any training starts, for a wrong training, or if another study runs in the same folder;
-    and at the end, if trainings have failed. Raises KeyboardInterrupt if it was stopped.
+    and the other trainings continue. After SIGINT or SIGTERM the trainings save and end. A second signal ends the study
+    at once.
+    Raises UserError before the first training if a training is wrong, or if another study runs in the same folder.
+    Raises UserError at the end if trainings have failed. Raises KeyboardInterrupt after a signal.
     """
     runs = results.path.parent / "runs"
     queue = [TrainingProcess(one, texts, runs / one.name) for one in trainings if not results.is_done(one.name)]
@@ -142,7 +143,7 @@ def _exclusive_folder(results: Results) -> Iterator[IO[bytes]]:
 
 
 class TimeEstimate:
-    """The progress of a study, and the time it still needs, by the time and the work of its trainings so far.
+    """An estimate of the remaining time of a study, from the time and the work of its trainings so far.
 
     jobs: number of trainings at a time.
     """
@@ -199,7 +200,7 @@ class StatusLine:
         self.last_shown = -math.inf
 
     def show(self, state: Callable[[], str]) -> None:
-        """Print the state if the last one is 1 s old on a terminal, and 60 s elsewhere."""
+        """Print the state if the last one is at least 1 s old on a terminal, or 60 s elsewhere."""
         if time.monotonic() - self.last_shown < (1 if self.is_terminal else 60):
             return
         self.last_shown = time.monotonic()

@@ -64,7 +64,7 @@ KINDS = (
 def seconds(layer: nn.Module, n: int, d: int, repeats: int) -> float:
     """Return the processor time of a forward and a backward pass over one sequence: the minimum after a warm-up pass.
 
-    Other programs on the machine only add time, and not always; the minimum is closest to the cost of the layer.
+    Other programs on the machine can only add time, so the minimum is closest to the cost of the layer.
     """
     x = torch.randn(1, n, d, requires_grad=True)
     times = []
@@ -82,13 +82,13 @@ def saved_bytes(layer: nn.Module, n: int, d: int) -> int:
     own = {p.untyped_storage().data_ptr() for p in [x, *layer.parameters()]}
     sizes: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         output = layer(x)
     total = sum(sizes.values())
     del output
@@ -97,7 +97,7 @@ def saved_bytes(layer: nn.Module, n: int, d: int) -> int:
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """Return the a of cost = c size^a, by least squares on logarithms."""
+    """Return the exponent a of cost = c size^a, by least squares on logarithms."""
     xs, ys = [math.log(size) for size in sizes], [math.log(cost) for cost in costs]
     return statistics.linear_regression(xs, ys).slope
 
@@ -153,7 +153,7 @@ def _next_layer(name: str, below: int, d: int) -> nn.Module:
 
 
 def _is_reached(network: Callable[[Tensor], Tensor], n: int, d: int) -> bool:
-    """Return whether the gradient of the last position's output reaches the first position's input."""
+    """Check whether the gradient of the last position's output reaches the first position's input."""
     x = (0.01 * torch.randn(1, n, d, dtype=torch.float64)).requires_grad_()
     network(x)[:, -1].sum().backward()
     assert x.grad is not None

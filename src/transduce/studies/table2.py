@@ -3,8 +3,9 @@
     trainings -> FLOPs of a step -> two budgets -> the mean of the newest checkpoints within each -> the test text
 
 Each system is trained once, with the same batches. The two budgets are the cost of the cheapest training, in processor
-seconds and in FLOPs. So every training reaches both, and the learning rate does not depend on the budget. At a budget
-a system is the mean of its `AVERAGED` newest checkpoints within it. Only these models see the test text.
+seconds and in FLOPs. So every training reaches both, and the learning rate does not depend on the budget. The
+model of a system at a budget is the mean of its `AVERAGED` newest checkpoints within the budget. Only these models see
+the test text.
 """
 
 from pathlib import Path
@@ -48,8 +49,8 @@ def trainings() -> list[Training]:
 def run_table2(texts: Texts, out: Path, *, jobs: int | None = None) -> Results:
     """Train the systems that are not yet in OUT/results.json, then evaluate each at both budgets.
 
-    jobs: as in `schedule.run_trainings`. Raises UserError if there is no test text, or a folder in OUT/runs is missing
-    that the study still needs.
+    jobs: as in `schedule.run_trainings`. Raises UserError if there is no test text, or if a folder in OUT/runs
+    that the study still needs is missing.
     """
     if texts.test is None:
         raise UserError("--test: expected a test text, on which Table 2 evaluates the systems; give --test SRC REF")

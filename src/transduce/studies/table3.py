@@ -295,8 +295,8 @@ def _changes(figure: str, rows: dict[str, Row]) -> Figure:
             change = Change(_title(name), there, [100 * (v / middle - 1) for v in row.perplexities])
         changes.append(change)
     alt = "; ".join(
-        f"{change.name}: {change.there:+.1f} in the paper, "
-        + (f"{statistics.fmean(change.here):+.1f} here" if change.here else "not run here")
+        f"{change.name}: {change.in_paper:+.1f} in the paper, "
+        + (f"{statistics.fmean(change.in_runs):+.1f} here" if change.in_runs else "not run here")
         for change in changes
     )
     note = "points; right is better" if figure == "BLEU" else "per cent; left is better"

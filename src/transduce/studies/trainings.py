@@ -143,7 +143,7 @@ class TrainingProcess:
             self.process.send_signal(signal.SIGTERM)
 
     def poll(self) -> bool:
-        """Start the next stage if the current one ended well, and return whether no stage runs any more."""
+        """Start the next stage if the current one succeeded. Return True if no stage runs any more."""
         pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
         if pid == 0:
             return False
