@@ -40,6 +40,16 @@ def environment(threads: int) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
 
 
+def export(model: Path, to: str, folder: Path) -> Path:
+    """Return the folder with `model` in the form of a peer."""
+    out = folder / to
+    command = [sys.executable, "-m", "transduce", "export", str(model), "--to", to, "--out", str(out)]
+    subprocess.run(command, check=True, env=environment(2))
+    if not (out / "tokenizer.json").exists():
+        (out / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
+    return out
+
+
 class Worker:
     """A side: a process of `command` that is ready, and answers one command at a time."""
 

@@ -22,7 +22,6 @@ import os
 import platform
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,7 +31,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from peers import RESULTS, Worker, command_line, environment, in_turn, install, write_results
+from peers import RESULTS, Worker, command_line, export, in_turn, install, write_results
 
 PACKAGES = ("ctranslate2", "transformers", "torch", "safetensors", "tokenizers", "msgspec", "numpy")
 
@@ -210,16 +209,6 @@ def work(side: str, folder: Path, threads: int, src: Path, out: Path) -> None:
 
 
 # ---- the run -----------------------------------------------------------------------------------------------------
-
-
-def export(model: Path, to: str, folder: Path) -> Path:
-    """Return the folder with `model` in the form of a peer."""
-    out = folder / to
-    command = [sys.executable, "-m", "transduce", "export", str(model), "--to", to, "--out", str(out)]
-    subprocess.run(command, check=True, env=environment(2))
-    if not (out / "tokenizer.json").exists():
-        (out / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
-    return out
 
 
 def sides_of(threads: int) -> list[str]:
