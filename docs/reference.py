@@ -122,7 +122,7 @@ def settings_page() -> str:
     """Return a table of all settings with type, default and meaning, from the dataclasses of `config.schema`."""
     module = "transduce.config.schema"
     lines = source_path(module).read_text("utf-8").splitlines()
-    texts = ["# Settings", "Each is set with `--set SECTION.NAME=VALUE`, or in a recipe of your own."]
+    texts = ["# Settings", "Set a value with `--set SECTION.NAME=VALUE`, or in a recipe of your own."]
     classes = {node.name: node for node in parse(module).body if isinstance(node, ast.ClassDef)}
     for section in ("model", "data", "train", "search"):
         node = classes[f"{section.title()}Config"]

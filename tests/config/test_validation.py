@@ -75,7 +75,7 @@ def test_every_number_has_a_range() -> None:
             "data.bpe_dropout=0.1: expected 0 with data.tokenizer='wordpiece'",
         ),
         (["model.max_positions=512"], "model.max_positions=512: expected null with model.positions='interleaved'"),
-        (["model.positions=learned"], "model.max_positions=None: expected the length of the longest sequence"),
+        (["model.positions=learned"], "model.max_positions=None: expected the maximum length of a sequence"),
         (
             ["model.positions=learned", "model.max_positions=100"],
             "model.max_positions=100: expected at least data.max_tokens=256",

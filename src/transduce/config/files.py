@@ -125,7 +125,7 @@ def permission_problems(allowed: Sequence[str]) -> list[str]:
 
 
 def differences(old: Config, new: Config, allowed: Sequence[str] = ()) -> list[str]:
-    """Return a line for each key that differs between the run so far, `old`, and `new`. Keys in `allowed` may."""
+    """Return a line for each key that differs between `old`, the run so far, and `new`, and is not in `allowed`."""
     lines = []
     for name in dict.fromkeys([*keys(old), *keys(new)]):
         before, after = _value_or_none(old, name), _value_or_none(new, name)
