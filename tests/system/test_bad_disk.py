@@ -288,7 +288,9 @@ def test_the_card_says_that_the_best_checkpoint_could_not_be_saved(
     FailingSaves(monkeypatch, {9})
     train_on(texts, tmp_path / "run", config)
     card = (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
-    assert "step-00000012, for the best one, step-00000009, is damaged or could not be saved" in " ".join(card.split())
+    assert "step-00000012, because the best one, step-00000009, is damaged or could not be saved" in " ".join(
+        card.split()
+    )
 
 
 # ---- real disks --------------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ def test_a_micro_batch_that_does_not_fit_ends_the_run(texts: Texts, tmp_path: Pa
         tmp_path / "ranks", new_store(), 2, train_recorded, EMA, texts, tmp_path / "run", [fault], **SHARD
     ).ended()
     assert [rank.code for rank in ended] == [1, 1]
-    assert "and --shard does not cut it; use more of them: --resume --set train.accumulate=N" in ended[0].output
+    assert "and --shard does not cut it; use more micro-batches: --resume --set train.accumulate=N" in ended[0].output
     assert "ConnectionError: rank 1 of 2 has lost the other ranks (" in ended[1].output
 
 
