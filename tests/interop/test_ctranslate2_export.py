@@ -137,7 +137,7 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
         (["OUT", "OUT"], "expected one for CTranslate2"),
         (["OUT", "MODEL"], "expected one for CTranslate2"),
         (["OUT", "--temperature", "0.5"], "--engine torch"),
-        (["OUT", "--lookahead", "5"], "rule of its own"),
+        (["OUT", "--lookahead", "5"], "ends its search by another rule"),
         (["OUT", "--precision", "fp8"], "'fp8'"),
         (["OUT", "--beam-size", "0"], "beam_size"),
     ],

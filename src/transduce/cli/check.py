@@ -1,4 +1,4 @@
-"""`transduce check`: report what a corpus holds and which lines look wrong."""
+"""`transduce check`: report the contents of a corpus, and the lines that look wrong."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,13 +20,13 @@ def check(
 ) -> None:
     """Check a corpus before training.
 
-    The report says what the corpus holds and which lines look wrong. The command changes no file. The exit
+    The report has the contents of the corpus, and the lines that look wrong. The command changes no file. The exit
     code is 2 if no model can be trained on the text, and 0 otherwise.
 
     Parameters
     ----------
     corpus
-        SRC TGT, two line-aligned files. Or FILE, a table with both sides. The formats are those of `transduce train`.
+        SRC TGT, two line-aligned files. Or FILE, a table with both sides. `transduce train` takes the same formats.
     valid
         Source and target text for validation. Report which of its lines are also in the corpus.
     tokenizer
@@ -47,7 +47,8 @@ def check(
     from transduce.data.tokenizer import Tokenizer
 
     if not 1 <= len(corpus) <= 2:
-        raise UserError(f"{len(corpus)} files: expected SRC TGT, or one FILE that holds both sides")
+        names = " ".join(map(str, corpus))
+        raise UserError(f"CORPUS={names}: expected SRC TGT, or one FILE with both sides; leave out the other files")
     if first < 0:
         raise UserError(f"--first={first}: expected at least 0")
     rules = None

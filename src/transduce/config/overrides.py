@@ -16,7 +16,7 @@ from transduce.errors import nearest
 def override(config: Config, settings: Sequence[str]) -> Config:
     """Return `config` with each `section.key=value` of `settings` applied. The field gives the type of the value.
 
-    Raises UserError with every problem at once: those of `overridden` and those of `problems`.
+    Raises UserError with every problem at once, from `overridden` and from `problems`.
     """
     config, lines = overridden(config, settings)
     refuse([*lines, *problems(config)])
@@ -71,7 +71,7 @@ def _candidates(config: Config, name: str) -> list[str]:
 def inherit(config: Config, parent: Config) -> Config:
     """Return `config` with the architecture and the tokenizer of `parent`, which its weights need.
 
-    The dropout probabilities stay those of `config`.
+    The dropout probabilities do not change.
     """
     dropouts = [f.name for f in dataclasses.fields(parent.model) if not _is_inherited(f"model.{f.name}")]
     own = {key: getattr(config.model, key) for key in dropouts if hasattr(config.model, key)}

@@ -82,7 +82,7 @@ class ModelConfig:
             lines.append("model.positions='learned': expected sinusoids with model.kind='convolutional'")
         if self.d_model % 2:
             halves = self.kind == "recurrent"
-            cause = "each direction of the encoder has half of it" if halves else "sinusoids come in pairs"
+            cause = "each direction of the encoder has half of this width" if halves else "sinusoids come in pairs"
             lines.append(f"model.d_model={self.d_model}: expected an even number, since {cause}")
         return lines
 

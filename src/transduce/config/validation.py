@@ -53,8 +53,8 @@ def _kind_problems(model: ModelSettings) -> list[str]:
     return []
 
 
-# The expectation in words, its test, and its keys. The bounds of sizes are far above what fits into memory: larger
-# values make torch and tokenizers end with an overflow instead of a message.
+# The expectation in words, its test, and its keys. The bounds of sizes are far above any size that fits into memory.
+# Larger values make torch and tokenizers end with an overflow instead of a message.
 RANGES: list[tuple[str, Callable[[float], bool], str]] = [
     (
         "1 to 1,000,000",

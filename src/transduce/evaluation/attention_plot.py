@@ -41,8 +41,8 @@ def attention_picture(
 ) -> None:
     """Write the attention `weights` (H, T, S) of one layer to `path`, a PNG: source across, target down.
 
-    Each row of `weights` is a distribution over the source pieces. The labels are those of `readable`; a character
-    that no installed font has becomes a box.
+    Each row of `weights` is a distribution over the source pieces. `readable` makes the labels. A character that no
+    installed font has becomes a box.
     Raises UserError if `weights` are not attention over these pieces, or matplotlib is not installed.
     """
     attention = _validated(weights, len(src_pieces), len(tgt_pieces))

@@ -2,7 +2,7 @@
 
     log.jsonl -> curves -> charts -> page
 
-The page (template run_report.html) loads nothing. It can be read without its script, on paper and on a phone, and
+The page (template run_report.html) loads no other file. It can be read without its script, on paper and on a phone, and
 follows the reader's light or dark scheme. This module does not import torch, whose import takes seconds.
 """
 

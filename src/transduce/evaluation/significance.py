@@ -48,8 +48,8 @@ def paired_bootstrap(
 
     samples: number of test sets, drawn with replacement from the original one, the same for both systems. seed: equal
     seeds draw equal test sets. tokenize: one of `metrics.TOKENIZERS`.
-    The resampled differences minus their mean are those of equally good systems. `p_value` is the share of them that
-    reach |delta|, and the original test set counts as one more.
+    The resampled differences minus their mean are the differences of equally good systems. `p_value` is the share of
+    them that reach |delta|. The original test set counts as one more sample.
     sacreBLEU's --paired-bs draws the same test sets but counts one tail. Its p is smaller, and for two identical
     outputs it is the smallest possible.
     Raises UserError like `corpus_scores`, and for fewer than 2 lines or fewer than 1 sample.

@@ -1,4 +1,4 @@
-"""The report of a study: the same content as report.md, and as report.html, one page that loads nothing.
+"""The report of a study: the same content as report.md, and as report.html, one page without other files.
 
 A report is a title, a lead, and sections of paragraphs, tables and figures. The last section says how to reproduce it.
 """

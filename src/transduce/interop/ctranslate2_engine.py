@@ -5,7 +5,7 @@ It follows the rules of `transduce.translate` for blank, long and cut lines. CTr
   is not the paper's. We request all its hypotheses without a penalty, and rank them by the penalty of the model.
 - Banned tokens are left out of its softmax, so log-probabilities are slightly higher. It returns no scores
   of single tokens.
-- It samples by rules of its own, so sampling is refused.
+- It samples by other rules, so this engine refuses to sample.
 """
 
 import sys
@@ -48,7 +48,7 @@ def is_exported(path: Path) -> bool:
 
 def check_options(options: DecodingOptions) -> None:
     """Raise UserError for options that CTranslate2 does not have."""
-    options.refuse(["lookahead"], "with CTranslate2, which ends its search by a rule of its own; leave it out")
+    options.refuse(["lookahead"], "with CTranslate2, which ends its search by another rule; leave it out")
     options.refuse(["sampling"], "with CTranslate2; use --engine torch and the model before the export")
 
 

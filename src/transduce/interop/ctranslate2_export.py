@@ -45,7 +45,7 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
 
     precision: of the weights on disk, "fp32" or "int8".
     Raises UserError if CTranslate2 cannot hold the model, and ArithmeticError if the scores of the exported model
-    differ. In both cases nothing is written.
+    differ. In both cases it writes nothing.
     """
     if precision not in get_args(Precision):
         raise UserError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")

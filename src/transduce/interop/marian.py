@@ -251,7 +251,7 @@ def export_marian(model: Path, out: Path) -> str:
     loaded = load_model(model)
     wrong = _export_problems(loaded)
     if wrong:
-        raise UserError("\n".join([f"{model}: expected a model that Marian can hold", *(f"  {p}" for p in wrong)]))
+        raise UserError("\n".join([f"{model}: expected a model that Marian can represent", *(f"  {p}" for p in wrong)]))
     files = {
         "config.json": encode_json(_marian_config(loaded.config)),
         "generation_config.json": encode_json(_marian_generation(loaded.config)),

@@ -1,6 +1,6 @@
 """Attention, section 3.2 of the paper: the function of eq. 1, and its multi-head form.
 
-Letters in shape comments are those of transformer.py. A mask is True where a position is real and may be attended to;
+Shape comments use the letters of transformer.py. A mask is True where a position is real and may be attended to;
 "causal" stands for the mask in which each position attends to itself and to the positions before it.
 """
 

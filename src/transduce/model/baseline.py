@@ -5,7 +5,7 @@ Training, search and scoring are the same for all three.
     Recurrent       lstm.py            LSTM encoder-decoder with attention, instead of GNMT (Wu et al., 2016)
     Convolutional   convolutional.py   gated convolutions with attention, instead of ConvS2S (Gehring et al., 2017)
 
-Letters in shape comments are those of transformer.py. Attention has one head.
+Shape comments use the letters of transformer.py. Attention has one head.
 """
 
 import math

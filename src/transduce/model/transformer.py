@@ -126,7 +126,7 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, KeysValues]:
         """Apply the layer to `x` (B,T,D), the positions after those in `past`.
 
-        past: keys and values of the earlier positions, or None. cross: those of the encoder's output.
+        past: keys and values of the earlier positions, or None. cross: keys and values of the encoder's output.
         masks: for self-attention (T, past+T), or "causal", and for cross-attention (B,1,1,S).
         attentions: the functions of self-attention and cross-attention.
         During a search, x has several adjacent rows (a beam) for each row of `cross`, which they share.

@@ -1,6 +1,6 @@
 """Table 2 at small scale: the Transformer and its rivals, of one size, on the same pairs in the same batches.
 
-The rivals are trained instead of GNMT and ConvS2S. They are not those systems, which are too large for one core.
+The rivals are trained instead of GNMT and ConvS2S. They are smaller: GNMT and ConvS2S are too large for one core.
 Dropout is 0.3 in all. `_common` has the other shared settings: tokens, batches, label smoothing, Adam, warm-up, mean
 of checkpoints, search.
 Each model has sizes that give 2.1 M parameters, and the learning rate that was best on the validation text

@@ -9,7 +9,7 @@ The name of a row is its difference from base in the paper, at both scales:
     small-table3-ROW         a quarter of the widths, half of the layers, 800 steps: minutes on one core
 
 The small rows keep the paper's ratios: `n2` has a third of the layers of base, `h32` four times its heads, `big` takes
-three times the steps. After so few steps the scores are far below what such models can reach. The rows are for
+three times the steps. After so few steps the scores are far below the best scores of such models. The rows are for
 comparison with each other. `transduce study table3` trains and evaluates them all (docs/results/table3).
 """
 

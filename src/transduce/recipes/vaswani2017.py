@@ -79,7 +79,7 @@ def parse() -> Config:
     tuned dropout and learning rate on section 22 and does not give them.
     The 2017 code does: 6 layers, d_ff 2048, 8 heads, dropout 0.2 on attention and residuals, learning rate factor 0.5
     (0.05 where base has 0.1), 16,000 warm-up steps, a filter at 512 tokens, separate vocabularies of 16,384 and 512.
-    We chose: the paper's 4 layers, the code's values for what the paper leaves open, one vocabulary for words and
+    We chose: the paper's 4 layers, the code's values where the paper has none, one vocabulary for words and
     brackets, embeddings not shared between them.
 
     Time: not given in the paper, and not measured.

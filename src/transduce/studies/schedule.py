@@ -3,8 +3,8 @@
     trainings -> processes, `jobs` at a time -> results.json
 
 Each job has one GPU to itself, or an equal share of the cores on a machine without GPUs. To resume an interrupted
-study, give the same command again: finished trainings stay, and the others resume from their checkpoints. When all
-trainings have finished, the study does not need OUT/runs any more.
+study, run the same command again: finished trainings stay, and the other trainings resume from their checkpoints. When
+all trainings have finished, the study does not need OUT/runs any more.
 """
 
 import fcntl

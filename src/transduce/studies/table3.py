@@ -72,7 +72,7 @@ PLAN = (
 def trainings(scale: Scale, rows: Sequence[str] | None = None, seeds: Sequence[int] | None = None) -> list[Training]:
     """Return the trainings of the table, in their order of execution.
 
-    rows: None means all. seeds: of each row; None means those of `PLAN`.
+    rows: None means all. seeds: of each row; None means the seeds in `PLAN`.
     Raises UserError for a row that is not in the table.
     """
     unknown = [row for row in rows or () if row not in PAPER]
