@@ -106,7 +106,7 @@ def test_every_number_has_a_range() -> None:
         ),
         (["model.kind=convolutional", "model.norm=pre"], "expected the default, 'post'"),
         (["model.kind=convolutional", "model.positions=learned"], "expected sinusoids with model.kind='convolutional'"),
-        (["model.kind=recurrent", "model.d_model=9"], "each direction of the encoder has half of it"),
+        (["model.kind=recurrent", "model.d_model=9"], "each direction of the encoder has half of this width"),
         (["model.kind=convolutional", "model.d_model=9"], "sinusoids come in pairs"),
     ],
 )
