@@ -133,7 +133,7 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
     ("arguments", "message"),
     [
         (["MODEL", "--engine", "ctranslate2"], "transduce export MODEL --to ctranslate2"),
-        (["OUT", "--engine", "torch"], "give the model that was exported"),
+        (["OUT", "--engine", "torch"], "give the model before the export"),
         (["OUT", "OUT"], "expected one for CTranslate2"),
         (["OUT", "MODEL"], "expected one for CTranslate2"),
         (["OUT", "--temperature", "0.5"], "--engine torch"),
