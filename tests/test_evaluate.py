@@ -112,7 +112,7 @@ def test_a_model_is_evaluated(model: Translator, test_set: evaluate.TestSet) -> 
     [
         ("de_DE", "13a", 5, "language='de_DE'"),
         ("de", "13b", 5, "tokenize='13b'"),
-        ("de", "13a", 4, "line by line"),
+        ("de", "13a", 4, "the same number of lines"),
     ],
 )
 def test_a_test_set_is_checked_before_the_model_translates(
@@ -173,10 +173,10 @@ def test_a_mistake_exits_with_2_and_prints_no_score(
     src, ref = test_set.src, test_set.ref
     short, empty = write_lines(tmp_path / "short", ["a"]), write_lines(tmp_path / "empty", [])
     for arguments, message in (
-        ([toy.model, "--src", short, "--ref", ref], "short has 1 lines but"),
-        (["--hyp", short, "--ref", ref], "short has 1 lines but"),
-        (["--hyp", ref, "--hyp", short, "--ref", ref], "short has 1 lines but"),
-        (["--hyp", empty, "--ref", empty], "are empty"),
+        ([toy.model, "--src", short, "--ref", ref], "expected the same number of lines, not 1 and"),
+        (["--hyp", short, "--ref", ref], "expected the same number of lines, not 1 and"),
+        (["--hyp", ref, "--hyp", short, "--ref", ref], "expected the same number of lines, not 1 and"),
+        (["--hyp", empty, "--ref", empty], "expected at least 1 line"),
         (["--hyp", tmp_path / "none", "--ref", ref], "none: expected a text file"),
         (["--hyp", ref, "--ref", ref, "--tokenize", "13b"], "did you mean '13a'?"),
         (["--hyp", ref, "--ref", ref, "--language", "English"], "language='English'"),

@@ -1,8 +1,8 @@
-"""`transduce check`: what a corpus holds and which lines look wrong, before hours of training. It changes no file.
+"""`transduce check`: report the statistics of a corpus and its suspicious lines. It changes no file.
 
-It reads the text once (twice with a validation text), line by line. It keeps 35 bytes for each pair, and 130 at the
-peak, when it looks for duplicates: 13 GB for a corpus of 100 million pairs. It compares 64-bit hashes; the probability
-of one false duplicate is below 1 in 1,000 for 100 million pairs.
+It reads the text once (twice with a validation text), line by line. It keeps 35 bytes for each pair. At the peak, while
+it searches for duplicates, it uses 130 bytes: 13 GB for 100 million pairs. It compares 64-bit hashes. For 100 million
+pairs, the probability of one false duplicate is below 1 in 1,000.
 """
 
 import sys
@@ -30,13 +30,13 @@ SIDES = ("src", "tgt")
 def check(
     corpus: Corpus, valid: tuple[Path, Path] | None = None, *, tokenizer: TokenizerLike | None = None, first: int = 5
 ) -> CorpusReport:
-    """Check a corpus and return the report. first: the number of lines to name for each finding.
+    """Check a corpus and return the report. first: the number of example lines for each finding.
 
-    Lines that are not UTF-8 and sides of unequal length are findings in two text files. Raises UserError for files that
-    cannot be read, and for the first bad row of a table.
+    In two text files, lines that are not UTF-8 and sides of unequal length are findings. Raises UserError for a file
+    that cannot be read, and for the first bad row of a table.
     """
     names = _side_names(corpus)
-    valid_pairs = list(text.read_pairs(*valid)) if valid else []  # read before the corpus, to fail early
+    valid_pairs = list(text.read_pairs(*valid)) if valid else []  # before the corpus: an error is raised early
     findings, piece_check = Findings(first), PieceCheck(tokenizer) if tokenizer else None
     statistics = SideStatistics(), SideStatistics()
     pair_hashes = array("q")
@@ -104,7 +104,7 @@ def _with_progress(corpus: Corpus, findings: Findings) -> Iterable[tuple[str | N
 
 
 def _pairs(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str | None]]:
-    """Yield the pairs without the white space around lines. None is a line that is not UTF-8, which is a finding."""
+    """Yield the pairs without the white space around lines. A line that is not UTF-8 is None, and a finding."""
     if corpus.tgt is None:
         yield from ((src.strip(), tgt.strip()) for src, tgt in corpora.read_pairs(corpus))
         return
@@ -118,6 +118,7 @@ def _pairs(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str
 
 
 def _decoded(raw: bytes, side: str, number: int, findings: Findings) -> str | None:
+    """Return a line without the white space around it. If it is not UTF-8, add a finding and return None."""
     try:
         return text.decode_line(raw, side, number).strip()
     except UserError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from transduce.config.schema import Config
-from transduce.data.batches import Batches, collate
+from transduce.data.batches import Batches, Share, collate
 from transduce.data.corpora import Corpus
 from transduce.data.overlap import cached_overlap
 from transduce.data.text import file_sha256, read_pairs
@@ -137,8 +137,8 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
             run_folder.claim(out, config, tokenizer, request.allow_change)
         store = open_store(out / "data" / "train", request.corpora, tokenizer)
         overlap = cached_overlap(valid_pairs, store, out / "data" / "leaks.json")
-    share = {"accumulate": config.train.accumulate, "rank": distributed.rank(), "ranks": distributed.world_size()}
-    batches = Batches(store, tokenizer, config.data, seed=seed, **share, collate=task.collate)
+    share = Share(distributed.rank(), distributed.world_size(), config.train.accumulate)
+    batches = Batches(store, tokenizer, config.data, seed=seed, share=share, collate=task.collate)
     if not (checkpoint or parent):
         lines += notices.small_vocabulary(config.data.vocab_size, tokenizer)
     torch.manual_seed(seed)

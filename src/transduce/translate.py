@@ -114,7 +114,8 @@ class Translator:
         refuse_string(src, tgt)
         if len(src) != len(tgt):
             raise UserError(
-                f"{len(src)} source lines but {len(tgt)} target lines: expected pairs that match line by line"
+                f"src and tgt: expected the same number of lines, not {len(src):,} and {len(tgt):,}; "
+                "give one translation for each source line"
             )
         pairs = list(zip(self.tokenizer.encode_batch(src), self.tokenizer.target.encode_batch(tgt), strict=True))
         lengths = [max(len(ids) for ids in pair) for pair in pairs]

@@ -21,4 +21,4 @@ def test_prints_one_log_probability_per_line(toy: Toy, tmp_path: Path, cli: Call
     assert len(objects[0]["pieces"]) == len(objects[0]["token_log_probs"])
     long = write_lines(tmp_path / "long", ["a"] * 1_100 + ["a " * 9_000])
     assert "line 1101: expected at most" in cli("score", toy.model, "--src", long, "--tgt", long).err
-    assert_mistake(cli("score", toy.model, "--src", src, "--tgt", toy.valid[0]), "must match line by line")
+    assert_mistake(cli("score", toy.model, "--src", src, "--tgt", toy.valid[0]), "expected the same number of lines")

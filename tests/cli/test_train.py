@@ -100,12 +100,12 @@ def test_mistakes_in_text_are_refused(cli: Callable[..., CommandResult], tmp_pat
     bad.write_bytes(b"a\nb \xe9\n")
     options = ["--recipe", "demo", "--out", tmp_path / "run"]
     for train, valid, messages in (
-        ((good, longer), (good, good), ("good has 2 lines but", "longer has 3", "must match line by line")),
+        ((good, longer), (good, good), ("longer: expected the same number of lines, not 2 and 3;",)),
         ((good, bad), (good, good), ("bad:2: expected UTF-8", "iconv")),
-        ((empty, empty), (good, good), ("are empty",)),
-        ((good, good), (longer, good), ("longer has 3 lines but",)),
+        ((empty, empty), (good, good), ("expected at least 1 line",)),
+        ((good, good), (longer, good), ("good: expected the same number of lines, not 3 and 2;",)),
         ((good, good), (bad, good), ("bad:2: expected UTF-8",)),
-        ((good, good), (empty, empty), ("are empty",)),
+        ((good, good), (empty, empty), ("expected at least 1 line",)),
         (
             (good, tmp_path),
             (tmp_path / "none", good),

@@ -13,7 +13,7 @@ from support.small_texts import PAIRS, contents, open_one, write_corpus
 
 import transduce.data.batches
 from transduce.config.schema import DataConfig
-from transduce.data.batches import Batch, Batches, DataPosition, Plan, SortKeys, collate, pad, plan
+from transduce.data.batches import Batch, Batches, DataPosition, Plan, Share, SortKeys, collate, pad, plan
 from transduce.data.corpora import Corpus
 from transduce.data.token_store import TokenStore, open_store
 from transduce.data.tokenizer import Tokenizer
@@ -46,7 +46,7 @@ def test_the_limit_counts_eos(store: TokenStore, tokenizer: Tokenizer) -> None:
 
 def test_no_usable_pair_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
     store = open_one(tmp_path / "data", write_corpus(tmp_path, PAIRS[300:]), tokenizer)
-    with pytest.raises(UserError, match=r"train\.en and .*train\.de .* all 5 have .* data\.max_tokens=60"):
+    with pytest.raises(UserError, match=r"train\.en and .*train\.de: .* all 5 have .* data\.max_tokens=60"):
         Batches(store, tokenizer, DataConfig(max_tokens=60), seed=1)
 
 
@@ -261,7 +261,7 @@ def test_accumulation_divides_a_step_and_does_not_change_it(
     store: TokenStore, tokenizer: Tokenizer, accumulate: int
 ) -> None:
     one = steps(Batches(store, tokenizer, CONFIG, seed=3), START, 40)
-    many = steps(Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate), START, 40)
+    many = steps(Batches(store, tokenizer, CONFIG, seed=3, share=Share(accumulate=accumulate)), START, 40)
     for (parts, state), (cut, other_state) in zip(one, many, strict=True):
         pairs = as_pairs(*parts)
         assert state == other_state and len(cut) == min(accumulate, len(pairs))
@@ -278,11 +278,7 @@ def test_all_ranks_together_get_the_pairs_of_one_rank(
     alone = Batches(store, tokenizer, CONFIG, seed=3)
     count = len(alone.plan(0)) + 3
     streams = [
-        steps(
-            Batches(store, tokenizer, CONFIG, seed=3, accumulate=accumulate, rank=rank, ranks=ranks),
-            START,
-            count,
-        )
+        steps(Batches(store, tokenizer, CONFIG, seed=3, share=Share(rank, ranks, accumulate)), START, count)
         for rank in range(ranks)
     ]
     without = 0
@@ -301,7 +297,7 @@ def test_all_ranks_together_get_the_pairs_of_one_rank(
 
 
 def test_a_batch_has_the_numbers_and_lines_of_its_pairs(store: TokenStore, tokenizer: Tokenizer) -> None:
-    batches = Batches(store, tokenizer, CONFIG, seed=3, accumulate=2)
+    batches = Batches(store, tokenizer, CONFIG, seed=3, share=Share(accumulate=2))
     for micro_batches, _ in steps(batches, START, 20):
         for batch in micro_batches:
             assert batch.pairs.dtype == np.int64
@@ -403,7 +399,7 @@ def test_text_that_changes_during_training_is_a_user_error(tmp_path: Path, token
     store = open_one(tmp_path / "data", (src, tgt), tokenizer)
     src.write_bytes(b"cut")
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
-    with pytest.raises(UserError, match=r"train\.en .* was changed while in use"):
+    with pytest.raises(UserError, match=r"train\.en: expected the same text as before"):
         next(batches.stream(START))
 
 

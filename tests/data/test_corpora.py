@@ -64,7 +64,7 @@ def test_what_follows_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("words", [["2"], [], ["a", "b", "c"], ["a", "b", "1", "2"]])
 def test_words_that_name_no_corpus_are_refused(words: list[str]) -> None:
     if words != ["2"]:
-        with pytest.raises(UserError, match="expected SRC TGT or FILE, and perhaps a weight"):
+        with pytest.raises(UserError, match="expected SRC TGT or FILE, and optionally a weight"):
             parse(words)
     else:
         assert corpora.problems([parse(words)]) == [
@@ -75,7 +75,7 @@ def test_words_that_name_no_corpus_are_refused(words: list[str]) -> None:
 @pytest.mark.parametrize("weight", [0, -1, 1_000, float("nan"), float("inf")])
 def test_invalid_weights_are_problems(plain: Corpus, weight: float) -> None:
     (problem,) = corpora.problems([Corpus(plain.src, plain.tgt, weight)])
-    assert f"the weight of {plain.name} is {weight:g}; expected more than 0 and less than 1,000" in problem
+    assert f"{plain.name}: expected a weight over 0 and under 1,000, not {weight:g}; " in problem
 
 
 def test_all_problems_are_reported_together(tmp_path: Path, plain: Corpus) -> None:
@@ -88,7 +88,7 @@ def test_all_problems_are_reported_together(tmp_path: Path, plain: Corpus) -> No
         "/no.tsv: expected tab-separated columns or parquet in a single file",
         ": expected a text file, UTF-8, one sentence per line",
     ]
-    assert corpora.problems([]) == ["no text to learn from: expected at least one corpus"]
+    assert corpora.problems([]) == ["train: expected at least 1 corpus; give a source and a target file"]
     assert corpora.problems([plain]) == []
 
 
@@ -293,10 +293,10 @@ def test_line_feeds_and_missing_values_in_cells(tmp_path: Path, pa: Any) -> None
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (":en,fr", "expected two of the text columns en, de; 'fr' is none; name"),
-        (":en,d", "'d' is none; did you mean 'de'?"),
+        (":en,fr", "expected two of the text columns en, de; 'fr' is not one of them; name"),
+        (":en,d", "'d' is not one of them; did you mean 'de'?"),
         (":en", "name them: .*:en,de"),
-        (":en,number", "'number' is none"),
+        (":en,number", "'number' is not one of them"),
     ],
 )
 def test_missing_columns_are_refused(tmp_path: Path, pa: Any, asked: str, message: str) -> None:
@@ -362,7 +362,7 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
 def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., CommandResult]) -> None:
     command = ["train", "--recipe", "small", "--valid", *toy.valid, "--out", tmp_path / "run"]
     for words, message in [
-        (["--train", *toy.train, "0"], "expected SRC TGT or FILE, and perhaps a weight over 0"),
+        (["--train", *toy.train, "0"], "expected SRC TGT or FILE, and optionally a weight over 0"),
         (["--train", *toy.train, *toy.train], "expected SRC TGT or FILE"),
         (["--train", toy.train[0]], "expected tab-separated columns or parquet in a single file"),
         (["--train", *toy.train, "--train", tmp_path / "gone.tsv"], "gone.tsv: expected a file with both sides"),

@@ -92,12 +92,12 @@ def swap_controls(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda d: d.pop("version"), "its version is foreign"),
-        (lambda d: d.update(version="2.0"), "its version is foreign"),
-        (lambda d: d.update(extra=1), "its extra is foreign"),
-        (lambda d: d.update(normalizer=None), "its normalizer is foreign"),
-        (lambda d: d.update(added_tokens=[]), "its added_tokens is foreign"),
-        (lambda d: d["model"].update(dropout=0.5), "its model is foreign"),
+        (lambda d: d.pop("version"), "its version was not written by transduce"),
+        (lambda d: d.update(version="2.0"), "its version was not written by transduce"),
+        (lambda d: d.update(extra=1), "its extra was not written by transduce"),
+        (lambda d: d.update(normalizer=None), "its normalizer was not written by transduce"),
+        (lambda d: d.update(added_tokens=[]), "its added_tokens was not written by transduce"),
+        (lambda d: d["model"].update(dropout=0.5), "its model was not written by transduce"),
         (lambda d: d["model"].update(type="Unigram"), "no model of type"),
         (lambda d: d["model"]["vocab"].update({"new": 10**6}), "do not count up"),
         (lambda d: d["model"]["vocab"].pop("<unk>"), "do not count up"),
@@ -113,7 +113,7 @@ def test_a_file_that_differs_from_ours_is_refused(
 
 @pytest.mark.parametrize("merge", [["a"], ["a", "b", "c"], "a b", ["a", 1], ["a", "no such piece"], ["a", ["b"]], None])
 def test_merges_that_lead_nowhere_are_refused(bpe: Tokenizer, merge: object) -> None:
-    with pytest.raises(UserError, match="merges do not lead"):
+    with pytest.raises(UserError, match="merges do not join"):
         Tokenizer.from_json(changed(bpe, lambda document: document["model"]["merges"].append(merge)))
 
 
@@ -121,7 +121,7 @@ def test_the_tokenizer_of_another_program_is_refused() -> None:
     engine = Engine(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.Metaspace()
     engine.train_from_iterator(sentences(50), trainers.BpeTrainer(vocab_size=300, show_progress=False))
-    with pytest.raises(UserError, match="begin with the control and byte pieces; expected the tokenizer.json"):
+    with pytest.raises(UserError, match="begin with the control and byte pieces; use the tokenizer.json"):
         Tokenizer.from_json(engine.to_str())
 
 

@@ -22,8 +22,8 @@ from transduce.errors import UserError
 
 # ---- the plan of an epoch ----------------------------------------------------------------------------------------
 
-BAND = 2  # target lengths that are sorted together by source length
-CUT_PAIRS = 1 << 20  # pairs whose lengths are in memory together while batches are cut
+BAND = 2  # target lengths in one band; the pairs of a band are sorted by source length
+CUT_PAIRS = 1 << 20  # pairs whose lengths are in memory at a time while batches are cut
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SortKeys:
     - the band of target lengths
     - the source length, rising in one band and falling in the next, so that it does not jump between bands
     - the target length within its band
-    - random bits, as many as there is room for
+    - random bits in the remaining space
     - the number of the pair
 
     longest: the greatest length. pairs: one more than the greatest number of a pair.
@@ -74,7 +74,8 @@ class SortKeys:
 class Plan:
     """The batches of an epoch. Batch i has pairs[offsets[b] : offsets[b + 1]] where b = batch_order[i].
 
-    pairs: numbers in the store, uint32, sorted by length. offsets: the first of each batch in `pairs`, and the end.
+    pairs: numbers in the store, uint32, sorted by length. offsets: the index in `pairs` of the first pair of each
+    batch, and the end.
     """
 
     pairs: np.ndarray
@@ -91,10 +92,11 @@ class Plan:
 
 
 def plan(keys: np.ndarray, sort_keys: SortKeys, *, batch_tokens: int, generator: np.random.Generator) -> Plan:
-    """Return batches of the pairs in `keys`. The keys are overwritten.
+    """Return batches of the pairs in `keys`. Overwrites the keys.
 
     Pairs of similar length share a batch, with at most `batch_tokens` tokens on each side. A pair with more tokens is a
-    batch of its own. `generator` decides which pairs of equal length meet, and the order of the batches.
+    batch of its own. The random bits of the keys decide which pairs of equal length share a batch. `generator` draws
+    the order of the batches.
     """
     keys.sort()
     offsets = _cut(keys, sort_keys, batch_tokens)
@@ -104,9 +106,9 @@ def plan(keys: np.ndarray, sort_keys: SortKeys, *, batch_tokens: int, generator:
 
 
 def _cut(keys: np.ndarray, sort_keys: SortKeys, batch_tokens: int) -> np.ndarray:
-    """Return the first index of each batch of sorted pairs, and the end. A batch takes as many pairs as fit."""
+    """Return the first index of each batch of sorted pairs, and the end. Each batch holds as many pairs as fit."""
     offsets, begin = [0], 0
-    window = max(CUT_PAIRS, batch_tokens)  # a batch has fewer pairs than tokens, so that one always fits
+    window = max(CUT_PAIRS, batch_tokens)  # a batch has fewer pairs than tokens, so a window holds at least one batch
     while begin < len(keys):
         totals = [np.cumsum(lengths) for lengths in sort_keys.lengths(keys[begin : begin + window])]
         count, start = len(totals[0]), 0
@@ -115,7 +117,7 @@ def _cut(keys: np.ndarray, sort_keys: SortKeys, batch_tokens: int) -> np.ndarray
             fits = [t.searchsorted(b + batch_tokens, side="right") for t, b in zip(totals, before, strict=True)]
             end = max(int(min(fits)), start + 1)
             if end == count and begin + count < len(keys):
-                break  # pairs of the next window may fit, too
+                break  # pairs of the next window may also fit into this batch
             offsets.append(begin + end)
             start = end
         begin += start
@@ -135,9 +137,10 @@ class DataPosition:
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded ids of pairs. src (B,S) ends in EOS; tgt_in (B,T) is BOS and the target; tgt_out (B,T) target and EOS.
+    """Padded ids of pairs, and their masks.
 
-    src_mask (B,S) and tgt_mask (B,T) are True where a token is real. tgt_indices (N,): the real tokens in the flattened
+    src (B,S): source and EOS. tgt_in (B,T): BOS and target. tgt_out (B,T): target and EOS. src_mask (B,S), tgt_mask
+    (B,T): True for a real token, False for padding. tgt_indices (N,): the indices of the real tokens in the flattened
     tgt_mask. pairs: the numbers of the pairs in the store, int64 (B,).
     """
 
@@ -158,17 +161,17 @@ class Batch:
     def real(self, decoded: Tensor) -> tuple[Tensor, Tensor]:
         """Return the decoder's output at the real target tokens, (B,T,D) -> (N,D), and these tokens (N,).
 
-        It selects by index: to count the True entries of a mask on a GPU, the CPU would have to wait for the GPU.
+        Selects by index. To select by mask, the CPU would wait for the GPU to count the True entries.
         """
         return decoded.flatten(0, 1).index_select(0, self.tgt_indices), self.tgt_out.take(self.tgt_indices)
 
 
-# Source rows, target rows (ids without BOS and EOS) and the numbers of the pairs -> the batch of a task, such as Batch.
+# (source rows, target rows, numbers of the pairs) -> the batch of a task, such as Batch. A row: ids without BOS, EOS.
 Collate = Callable[[list[np.ndarray], list[np.ndarray], np.ndarray], Any]
 
 
 def collate(src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | None = None) -> Batch:
-    """Return a batch of pairs, given as ids without BOS and EOS. pairs: their numbers in a store; None: 0, 1, ..."""
+    """Return the batch of rows of ids without BOS and EOS. pairs: their numbers in a store; None: 0, 1, ..."""
     src_ids, src_mask = pad(src, last=EOS)
     tgt_in, tgt_mask = pad(tgt, first=BOS)
     tgt_out, _ = pad(tgt, last=EOS)
@@ -177,7 +180,10 @@ def collate(src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | No
 
 
 def pad(rows: list[np.ndarray], *, first: int | None = None, last: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return rows of ids as one int64 tensor (B, longest), and its mask. first, last: ids to add to each row."""
+    """Return rows of ids as one int64 tensor (B, longest), and its mask.
+
+    first, last: an id to add before or after each row; None: no id.
+    """
     before = [] if first is None else [np.array([first])]
     after = [] if last is None else [np.array([last])]
     lengths = np.array([len(row) for row in rows]) + len(before) + len(after)
@@ -192,17 +198,27 @@ def indices_of(mask: Tensor) -> Tensor:
     return mask.flatten().nonzero()[:, 0]
 
 
-GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log); batches leave room for it
+GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log); plans leave room for it
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of one rank in each optimizer step: rank `rank` of `ranks`, in `accumulate` micro-batches."""
+
+    rank: int = 0
+    ranks: int = 1
+    accumulate: int = 1
 
 
 class Batches:
     """The endless stream of training batches of a store.
 
-    Each item holds this rank's micro-batches of one optimizer step, and the position after it. The pairs of a step are
-    dealt in turn, first to the ranks, then to the micro-batches of each rank. All ranks together see the pairs that one
-    alone would see. The last ranks may get none.
+    Each item holds the micro-batches of one optimizer step for one rank, and the position after the step. The pairs of
+    a step are dealt in turn, first to the ranks, then to the micro-batches of each rank. So all ranks together get the
+    pairs that a single rank would get. With more ranks than pairs, the last ranks get none.
 
-    collate: makes the batch of a task from rows of ids. Raises UserError if `config` leaves no pair to train on.
+    share: the rank, and the number of its micro-batches. collate: makes the batch of a task from rows of ids. Raises
+    UserError if `config` leaves no pair to train on.
     """
 
     def __init__(
@@ -212,13 +228,12 @@ class Batches:
         config: DataConfig,
         *,
         seed: int,
-        accumulate: int = 1,
-        rank: int = 0,
-        ranks: int = 1,
+        share: Share = Share(),
         collate: Collate = collate,
     ):
         self.store, self.tokenizer, self.config = store, tokenizer, config
-        self.seed, self.accumulate, self.rank, self.ranks = seed, accumulate, rank, ranks
+        self.seed = seed
+        self.share = share
         self._collate = collate
         self.usable = 0  # pairs that can be used for training
         self._most_keys = 0  # sort keys of an epoch, at most
@@ -229,15 +244,16 @@ class Batches:
             self._most_keys += len(usable) * math.ceil(weight)
             longest = max(longest, int(usable.max(initial=1)))
         if not self.usable:
+            names = ", ".join(corpus.name for corpus in store.corpora)
             raise UserError(
-                f"no pair of {', '.join(corpus.name for corpus in store.corpora)} can be used for training: all "
-                f"{len(store)} have an empty side or more than data.max_tokens={config.max_tokens} tokens on one side"
+                f"{names}: expected a pair that can be used for training, but all {len(store)} have an empty side or "
+                f"more than data.max_tokens={config.max_tokens} tokens on one side; give other text, or raise the limit"
             )
         self._sort_keys = SortKeys(longest, len(store))
         self._newest_plan: tuple[int, Plan] | None = None
 
     def stream(self, position: DataPosition) -> Iterator[tuple[list[Any], DataPosition]]:
-        """Yield all batches from `position` on, each with the position after it."""
+        """Yield the micro-batches of each step from `position` on, and the position after the step."""
         epoch, index = position.epoch, position.index
         while True:
             size = len(self.plan(epoch))
@@ -249,10 +265,10 @@ class Batches:
     def plan(self, epoch: int) -> Plan:
         """Return the batches of an epoch, by the lengths without BPE-dropout: a function of (seed, epoch).
 
-        The newest plan is kept. With 36 million pairs it takes about 450 MB to make, and 150 MB to keep.
+        The newest plan stays in memory. With 36 million pairs, making it takes about 450 MB, and keeping it 150 MB.
         """
         if self._newest_plan is None or self._newest_plan[0] != epoch:
-            self._newest_plan = None  # releases its memory for the new one
+            self._newest_plan = None  # release its memory before the next plan is made
             budget = int(self.config.batch_tokens / (1 + GROWTH * self.config.bpe_dropout))
             generator = np.random.default_rng([self.seed, epoch])
             keys = self._keys(epoch, generator)
@@ -264,13 +280,13 @@ class Batches:
         return self.store.where(pairs, limit)
 
     def _is_usable(self, lengths: np.ndarray) -> np.ndarray:
-        """Return True for the pairs without an empty side and without a side that is too long."""
+        """Return True for each pair that has no empty side and no side that is too long."""
         longest = min(self.config.max_tokens, TOO_LONG - 1)
         return np.all((lengths > 1) & (lengths <= longest), axis=1)
 
     def _keys(self, epoch: int, generator: np.random.Generator) -> np.ndarray:
-        """Return the sort keys of all pairs of an epoch, each as often as its weight says."""
-        keys, size = np.empty(self._most_keys, np.uint64), 0  # unused memory is never written, so never allocated
+        """Return the sort keys of all pairs of an epoch, each repeated by the weight of its corpus."""
+        keys, size = np.empty(self._most_keys, np.uint64), 0  # the system allocates only memory that is written
         for first, lengths, weight in self.store.lengths():
             usable = np.flatnonzero(self._is_usable(lengths))
             repeated = np.repeat(usable, _counts(weight, self.seed, epoch, first, usable))
@@ -282,12 +298,12 @@ class Batches:
         """Return this rank's micro-batches of one step. Of n parts, part p has the pairs p, p + n, p + 2 n, ..."""
         rows = self.store.read(pairs)
         src, tgt = (self._rows(side, pairs, rows, epoch) for side in (0, 1))
-        parts = self.ranks * self.accumulate
-        own = range(self.rank, min(parts, len(pairs)), self.ranks)
-        return [self._collate(src[part::parts], tgt[part::parts], pairs[part::parts]) for part in own]
+        parts = self.share.ranks * self.share.accumulate
+        own_parts = range(self.share.rank, min(parts, len(pairs)), self.share.ranks)
+        return [self._collate(src[part::parts], tgt[part::parts], pairs[part::parts]) for part in own_parts]
 
     def _rows(self, side: int, numbers: np.ndarray, pairs: list[EncodedPair], epoch: int) -> list[np.ndarray]:
-        """Return the ids of one side. If BPE-dropout exceeds the token budget, the last pairs do without it."""
+        """Return the ids of one side. If BPE-dropout exceeds the token budget, the last pairs are encoded without."""
         plain = [pair.ids[side] for pair in pairs]
         if not self.config.bpe_dropout:
             return plain
@@ -301,7 +317,7 @@ class Batches:
         return rows
 
     def _drop_merges(self, side: int, number: int, pair: EncodedPair, epoch: int) -> np.ndarray:
-        """Encode one side of a pair with BPE-dropout, or without if that exceeds data.max_tokens."""
+        """Return one side of a pair, encoded with BPE-dropout, or without if that exceeds data.max_tokens."""
         key = f"{self.seed}:{epoch}:{number}:{SIDES[side]}"
         ids = self.tokenizer.encode_dropout(pair.line(side), p=self.config.bpe_dropout, key=key)
         return np.asarray(ids) if len(ids) < self.config.max_tokens else pair.ids[side]

@@ -14,7 +14,7 @@ MEMO_LENGTH = 32  # characters
 MEMO_ENTRIES = 200_000  # about 80 MB
 NEVER = 1 << 60
 
-Segmentation = tuple[tuple[int, ...], int]  # ids, and the number of draws that led to them
+Segmentation = tuple[tuple[int, ...], int]  # ids, and the number of random draws for them
 
 
 class Draws:
@@ -38,10 +38,11 @@ class Draws:
 
 
 class BpeDropout:
-    """The byte-pair encoder with merges that may be dropped.
+    """The byte-pair encoder with dropout of merges.
 
-    The pieces of a chunk (a space and the characters up to the next space) depend only on which of its draws drop a
-    merge. Chunks repeat, mostly with no drop or one, so a cache keeps their segmentations by (chunk, drops).
+    A chunk is a space and the characters up to the next space. Its pieces depend only on the draws that drop a merge.
+    Most chunks occur again with the same drops, mostly none or one, so a cache keeps their segmentations by (chunk,
+    drops).
     """
 
     def __init__(self, vocabulary: dict[str, int], merges: list[list[str]], engine: Engine) -> None:
@@ -61,7 +62,7 @@ class BpeDropout:
 
     def _cached(self, chunk: str, draws: Draws) -> tuple[int, ...]:
         """Return `_segment(chunk, draws)` from the cache, and advance `draws` as `_segment` would."""
-        drops: tuple[int, ...] = ()  # the draws of this chunk that are True, as far as they are known
+        drops: tuple[int, ...] = ()  # the numbers of the draws of this chunk that are True, so far
         while True:
             ids, count = self._cache.get((chunk, drops)) or self._add(chunk, drops)
             if draws.gap >= count:
@@ -71,7 +72,7 @@ class BpeDropout:
             draws.gap += 1 + draws.next_gap()
 
     def _add(self, chunk: str, drops: tuple[int, ...]) -> Segmentation:
-        """Add a segmentation to the cache. drops: the draws that are True."""
+        """Add a segmentation to the cache. drops: the numbers of the draws that are True."""
         draws = itertools.count()
         ids = tuple(self._segment(chunk, map(drops.__contains__, draws).__next__))
         if len(self._cache) >= MEMO_ENTRIES:
@@ -101,7 +102,7 @@ class BpeDropout:
                 dropped.append((i, lowest))
                 ranks[i] = NEVER
                 continue
-            while dropped:  # the next step may merge what this step dropped
+            while dropped:  # the next step may use the merges that this step dropped
                 j, rank = dropped.pop()
                 ranks[j] = rank
             symbols[i : i + 2] = [self._merged[lowest]]

@@ -17,21 +17,22 @@ FORMATS = {
     b"\x1f\x8b": "gz",
     b"\xfd7zXZ\x00": "xz",
     b"\x28\xb5\x2f\xfd": "zst",
-}  # by first bytes, never UTF-8
-CHUNK_BYTES = 1 << 14  # compressed bytes of one step; decompressed they may be a thousand times as long
+}  # by the first bytes of a file, which are not valid UTF-8
+CHUNK_BYTES = 1 << 14  # compressed bytes of one step; decompressed, they may be a thousand times as long
 
 
 def open_file(path: StrPath) -> BufferedReader:
-    """Open a file as bytes. Raises UserError if it is missing, no file or not readable."""
+    """Open a file as bytes. Raises UserError if the path is missing, is not a file, or is not readable."""
     where = os.fspath(path)
     try:
         return open(path, "rb")
     except FileNotFoundError as error:
         raise UserError(f"{where}: expected a text file, but it does not exist; check the path") from error
     except (IsADirectoryError, NotADirectoryError) as error:
-        raise UserError(f"{where}: expected a text file, but it is none: {error.strerror}; check the path") from error
+        reason = f"it is not a file ({error.strerror})"
+        raise UserError(f"{where}: expected a text file, but {reason}; check the path") from error
     except PermissionError as error:
-        raise UserError(f"{where}: expected a text file, but it may not be read; change its permissions") from error
+        raise UserError(f"{where}: expected a readable file; change its permissions") from error
 
 
 def open_text(path: StrPath) -> BufferedReader:
@@ -76,7 +77,7 @@ class _Decompressed(io.RawIOBase):
         return count
 
     def _next_stream(self) -> bytes:
-        """Return the bytes after the end of a stream: another stream (`cat a.gz b.gz`) or none. Skips zeros."""
+        """Return the bytes after the end of a stream: another stream (`cat a.gz b.gz`), or none. Skip padding zeros."""
         raw = self._engine.unused_data.lstrip(b"\0")
         while not raw and (more := self._file.read(CHUNK_BYTES)):
             raw = more.lstrip(b"\0")

@@ -3,12 +3,12 @@
     two files, one sentence per line          plain, or compressed as gz, xz or zst
     one file of tab-separated columns         source and target in the first two, or FILE:2,4; no quoting
     one parquet file                          its two columns of text, or FILE:de,en; needs transduce[data]
-    several, as 'FOLDER/train-*.parquet'      one after the other, in the order of their names; tab-separated ones, too
+    several, as 'FOLDER/train-*.parquet'      one after the other, in the order of their names; also tab-separated files
     a folder of parquet or arrow files        as Hugging Face's save_to_disk writes it, or a downloaded dataset
     hf:OWNER/SET/de-en/train-*.parquet        files of a dataset at Hugging Face, downloaded and kept in its own cache
 
-A column called `translation` that holds both languages, as in Hugging Face's sets for translation, counts as one column
-for each of them. A line feed within a cell becomes a space; a cell without a value is a blank side.
+A column `translation` that holds both languages, as in Hugging Face's translation sets, counts as one column for each
+language. A line feed within a cell becomes a space. A cell without a value is a blank side.
 """
 
 import glob
@@ -35,8 +35,8 @@ class Corpus:
     """Sentence pairs: two line-aligned files, or one file or folder that holds both sides (then `tgt` is None).
 
     weight: how often each pair occurs in an epoch. After E epochs it has occurred weight * E times, rounded up or down.
-    2 is twice in each epoch. 0.5 is once in two epochs: half of the pairs (drawn by the seed) in the first, the rest in
-    the second.
+    With 2, each pair occurs twice in each epoch. With 0.5, the seed draws half of the pairs for the first epoch, and
+    the second epoch has the rest.
     """
 
     src: Path
@@ -50,14 +50,14 @@ class Corpus:
 
 
 def parse(words: Sequence[str]) -> Corpus:
-    """Return the corpus that "SRC TGT [WEIGHT]" or "FILE [WEIGHT]" means. Raises UserError for any other words."""
+    """Return the corpus for the words "SRC TGT [WEIGHT]" or "FILE [WEIGHT]". Raises UserError for any other words."""
     files, weight = list(words), 1.0
     if len(words) > 1 and (number := _number(words[-1])) is not None and not Path(words[-1]).exists():
         files, weight = files[:-1], number
     if not 1 <= len(files) <= 2 or not 0 < weight < WEIGHT_LIMIT:
         value = " ".join(words)
-        expected = f"expected SRC TGT or FILE, and perhaps a weight over 0 and under {WEIGHT_LIMIT:,}"
-        raise UserError(f"--train {value}: {expected}, as in --train web.en web.de 0.5")
+        expected = f"expected SRC TGT or FILE, and optionally a weight over 0 and under {WEIGHT_LIMIT:,}"
+        raise UserError(f"--train {value}: {expected}; for example --train web.en web.de 0.5")
     return Corpus(*map(Path, files), weight=weight)
 
 
@@ -69,19 +69,20 @@ def _number(word: str) -> float | None:
 
 
 def as_corpora(train: tuple[Path, Path] | Sequence[Corpus]) -> list[Corpus]:
-    """Return corpora, where two paths are one corpus."""
-    corpora = [one for one in train if isinstance(one, Corpus)]
-    paths = [one for one in train if not isinstance(one, Corpus)]
+    """Return `train` as a list of corpora. Two paths are one corpus."""
+    corpora = [item for item in train if isinstance(item, Corpus)]
+    paths = [item for item in train if not isinstance(item, Corpus)]
     return [*corpora, Corpus(paths[0], paths[1])] if paths else corpora
 
 
 def problems(corpora: Sequence[Corpus]) -> list[str]:
-    """Return a line for each mistake in the names and weights of corpora."""
-    lines = [] if corpora else ["no text to learn from: expected at least one corpus"]
+    """Return the problems of the files and the weights of corpora, one line each."""
+    lines = [] if corpora else ["train: expected at least 1 corpus; give a source and a target file"]
     for corpus in corpora:
         if not 0 < corpus.weight < WEIGHT_LIMIT:
             lines.append(
-                f"the weight of {corpus.name} is {corpus.weight:g}; expected more than 0 and less than {WEIGHT_LIMIT:,}"
+                f"{corpus.name}: expected a weight over 0 and under {WEIGHT_LIMIT:,}, not {corpus.weight:g}; "
+                "correct the weight"
             )
         lines += _missing(corpus)
     return list(dict.fromkeys(lines))
@@ -115,22 +116,22 @@ def _missing(corpus: Corpus) -> list[str]:
 
 
 def _files(path: Path) -> tuple[list[Path], list[str]]:
-    """Return the files that hold both sides, and the columns that the path names: FILE:2,4."""
+    """Return the files that hold both sides, and the columns in the path, such as 2 and 4 in FILE:2,4."""
     name = str(path)
     has_columns = name.count(":") > name.startswith(HUGGING_FACE) and not path.exists()
     columns = name.rpartition(":")[2].split(",") if has_columns else []
-    place = Path(name.rpartition(":")[0]) if has_columns else path
+    source = Path(name.rpartition(":")[0]) if has_columns else path
     if name.startswith(HUGGING_FACE):
-        place = _download(str(place))
-    if place.is_file():
-        return [place], columns
-    if not place.is_dir():
-        return [Path(file) for file in sorted(glob.glob(str(place)))], columns
-    files = sorted(file for file in place.rglob("*") if file.suffix in (".parquet", ".arrow"))
+        source = _download(str(source))
+    if source.is_file():
+        return [source], columns
+    if not source.is_dir():
+        return [Path(file) for file in sorted(glob.glob(str(source)))], columns
+    files = sorted(file for file in source.rglob("*") if file.suffix in (".parquet", ".arrow"))
     for file in files:
-        if any(part.startswith(("test", "valid", "dev")) for part in file.relative_to(place).parts):
+        if any(part.startswith(("test", "valid", "dev")) for part in file.relative_to(source).parts):
             raise UserError(
-                f"{file}: expected training text, but the name says test or validation; give '{place}/train-*.parquet'"
+                f"{file}: expected training text, but the name says test or validation; give '{source}/train-*.parquet'"
             )
     return files, columns
 
@@ -155,7 +156,7 @@ def _download(name: str) -> Path:
 
 
 def _is_table(file: Path) -> bool:
-    """Return True for a table, False for text."""
+    """Return True if a file is a table (arrow or parquet), and False if it is text."""
     if file.suffix == ".arrow":
         return True
     with file.open("rb") as stream:
@@ -163,6 +164,7 @@ def _is_table(file: Path) -> bool:
 
 
 def _has_columns(file: Path) -> bool:
+    """Return True if the first line of a text file has a tab."""
     with open_text(file) as stream:
         return b"\t" in stream.readline(1 << 20)
 
@@ -171,9 +173,9 @@ def _has_columns(file: Path) -> bool:
 
 
 def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
-    """Return the text of a corpus as two plain files: its own files, or files written to `folder`.
+    """Return two plain files with the text of a corpus: its own files, or files that this function writes to `folder`.
 
-    They are written again only if size or time of the corpus has changed.
+    It writes them again only if the size or the time of a file of the corpus has changed.
     """
     if corpus.tgt is not None and not compression_format(corpus.src) and not compression_format(corpus.tgt):
         return corpus.src, corpus.tgt
@@ -241,11 +243,12 @@ def _read_tables(path: Path, files: Sequence[Path], columns: list[str]) -> Itera
 
 
 def _one_line(cell: str | None) -> str:
+    """Return a cell as one line. A missing value gives an empty line."""
     return "" if cell is None else cell.replace("\r\n", " ").replace("\n", " ")
 
 
 def _record_batches(file: Path) -> Iterator[Any]:
-    """Yield the rows of a parquet or arrow file, some at a time."""
+    """Yield the rows of a parquet or arrow file, a record batch at a time."""
     try:
         pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -263,7 +266,7 @@ def _record_batches(file: Path) -> Iterator[Any]:
 
 
 def _sides(path: Path, columns: list[str], batch: Any) -> list[list[str | None]]:
-    """Return the source and the target cells of some rows."""
+    """Return the source and the target cells of a record batch."""
     cells = {}
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         if str(values.type).startswith("struct"):
@@ -274,7 +277,7 @@ def _sides(path: Path, columns: list[str], batch: Any) -> list[list[str | None]]
     names = columns or texts
     unknown = [name for name in names if name not in texts]
     if len(names) != 2 or unknown:
-        wrong = "".join(f"; {name!r} is none{nearest(name, texts)}" for name in unknown)
+        wrong = "".join(f"; {name!r} is not one of them{nearest(name, texts)}" for name in unknown)
         raise UserError(
             f"{path}: expected two of the text columns {', '.join(texts) or '(none)'}{wrong}; "
             f"name them: {path}:{','.join(texts[:2]) or 'de,en'}"

@@ -1,4 +1,4 @@
-"""The report of `transduce check`: what a corpus holds and which lines look wrong, as objects and as text."""
+"""The report of `transduce check`, as objects and as text: statistics of a corpus, and its suspicious lines."""
 
 from array import array
 from collections import Counter
@@ -43,7 +43,7 @@ HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Example:
-    """A line, counted from 1, and the text that the check points at."""
+    """The number of a line, from 1, and the evidence (`seen`): a part of the line, or a description."""
 
     line: int
     seen: str
@@ -51,7 +51,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Finding:
-    """Lines with the same problem. where: "pair", "src", "tgt" or "valid". first: examples, the first lines."""
+    """Lines with the same problem. where: "pair", "src", "tgt" or "valid". first: the first lines, as examples."""
 
     kind: str
     where: str
@@ -61,10 +61,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class SideReport:
-    """The content of one side.
+    """The statistics of one side.
 
-    lengths: characters of the lines that are not blank, by percentile. histogram: lines by number of characters, in
-    bars of `bar_characters`; the last bar has all longer lines, too.
+    lengths: characters per line that is not blank, by percentile. histogram: the number of lines by characters, in bars
+    of `bar_characters`; the last bar also counts all longer lines.
     """
 
     name: str
@@ -89,7 +89,7 @@ class CorpusReport:
     trainable: bool
 
 
-# ---- gathering ---------------------------------------------------------------------------------------------------
+# ---- collection --------------------------------------------------------------------------------------------------
 
 
 class Findings:
@@ -141,9 +141,9 @@ def _printable(evidence: str) -> str:
 
 
 class SideStatistics:
-    """The content of one side, gathered line by line. `lengths` and `hashes` have an entry for each line.
+    """The statistics of one side, collected line by line. `lengths` and `hashes` have an entry for each line.
 
-    lengths: characters, 0 for a line that is blank or not UTF-8.
+    lengths: the number of characters; 0 for a line that is blank or not UTF-8.
     """
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class SideStatistics:
         self._blank = 0
 
     def add(self, line: str | None) -> None:
-        """Add a line. None: it is not UTF-8."""
+        """Add a line. line: None if it is not UTF-8."""
         self.lengths.append(len(line or ""))
         self.hashes.append(hash(line))
         self._blank += line == ""
@@ -183,7 +183,7 @@ class SideStatistics:
         return letters
 
     def report(self, name: str) -> SideReport:
-        """Return the report of this side. name: of its file."""
+        """Return the report of this side. name: the name of its file."""
         lengths = np.asarray(self.lengths)[np.asarray(self.lengths) > 0]
         values = [0] * len(PERCENTILES)
         if len(lengths):
@@ -241,7 +241,7 @@ def _side_lines(side: SideReport) -> list[str]:
 
 
 def verdict(report: CorpusReport) -> str:
-    """Return one sentence that says whether a model can be trained on the corpus."""
+    """Return the result of the check as a sentence: can a model be trained on the corpus, and do pairs look wrong?"""
     if not report.trainable:
         fatal = [KINDS[finding.kind] for finding in report.findings if finding.kind in FATAL]
         reason = "; ".join(dict.fromkeys(fatal)) or "every pair is blank on one side or both"

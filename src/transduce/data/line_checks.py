@@ -1,4 +1,4 @@
-"""Checks of a line, of a pair of lines, and of the lengths of all pairs. They are chosen for few false alarms.
+"""Checks of a line, of a pair of lines, and of the lengths of all pairs, chosen for few false alarms.
 
 A check yields the kind of a finding (`corpus_report.KINDS`) and the evidence, a part of the text.
 """
@@ -54,7 +54,7 @@ def check_line(line: str) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=1 << 16)
 def script_of(character: str) -> str:
-    """Return the script of a letter: the first word of its Unicode name; "" if it has no script or shares several."""
+    """Return the script of a letter, the first word of its Unicode name; "" if it has no script or several."""
     plain = unicodedata.normalize("NFKC", character)[0]
     if not plain.isalpha() or unicodedata.category(plain) == "Lm" or character == "µ":
         return ""

@@ -1,4 +1,4 @@
-"""Sentences that occur twice: in the validation and the training text, which raises the scores, or within one text."""
+"""Repeated sentences: within one text, or in both training and validation text, which raises the validation scores."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,10 @@ from transduce.data.token_store import TokenStore
 
 @dataclass(frozen=True)
 class Overlap:
-    """The lines of the validation text (numbers from 1) that occur in training: as a pair, and as a source alone."""
+    """The validation lines, by number from 1, that are also in training: those whose pair, or whose source, is there.
+
+    pairs: both sides are equal to those of a training pair. sources: the source is equal, whatever the target is.
+    """
 
     pairs: list[int]
     sources: list[int]
@@ -54,10 +57,10 @@ def cached_overlap(valid: Sequence[tuple[str, str]], store: TokenStore, path: Pa
 
 
 def repeated_lines(hashes: Mapping[str, Sequence[int]], usable: NDArray[np.bool_]) -> Iterator[tuple[str, int, int]]:
-    """Yield the kind, the number of the line and the number of its first occurrence, both from 1, of each repetition.
+    """Yield each repetition: its kind, the number of its line, and the number of the first such line, both from 1.
 
-    hashes: by kind, a hash for each line; the kind "repeated", of whole pairs, comes first. A repeated pair is not
-    also a repeated source and target. usable: False for lines to skip.
+    hashes: by kind, a hash for each line. The kind "repeated", of whole pairs, comes first: a repeated pair does not
+    also count as a repeated source or target. usable: False for lines to skip.
     """
     indices = np.flatnonzero(usable)
     is_repeated_pair = np.zeros(len(usable), bool)

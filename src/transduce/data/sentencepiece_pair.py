@@ -1,12 +1,12 @@
 """The tokenizer of Marian models: a sentencepiece model for each language, and one vocabulary.
 
-The control ids are those of all tokenizers here, so that other modules need not know those of Marian:
+The control ids are the same as in the other tokenizers, so no other module depends on those of Marian:
 
     <pad> 0     an unused row
     <s>   1     Marian's <pad>, the first token of its outputs
     </s>  2     Marian's </s>
     <unk> 3     an unused row
-    from 4 on   all other pieces in Marian's order, also its <unk>, which it encodes and produces like any piece
+    from 4 on   all other pieces in Marian's order, also its <unk>, which is encoded and decoded like any piece
 
 sentencepiece is an extra (`transduce[sentencepiece]`). It is not lossless: it normalises its input.
 """
@@ -24,6 +24,7 @@ from transduce.errors import UserError
 
 FORMAT = "transduce sentencepiece pair"
 UNKNOWN = "<unknown>"  # Marian's <unk>
+IMPORT_AGAIN = "import the model again: transduce import marian"  # the remedy for a damaged file
 
 
 def document(source: bytes, target: bytes, pieces: Sequence[str]) -> str:
@@ -39,7 +40,7 @@ def is_pair(text: str) -> bool:
 
 
 class SentencePieces:
-    """A pair of sentencepiece models. The source's encodes, or the target's (`target`); the target's decodes."""
+    """A pair of sentencepiece models. The model of `side` encodes, and the model of the target decodes."""
 
     def __init__(self, text: str, side: str = "source") -> None:
         content = _content(text)
@@ -119,9 +120,9 @@ def _content(text: str) -> dict[str, Any]:
         pieces = content["pieces"]
         checks = [content["format"] == FORMAT, isinstance(pieces, list), all(isinstance(p, str) for p in pieces)]
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise UserError(f"not a pair of sentencepiece models ({problem})") from None
+        raise UserError(f"it is not a pair of sentencepiece models ({problem}); {IMPORT_AGAIN}") from None
     if not all(checks) or len({*pieces}) < len(pieces) or pieces[:4] != [*CONTROLS] or UNKNOWN not in pieces:
-        raise UserError("its vocabulary is not one that transduce import marian writes")
+        raise UserError(f"its vocabulary was not written by transduce; {IMPORT_AGAIN}")
     return content
 
 
@@ -129,8 +130,8 @@ def _model(encoded: Any, side: str) -> Any:
     try:
         import sentencepiece
     except ImportError as problem:
-        raise UserError(f"{problem}; it is an extra: pip install 'transduce[sentencepiece]'") from None
+        raise UserError(f"it needs sentencepiece ({problem}); pip install 'transduce[sentencepiece]'") from None
     try:
         return sentencepiece.SentencePieceProcessor(model_proto=base64.b64decode(encoded, validate=True))
     except (RuntimeError, ValueError, TypeError) as problem:
-        raise UserError(f"its sentencepiece model of the {side} cannot be read ({problem})") from None
+        raise UserError(f"its sentencepiece model of the {side} is unreadable ({problem}); {IMPORT_AGAIN}") from None

@@ -12,7 +12,8 @@ from transduce.errors import UserError
 
 KINDS = ("bpe", "wordpiece")
 MAX_WORD = 64  # characters
-ESCAPE = "\ue000"  # bpe: before 0 it stands for itself, before 1 for a ▁ that was in the text
+ESCAPE = "\ue000"  # bpe: before 0 it stands for itself, before 1 for a ▁ of the text
+USE_ANOTHER = "use the tokenizer.json of a model or run of transduce"  # the remedy for a wrong file
 
 
 def fixed_pieces(kind: str) -> list[str]:
@@ -25,8 +26,8 @@ def fixed_pieces(kind: str) -> list[str]:
 
 def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer:
     """Return the library's trainer of a kind. fixed: the pieces that come first."""
-    # Special tokens come first and in this order, so all fixed pieces are special tokens, not only the control pieces.
-    # The trainer numbers letters that it finds within words in another order in each run.
+    # The trainer puts special tokens first, in this order, so all fixed pieces are special tokens, not only the control
+    # pieces. It numbers other letters within words in a different order in each run.
     if kind == "bpe":
         return trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=fixed)
     return trainers.WordPieceTrainer(
@@ -40,7 +41,7 @@ def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
-REMOVE_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the normaliser added it
+REMOVE_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the space that the normaliser added
 
 
 def document_of(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -127,13 +128,13 @@ def _replace(old: str, new: str) -> dict[str, Any]:
 
 
 def model_of(text: str) -> dict[str, Any]:
-    """Return the model section of a `tokenizer.json`. Raises UserError if the file has anything foreign."""
+    """Return the model section of a `tokenizer.json`. Raises UserError if transduce did not write the file."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"not JSON: {error}") from error
+        raise UserError(f"it is not JSON ({error}); {USE_ANOTHER}") from error
     if (problem := _problem(document)) is not None:
-        raise UserError(f"{problem}; expected the tokenizer.json of a model or run of transduce")
+        raise UserError(f"{problem}; {USE_ANOTHER}")
     return document["model"]
 
 
@@ -150,10 +151,10 @@ def _problem(document: Any) -> str | None:
     if list(vocabulary)[: len(fixed)] != fixed:
         return "it does not begin with the control and byte pieces"
     if not isinstance(merges, list) or not all(_is_merge(merge, vocabulary) for merge in merges):
-        return "its merges do not lead from pieces to pieces"
+        return "its merges do not join two pieces to a third one"
     expected = document_of(kind, vocabulary, merges)
     foreign = [key for key in {**expected, **document} if key not in document or document[key] != expected.get(key)]
-    return f"its {foreign[0]} is foreign" if foreign else None
+    return f"its {foreign[0]} was not written by transduce" if foreign else None
 
 
 def _is_merge(merge: Any, vocabulary: dict[str, int]) -> bool:
@@ -168,7 +169,7 @@ def engine_of(document: dict[str, Any]) -> Engine:
         engine = Engine.from_str(json.dumps(document))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic inside the library is no Exception
-        raise UserError(f"the tokenizers library refuses it: {error}") from error
+    except BaseException as error:  # a panic inside the library is not an Exception
+        raise UserError(f"the package tokenizers refuses it ({error}); {USE_ANOTHER}") from error
     engine.encode_special_tokens = True  # not saved; without it the text </s> becomes the control id
     return engine

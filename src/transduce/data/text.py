@@ -8,7 +8,7 @@ A line is the text between two LF bytes, decoded as strict UTF-8 in any locale:
     CR directly before LF                     is dropped with it (files from Windows)
     BOM (EF BB BF) at the start               is dropped; elsewhere it is the character U+FEFF
     U+2028, U+2029, U+0085, NUL, VT, FF, CR   are characters inside a line
-    a blank line, on one side or both         is an ordinary line, so that lines stay aligned (see `is_blank`)
+    a blank line, on one side or both         is an ordinary line, so the lines stay aligned (see `is_blank`)
     a line of a megabyte                      is an ordinary line; memory holds one line at a time
     bytes that are not UTF-8                  UserError with file, line and byte
     two sides of unequal length               UserError with both counts, when the shorter side ends
@@ -68,10 +68,10 @@ def decode_line(raw: bytes, where: str, number: int) -> str:
 
 
 def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[list[str]]:
-    """Yield the lines of a stream as they arrive: lists of the lines that have arrived, at least 1, at most `at_most`.
+    """Yield the lines of a stream as they arrive, in lists of 1 to `at_most` lines.
 
-    A caller can answer before the stream ends. A thread reads ahead, by at most `at_most` lines. Raises UserError for a
-    line that is not UTF-8, after the lines before it.
+    The caller can process lines before the stream ends. A thread reads at most `at_most` lines ahead. Raises UserError
+    for a line that is not UTF-8, after it has yielded the lines before it.
     """
     arrived: queue.Queue[bytes | BaseException | None] = queue.Queue(at_most)
 
@@ -132,9 +132,10 @@ def lines_of(file: IO[bytes]) -> int:
 
 
 def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterator[tuple[int, int, str]]:
-    """Yield begin, end and text of each line between two bytes of a file that is not compressed.
+    """Yield the first byte, the end and the text of each line from byte `begin` to byte `end` of an uncompressed file.
 
-    begin: the first byte of line number `first`, which counts from 1. end: the first byte of another line, or the end.
+    begin: the first byte of line number `first`, counted from 1. end: the first byte of a later line, or the end of the
+    file.
     """
     where, position = os.fspath(path), begin
     with open_file(path) as file:
@@ -148,19 +149,22 @@ def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterato
 
 
 def read_span(path: StrPath, begin: int, end: int) -> str:
-    """Return the line whose text is the bytes `begin` to `end` of a file, as `spanned_lines` gave them."""
+    """Return the text of the bytes `begin` to `end` of a file, a span that `spanned_lines` yielded.
+
+    Raises UserError if the bytes are no longer one line.
+    """
     with open_file(path) as file:
         file.seek(begin)
         raw = file.read(end - begin)
     if len(raw) == end - begin and b"\n" not in raw:
         with suppress(UnicodeDecodeError):
             return raw.decode()
-    raise changed(path, f"has no line from byte {begin} to {end} any more")
+    raise changed(path, f"it has no line from byte {begin} to {end}")
 
 
-def changed(path: StrPath, what: str) -> UserError:
+def changed(path: StrPath, difference: str) -> UserError:
     """Return the error for a text file that changed during the run."""
-    return UserError(f"{os.fspath(path)} {what}: it was changed while in use; start again")
+    return UserError(f"{os.fspath(path)}: expected the same text as before, but {difference}; run the command again")
 
 
 def file_sha256(path: StrPath) -> str:
@@ -189,13 +193,15 @@ def _not_utf8(raw: bytes, where: str, number: int, error: UnicodeDecodeError) ->
 
 
 def empty(src_name: str, tgt_name: str) -> UserError:
-    """Return the error for two files without a line."""
-    return UserError(f"{src_name} and {tgt_name} are empty; give two files with one sentence per line")
+    """Return the error for two empty files."""
+    return UserError(
+        f"{src_name} and {tgt_name}: expected at least 1 line, not empty files; give one sentence per line"
+    )
 
 
 def unequal(names: tuple[str, str], counts: tuple[int, int]) -> UserError:
     """Return the error for two files with different numbers of lines."""
     return UserError(
-        f"{names[0]} has {counts[0]:,} lines but {names[1]} has {counts[1]:,}; they must match line by line; "
-        f"look for the first pair that does not correspond, or for a file that was cut short"
+        f"{names[0]} and {names[1]}: expected the same number of lines, not {counts[0]:,} and {counts[1]:,}; look for "
+        f"the first pair that does not correspond, or for a file that was cut short"
     )

@@ -1,12 +1,12 @@
-"""A token file: some pairs of a corpus as ids. It is written once and read a few pairs at a time.
+"""A token file: up to 100,000 pairs of a corpus as ids, written once and read a few pairs at a time.
 
     blocks     BLOCK_PAIRS pairs each: spans in the text, numbers of tokens, tokens, CRC-32
     offsets    the first byte of each block
     lengths    the tokens of each side of each pair, EOS included; they suffice to plan an epoch
-    footer     the store and the pairs that the file belongs to; CRC-32s of offsets, lengths and footer
+    footer     the key of the store and the numbers of the pairs; CRC-32s of offsets, lengths and footer
 
-The file is written under another name and renamed when it is complete. `open_token_file` checks footer and size only,
-so that a store opens without reading its token files. Every other part has a checksum that is compared at each read.
+The file is written under another name and renamed when it is complete. `open_token_file` checks only footer and size,
+so a store opens without reading its token files. Every other part has a checksum, and each read compares it.
 """
 
 import os
@@ -27,12 +27,12 @@ BLOCK_PAIRS = 32
 TOO_LONG = (1 << 16) - 1  # stored as the length of a side of at least this many tokens; its ids are not stored
 FOOTER = struct.Struct("<32sQQQIIII")  # key, first, pairs, end of blocks, token bytes, CRCs of offsets, lengths, this
 
-NewPair = tuple[tuple[int, int, int, int], tuple[list[int], list[int]]]  # the spans and the ids of both sides
+NewPair = tuple[tuple[int, int, int, int], tuple[list[int], list[int]]]  # to be written: spans and ids of both sides
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The pairs of a token file: the lines `first` to `first + pairs` (from 0) of two plain `texts`.
+    """The contents of a token file: the lines from `first` up to `first + pairs` (from 0) of two plain `texts`.
 
     key: the SHA-256 of texts and tokenizer, in hexadecimal. token_bytes: the size of an id, 2 or 4.
     """
@@ -45,7 +45,7 @@ class Contents:
 
 
 class DamagedTokenFile(OSError):
-    """A token file differs from what was written. It has been removed; the next `open_store` writes it again."""
+    """A checksum of a token file differs. The file has been removed; the next `open_store` writes it again."""
 
     def __init__(self, path: Path, part: str) -> None:
         path.unlink(missing_ok=True)
@@ -59,22 +59,25 @@ class DamagedTokenFile(OSError):
 
 @dataclass(frozen=True)
 class EncodedPair:
-    """A pair of a store. ids: of source and target, without BOS and EOS. spans: of its lines in `texts`, in bytes."""
+    """A pair of a store.
+
+    ids: of source and target, without BOS and EOS. spans: the first byte and the end of each line in `texts`.
+    """
 
     ids: tuple[np.ndarray, np.ndarray]
     spans: tuple[tuple[int, int], tuple[int, int]]
     texts: tuple[str, str]
 
     def line(self, side: int) -> str:
-        """Return the text of one side: 0 source, 1 target. Raises UserError if the file has changed since."""
+        """Return the text of one side: 0 source, 1 target. Raises UserError if the text file has changed."""
         return text.read_span(self.texts[side], *self.spans[side])
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A token file, open for reading. Its methods raise DamagedTokenFile where a checksum differs.
+    """A token file for reading. Its methods raise DamagedTokenFile if a checksum differs.
 
-    inode: distinguishes the file from a later one of the same name.
+    inode: distinguishes the file from a later file of the same name.
     """
 
     path: Path
@@ -104,7 +107,7 @@ class TokenFile:
         return pairs
 
     def _blocks(self, numbers: Iterable[int]) -> dict[int, bytes]:
-        """Return the content of these blocks, without the checksums, which have been compared."""
+        """Return the content of these blocks by number, after comparing and removing their checksums."""
         file, offsets = _descriptor(self.path, self.inode), self.offsets
         blocks = {}
         for number in sorted(numbers):
@@ -116,7 +119,7 @@ class TokenFile:
         return blocks
 
     def check(self) -> None:
-        """Read the whole file."""
+        """Read the whole file, to compare all checksums."""
         self.lengths()
         for number in range(len(self.offsets) - 1):
             self._blocks([number])
@@ -142,7 +145,10 @@ class TokenFile:
 
 
 class _Descriptor:
-    """A file that is open for reading while this object lives. Not a map: its pages count as memory of the process."""
+    """A file that is open for reading while this object exists.
+
+    A memory map would need no `os.pread`, but its pages would count as memory of the process.
+    """
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY)
@@ -151,7 +157,7 @@ class _Descriptor:
         os.close(self.number)
 
 
-@lru_cache(maxsize=400)  # a process may usually have 1,024 files open
+@lru_cache(maxsize=400)  # the usual limit of a process is 1,024 open files
 def _descriptor(path: Path, inode: int) -> _Descriptor:
     return _Descriptor(path)
 
@@ -161,7 +167,7 @@ def _block_count(pairs: int) -> int:
 
 
 def _crc(content: bytes, number: int) -> bytes:
-    """Return the checksum of block number `number`. It depends on the number: exchanged blocks are detected."""
+    """Return the checksum of block number `number`. It depends on the number, to detect exchanged blocks."""
     return zlib.crc32(content, number).to_bytes(4, "little")
 
 
@@ -188,7 +194,7 @@ def open_token_file(path: Path, contents: Contents) -> TokenFile | None:
 
 
 def write_token_file(path: Path, contents: Contents, pairs: Iterator[NewPair]) -> None:
-    """Write `pairs` to `path`, under another name until the file is complete."""
+    """Write `pairs` to a temporary file, and rename it to `path` when it is complete."""
     offsets, lengths = array("Q", [0]), array("H")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
@@ -216,7 +222,7 @@ def _block(rows: list[NewPair], number: int, token_bytes: int) -> bytes:
 
 
 def _tail(contents: Contents, offsets: array, lengths: array) -> bytes:
-    """Return what follows the blocks: offsets, lengths and footer."""
+    """Return the part of the file after the blocks: offsets, lengths and footer."""
     tables = np.array(offsets, "<u8").tobytes(), np.array(lengths, "<u2").tobytes()
     crcs = [zlib.crc32(table) for table in tables]
     fields = bytes.fromhex(contents.key), contents.first, contents.pairs, offsets[-1], contents.token_bytes

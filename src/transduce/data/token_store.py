@@ -1,12 +1,12 @@
-"""The token store: the training text as ids on disk. It is written once, and never in memory as a whole.
+"""The token store: the training text as ids on disk. It is written once. Memory never holds all of it.
 
     corpora -> plain text -> token files (`transduce.data.tokenize_corpus`, once) -> TokenStore -> pairs, lengths
 
 Damage is detected in two places:
 
-- `open_store` writes a token file again if its footer, size or place is wrong.
-- A later read compares checksums. If one differs it raises DamagedTokenFile (an OSError) and removes the file, and the
-  next `open_store` writes it again. `TokenStore.check` reads everything.
+- `open_store` writes a token file again if its footer, size or position in the text is wrong.
+- A later read compares checksums. If one differs, the read removes the file and raises DamagedTokenFile (an OSError).
+  The next `open_store` writes the file again. `TokenStore.check` reads everything.
 """
 
 import hashlib
@@ -31,9 +31,9 @@ LINES_IN_MESSAGE = 20
 
 @dataclass(frozen=True)
 class TokenStore:
-    """The tokens of some corpora, one after the other. Its pairs are numbered from 0.
+    """The tokens of several corpora, one after the other. Its pairs are numbered from 0.
 
-    key: hash of texts, weights and tokenizer. corpus_indices: for each token file the index of its corpus.
+    key: the hash of texts, weights and tokenizer. corpus_indices: for each token file, the index of its corpus.
     """
 
     key: str
@@ -45,9 +45,9 @@ class TokenStore:
         return int(self._offsets[-1])
 
     def read(self, pairs: np.ndarray) -> list[EncodedPair]:
-        """Return the pairs with these numbers, in this order. Each token file is asked once.
+        """Return the pairs with these numbers, in this order. Reads each token file once.
 
-        Raises DamagedTokenFile if a token file is not as it was written.
+        Raises DamagedTokenFile if a checksum differs.
         """
         members: dict[int, list[int]] = {}
         indices, numbers = self._locate(pairs)
@@ -61,9 +61,9 @@ class TokenStore:
         return [rows[member] for member in range(len(pairs))]
 
     def lengths(self) -> Iterator[tuple[int, np.ndarray, float]]:
-        """For each token file yield the number of its first pair, its lengths uint16 (n,2), and its corpus's weight.
+        """Yield, for each token file: the number of its first pair, its lengths uint16 (n,2), the weight of its corpus.
 
-        A length counts EOS: 1 is an empty side. `token_file.TOO_LONG` stands for itself and all above.
+        A length counts EOS: 1 is an empty side. `token_file.TOO_LONG` means at least that many tokens.
         """
         for first, file, corpus in zip(self._offsets[:-1].tolist(), self.files, self.corpus_indices, strict=True):
             yield first, file.lengths(), self.corpora[corpus].weight
@@ -82,7 +82,7 @@ class TokenStore:
             yield from text.read_pairs(src, tgt)
 
     def check(self) -> None:
-        """Read everything. Raises DamagedTokenFile for the first token file that is not as it was written."""
+        """Read everything. Raises DamagedTokenFile for the first token file with a checksum that differs."""
         for file in self.files:
             file.check()
 
@@ -98,15 +98,16 @@ class TokenStore:
 
 
 def _numbers(numbers: list[int], limit: int) -> str:
+    """Return the first `limit` numbers as text, and how many more there are."""
     more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
     return ", ".join(map(str, numbers[:limit])) + more
 
 
 def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: TokenizerLike) -> TokenStore:
-    """Return the store of these corpora and this tokenizer in `folder`, after writing the token files that are missing.
+    """Write the missing token files of these corpora and this tokenizer to `folder`, and return the store.
 
-    Everything else in `folder` belongs to other text or another tokenizer, and is removed. Of several processes one
-    calls this first; the others follow when it has returned. Raises UserError for mistakes in the text.
+    Removes everything else in `folder`, which belongs to other text or another tokenizer. With several processes, one
+    must return from this function before the others call it. Raises UserError for mistakes in the text.
     """
     texts = [plain_files(corpus, folder / f"text-{number}") for number, corpus in enumerate(corpora)]
     scans = scan_corpora(folder / "scans.json", texts)
@@ -123,13 +124,14 @@ def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: TokenizerLike
     for _, job in jobs:
         file = open_token_file(Path(job.path), job.contents)
         if file is None:
-            raise OSError(f"{job.path} was written and is gone; does another process write to its folder?")
+            raise OSError(f"{job.path}: expected the file just written; let no other process write to its folder")
         files.append(file)
     weights = " ".join(f"{corpus.weight:g}" for corpus in corpora)
     return TokenStore(_sha256([*keys, weights]), tuple(corpora), tuple(files), tuple(number for number, _ in jobs))
 
 
 def _key(scan: CorpusScan, tokenizer: TokenizerLike) -> str:
+    """Return the hash of the texts of a corpus and of the tokenizer."""
     return _sha256([f"store {STORE_VERSION}", *(side.sha256 for side in scan), tokenizer.sha256])
 
 
@@ -138,7 +140,7 @@ def _sha256(words: Sequence[str]) -> str:
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove everything in `folder` but these names, and the temporary files of a process that was killed."""
+    """Remove everything in `folder` except `names`, and the temporary files of a killed process."""
     for path in [*folder.iterdir(), *folder.glob("*/part-*.tmp-*")]:
         if path.name not in names:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -38,7 +38,10 @@ CHUNK_PAIRS, CHUNK_CHARACTERS = 2_048, 1 << 20  # the most that one call encodes
 
 @dataclass(frozen=True)
 class TextScan:
-    """The result of reading a plain text file once. starts: the first byte of each token file, and the file's end."""
+    """The result of reading a plain text file once.
+
+    starts: the first byte of the text of each token file, and the end of the file.
+    """
 
     path: str
     size: int
@@ -48,7 +51,7 @@ class TextScan:
     starts: list[int]
 
 
-CorpusScan = tuple[TextScan, TextScan]  # of source and target, with equally many lines
+CorpusScan = tuple[TextScan, TextScan]  # source and target, with the same number of lines
 
 
 def scan_corpora(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[CorpusScan]:
@@ -72,7 +75,7 @@ def scan_corpora(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[CorpusS
                 raise text.empty(src.path, tgt.path)
             corpora.append((src, tgt))
     scans = [scan for pair in corpora for scan in pair]
-    if scans != cached:  # of several processes only the first writes
+    if scans != cached:  # only the first of several processes writes
         path.parent.mkdir(parents=True, exist_ok=True)
         content = msgspec.json.encode(scans)
         path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
@@ -110,13 +113,13 @@ def _scan(path: Path) -> TextScan:
             last = block[-1:]
     lines += last != b"\n"
     if position != size:
-        raise text.changed(path, f"has {position:,} bytes, not {size:,}")
+        raise text.changed(path, f"it has {position:,} bytes, not {size:,}")
     return TextScan(str(path), size, mtime_ns, digest.hexdigest(), lines, [*(s for s in starts if s < size), size])
 
 
 @dataclass(frozen=True)
 class Job:
-    """The work of writing one token file: to tokenize the lines of both texts between two bytes of each."""
+    """The work for one token file: tokenize the lines of both texts from byte `begins` to byte `ends` of each."""
 
     path: str
     contents: Contents
@@ -145,7 +148,7 @@ def run_job(job: Job, tokenizer: TokenizerLike) -> None:
 
 
 def _encode(job: Job, tokenizer: TokenizerLike) -> Iterator[NewPair]:
-    """Yield the pairs of a job. A blank side gets no ids, so that training skips the pair."""
+    """Yield the pairs of a job. A blank side gets no ids, so training skips the pair."""
     count = 0
     for pairs in _chunks(job):
         count += len(pairs)
@@ -154,11 +157,12 @@ def _encode(job: Job, tokenizer: TokenizerLike) -> Iterator[NewPair]:
         for (src, tgt), both in zip(pairs, zip(*ids, strict=True), strict=True):
             yield (src[0], src[1], tgt[0], tgt[1]), both
     if count != job.contents.pairs:
-        raise text.changed(" or ".join(job.contents.texts), f"has not {job.contents.pairs:,} lines where it had them")
+        texts = " or ".join(job.contents.texts)
+        raise text.changed(texts, f"bytes that held {job.contents.pairs:,} lines do not hold them now")
 
 
 def _chunks(job: Job) -> Iterator[list[tuple[Any, Any]]]:
-    """Yield the lines of a job with their spans, some pairs at a time."""
+    """Yield lists of pairs of a job, at most `CHUNK_PAIRS` each. A side of a pair is (begin, end, line)."""
     sides = (
         text.spanned_lines(path, begin, end, first=job.contents.first + 1)
         for path, begin, end in zip(job.contents.texts, job.begins, job.ends, strict=True)
@@ -178,7 +182,7 @@ def _chunks(job: Job) -> Iterator[list[tuple[Any, Any]]]:
 
 
 def run_jobs(jobs: Sequence[Job], tokenizer: TokenizerLike) -> None:
-    """Run the jobs in as many processes as there are cores. Of several errors the first in the text is raised."""
+    """Run the jobs, in one process per core. If several jobs fail, raise the error that is first in the text."""
     count = min(len(jobs), cores())
     bar = {"description": "preparing the text", "console": Console(stderr=True), "disable": not sys.stderr.isatty()}
     if count < 2:
@@ -191,7 +195,7 @@ def run_jobs(jobs: Sequence[Job], tokenizer: TokenizerLike) -> None:
         for worker in workers:
             idle.put(worker)
         pool = stack.enter_context(ThreadPoolExecutor(count))
-        results = [pool.submit(_hand_over, idle, job) for job in jobs]
+        results = [pool.submit(_run_in_idle_worker, idle, job) for job in jobs]
         try:
             for result in track(results, **bar):
                 result.result()
@@ -207,7 +211,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _hand_over(idle: "queue.SimpleQueue[_Worker]", job: Job) -> None:
+def _run_in_idle_worker(idle: "queue.SimpleQueue[_Worker]", job: Job) -> None:
+    """Wait for an idle worker process, and run the job in it."""
     worker = idle.get()
     try:
         worker.run(job)
@@ -218,8 +223,8 @@ def _hand_over(idle: "queue.SimpleQueue[_Worker]", job: Job) -> None:
 class _Worker:
     """A process that runs jobs, one JSON line each: `python -m transduce.data.tokenize_corpus`.
 
-    As a context manager it ends the process. Not multiprocessing: that would run a user's script again in every
-    process, which would import torch.
+    Leaving the context ends the process. The package `multiprocessing` would run a user's script again in each process,
+    and the script would import torch.
     """
 
     def __init__(self, tokenizer: TokenizerLike) -> None:
@@ -230,7 +235,7 @@ class _Worker:
         self._send(tokenizer.to_json())
 
     def run(self, job: Job) -> None:
-        """Run a job in the process. Its errors are raised here."""
+        """Run a job in the process, and raise its errors here."""
         self._send(job)
 
     def _send(self, message: Any) -> None:

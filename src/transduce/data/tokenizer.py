@@ -10,12 +10,13 @@ Both are lossless for any text, and neither turns text into a control id:
                   wordpiece: the pieces merged from byte letters
 
 A line is first cut into words: letters, digits or other characters, with the space before them. So letters and
-punctuation never share a piece. No piece can spell </s> or <0x41>, and "dog." is the word "dog" and a full stop. A word
-has at most MAX_WORD characters, because the time grows faster than the length, and some texts have words of a megabyte.
-The rest of a longer word is another word, without a space.
+punctuation never share a piece. No piece can spell </s> or <0x41>, and "dog." is the word "dog" and a full stop.
 
-On disk a tokenizer is a `tokenizer.json` that the Hugging Face library reads, too. `subwords.document_of` fixes
-everything in it but the vocabulary and the merges, and a file that differs elsewhere is refused.
+A word has at most MAX_WORD characters. The time to encode it grows faster than its length, and some texts have words of
+a megabyte. The rest of a longer word is another word, without a space.
+
+On disk a tokenizer is a `tokenizer.json`, which the Hugging Face library can also read. `subwords.document_of` fixes
+all of it except the vocabulary and the merges. Loading refuses a file that differs in any other part.
 """
 
 import hashlib
@@ -38,7 +39,7 @@ class Tokenizer:
     """A vocabulary of subwords, and the rules by which text becomes ids and ids become text."""
 
     def __init__(self, text: str) -> None:
-        """Make a tokenizer from the text that `to_json` returns. Raises UserError for any other text."""
+        """Create a tokenizer from the text that `to_json` returns. Raises UserError for any other text."""
         model = model_of(text)
         self.kind: str = "bpe" if model["type"] == "BPE" else "wordpiece"
         self.vocab_size: int = len(model["vocab"])
@@ -52,16 +53,16 @@ class Tokenizer:
     def learn(cls, lines: Iterable[str], *, kind: str = "bpe", vocab_size: int) -> "Tokenizer":
         """Learn at most `vocab_size` pieces from lines of text; a small text has fewer.
 
-        It reads the lines once and does not keep them. The same lines give the same tokenizer. Raises UserError if the
-        lines hold no text, or if `vocab_size` has no room for the pieces that make the tokenizer lossless.
+        Reads the lines once and does not keep them. The same lines give the same tokenizer. Raises UserError if all
+        lines are blank, or if `vocab_size` is too small for the pieces that make the tokenizer lossless.
         """
         if kind not in KINDS:
-            raise UserError(f"data.tokenizer={kind!r}: expected one of {', '.join(KINDS)}")
+            raise UserError(f"data.tokenizer={kind!r}: expected one of {', '.join(KINDS)}; use one of these")
         fixed = fixed_pieces(kind)
         if vocab_size <= len(fixed):
             raise UserError(
                 f"data.vocab_size={vocab_size}: expected more than {len(fixed)}, the number of control and byte pieces "
-                f"of a {kind} tokenizer"
+                f"of a {kind} tokenizer; use a larger vocabulary"
             )
         engine = engine_of(document_of(kind, {piece: i for i, piece in enumerate(fixed)}, []))
         engine.train_from_iterator(_training_text(lines), trainer=trainer_of(kind, vocab_size, fixed))
@@ -96,9 +97,9 @@ class Tokenizer:
         return self._dropout.encode(_check_text(line), Draws(p, key)) if p > 0 else self.encode(line)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of any ids, which may hold any character, also LF.
+        """Return the text of any ids. The text may hold any character, also LF.
 
-        Control ids are left out. A run of byte pieces that is not UTF-8 becomes U+FFFD.
+        Control ids are left out. Consecutive byte pieces that are not UTF-8 become U+FFFD.
         """
         return self._engine.decode(list(ids), skip_special_tokens=True)
 
@@ -128,11 +129,14 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, where: str | os.PathLike[str] = "the text") -> TokenizerLike:
-        """Return the tokenizer that `to_json` described. Raises UserError, which names `where`, for any other text."""
+        """Return the tokenizer of a text that `to_json` returned.
+
+        where: the origin of the text, for messages. Raises UserError for any other text.
+        """
         try:
             return SentencePieces(text) if is_pair(text) else cls(text)
         except UserError as error:
-            raise UserError(f"{os.fspath(where)} is not a tokenizer of transduce: {error}") from error
+            raise UserError(f"{os.fspath(where)}: expected a tokenizer of transduce, but {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `tokenizer.json` to `path`."""
@@ -140,7 +144,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenizerLike:
-        """Return the tokenizer that `save` wrote. Raises UserError, which names the path, for any other file."""
+        """Return the tokenizer of a file that `save` wrote. Raises UserError, with the path, for any other file."""
         where = os.fspath(path)
         try:
             if (size := os.stat(path).st_size) > MAX_FILE_BYTES:
@@ -172,21 +176,22 @@ def _printable(piece: str) -> str:
 
 
 def _check_text(line: str) -> str:
-    """Return the line. Raises UserError if it cannot be written as UTF-8."""
+    """Return the line unchanged. Raises UserError if it cannot be encoded as UTF-8."""
     try:
         line.encode()
     except UnicodeEncodeError as error:
         raise UserError(
-            f"character {error.start + 1} of a line is {line[error.start]!r}, one half of a surrogate pair; expected "
-            f"text, so decode it from its right encoding or remove the character"
+            f"character {error.start + 1} of a line: expected a character, not {line[error.start]!r}, one half of a "
+            f"surrogate pair; decode the text from its right encoding, or remove it"
         ) from error
     return line
 
 
 def _training_text(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines. Raises UserError at the end if all lines were blank."""
     is_blank = True
     for line in lines:
         is_blank = is_blank and not line.strip()
         yield _check_text(line)
     if is_blank:
-        raise UserError("no text to learn a tokenizer from; give at least one line that is not blank")
+        raise UserError("train: expected at least 1 line that is not blank, to learn a tokenizer; give other text")
