@@ -1,4 +1,4 @@
-"""`check`: it reports every planted problem on its line, and nothing about a clean text."""
+"""`check` reports every planted problem on its line, and no problem of a clean text."""
 
 import gzip
 import json
@@ -93,7 +93,7 @@ def test_lines_that_are_not_utf8_are_named_and_prevent_training(tmp_path: Path) 
     assert not report.trainable and "not UTF-8" in verdict(report)
 
 
-def test_sides_of_unequal_length_are_checked_as_far_as_both_go(tmp_path: Path) -> None:
+def test_sides_of_unequal_length_are_checked_up_to_the_shorter_one(tmp_path: Path) -> None:
     corpus = write(tmp_path, [*CLEAN[:99], ("", "x")])
     corpus.src.write_bytes(corpus.src.read_bytes() + b"more\nmore")
     report = check(corpus)
@@ -109,7 +109,7 @@ def test_a_text_of_blank_pairs_cannot_be_trained_on(tmp_path: Path) -> None:
         check(write(tmp_path, []))
 
 
-def test_repeats_name_the_first_line(tmp_path: Path) -> None:
+def test_a_repetition_names_its_first_line(tmp_path: Path) -> None:
     a, b, c = CLEAN[:3]
     pairs = [a, b, a, (a[0], c[1]), a, (c[0], b[1]), (" " + b[0], b[1] + " "), ("", ""), ("", "")]
     report = check(write(tmp_path, pairs))

@@ -20,10 +20,10 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, EOS, PAD
 from transduce.errors import UserError
 
-# ---- which pairs -------------------------------------------------------------------------------------------------
+# ---- the pairs of an epoch ---------------------------------------------------------------------------------------
 
 
-def used(store: TokenStore, tokenizer: Tokenizer, max_tokens: int, epoch: int = 0) -> list[int]:
+def usable_pairs(store: TokenStore, tokenizer: Tokenizer, max_tokens: int, epoch: int = 0) -> list[int]:
     """Return the numbers of the pairs of an epoch, ascending."""
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1_000, max_tokens=max_tokens), seed=1)
     members = [pair for batch in batches.plan(epoch) for pair in batch.tolist()]
@@ -34,14 +34,14 @@ def test_empty_sides_and_long_pairs_are_left_out(store: TokenStore, tokenizer: T
     def is_good(pair: tuple[str, str]) -> bool:
         return all(1 <= len(tokenizer.encode(side)) < 60 for side in pair)
 
-    assert used(store, tokenizer, 60) == [i for i, pair in enumerate(PAIRS) if is_good(pair)]
-    assert used(store, tokenizer, 60) == list(range(300))
+    assert usable_pairs(store, tokenizer, 60) == [i for i, pair in enumerate(PAIRS) if is_good(pair)]
+    assert usable_pairs(store, tokenizer, 60) == list(range(300))
 
 
 def test_the_limit_counts_eos(store: TokenStore, tokenizer: Tokenizer) -> None:
     longest = max(len(ids) + 1 for pair in contents(store)[:300] for ids in pair)
-    assert len(used(store, tokenizer, longest)) == 300
-    assert len(used(store, tokenizer, longest - 1)) < 300
+    assert len(usable_pairs(store, tokenizer, longest)) == 300
+    assert len(usable_pairs(store, tokenizer, longest - 1)) < 300
 
 
 def test_no_usable_pair_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -57,7 +57,7 @@ def test_pairs_occur_as_often_as_their_weight_says(tmp_path: Path, tokenizer: To
     store = open_store(tmp_path / "data", [Corpus(*known), Corpus(*weighed, weight=weight)], tokenizer)
     counts = np.zeros(len(store), int)
     for epoch in range(12):
-        np.add.at(counts, used(store, tokenizer, 60, epoch), 1)
+        np.add.at(counts, usable_pairs(store, tokenizer, 60, epoch), 1)
         assert (counts[:50] == epoch + 1).all() and counts[250] == 0
         share = weight * (epoch + 1)
         assert counts[50:250].min() >= np.floor(share) and counts[50:250].max() <= np.ceil(share)
@@ -72,7 +72,7 @@ def test_the_seed_draws_the_pairs_of_a_fractional_weight(tmp_path: Path, tokeniz
         seed: sorted(pair for batch in Batches(store, tokenizer, config, seed=seed).plan(0) for pair in batch.tolist())
         for seed in (1, 2)
     }
-    assert first[1] != first[2] and first[1] == used(store, tokenizer, 60)
+    assert first[1] != first[2] and first[1] == usable_pairs(store, tokenizer, 60)
     assert 100 < len(first[1]) < 200 and first[1] != list(range(first[1][0], first[1][-1] + 1))
 
 
@@ -220,12 +220,12 @@ def test_an_epoch_of_the_stream_has_every_usable_pair_once(store: TokenStore, to
     batches = Batches(store, tokenizer, CONFIG, seed=3)
     size = len(batches.plan(0))
     for epoch in (0, 1):
-        found = [
+        pairs = [
             pair
             for parts, _ in steps(batches, DataPosition(epoch, 0), len(batches.plan(epoch)))
             for pair in as_pairs(*parts)
         ]
-        assert sorted(found) == sorted(contents(store)[:300])
+        assert sorted(pairs) == sorted(contents(store)[:300])
     states = [state for _, state in steps(batches, START, size + 1)]
     assert states == [*(DataPosition(0, i) for i in range(1, size)), DataPosition(1, 0), DataPosition(1, 1)]
 
@@ -237,11 +237,11 @@ def test_the_stream_from_any_position_is_the_rest_of_the_stream(
     config = DataConfig(batch_tokens=400, max_tokens=60, bpe_dropout=dropout)
     whole = list(steps(Batches(store, tokenizer, config, seed=3), START, 30))
     assert whole[-1][1].epoch >= 1
-    for done in range(0, 30, 4):
-        state = whole[done - 1][1] if done else START
-        rest = list(steps(Batches(store, tokenizer, config, seed=3), state, 30 - done))
-        assert [after for _, after in rest] == [after for _, after in whole[done:]]
-        assert all(equal(a, b) for (a, _), (b, _) in zip(rest, whole[done:], strict=True))
+    for count in range(0, 30, 4):
+        state = whole[count - 1][1] if count else START
+        rest = list(steps(Batches(store, tokenizer, config, seed=3), state, 30 - count))
+        assert [after for _, after in rest] == [after for _, after in whole[count:]]
+        assert all(equal(a, b) for (a, _), (b, _) in zip(rest, whole[count:], strict=True))
 
 
 def test_global_random_generators_are_not_used(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -333,8 +333,8 @@ def test_dropout_stays_within_both_limits_and_keeps_the_text(
     for (batch,), _ in steps(batches, START, len(batches.plan(0))):
         for mask in (batch.src_mask, batch.tgt_mask):
             assert mask.sum() <= batch_tokens and mask.sum(1).max() <= max_tokens
-    found = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
-    assert sorted(found) == sorted(PAIRS[pair] for pair in np.concatenate(list(batches.plan(0))))
+    texts = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
+    assert sorted(texts) == sorted(PAIRS[pair] for pair in np.concatenate(list(batches.plan(0))))
 
 
 def test_dropout_is_a_function_of_epoch_and_seed(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -390,8 +390,8 @@ def test_files_from_windows_give_the_same_text_by_spans(tmp_path: Path, tokenize
     store = open_one(tmp_path / "data", (src, tgt), tokenizer)
     assert contents(store) == [(tokenizer.encode(a), tokenizer.encode(b)) for a, b in PAIRS[:60]]
     batches = Batches(store, tokenizer, DataConfig(batch_tokens=1000, bpe_dropout=0.3), seed=1)
-    found = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
-    assert sorted(found) == sorted(PAIRS[:60])
+    texts = [tuple(tokenizer.decode(side) for side in pair) for pair in epoch_pairs(batches, 0)]
+    assert sorted(texts) == sorted(PAIRS[:60])
 
 
 def test_text_that_changes_during_training_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:

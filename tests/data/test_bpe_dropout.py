@@ -21,12 +21,13 @@ def bpe() -> Tokenizer:
     return learn("bpe")
 
 
-def unremembered(bpe: Tokenizer) -> Tokenizer:
+def without_cache(bpe: Tokenizer) -> Tokenizer:
+    """Return a copy with an empty cache of segmentations."""
     return Tokenizer.from_json(bpe.to_json())
 
 
-def test_without_dropout_our_encoder_is_the_library_s(bpe: Tokenizer) -> None:
-    """Where no merge is dropped, the Python encoder itself gives what the library gives."""
+def test_without_drops_the_python_encoder_equals_the_library(bpe: Tokenizer) -> None:
+    """With p = 1e-15 the Python encoder runs, and drops no merge."""
     chance = random.Random(3)
     lines = [*HOSTILE, *sentences(300, seed=4), *("".join(chance.choices("thedogsr ,", k=40)) for _ in range(500))]
     for line in lines:
@@ -39,7 +40,7 @@ def test_dropout_of_every_merge_leaves_characters(bpe: Tokenizer) -> None:
         assert all(len(p) == 1 or p.startswith("<0x") for p in bpe.pieces(bpe.encode_dropout(line, p=1, key="k")))
 
 
-def test_dropout_loses_nothing(bpe: Tokenizer) -> None:
+def test_dropout_is_lossless(bpe: Tokenizer) -> None:
     lines = HOSTILE + list(sentences(20))
     for i in range(40):
         for line in lines:
@@ -52,15 +53,15 @@ def test_dropout_is_a_function_of_line_p_and_key(bpe: Tokenizer) -> None:
     line = next(sentences(1)) * 4
     ids = {key: bpe.encode_dropout(line, p=0.3, key=key) for key in map(str, range(30))}
     assert len(set(map(tuple, ids.values()))) > 25
-    other = unremembered(bpe)
+    other = without_cache(bpe)
     assert ids == {key: other.encode_dropout(line, p=0.3, key=key) for key in reversed(list(ids))}
 
 
-def test_what_is_remembered_changes_nothing(bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_has_no_effect_on_the_ids(bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [*HOSTILE, *sentences(100)]
 
     def encoded() -> list[list[int]]:
-        fresh = unremembered(bpe)
+        fresh = without_cache(bpe)
         return [fresh.encode_dropout(line, p=0.2, key=str(i)) for i, line in enumerate(lines)]
 
     usual = encoded()
@@ -88,8 +89,8 @@ def test_dropout_is_the_same_in_another_process(bpe: Tokenizer, tmp_path: Path) 
         assert in_a_new_process(DROPOUT, str(tmp_path / "tokenizer.json"), PYTHONHASHSEED=seed) == expected
 
 
-def by_the_book(word: list[str], merges: dict[tuple[str, str], int], p: float, chance: random.Random) -> list[str]:
-    """Algorithm 1 of Provilkov et al.: at each step every merge that is possible goes with probability p."""
+def algorithm_1(word: list[str], merges: dict[tuple[str, str], int], p: float, chance: random.Random) -> list[str]:
+    """Return the pieces by algorithm 1 of Provilkov et al.: each step drops each possible merge with probability p."""
     while True:
         pairs = [(merges[pair], i) for i, pair in enumerate(zip(word, word[1:], strict=False)) if pair in merges]
         left = [pair for pair in pairs if chance.random() >= p]
@@ -101,11 +102,11 @@ def by_the_book(word: list[str], merges: dict[tuple[str, str], int], p: float, c
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_dropout_is_distributed_as_in_the_paper(bpe: Tokenizer, p: float) -> None:
-    """Mean and spread of the number of pieces of a word, and the share of its most frequent pieces."""
+    """Compare the mean and the spread of the number of pieces, and the share of the most frequent segmentation."""
     merges = {(a, b): rank for rank, (a, b) in enumerate(json.loads(bpe.to_json())["model"]["merges"])}
     chance, runs = random.Random(5), 4000
     for word in ("Kindergarten", "running", "springt"):
-        book = [tuple(by_the_book(list("▁" + word), merges, p, chance)) for _ in range(runs)]
+        book = [tuple(algorithm_1(list("▁" + word), merges, p, chance)) for _ in range(runs)]
         ours = [tuple(bpe.pieces(bpe.encode_dropout(word, p=p, key=str(i)))) for i in range(runs)]
         usual = tuple(bpe.pieces(bpe.encode(word)))
         measures: list[Callable[[tuple[str, ...]], float]] = [
@@ -121,7 +122,7 @@ def test_dropout_is_distributed_as_in_the_paper(bpe: Tokenizer, p: float) -> Non
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan"), float("inf")])
-def test_a_probability_that_is_none_is_refused(bpe: Tokenizer, p: float) -> None:
+def test_an_invalid_probability_is_refused(bpe: Tokenizer, p: float) -> None:
     with pytest.raises(UserError, match="expected 0 to 1"):
         bpe.encode_dropout("a", p=p, key="k")
 

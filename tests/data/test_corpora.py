@@ -1,4 +1,4 @@
-"""Corpora in each format give the pairs of plain text; damaged and foreign files are refused by name."""
+"""Corpora in each format give the same pairs as plain text; the error for a damaged file names it."""
 
 import gzip
 import lzma
@@ -47,10 +47,10 @@ def both_ways(corpus: Corpus, folder: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-# ---- what the command line says ----------------------------------------------------------------------------------
+# ---- the words of --train ----------------------------------------------------------------------------------------
 
 
-def test_what_follows_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_words_of_train_give_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     a, b = Path("a"), Path("b")
     assert parse(["a", "b"]) == Corpus(a, b)
@@ -62,7 +62,7 @@ def test_what_follows_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("words", [["2"], [], ["a", "b", "c"], ["a", "b", "1", "2"]])
-def test_words_that_name_no_corpus_are_refused(words: list[str]) -> None:
+def test_other_words_are_refused(words: list[str]) -> None:
     if words != ["2"]:
         with pytest.raises(UserError, match="expected SRC TGT or FILE, and optionally a weight"):
             parse(words)
@@ -97,12 +97,12 @@ def test_two_paths_are_a_corpus(plain: Corpus) -> None:
     assert corpora.as_corpora((plain.src, plain.tgt)) == corpora.as_corpora([plain]) == [plain]
 
 
-# ---- packed ------------------------------------------------------------------------------------------------------
+# ---- compressed --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
-def test_packed_text_is_read_as_it_is(tmp_path: Path, plain: Corpus, kind: str) -> None:
-    """With any name, in several streams, and also for one side only."""
+def test_compressed_text_gives_the_same_lines(tmp_path: Path, plain: Corpus, kind: str) -> None:
+    """The file has any name and several streams. Only one side is compressed."""
     assert plain.tgt is not None
     packed = tmp_path / "packed"
     packed.write_bytes(pack(kind, as_bytes(0)[:20_000]) + pack(kind, as_bytes(0)[20_000:]))
@@ -114,22 +114,22 @@ def test_packed_text_is_read_as_it_is(tmp_path: Path, plain: Corpus, kind: str) 
 
 @pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
 @pytest.mark.parametrize("content", [b"", b"\n", b"one", b"\xef\xbb\xbfa\r\nb\n"])
-def test_packed_text_of_any_kind(tmp_path: Path, kind: str, content: bytes) -> None:
+def test_short_compressed_texts(tmp_path: Path, kind: str, content: bytes) -> None:
     (tmp_path / "plain").write_bytes(content)
     (tmp_path / "packed").write_bytes(pack(kind, content))
     assert list(text.read_lines(tmp_path / "packed")) == list(text.read_lines(tmp_path / "plain"))
 
 
-def test_zeros_after_the_end_mean_nothing(tmp_path: Path) -> None:
+def test_zeros_after_a_stream_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "padded").write_bytes(gzip.compress(b"a\n") + bytes(40_000) + gzip.compress(b"b\n") + bytes(1))
     assert list(text.read_lines(tmp_path / "padded")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
-def test_damaged_packed_text(tmp_path: Path, plain: Corpus, kind: str) -> None:
-    """A file that is cut, or has other bytes in the middle or at the end, is never read as shorter text."""
+def test_damaged_compressed_text_is_refused(tmp_path: Path, plain: Corpus, kind: str) -> None:
+    """A truncated file, or one with other bytes in the middle or at the end, is not read as shorter text."""
     packed = tmp_path / "packed"
-    chance = "".join(chr(97 + i * i % 7919 % 26) for i in range(60_000))  # so that much is left when it is packed
+    chance = "".join(chr(97 + i * i % 7919 % 26) for i in range(60_000))  # text that compresses little
     whole = pack(kind, chance.encode())
     if kind == "zst":
         whole = zstandard().ZstdCompressor(write_checksum=True).compress(chance.encode())
@@ -144,7 +144,7 @@ def test_damaged_packed_text(tmp_path: Path, plain: Corpus, kind: str) -> None:
         list(text.read_lines(packed))
 
 
-def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_zst_without_its_package_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = tmp_path / "a.zst"
     packed.write_bytes(pack("zst", b"a\n"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
@@ -152,20 +152,20 @@ def test_zst_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         list(text.read_lines(packed))
 
 
-def test_plain_files_are_made_once_and_again_when_theirs_change(tmp_path: Path, plain: Corpus) -> None:
-    packed, made = tmp_path / "packed", tmp_path / "made"
+def test_plain_files_are_written_again_only_when_the_corpus_changes(tmp_path: Path, plain: Corpus) -> None:
+    packed, output = tmp_path / "packed", tmp_path / "output"
     packed.write_bytes(gzip.compress(as_bytes(0)))
     corpus = Corpus(packed, plain.tgt)
-    src, tgt = plain_files(corpus, made)
+    src, tgt = plain_files(corpus, output)
     before = src.stat().st_mtime_ns
-    assert plain_files(corpus, made) == (src, tgt) and src.stat().st_mtime_ns == before
+    assert plain_files(corpus, output) == (src, tgt) and src.stat().st_mtime_ns == before
     packed.write_bytes(gzip.compress(as_bytes(0).replace(b"a dog", b"a cat")))
-    assert next(text.read_lines(plain_files(corpus, made)[0])) == "a cat"
+    assert next(text.read_lines(plain_files(corpus, output)[0])) == "a cat"
     packed.write_bytes(gzip.compress(as_bytes(0))[:-9])
     with pytest.raises(UserError, match="expected a complete"):
-        plain_files(corpus, made)
+        plain_files(corpus, output)
     packed.write_bytes(gzip.compress(as_bytes(0)))
-    assert both_ways(corpus, made) == PAIRS  # and nothing is left of the half that was written
+    assert both_ways(corpus, output) == PAIRS  # the incomplete files are replaced
 
 
 # ---- tab-separated columns ---------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_tab_separated_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "asked", "message"),
+    ("content", "columns", "message"),
     [
         ("a\tb\nc\n", "", r"t\.tsv:2: expected at least 2 tab-separated columns, not 1"),
         ("a\tb\tc\n", "", r"expected two of its 3 tab-separated columns; name them: .*t\.tsv:1,2"),
@@ -194,10 +194,10 @@ def test_tab_separated_columns(tmp_path: Path) -> None:
         ("", "", r"t\.tsv: expected .* the file is empty"),
     ],
 )
-def test_invalid_tables_are_refused(tmp_path: Path, content: str, asked: str, message: str) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, content: str, columns: str, message: str) -> None:
     (tmp_path / "t.tsv").write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=message):
-        list(read_pairs(Corpus(Path(f"{tmp_path / 't.tsv'}{asked}"))))
+        list(read_pairs(Corpus(Path(f"{tmp_path / 't.tsv'}{columns}"))))
 
 
 # ---- parquet and arrow -------------------------------------------------------------------------------------------
@@ -217,15 +217,15 @@ def columns(pa: Any, **more: list[Any]) -> Any:
 
 
 def test_parquet(tmp_path: Path, pa: Any) -> None:
-    path = tmp_path / "p"  # known by its first bytes
+    path = tmp_path / "p"  # recognised by its first bytes
     write_parquet(columns(pa, id=list(range(5))), path)
     assert both_ways(Corpus(path), tmp_path / "made") == PAIRS
     assert list(read_pairs(Corpus(Path(f"{path}:de,en")))) == [(tgt, src) for src, tgt in PAIRS]
     assert corpora.problems([Corpus(path)]) == []
 
 
-def test_a_folder_of_translations_as_hugging_face_has_them(tmp_path: Path, pa: Any) -> None:
-    """Two parquet files with a struct column; rows in the order of the files' names."""
+def test_a_folder_in_the_translation_format_of_hugging_face(tmp_path: Path, pa: Any) -> None:
+    """It has two parquet files with a struct column. The rows are in the order of the file names."""
     for number, pairs in enumerate((PAIRS[:2], PAIRS[2:])):
         rows = [{"de": tgt, "en": src} for src, tgt in pairs]
         write_parquet(
@@ -243,8 +243,8 @@ def test_a_folder_of_translations_as_hugging_face_has_them(tmp_path: Path, pa: A
     assert both_ways(Corpus(tmp_path / "train-*.parquet:en,de"), tmp_path / "made2") == PAIRS
 
 
-def test_a_folder_that_save_to_disk_wrote(tmp_path: Path, pa: Any) -> None:
-    """Arrow streams beside two JSON files."""
+def test_a_folder_written_by_save_to_disk(tmp_path: Path, pa: Any) -> None:
+    """It has Arrow streams, and a JSON file that is not read."""
     table = columns(pa)
     for number, rows in enumerate((table.slice(0, 2), table.slice(2))):
         with pa.ipc.new_stream(tmp_path / f"data-0000{number}-of-00002.arrow", table.schema) as stream:
@@ -254,7 +254,7 @@ def test_a_folder_that_save_to_disk_wrote(tmp_path: Path, pa: Any) -> None:
 
 
 def test_a_dataset_by_name(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the network: a folder holds the files that the library would fetch."""
+    """No network is used: a folder holds the files that the library would download."""
     (tmp_path / "de-en").mkdir()
     for name, rows in (("train-0", PAIRS[:3]), ("train-1", PAIRS[3:]), ("test-0", PAIRS)):
         table = pa.table({"translation": [{"de": tgt, "en": src} for src, tgt in rows]})
@@ -286,12 +286,12 @@ def test_a_dataset_by_name(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPa
 
 def test_line_feeds_and_missing_values_in_cells(tmp_path: Path, pa: Any) -> None:
     write_parquet(pa.table({"a": ["x\ny", None, "\r\nz"], "b": ["1", "2", "3"]}), tmp_path / "p.parquet")
-    found = both_ways(Corpus(tmp_path / "p.parquet"), tmp_path / "made")
-    assert found == [("x y", "1"), ("", "2"), (" z", "3")]
+    pairs = both_ways(Corpus(tmp_path / "p.parquet"), tmp_path / "made")
+    assert pairs == [("x y", "1"), ("", "2"), (" z", "3")]
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("names", "message"),
     [
         (":en,fr", "expected two of the text columns en, de; 'fr' is not one of them; name"),
         (":en,d", "'d' is not one of them; did you mean 'de'?"),
@@ -299,10 +299,10 @@ def test_line_feeds_and_missing_values_in_cells(tmp_path: Path, pa: Any) -> None
         (":en,number", "'number' is not one of them"),
     ],
 )
-def test_missing_columns_are_refused(tmp_path: Path, pa: Any, asked: str, message: str) -> None:
+def test_missing_columns_are_refused(tmp_path: Path, pa: Any, names: str, message: str) -> None:
     write_parquet(columns(pa, number=list(range(5))), tmp_path / "p.parquet")
     with pytest.raises(UserError, match=message):
-        list(read_pairs(Corpus(Path(f"{tmp_path / 'p.parquet'}{asked}"))))
+        list(read_pairs(Corpus(Path(f"{tmp_path / 'p.parquet'}{names}"))))
 
 
 def test_damaged_and_empty_tables_are_refused(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ def test_reading_corpora_needs_no_torch() -> None:
 
 
 def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., CommandResult]) -> None:
-    """Plain, tab-separated and compressed text with weights; the overlap with the validation text is reported."""
+    """The texts are plain, tab-separated and compressed, with weights. The overlap with the validation is reported."""
     lines = [path.read_text().splitlines() for path in (*toy.train, *toy.valid)]
     for path, part in zip((tmp_path / "a.src", tmp_path / "a.tgt"), lines[:2], strict=True):
         path.write_text("".join(line + "\n" for line in part[:500]))
@@ -345,14 +345,14 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
     command = ["train", "--recipe", f"{toy.folder / 'recipe.py'}:reverse", "--set", "train.max_steps=2"]
     command += ["--train", tmp_path / "a.src", tmp_path / "a.tgt", "2", "--train", tmp_path / "b.tsv.gz", "0.5"]
     command += ["--valid", *toy.valid, "--out", tmp_path / "run"]
-    done = cli(*command)
-    assert done.code == 0, done.err
-    assert "602 pairs, " in done.err
-    seen = {*zip(lines[0][:600], lines[1][:600], strict=True), (lines[2][0], lines[3][0]), (unknown, "x")}
-    shared = [pair in seen for pair in zip(lines[2], lines[3], strict=True)]
-    sources = [src in {src for src, _ in seen} for src in lines[2]]
+    result = cli(*command)
+    assert result.code == 0, result.err
+    assert "602 pairs, " in result.err
+    training_pairs = {*zip(lines[0][:600], lines[1][:600], strict=True), (lines[2][0], lines[3][0]), (unknown, "x")}
+    shared = [pair in training_pairs for pair in zip(lines[2], lines[3], strict=True)]
+    sources = [src in {src for src, _ in training_pairs} for src in lines[2]]
     leaks = f"of the 60 of valid.src, {sum(shared)} pairs and {sum(sources)} sources are also in the training text"
-    assert sum(shared) < sum(sources) and leaks in done.err
+    assert sum(shared) < sum(sources) and leaks in result.err
     again = cli(*command, "--resume")
     assert again.code == 0 and leaks in again.err
     command[command.index("0.5")] = "0.25"
@@ -367,6 +367,6 @@ def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[.
         (["--train", toy.train[0]], "expected tab-separated columns or parquet in a single file"),
         (["--train", *toy.train, "--train", tmp_path / "gone.tsv"], "gone.tsv: expected a file with both sides"),
     ]:
-        done = cli(*command, *words)
-        assert done.code == 2 and message in done.err, done.err
+        result = cli(*command, *words)
+        assert result.code == 2 and message in result.err, result.err
         assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Overlap: which lines of the validation text are in the training text, counted by another rule, and remembered."""
+"""Overlap of the validation text with the training text: against a direct implementation, and its cache."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_the_overlap_is_cached_until_a_text_changes(tmp_path: Path, monkeypatch:
     first = cached_overlap(valid, store, path)
     assert first.pairs == [1] and first.sources == [1, 2]
     with monkeypatch.context() as patch:
-        patch.setattr(overlap, "find_overlap", lambda *_: pytest.fail("looked again"))
+        patch.setattr(overlap, "find_overlap", lambda *_: pytest.fail("the cache was not used"))
         assert cached_overlap(valid, store, path) == first
     assert cached_overlap(valid[1:], store, path) == Overlap([], [1])
     more = open_one(tmp_path / "data", write_corpus(tmp_path, [*known, ("new", "neu")]), tokenizer)

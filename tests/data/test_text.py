@@ -1,4 +1,4 @@
-"""Text: lines end at LF only, UTF-8 is strict, sides stay aligned, and unreadable files are refused by name."""
+"""Text: lines end at LF only, UTF-8 is strict, sides stay aligned, and errors name the file."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from transduce.errors import UserError
 
 BOM = b"\xef\xbb\xbf"
 
-# What is in the file, and the lines it holds.
+# The content of a file, and its lines.
 FILES = {
     "empty": (b"", []),
     "one empty line": (b"\n", [""]),
@@ -32,7 +32,7 @@ FILES = {
     "BOM alone": (BOM, [""]),
     "BOM and CRLF": (BOM + b"\r\na", ["", "a"]),
     "two BOMs": (BOM + BOM + b"a", ["\ufeffa"]),
-    "BOM further on": (b"a\n" + BOM + b"b\n", ["a", "\ufeffb"]),
+    "BOM in a later line": (b"a\n" + BOM + b"b\n", ["a", "\ufeffb"]),
     "U+2028, U+2029, NEL": ("a\u2028b\u2029c\u0085d\n".encode(), ["a\u2028b\u2029c\u0085d"]),
     "VT, FF, FS, GS, RS": (b"a\x0bb\x0cc\x1cd\x1de\x1ef\n", ["a\x0bb\x0cc\x1cd\x1de\x1ef"]),
     "NUL": (b"a\0b\n\0\n", ["a\0b", "\0"]),
@@ -84,7 +84,9 @@ def plain_rule(content: bytes) -> list[bytes]:
 
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(pieces_of_a_file.map(b"".join))
-def test_any_bytes_against_the_plain_rule(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_the_lines_of_any_bytes_equal_a_direct_implementation(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(content)
     raws = plain_rule(content)
@@ -202,7 +204,7 @@ def test_blank_is_white_space_only() -> None:
     assert not any(map(text.is_blank, ["a", " . ", "\0", "\ufeff", "\u200b", "▁"]))
 
 
-def test_the_locale_decides_nothing(write: Callable[[str, bytes], Path]) -> None:
+def test_the_locale_has_no_effect(write: Callable[[str, bytes], Path]) -> None:
     path = write("text", "\ufeffGrüße\u2028東京\0\r\n".encode())
     program = "import sys; from transduce.data import text; print(ascii(list(text.read_lines(sys.argv[1]))))"
     answers = set()

@@ -35,7 +35,7 @@ def test_the_width_of_a_token_holds_the_vocabulary(
 
 
 def test_offsets_past_32_bits(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """In the text and in a token file, by sparse files of 5 GB."""
+    """The text and the token file are sparse files of 5 GB."""
     hole = 5 << 30
     texts = tmp_path / "src", tmp_path / "tgt"
     for path, line in zip(texts, (b"ein Hund\n", b"eine Katze\n"), strict=True):

@@ -53,7 +53,7 @@ def files_of(folder: Path) -> dict[Path, tuple[int, int]]:
 # ---- contents ----------------------------------------------------------------------------------------------------
 
 
-def test_the_store_holds_what_the_tokenizer_gives(store: TokenStore, tokenizer: Tokenizer) -> None:
+def test_the_store_holds_the_ids_of_the_tokenizer(store: TokenStore, tokenizer: Tokenizer) -> None:
     assert contents(store) == encoded(tokenizer, PAIRS)
     assert lengths_of(store) == [[len(src) + 1, len(tgt) + 1] for src, tgt in encoded(tokenizer, PAIRS)]
     assert [(pair.line(0), pair.line(1)) for pair in store.read(np.arange(len(store)))] == PAIRS
@@ -63,7 +63,7 @@ def test_the_store_holds_what_the_tokenizer_gives(store: TokenStore, tokenizer: 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.usefixtures("small_files")
 def test_token_files_of_any_number(tmp_path: Path, tokenizer: Tokenizer, count: int, end: str) -> None:
-    """Processes write them if there are several. The last line may lack its LF, and a BOM is no text."""
+    """Worker processes write them if there are several. The last line may lack its LF. A BOM is not text."""
     src, tgt = write_corpus(tmp_path, PAIRS[-count:], end)
     src.write_bytes(b"\xef\xbb\xbf" + src.read_bytes().removesuffix(end.encode()))
     if PAIRS[-1][0] == "" or count == 1:
@@ -78,7 +78,7 @@ def test_token_files_of_any_number(tmp_path: Path, tokenizer: Tokenizer, count: 
 def test_pairs_read_together_are_those_read_one_by_one(
     tmp_path: Path, corpus: tuple[Path, Path], tokenizer: Tokenizer
 ) -> None:
-    """The numbers are in any order, with repetitions, and fall into many files or into one block."""
+    """The numbers are in any order, with repetitions, in many files or in one block."""
     generator = np.random.default_rng(1)
     many_files = open_one(tmp_path / "small", corpus, tokenizer)
     assert len(many_files.files) == 44
@@ -112,7 +112,7 @@ def test_blocks_of_any_fill(tmp_path: Path, tokenizer: Tokenizer) -> None:
 def test_a_side_with_too_many_tokens_to_store(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not stored, and its length says so. A side that is one token shorter is stored."""
+    """Its ids are not stored, and its length is TOO_LONG. A side that is one token shorter is stored."""
     monkeypatch.setattr(tokenizer, "encode_batch", lambda lines: [[7] * int(line) for line in lines])
     lines = [("3", f"{TOO_LONG - 2}"), (f"{TOO_LONG - 1}", "3"), (f"{TOO_LONG + 9}", "3"), ("4", "5")]
     texts = write_corpus(tmp_path, lines)
@@ -123,7 +123,7 @@ def test_a_side_with_too_many_tokens_to_store(
     assert lengths_of(store) == [[4, TOO_LONG - 1], [TOO_LONG, 4], [TOO_LONG, 4], [5, 6]]
 
 
-def test_several_corpora_come_one_after_the_other(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_the_store_concatenates_several_corpora(tmp_path: Path, tokenizer: Tokenizer) -> None:
     corpora = [
         Corpus(*write_corpus(tmp_path / "a", PAIRS[:50])),
         Corpus(*write_corpus(tmp_path / "b", PAIRS[50:80]), 2.0),
@@ -161,7 +161,7 @@ def test_the_key_depends_on_text_and_tokenizer_and_not_on_names(
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_change_of_either_side_is_noticed(
+def test_a_change_of_either_side_is_detected(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, side: int
 ) -> None:
     open_one(tmp_path / "data", own, tokenizer)
@@ -187,7 +187,7 @@ def test_other_text_or_another_tokenizer_is_another_store(
 def test_only_missing_token_files_are_written(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a kill: some token files are complete, and a temporary file is incomplete."""
+    """The state after a kill: some token files are complete, and a temporary file is incomplete."""
     monkeypatch.setattr(tokenize_corpus, "cores", lambda: 1)
     written = []
 
@@ -225,7 +225,7 @@ def test_a_full_disk_leaves_no_incomplete_file(
 
 
 def test_a_kill_while_all_cores_write(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """The worker processes end, and all token files that have their name are complete."""
+    """The worker processes end. All token files with their final name are complete."""
     texts = write_corpus(tmp_path / "text", PAIRS * 200)
     tokenizer.save(tmp_path / "tokenizer.json")
     program = """
@@ -243,15 +243,15 @@ store.open_store(folder / "data", [corpora.Corpus(src, tgt)], tokens.Tokenizer.l
         time.sleep(0.01)
     whole.kill()
     whole.wait()
-    done = files_of(tmp_path / "data")
-    assert 5 <= len(done) < 61
+    before = files_of(tmp_path / "data")
+    assert 5 <= len(before) < 61
     while _is_alive(whole.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _is_alive(whole.pid)
     subprocess.run([sys.executable, "-c", program, str(tmp_path), *map(str, texts)], check=True)
     after = files_of(tmp_path / "data")
     assert len(after) == 61
-    assert all(after[path] == stamp for path, stamp in done.items() if ".tmp-" not in path.name)
+    assert all(after[path] == stamp for path, stamp in before.items() if ".tmp-" not in path.name)
 
 
 def _is_alive(session: int) -> bool:
@@ -293,7 +293,7 @@ def test_an_error_of_the_disk_in_a_worker_is_raised(
 def test_a_killed_worker_is_reported(
     tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel does this when memory runs out. The next `open_store` writes the rest."""
+    """The kernel kills a process when memory runs out. The next `open_store` writes the missing files."""
     monkeypatch.setattr(tokenize_corpus, "cores", lambda: 2)
 
     def die(worker: tokenize_corpus._Worker, job: tokenize_corpus.Job) -> None:
@@ -342,7 +342,7 @@ def test_sides_of_unequal_length_leave_no_store(tmp_path: Path, own: tuple[Path,
 
 
 def test_every_flipped_bit_is_detected(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    """A flipped bit is found by `open_store` or by a read. Then the file is written again."""
+    """`open_store` or a read detects a flipped bit. Then the file is written again."""
     good = contents(open_one(tmp_path / "data", own, tokenizer))
     (path,) = files_of(tmp_path / "data")
     content, chance = path.read_bytes(), random.Random(1)
@@ -395,7 +395,7 @@ def test_exchanged_blocks_are_detected(tmp_path: Path, tokenizer: Tokenizer) -> 
         store.read(np.array([0]))
 
 
-def test_a_read_checks_only_the_blocks_that_it_reads(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_read_checks_only_its_own_blocks(tmp_path: Path, tokenizer: Tokenizer) -> None:
     store = open_one(tmp_path / "data", write_corpus(tmp_path, PAIRS[:100]), tokenizer)
     content = bytearray(store.files[0].path.read_bytes())
     content[int(store.files[0].offsets[1]) + 5] ^= 1

@@ -39,11 +39,11 @@ def bpe() -> Tokenizer:
 # --- losslessness ---------------------------------------------------------------------------------------------------
 
 
-def test_hostile_lines_come_back(tokenizer: Tokenizer) -> None:
+def test_hostile_lines_are_lossless(tokenizer: Tokenizer) -> None:
     assert_lossless(tokenizer, HOSTILE)
 
 
-def test_thousands_of_random_lines_come_back(tokenizer: Tokenizer) -> None:
+def test_thousands_of_random_lines_are_lossless(tokenizer: Tokenizer) -> None:
     chance = random.Random(2)
     alphabets = [FRAGMENTS, "ab \u2581\ue00001<>/sx", [chr(code) for code in range(0x3000)]]
     assert_lossless(
@@ -53,11 +53,11 @@ def test_thousands_of_random_lines_come_back(tokenizer: Tokenizer) -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(line=st.text() | st.lists(st.sampled_from(FRAGMENTS)).map("".join))
-def test_any_line_comes_back(tokenizer: Tokenizer, line: str) -> None:
+def test_any_line_is_lossless(tokenizer: Tokenizer, line: str) -> None:
     assert_lossless(tokenizer, [line])
 
 
-def test_a_line_of_a_megabyte_comes_back(tokenizer: Tokenizer) -> None:
+def test_a_line_of_a_megabyte_is_lossless(tokenizer: Tokenizer) -> None:
     assert_lossless(tokenizer, ["x" * 300_000 + " " + "東" * 20_000 + "." * 300_000, "ab " * 100_000])
 
 
@@ -127,8 +127,8 @@ def test_letters_digits_and_punctuation_share_no_piece(tokenizer: Tokenizer) -> 
         assert len({"letter" if c.isalpha() else "digit" if c.isdigit() else "other" for c in whole}) <= 1, piece
 
 
-def test_no_word_is_long(tokenizer: Tokenizer) -> None:
-    """What bounds the time of a line: both encoders look for pieces word by word."""
+def test_words_have_a_maximum_length(tokenizer: Tokenizer) -> None:
+    """The maximum bounds the time per line, because both encoders search for pieces word by word."""
     for unit in ("x", "東", "7", "!", "🎉", "\u0301", "a\u0301"):
         line = unit * 20_000
         words = tokenizer._engine.pre_tokenizer.pre_tokenize_str(tokenizer._engine.normalizer.normalize_str(line))
@@ -204,7 +204,7 @@ def test_an_unknown_kind_is_refused() -> None:
         Tokenizer.learn(["a"], kind="unigram", vocab_size=1000)
 
 
-def test_a_fault_of_the_reader_comes_through() -> None:
+def test_an_error_of_the_line_iterator_is_raised() -> None:
     def lines() -> Iterator[str]:
         yield "a"
         raise UserError("train.de:2: expected UTF-8")

@@ -1,4 +1,4 @@
-"""The file of a tokenizer: it loads as it was saved, and damaged or foreign files are refused."""
+"""The file of a tokenizer: loading restores the tokenizer, and refuses damaged and foreign files."""
 
 import copy
 import hashlib
@@ -39,7 +39,7 @@ def bpe() -> Tokenizer:
     return learn("bpe")
 
 
-def test_what_is_saved_is_what_is_loaded(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_loads_unchanged(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == tokenizer.sha256
@@ -62,7 +62,7 @@ print(hashlib.sha256(repr(ids).encode()).hexdigest())
 """
 
 
-def test_the_locale_decides_nothing(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_the_locale_has_no_effect(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
     expected = hashlib.sha256(repr(tokenizer.encode_batch(HOSTILE)).encode()).hexdigest()
@@ -70,7 +70,7 @@ def test_the_locale_decides_nothing(tokenizer: Tokenizer, tmp_path: Path) -> Non
     assert path.read_bytes() == (tmp_path / "tokenizer.json.again").read_bytes()
 
 
-def test_the_library_reads_the_file_by_itself(tokenizer: Tokenizer) -> None:
+def test_the_hugging_face_library_reads_the_file(tokenizer: Tokenizer) -> None:
     engine = Engine.from_str(tokenizer.to_json())
     for line in ("two dogs ▁ Straße 東\ue0001", " a  b "):
         encoding = engine.encode(line)
@@ -104,7 +104,7 @@ def swap_controls(document: dict[str, Any]) -> None:
         (swap_controls, "does not begin with the control"),
     ],
 )
-def test_a_file_that_differs_from_ours_is_refused(
+def test_a_file_not_written_by_transduce_is_refused(
     tokenizer: Tokenizer, change: Callable[[dict[str, Any]], object], reason: str
 ) -> None:
     with pytest.raises(UserError, match=reason):
@@ -112,7 +112,7 @@ def test_a_file_that_differs_from_ours_is_refused(
 
 
 @pytest.mark.parametrize("merge", [["a"], ["a", "b", "c"], "a b", ["a", 1], ["a", "no such piece"], ["a", ["b"]], None])
-def test_merges_that_lead_nowhere_are_refused(bpe: Tokenizer, merge: object) -> None:
+def test_invalid_merges_are_refused(bpe: Tokenizer, merge: object) -> None:
     with pytest.raises(UserError, match="merges do not join"):
         Tokenizer.from_json(changed(bpe, lambda document: document["model"]["merges"].append(merge)))
 
@@ -130,7 +130,7 @@ def test_the_tokenizer_of_another_program_is_refused() -> None:
     [b"", b"{", b"null", b"[]", b"{}", b"3", b'"a"', b"\xff\xfe", b"\0" * 100, b"[" * 100_000, b"NaN", b"1" * 5000,
      b'{"model": 3}', b'{"model": {"type": ["BPE"]}}', b'{"model": {"type": "BPE", "vocab": []}}'],
 )  # fmt: skip
-def test_what_is_no_tokenizer_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+def test_the_error_for_other_content_names_the_file(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
@@ -138,7 +138,7 @@ def test_what_is_no_tokenizer_is_refused_by_name(content: bytes, tmp_path: Path)
     assert str(path) in str(caught.value)
 
 
-def test_what_is_no_file_is_refused_by_name(tmp_path: Path) -> None:
+def test_the_error_for_an_unreadable_path_names_it(tmp_path: Path) -> None:
     big = tmp_path / "big.json"
     with big.open("wb") as file:
         file.truncate(tokenizer_module.MAX_FILE_BYTES + 1)
@@ -157,7 +157,7 @@ WEIRD = [None, True, -1, 0.5, 10**400, "", "\ud800", "</s>", "▁", "(", "\\p{L"
 
 
 def mutated(node: Any, chance: random.Random) -> Any:
-    """The same JSON but for one node somewhere in it."""
+    """Return a copy of some JSON with one node changed or removed."""
     if not isinstance(node, dict | list) or not node or chance.random() < 0.1:
         return chance.choice(WEIRD)
     node = copy.copy(node)
@@ -170,7 +170,7 @@ def mutated(node: Any, chance: random.Random) -> Any:
 
 
 def test_a_damaged_file_is_refused_or_harmless(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Damage within a learned piece is another vocabulary, not another text; the manifest of a model tells."""
+    """Damage within a piece gives another valid vocabulary. The SHA-256 in the manifest of a model detects it."""
     small = Tokenizer.learn(sentences(20), kind=tokenizer.kind, vocab_size=FIXED[tokenizer.kind] + 80)
     chance, document, path = random.Random(6), json.loads(small.to_json()), tmp_path / "tokenizer.json"
     contents = [damaged(small.to_json().encode(), chance) for _ in range(300)]

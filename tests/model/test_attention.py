@@ -37,17 +37,17 @@ def test_the_softmax_has_the_worked_numbers() -> None:
 def test_attention_equals_plain_loops() -> None:
     queries, keys, values = noise(2, 3, 4, 5), noise(2, 3, 6, 5), noise(2, 3, 6, 7)
     mask = mask_of(6, 4)[:, None, None, :] & torch.ones(6, 6, dtype=torch.bool).tril(2)[:4]
-    found = reference_attention(queries, keys, values, mask, 0.0)
+    actual = reference_attention(queries, keys, values, mask, 0.0)
     for b, h in product(range(2), range(3)):
         parts = [x[b, h].tolist() for x in (queries, keys, values)]
-        wanted = reference.attention(*parts, mask[b, 0].tolist())
-        assert_close(found[b, h], torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+        expected = reference.attention(*parts, mask[b, 0].tolist())
+        assert_close(actual[b, h], torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
 
 
 def kinds_of_mask(length: int, width: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(4)
     some = torch.rand(2, 1, length, width, generator=generator) < 0.5
-    some[..., 0] = True  # no row without anything to see
+    some[..., 0] = True  # each query sees at least one key
     return {
         "padding": mask_of(width, width - 3)[:, None, None, :],
         "causal": torch.ones(length, width, dtype=torch.bool).tril(width - length),
@@ -59,14 +59,14 @@ def kinds_of_mask(length: int, width: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", ["padding", "causal", "any"])
 @pytest.mark.parametrize("width", [9, LONG - 1, LONG, LONG + 44])
 def test_fast_attention_equals_reference_attention(width: int, kind: str, dtype: torch.dtype) -> None:
-    given = [noise(2, 3, 9, 5, dtype=dtype), noise(2, 3, width, 5, dtype=dtype), noise(2, 3, width, 7, dtype=dtype)]
+    inputs = [noise(2, 3, 9, 5, dtype=dtype), noise(2, 3, width, 5, dtype=dtype), noise(2, 3, width, 7, dtype=dtype)]
     mask = kinds_of_mask(9, width)[kind]
     tolerance = {torch.float32: 2e-6, torch.float64: 1e-12}[dtype]
     outputs, gradients = [], []
     for attention in (fast_attention, reference_attention):
-        output = attention(*given, mask, 0.0)
+        output = attention(*inputs, mask, 0.0)
         outputs.append(output)
-        gradients.append(torch.autograd.grad((output * noise(*output.shape, dtype=dtype)).sum(), given))
+        gradients.append(torch.autograd.grad((output * noise(*output.shape, dtype=dtype)).sum(), inputs))
     assert_close(outputs[0], outputs[1], rtol=1e-5, atol=tolerance)
     for fast, slow in zip(*gradients, strict=True):
         assert_close(fast, slow, rtol=1e-5, atol=10 * tolerance)
@@ -75,16 +75,16 @@ def test_fast_attention_equals_reference_attention(width: int, kind: str, dtype:
 @both_dtypes
 @pytest.mark.parametrize("width", [1, 9, LONG - 1, LONG + 44])
 def test_causal_attends_to_each_position_and_the_positions_before_it(width: int, dtype: torch.dtype) -> None:
-    given = [noise(2, 3, width, 5, dtype=dtype) for _ in range(3)]
+    inputs = [noise(2, 3, width, 5, dtype=dtype) for _ in range(3)]
     tolerance = {torch.float32: 2e-6, torch.float64: 1e-12}[dtype]
-    expected = reference_attention(*given, causal(width), 0.0)
-    by_hand = torch.autograd.grad((expected * noise(*expected.shape, dtype=dtype)).sum(), given)
+    expected = reference_attention(*inputs, causal(width), 0.0)
+    expected_gradients = torch.autograd.grad((expected * noise(*expected.shape, dtype=dtype)).sum(), inputs)
     for attention in (fast_attention, reference_attention):
-        found = attention(*given, "causal", 0.0)
-        assert_close(found, expected, rtol=1e-5, atol=tolerance)
-        gradients = torch.autograd.grad((found * noise(*found.shape, dtype=dtype)).sum(), given)
-        for one, wanted in zip(gradients, by_hand, strict=True):
-            assert_close(one, wanted, rtol=1e-5, atol=10 * tolerance)
+        actual = attention(*inputs, "causal", 0.0)
+        assert_close(actual, expected, rtol=1e-5, atol=tolerance)
+        gradients = torch.autograd.grad((actual * noise(*actual.shape, dtype=dtype)).sum(), inputs)
+        for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+            assert_close(gradient, expected_gradient, rtol=1e-5, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize(("width", "fused"), [(LONG - 1, 0), (LONG, 1)])

@@ -1,4 +1,4 @@
-"""The rivals of Table 2: invariance as for the Transformer, decoding step by step, and learning."""
+"""The recurrent and the convolutional model of Table 2: invariance, decoding step by step, and learning."""
 
 import pytest
 import torch
@@ -41,10 +41,10 @@ def test_padding_and_neighbours_do_not_change_the_output(kind: type[Baseline]) -
 def test_outputs_depend_on_every_source_token_and_no_later_target_token(kind: type[Baseline]) -> None:
     model, src, tgt, mask = built(kind), ids(1, 6), ids(1, 5), mask_of(6)
     plain = model(src, mask, tgt)
-    for place in range(6):
+    for index in range(6):
         other = src.clone()
-        other[0, place] = FIRST + (src[0, place] - FIRST + 1) % (13 - FIRST)
-        assert ((model(other, mask, tgt) - plain).abs().amax(dim=2) > 1e-9).all(), place
+        other[0, index] = FIRST + (src[0, index] - FIRST + 1) % (13 - FIRST)
+        assert ((model(other, mask, tgt) - plain).abs().amax(dim=2) > 1e-9).all(), index
     later = tgt.clone()
     later[0, 3] = FIRST + (tgt[0, 3] - FIRST + 1) % (13 - FIRST)
     changed = (model(src, mask, later) - plain).abs().amax(dim=2)[0]
@@ -86,13 +86,13 @@ def test_a_step_with_the_cache_equals_decoding_the_prefix(kind: type[Baseline]) 
 def test_dropout_acts_in_training_only(kind: type[Baseline]) -> None:
     torch.manual_seed(1)
     model = kind(ModelConfig(vocab_size=13, d_model=8, n_layers=2, dropout=0.3))
-    given = ids(2, 6), mask_of(6, 4), ids(2, 5)
-    assert not model.train()(*given).equal(model(*given))
-    assert model.eval()(*given).equal(model(*given))
+    inputs = ids(2, 6), mask_of(6, 4), ids(2, 5)
+    assert not model.train()(*inputs).equal(model(*inputs))
+    assert model.eval()(*inputs).equal(model(*inputs))
 
 
 @both
-def test_each_rival_learns_to_reverse_a_line(kind: type[Baseline]) -> None:
+def test_each_model_learns_to_reverse_a_line(kind: type[Baseline]) -> None:
     torch.manual_seed(1)
     model = kind(ModelConfig(vocab_size=13, d_model=32, n_layers=2, dropout=0.0))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

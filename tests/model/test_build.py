@@ -54,7 +54,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
 
 @pytest.fixture(scope="module", params=KINDS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
-    """An uninterrupted run of each rival."""
+    """Return an uninterrupted run of each other kind."""
     out = tmp_path_factory.mktemp(request.param) / "run"
     train(config_of(request.param), out=out, **texts)
     return out
@@ -76,14 +76,14 @@ def test_build_returns_a_model_of_the_kind() -> None:
 def test_a_resumed_run_equals_an_uninterrupted_one(
     run: Path, texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = training.learning_rate
+    original = training.learning_rate
     for stop in (3, 17):
         with monkeypatch.context() as patch:
 
-            def learning_rate(now: int, stop: int = stop, **given: Any) -> float:
-                if now == stop:
+            def learning_rate(step: int, stop: int = stop, **settings: Any) -> float:
+                if step == stop:
                     os.kill(os.getpid(), signal.SIGTERM)
-                return real(now, **given)
+                return original(step, **settings)
 
             patch.setattr(training, "learning_rate", learning_rate)
             train(config_of(kind_of(run)), out=tmp_path / "run", resume=True, **texts)
@@ -103,7 +103,7 @@ def test_bf16_gives_nearly_the_same_score(run: Path) -> None:
 
 @pytest.fixture(scope="module")
 def noisy_model(run: Path) -> Translator:
-    """The model with random noise on its weights, so that many outputs have similar scores."""
+    """Return the model with random noise on its weights, so that many outputs have similar scores."""
     loaded = load_model(run / "model")
     torch.manual_seed(5)
     with torch.no_grad():
@@ -130,7 +130,7 @@ def test_score_equals_the_score_of_the_search(noisy_model: Translator) -> None:
             assert scored.log_prob == pytest.approx(sum(translation.token_log_probs), abs=1e-4)
 
 
-def test_a_rival_has_cross_attention_only(run: Path) -> None:
+def test_a_recurrent_or_convolutional_model_has_cross_attention_only(run: Path) -> None:
     attended = transduce.load(run / "model").attend("a b c", "c b a")
     source, target = len(attended.src_pieces), len(attended.tgt_pieces)
     layers = 1 if kind_of(run) == "recurrent" else 2
@@ -163,7 +163,7 @@ def small():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rival_works_through_the_command_line(
+def test_each_kind_works_through_the_command_line(
     kind: str, texts: Texts, tmp_path: Path, cli: Callable[..., CommandResult]
 ) -> None:
     (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")

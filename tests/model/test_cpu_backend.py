@@ -12,9 +12,9 @@ def test_products_are_as_exact_as_fp32(shape: tuple[int, int, int]) -> None:
     torch.manual_seed(1)
     x, y = torch.randn(m, k), torch.randn(k, n)
     with cpu_backend.faster_products(torch.device("cpu")):
-        found = x @ y
+        actual = x @ y
     exact = x.double() @ y.double()
-    assert (found - exact).norm() < 2e-6 * exact.norm()
+    assert (actual - exact).norm() < 2e-6 * exact.norm()
     assert torch.get_float32_matmul_precision() == "highest"
 
 

@@ -26,16 +26,16 @@ LAYOUTS: tuple[Positions, ...] = ("interleaved", "halves", "tensor2tensor")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("d_model", [4, 10, 512])
 def test_every_layout_follows_its_formula(layout: Positions, d_model: int) -> None:
-    found = sinusoids(300, d_model, layout)
+    actual = sinusoids(300, d_model, layout)
     some = [0, 1, 2, 255, 256, 299]
-    wanted = torch.tensor([reference.position(pos, d_model, layout) for pos in some], dtype=torch.float64)
-    assert found.shape == (300, d_model)
-    assert_close(found[some], wanted.float(), rtol=1.2e-7, atol=1e-12)
+    expected = torch.tensor([reference.position(pos, d_model, layout) for pos in some], dtype=torch.float64)
+    assert actual.shape == (300, d_model)
+    assert_close(actual[some], expected.float(), rtol=1.2e-7, atol=1e-12)
 
 
 def test_the_table_has_the_worked_numbers() -> None:
-    wanted = [[0.0, 1.0, 0.0, 1.0], [0.841, 0.540, 0.010, 1.000], [0.909, -0.416, 0.020, 1.000]]
-    assert_close(sinusoids(3, 4), torch.tensor(wanted), atol=5e-4, rtol=0)
+    expected = [[0.0, 1.0, 0.0, 1.0], [0.841, 0.540, 0.010, 1.000], [0.909, -0.416, 0.020, 1.000]]
+    assert_close(sinusoids(3, 4), torch.tensor(expected), atol=5e-4, rtol=0)
 
 
 def test_halves_are_the_interleaved_columns_in_another_order() -> None:

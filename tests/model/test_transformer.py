@@ -50,9 +50,9 @@ BASE = ModelConfig(vocab_size=40_960)
 def test_parameter_counts_of_table_3(change: dict[str, int], millions: float, papers: int | None) -> None:
     config = replace(BASE, **change)
     with torch.device("meta"):
-        found = parameter_count(Transformer(config))
+        actual = parameter_count(Transformer(config))
     d_k, d_v = (width or config.d_model // config.n_heads for width in (config.d_k, config.d_v))
-    wanted = reference.parameter_count(
+    expected = reference.parameter_count(
         vocab_size=40_960,
         d_model=config.d_model,
         n_layers=config.n_layers,
@@ -61,9 +61,9 @@ def test_parameter_counts_of_table_3(change: dict[str, int], millions: float, pa
         d_v=d_v,
         d_ff=config.d_ff,
     )
-    assert found == wanted
-    assert found / 1e6 == pytest.approx(millions, abs=0.05 if papers is None else 0.005)
-    assert papers is None or round(found / 1e6) == papers
+    assert actual == expected
+    assert actual / 1e6 == pytest.approx(millions, abs=0.05 if papers is None else 0.005)
+    assert papers is None or round(actual / 1e6) == papers
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_swish_instead_of_relu(norm: Any) -> None:
     layer = model_of(replace(CONFIG, norm=norm, activation="swish")).encoder[0].feed_forward
     x = noise(2, 5, 8)
     inner = x @ layer.w_1.weight.T + layer.w_1.bias
-    wanted = (inner / (1 + (-inner).exp())) @ layer.w_2.weight.T + layer.w_2.bias
-    assert_close(layer(x), wanted, rtol=1e-12, atol=1e-12)
+    expected = (inner / (1 + (-inner).exp())) @ layer.w_2.weight.T + layer.w_2.bias
+    assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_every_parameter_has_one_name_and_a_gradient() -> None:
@@ -148,26 +148,26 @@ DROPOUTS = ("dropout", "attention_dropout", "ffn_dropout")
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_each_dropout_acts_in_training_only(name: str) -> None:
     model = model_of(replace(CONFIG, **{name: 0.5}))
-    given = ids(2, 6), mask_of(6, 4), ids(2, 5)
-    plain = model_of(CONFIG)(*given)
-    assert torch.equal(model(*given), plain)
+    inputs = ids(2, 6), mask_of(6, 4), ids(2, 5)
+    plain = model_of(CONFIG)(*inputs)
+    assert torch.equal(model(*inputs), plain)
     model.train()
-    assert not torch.allclose(model(*given), plain)
-    assert not torch.equal(model(*given), model(*given))
-    assert torch.equal(model.eval()(*given), plain)
+    assert not torch.allclose(model(*inputs), plain)
+    assert not torch.equal(model(*inputs), model(*inputs))
+    assert torch.equal(model.eval()(*inputs), plain)
 
 
 def test_without_dropout_training_gives_the_same_output() -> None:
-    given = ids(2, 6), mask_of(6, 4), ids(2, 5)
-    assert torch.equal(model_of(CONFIG).train()(*given), model_of(CONFIG)(*given))
+    inputs = ids(2, 6), mask_of(6, 4), ids(2, 5)
+    assert torch.equal(model_of(CONFIG).train()(*inputs), model_of(CONFIG)(*inputs))
 
 
-def assert_dropped(found: Tensor, plain: Tensor, probability: float) -> None:
-    """Each value of `found` is 0, or that of `plain` over (1 - probability), and about that share is 0."""
-    kept = found != 0
-    assert_close(found[kept], (plain / (1 - probability)).expand_as(found)[kept], rtol=1e-5, atol=1e-6)
-    share = 1 - kept.double().mean().item()
-    assert abs(share - probability) < 5 * math.sqrt(probability * (1 - probability) / found.numel())
+def assert_dropped(actual: Tensor, plain: Tensor, probability: float) -> None:
+    """Check that each value is 0 or that of `plain` / (1 - probability), and that a share of `probability` is 0."""
+    is_kept = actual != 0
+    assert_close(actual[is_kept], (plain / (1 - probability)).expand_as(actual)[is_kept], rtol=1e-5, atol=1e-6)
+    share = 1 - is_kept.double().mean().item()
+    assert abs(share - probability) < 5 * math.sqrt(probability * (1 - probability) / actual.numel())
 
 
 @pytest.mark.parametrize("attention", [reference_attention, fast_attention], ids=["reference", "fast"])
@@ -176,33 +176,33 @@ def test_attention_dropout_acts_on_the_weights(attention: Attention, width: int)
     torch.manual_seed(1)
     queries, keys = noise(4, 2, 40, 8, dtype=torch.float32), noise(4, 2, width, 8, dtype=torch.float32)
     mask = torch.ones(40, width, dtype=torch.bool)
-    values = torch.eye(width).expand(4, 2, width, width)  # so that what comes out is the weights
-    found = attention(queries, keys, values, mask, 0.3)
-    assert_dropped(found, attention_weights(queries, keys, mask), 0.3)
+    values = torch.eye(width).expand(4, 2, width, width)  # so that the output is the weights
+    actual = attention(queries, keys, values, mask, 0.3)
+    assert_dropped(actual, attention_weights(queries, keys, mask), 0.3)
 
 
 def inputs_of(module: nn.Module, run: Callable[[], object]) -> Tensor:
-    """The first argument that `module` gets during `run`."""
-    seen: list[Tensor] = []
-    hook = module.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    """Return the first argument of the first call of `module` during `run`."""
+    arguments: list[Tensor] = []
+    hook = module.register_forward_pre_hook(lambda _, inputs: arguments.append(inputs[0]))
     run()
     hook.remove()
-    return seen[0]
+    return arguments[0]
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_dropout_acts_on_the_embedding_sums(stack: str) -> None:
     config = replace(CONFIG, d_model=64)
-    given = ids(30, 20), mask_of(*[20] * 30), ids(30, 20, seed=5)
+    inputs = ids(30, 20), mask_of(*[20] * 30), ids(30, 20, seed=5)
     plain, dropped, others = (
         model_of(replace(config, **changed)).train()
         for changed in ({}, {"dropout": 0.2}, {"attention_dropout": 0.2, "ffn_dropout": 0.2})
     )
-    sums, found, untouched = (
-        inputs_of(model.get_submodule(stack)[0], lambda model=model: model(*given))
+    sums, actual, untouched = (
+        inputs_of(model.get_submodule(stack)[0], lambda model=model: model(*inputs))
         for model in (plain, dropped, others)
     )
-    assert_dropped(found, sums, 0.2)
+    assert_dropped(actual, sums, 0.2)
     assert torch.equal(untouched, sums)
 
 
@@ -256,6 +256,6 @@ def test_an_impossible_model_is_refused(changed: dict[str, Any], words: str) -> 
         Transformer(replace(CONFIG, **changed))
 
 
-def test_an_odd_width_is_possible_with_learned_positions_and_given_heads() -> None:
+def test_an_odd_width_is_possible_with_learned_positions_and_explicit_head_sizes() -> None:
     model = model_of(replace(NARROW, d_model=9, positions="learned", max_positions=6))
     assert model(ids(2, 6), mask_of(6, 4), ids(2, 5)).shape == (2, 5, 13)

@@ -46,21 +46,21 @@ def test_the_whole_model_with_reference_attention(norm: Any, width: int) -> None
 
 
 def test_every_attention_of_the_model_can_be_recorded() -> None:
-    seen: list[Tensor] = []
+    calls: list[Tensor] = []
 
     def recording(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-        seen.append(attention_weights(queries, keys, mask))
-        return seen[-1] @ values
+        calls.append(attention_weights(queries, keys, mask))
+        return calls[-1] @ values
 
     model = model_of(CONFIG)
     src, src_mask, tgt_in = ids(2, 6), mask_of(6, 4), ids(2, 5)
     decoded = model.decode(tgt_in, model.encode(src, src_mask, recording), src_mask, recording)
     assert_close(model.logits(decoded), model(src, src_mask, tgt_in), rtol=1e-12, atol=1e-12)
-    assert [tuple(weights.shape[2:]) for weights in seen] == [(6, 6)] * 2 + [(5, 5), (5, 6)] * 2
-    for weights in seen:
+    assert [tuple(weights.shape[2:]) for weights in calls] == [(6, 6)] * 2 + [(5, 5), (5, 6)] * 2
+    for weights in calls:
         assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-        sees_source = weights.size(-1) == 6
-        hidden = ~src_mask[:, None, None, :] if sees_source else ~causal(5)
+        is_over_source = weights.size(-1) == 6
+        hidden = ~src_mask[:, None, None, :] if is_over_source else ~causal(5)
         assert (weights.masked_select(hidden) == 0).all()
         assert (weights.masked_select(~hidden) > 0).all()
 
@@ -86,12 +86,12 @@ def copy_layer(ours: EncoderLayer | DecoderLayer, theirs: Any) -> None:
         getattr(theirs, f"norm{i}").load_state_dict(residual.norm.state_dict())
 
 
-def assert_same(ours: Tensor, theirs: Tensor, given: list[Tensor]) -> None:
-    """The same values and the same gradients by `given`, to 1e-5 in float32 and 1e-10 in float64."""
+def assert_same(ours: Tensor, theirs: Tensor, inputs: list[Tensor]) -> None:
+    """Check that values and gradients for `inputs` are equal, to 1e-5 in float32 and 1e-10 in float64."""
     tolerance = 1e-5 if ours.dtype == torch.float32 else 1e-10
     assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
     direction = noise(*ours.shape, dtype=ours.dtype).detach()
-    gradients = [torch.autograd.grad((output * direction).sum(), given) for output in (ours, theirs)]
+    gradients = [torch.autograd.grad((output * direction).sum(), inputs) for output in (ours, theirs)]
     for mine, other in zip(*gradients, strict=True):
         assert_close(mine, other, rtol=tolerance, atol=10 * tolerance)
 
@@ -108,10 +108,10 @@ def test_multi_head_attention_equals_torchs(is_causal: bool, width: int, dtype: 
     theirs = nn.MultiheadAttention(8, 2, batch_first=True, dtype=dtype)
     copy_attention(ours, theirs)
     x, y, src_mask = noise(2, width, 8, dtype=dtype), noise(2, width, 8, dtype=dtype), mask_of(width, 4)
-    seen = causal(width) if is_causal else torch.ones(width, width, dtype=torch.bool)
-    found = ours(x, ours.keys_values(y), src_mask[:, None, None, :] & seen)
-    expected, _ = theirs(x, y, y, key_padding_mask=~src_mask, attn_mask=~seen, need_weights=False)
-    assert_same(found, expected, [x, y])
+    visible = causal(width) if is_causal else torch.ones(width, width, dtype=torch.bool)
+    actual = ours(x, ours.keys_values(y), src_mask[:, None, None, :] & visible)
+    expected, _ = theirs(x, y, y, key_padding_mask=~src_mask, attn_mask=~visible, need_weights=False)
+    assert_same(actual, expected, [x, y])
 
 
 @both_dtypes
@@ -122,9 +122,9 @@ def test_the_encoder_layer_equals_torchs(norm: Any, width: int, dtype: torch.dty
     theirs = nn.TransformerEncoderLayer(8, 2, 12, norm_first=norm == "pre", dtype=dtype, **TORCH_LAYER)
     copy_layer(ours, theirs)
     x, src_mask = noise(2, width, 8, dtype=dtype), mask_of(width, 4)
-    found = ours(x, src_mask[:, None, None, :], fast_attention)
+    actual = ours(x, src_mask[:, None, None, :], fast_attention)
     expected = theirs(x, src_key_padding_mask=~src_mask)
-    assert_same(found[src_mask], expected[src_mask], [x])
+    assert_same(actual[src_mask], expected[src_mask], [x])
 
 
 @both_dtypes
@@ -136,9 +136,9 @@ def test_the_decoder_layer_equals_torchs(norm: Any, width: int, dtype: torch.dty
     copy_layer(ours, theirs)
     x, memory, src_mask = noise(2, 5, 8, dtype=dtype), noise(2, width, 8, dtype=dtype), mask_of(width, 4)
     cross = ours.cross_attention.keys_values(memory)
-    found, _ = ours(x, None, cross, (causal(5), src_mask[:, None, None, :]))
+    actual, _ = ours(x, None, cross, (causal(5), src_mask[:, None, None, :]))
     expected = theirs(x, memory, tgt_mask=~causal(5), memory_key_padding_mask=~src_mask)
-    assert_same(found, expected, [x, memory])
+    assert_same(actual, expected, [x, memory])
 
 
 # ---- against plain loops -------------------------------------------------------------------------------------------
@@ -149,33 +149,33 @@ def test_multi_head_attention_equals_plain_loops(bias: bool) -> None:
     attention = model_of(replace(NARROW, attention_bias=bias)).encoder[0].self_attention
     x, memory = noise(1, 4, 8), noise(1, 6, 8)
     mask = torch.ones(4, 6, dtype=torch.bool).tril(2)
-    found = attention(x, attention.keys_values(memory), mask)
+    actual = attention(x, attention.keys_values(memory), mask)
     expected = reference.multi_head(x[0].tolist(), memory[0].tolist(), listed(attention), 2, mask.tolist())
-    assert_close(found[0], torch.tensor(expected, dtype=torch.float64), rtol=1e-11, atol=1e-11)
+    assert_close(actual[0], torch.tensor(expected, dtype=torch.float64), rtol=1e-11, atol=1e-11)
 
 
 @all_configs
 def test_the_encoder_layer_equals_plain_loops(config: ModelConfig) -> None:
     layer = model_of(config).encoder[0]
     x, src_mask = noise(2, 6, 8), mask_of(6, 4)
-    found = layer(x, src_mask[:, None, None, :], fast_attention)
+    actual = layer(x, src_mask[:, None, None, :], fast_attention)
     for b in range(2):
         mask = [src_mask[b].tolist()] * 6
         expected = reference.encoder_layer(x[b].tolist(), listed(layer), mask, 2, norm=config.norm, eps=config.norm_eps)
-        assert_close(found[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+        assert_close(actual[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
 
 
 @all_configs
 def test_the_decoder_layer_equals_plain_loops(config: ModelConfig) -> None:
     layer = model_of(config).decoder[0]
     x, memory, src_mask = noise(2, 5, 8), noise(2, 6, 8), mask_of(6, 4)
-    found, _ = layer(x, None, layer.cross_attention.keys_values(memory), (causal(5), src_mask[:, None, None, :]))
+    actual, _ = layer(x, None, layer.cross_attention.keys_values(memory), (causal(5), src_mask[:, None, None, :]))
     for b in range(2):
         masks = causal(5).tolist(), [src_mask[b].tolist()] * 5
         expected = reference.decoder_layer(
             x[b].tolist(), memory[b].tolist(), listed(layer), masks, 2, norm=config.norm, eps=config.norm_eps
         )
-        assert_close(found[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+        assert_close(actual[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
 
 
 @all_configs

@@ -19,8 +19,8 @@ from transduce.model.transformer import Cache
 NOTHING = {torch.float32: 1e-6, torch.float64: 1e-14}  # most rounding error, relative to the largest value
 
 
-def assert_unchanged(found: Tensor, plain: Tensor) -> None:
-    assert_close(found, plain, rtol=0, atol=NOTHING[plain.dtype] * plain.abs().max().item())
+def assert_unchanged(actual: Tensor, plain: Tensor) -> None:
+    assert_close(actual, plain, rtol=0, atol=NOTHING[plain.dtype] * plain.abs().max().item())
 
 
 @both_dtypes
@@ -33,9 +33,9 @@ def test_the_future_does_not_change_the_past(width: int, norm: Any, dtype: torch
     for t in (1, 5, width - 1):
         other = tgt_in.clone()
         other[:, t:] = (other[:, t:] + 1) % 13
-        found = model(src, src_mask, other)
-        assert_unchanged(found[:, :t], plain[:, :t])
-        assert ((found - plain)[:, t:].abs().amax(-1) > 1e-3).all()
+        actual = model(src, src_mask, other)
+        assert_unchanged(actual[:, :t], plain[:, :t])
+        assert ((actual - plain)[:, t:].abs().amax(-1) > 1e-3).all()
 
 
 @both_dtypes
@@ -114,9 +114,9 @@ def test_a_step_with_the_cache_equals_decoding_the_prefix(config: ModelConfig) -
     cache = model.start(memory, src_mask)
     for t in range(7):
         assert cache.length == t
-        found, cache = model.decode_step(tgt_in[:, t], cache)
+        actual, cache = model.decode_step(tgt_in[:, t], cache)
         expected = model.logits(model.decode(tgt_in[:, : t + 1], memory, src_mask)[:, -1])
-        assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        assert_close(actual, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_steps_longer_than_long_equal_decoding() -> None:
@@ -126,9 +126,9 @@ def test_steps_longer_than_long_equal_decoding() -> None:
     full = model.logits(model.decode(tgt_in, memory, src_mask))
     cache = model.start(memory, src_mask)
     for t in range(tgt_in.size(1)):
-        found, cache = model.decode_step(tgt_in[:, t], cache)
+        actual, cache = model.decode_step(tgt_in[:, t], cache)
         if t % 50 == 0 or t > LONG - 3:
-            assert_close(found, full[:, t], rtol=1e-9, atol=1e-9)
+            assert_close(actual, full[:, t], rtol=1e-9, atol=1e-9)
 
 
 def test_a_step_does_not_change_its_cache() -> None:

@@ -284,7 +284,7 @@ def test_trainings_end_when_the_study_cannot_write(
 def test_texts_are_checked_before_a_training_starts(tmp_path: Path, texts: Texts) -> None:
     with pytest.raises(UserError, match="2 problems"):
         Texts(texts.train, (tmp_path / "none", tmp_path / "nothing")).read()
-    with pytest.raises(UserError, match="line by line"):
+    with pytest.raises(UserError, match="expected the same number of lines"):
         Texts((texts.train[0], texts.valid[1]), texts.valid).read()
     assert set(texts.read()) == {"training text", "validation text"}
 

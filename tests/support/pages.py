@@ -9,7 +9,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """The elements and texts of a page. Parsing fails if an element is not closed in order.
+    """The elements and texts of a page. Parsing fails if elements are not closed in order.
 
     elements: tag and attributes, in order. cells: the text of each innermost element, in order.
     """

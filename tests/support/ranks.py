@@ -39,7 +39,7 @@ from transduce.training.gradients import Gradient, Gradients
 
 @dataclass(frozen=True)
 class Ended:
-    """How a rank ended.
+    """The end of a rank.
 
     code: its exit code, or the negative number of a signal. result: the JSON value that its work returned; None if it
     failed. output: its stderr.
@@ -214,7 +214,7 @@ def summed_gradients() -> list[list[list[float]]]:
 
 
 def wait_for_leader(seconds: float, *, dies: bool = False) -> str:
-    """Let rank 0 work for `seconds`, and then be killed if `dies`; the timeout of the other ranks is 5 s."""
+    """Let rank 0 work for `seconds`, then kill it if `dies` is set. The timeout of the other ranks is 5 s."""
     with distributed.process_group(5):
         with distributed.leader_first():
             if distributed.is_leader():

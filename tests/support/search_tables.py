@@ -54,7 +54,7 @@ def tied_table(seed: int) -> Table:
 
 
 def written_table(probs: dict[tuple[int, ...], dict[int, float]], default: dict[int, float]) -> Table:
-    """Return a table of given probabilities by the tokens so far, with `default` for all others."""
+    """Return a table of probabilities by the tokens so far, with `default` for all others."""
 
     def table(sentence: int, prefix: tuple[int, ...]) -> Tensor:
         row = probs.get(prefix, default)

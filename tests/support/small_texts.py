@@ -14,7 +14,7 @@ WORDS = "der die das ein Hund Katze läuft springt über unter Straße Häuser s
 
 
 def write_corpus(folder: Path, pairs: list[tuple[str, str]], end: str = "\n") -> tuple[Path, Path]:
-    """Write train.en and train.de, and return their paths. end: of each line."""
+    """Write train.en and train.de, and return their paths. end: the end of each line."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "train.en", folder / "train.de"
     for side, path in enumerate(paths):
@@ -46,7 +46,7 @@ def contents(store: TokenStore) -> list[tuple[list[int], list[int]]]:
 
 
 def read_one(store: TokenStore, pair: int) -> tuple[list[int], list[int], tuple[int, ...]]:
-    """Read one pair as the format says, value by value: source ids, target ids, and the four ends of its spans."""
+    """Read one pair value by value, by the file format: source ids, target ids, and the four ends of its spans."""
     number = pair
     for file in store.files:
         if number < len(file):

@@ -170,7 +170,7 @@ def test_a_file_remains_if_it_cannot_be_replaced(tmp_path: Path, code: int) -> N
 
 
 def test_reports_that_a_full_disk_refused_are_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any number of bytes that the disk takes."""
+    """The disk takes any number of bytes before it is full."""
     for room in range(60):
         run = tmp_path / str(room)
         run.mkdir()

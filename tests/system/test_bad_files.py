@@ -80,7 +80,7 @@ def mutate(files: list[Path], others: list[Path], rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Runs:
-    """Two runs of the same length on different texts. The tests change files of the first."""
+    """Return two runs of the same length on different texts. The tests change files of the first."""
 
     out: Path
     other: Path
@@ -137,7 +137,7 @@ def check_that_the_tokenizer_is_refused(runs: Runs) -> None:
 
 
 def check_that_the_configuration_is_refused(runs: Runs) -> None:
-    """A change without effect, such as 1e-6 to 1E-6, is not refused, but overwritten."""
+    """A change without effect, such as 1e-6 to 1E-6, is accepted and overwritten."""
     config = from_json((runs.out / "model" / "config.json").read_bytes(), "")
     tokenizer = Tokenizer.load(runs.out / "tokenizer.json")
     path = runs.out / "config.json"
@@ -154,7 +154,7 @@ def check_that_the_configuration_is_refused(runs: Runs) -> None:
 
 
 def check_that_the_store_is_prepared_again(runs: Runs) -> None:
-    """The change is detected when the store is opened or read; the next opening prepares it again."""
+    """Opening or reading the store detects the change. The next opening writes the file again."""
     tokenizer = Tokenizer.load(runs.out / "tokenizer.json")
     for _ in range(2):
         store = open_store(runs.out / "data" / "train", runs.corpora, tokenizer)

@@ -1,6 +1,6 @@
 """A killed and resumed run equals an undisturbed one, and an extended run equals a longer one.
 
-This is the short form of `support/killing.py`, which describes how processes die and what is compared.
+This is the short form of `support/killing.py`, which describes the kinds of death and the comparison.
 """
 
 import random
@@ -50,7 +50,7 @@ def test_the_harness_records_all_file_operations(killer: Killer) -> None:
 
 
 def test_a_run_killed_at_any_operation_of_a_save_resumes(killer: Killer) -> None:
-    """Operations of the save at step 18, and of the removal of older checkpoints."""
+    """The operations are those of the save at step 18, and of the removal of older checkpoints."""
     death = DEATH[killer.config.train.use]
     begin, end = killer.first("step-00000018"), killer.first("step-00000024")
     assert end - begin > 12
@@ -66,7 +66,7 @@ def test_a_run_killed_at_its_start_and_end_resumes(killer: Killer, names: tuple[
 
 
 def test_a_run_killed_again_and_again_resumes(killer: Killer) -> None:
-    """Each resumed process is killed soon: at operation 0, 5, 10, and so on."""
+    """Each resumed process is killed early: at operation 0, 5, 10 and so on."""
     traps = [Trap(at, "kill") for at in range(0, 30, 5)]
     killer.kill_at(Trap(killer.first("step-00000012"), DEATH[killer.config.train.use], size=100), *traps)
 
@@ -92,7 +92,7 @@ def test_runs_killed_everywhere_resume(tmp_path: Path) -> None:
 
 
 def test_the_comparison_detects_every_difference(killer: Killer, tmp_path: Path) -> None:
-    """A bit of a weight, a line of the log, another file."""
+    """The differences are a bit of a weight, a line of the log, and another file."""
     out = tmp_path / "run"
     train_on(killer.texts, out, killer.config)
     assert differences(ending(out), killer.expected) == []
@@ -180,10 +180,10 @@ def test_the_command_changes_all_changeable_keys_and_the_run_stores_them(
     command += ["--valid", *texts["valid"], "--out", out, "--resume"]
     for key, value in values.items():
         command += ["--set", f"train.{key}={value}"]
-    done = cli(*command)
-    assert done.code == 2 and all(f"--allow-change train.{key} allows it" in done.err for key in values)
-    done = cli(*command, *(part for name in CHANGEABLE for part in ("--allow-change", name)))
-    assert done.code == 0, done.err
+    result = cli(*command)
+    assert result.code == 2 and all(f"--allow-change train.{key} allows it" in result.err for key in values)
+    result = cli(*command, *(part for name in CHANGEABLE for part in ("--allow-change", name)))
+    assert result.code == 0, result.err
     assert step_of(checkpoints(out)[-1]) == 9
     assert from_json((out / "config.json").read_bytes(), out).train == replace(AVERAGE.train, **values)
     assert cli(*command).code == 0  # the same command again

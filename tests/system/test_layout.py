@@ -1,4 +1,4 @@
-"""The layout: imports go one way, without circles, and some packages never load torch."""
+"""The layout: imports follow one order, without cycles, and some packages never load torch."""
 
 import ast
 import subprocess
@@ -16,17 +16,17 @@ errors version | config | recipes data model | training decoding | storage | eva
 evaluate check | train | interop parsing serve family | studies demo | cli
 """
 LEVEL = {name: level for level, group in enumerate(ORDER.split("|")) for name in group.split()}
-DOORS = {"__init__", "__main__"}  # what is imported from outside; nothing inside imports them
+DOORS = {"__init__", "__main__"}  # imported from outside the package, by no file inside
 WITHOUT_TORCH = ["transduce", "transduce.cli.main", "transduce.data.corpora", "transduce.evaluation.metrics"]
 
 
 def place(path: Path) -> str:
-    """The package or the program that a file of ours belongs to."""
+    """Return the package or the program of a file."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imported_modules(path: Path) -> set[str]:
-    """The dotted names below `transduce` that a file imports, wherever in it."""
+    """Return the modules of `transduce` that a file imports, by dotted name, also within functions."""
     modules = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "transduce":
@@ -55,14 +55,14 @@ def test_every_package_and_program_has_a_place_in_the_order() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_one_way(path: Path) -> None:
+def test_imports_follow_the_order(path: Path) -> None:
     own = place(path)
     for module in imported_modules(path):
         other = module.split(".")[0]
         assert other == own or LEVEL[other] < LEVEL[own], f"{path} imports {module}"
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_imports_have_no_cycles() -> None:
     finished: set[str] = set()
 
     def visit(module: str, path: tuple[str, ...]) -> None:

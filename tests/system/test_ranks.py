@@ -106,7 +106,7 @@ def test_the_number_of_ranks_may_change(texts: Texts, single: tuple[Path, Steps]
 
 
 def test_a_rank_without_pairs_does_not_block_the_others(texts: Texts, tmp_path: Path) -> None:
-    """In batches of few pairs, the last of four ranks have none."""
+    """If a batch has few pairs, the last of four ranks have none."""
     few = replace(PLAIN, data=replace(PLAIN.data, batch_tokens=PLAIN.data.max_tokens))
     by_count = {n: run_on_ranks(tmp_path / f"{n}", n, train_recorded, few, texts, tmp_path / f"run{n}") for n in (1, 4)}
     assert [[] in steps for steps in by_count[4]] == [False, True, True, True]
@@ -118,7 +118,7 @@ def test_a_rank_without_pairs_does_not_block_the_others(texts: Texts, tmp_path: 
 
 
 def test_a_number_that_is_not_finite_on_one_rank_skips_the_step_on_all(texts: Texts, tmp_path: Path) -> None:
-    """The run does not depend on which rank it is, and the log has the lines of the whole batch."""
+    """Any rank may have the number. The log has the lines of the whole batch."""
     for victim in (0, 1):
         run, faults = tmp_path / f"run{victim}", [Fault(victim, step, "nan") for step in (4, 5, 20)]
         by_rank = run_on_ranks(tmp_path / f"{victim}", 2, train_recorded, AVERAGE, texts, run, faults)
@@ -143,7 +143,7 @@ def undisturbed_run(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_killed_rank_changes_nothing(texts: Texts, undisturbed_run: Path, tmp_path: Path, victim: int) -> None:
-    """The others leave without saving. All restart through the same store, and the weights are bit-identical."""
+    """The other ranks exit without saving. All restart through the same store, and the weights are bit-identical."""
     store, run = new_store(), tmp_path / "run"
     faults = [Fault(victim, 21, "kill")]
     ended = Ranks(tmp_path / "killed", store, 3, train_recorded, AVERAGE, texts, run, faults).ended()
@@ -174,7 +174,7 @@ def test_the_wait_for_a_stopped_rank_ends_with_the_timeout(texts: Texts, tmp_pat
 
 
 def test_the_other_ranks_leave_when_the_leader_dies_at_work(tmp_path: Path) -> None:
-    """They wait as long as the leader has a heartbeat."""
+    """The other ranks wait as long as the leader sends heartbeats."""
     ended = Ranks(tmp_path, new_store(), 3, wait_for_leader, 2.0, dies=True).ended()
     assert [rank.code for rank in ended] == [-signal.SIGKILL, 1, 1]
     assert all("has lost the other ranks (" in rank.output for rank in ended[1:])
@@ -214,13 +214,14 @@ def test_the_wait_for_missing_ranks_ends_with_the_timeout(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seconds", ["0", "4.9", "86401", "nan", "-1"])
 def test_a_timeout_out_of_bounds_is_refused(cli: Callable[..., CommandResult], seconds: str) -> None:
-    done = cli(*TRAIN, "--rank-timeout", seconds)
-    assert done.code == 2 and "expected 5 to 86,400 seconds" in done.err
+    result = cli(*TRAIN, "--rank-timeout", seconds)
+    assert result.code == 2 and "expected 5 to 86,400 seconds" in result.err
 
 
 def test_a_timeout_without_torchrun_is_refused(cli: Callable[..., CommandResult]) -> None:
-    done = cli(*TRAIN, "--rank-timeout", "60")
-    assert done.code == 2 and "--rank-timeout=60: expected several ranks, started by torchrun; leave it out" in done.err
+    result = cli(*TRAIN, "--rank-timeout", "60")
+    message = "--rank-timeout=60: expected several ranks, started by torchrun; leave it out"
+    assert result.code == 2 and message in result.err
 
 
 TRAIN = "train --recipe small --train a.en a.de --valid b.en b.de --out run".split()

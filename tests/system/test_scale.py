@@ -38,7 +38,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("has_mask", [False, True], ids=["one", "two"])
 def test_training_stores_no_n_by_n_matrix(has_mask: bool) -> None:
-    """With one sentence, and with a shorter second one, which needs a mask."""
+    """The batch has one sentence, or also a shorter second one, which needs a mask."""
     model = model_of(replace(CONFIG, dropout=0.1), torch.float32).train()
     lengths = (LENGTH, 700) if has_mask else (LENGTH,)
     src, tgt, mask = ids(len(lengths), LENGTH), ids(len(lengths), LENGTH, seed=5), mask_of(*lengths)

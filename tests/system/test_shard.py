@@ -92,7 +92,7 @@ UNTIED = replace(TINY, norm="pre", tie_src_tgt=False, tie_output=False, position
 def test_the_gradient_equals_that_of_the_whole_batch(
     config: ModelConfig, dtype: torch.dtype, tolerance: float, indices: list[list[list[int]]], tmp_path: Path
 ) -> None:
-    """For any distribution of pairs. The tolerance is relative to the gradient norm of each parameter."""
+    """The pairs are distributed in several ways. The tolerance is relative to the gradient norm of each parameter."""
     results = run_on_ranks(tmp_path / "ranks", len(indices), gradient_in_shards, config, dtype, indices)
     model, batch = tiny_model(config, dtype), collate(*tiny_pairs())
     targets = batch.tgt_out[batch.tgt_mask]
@@ -117,13 +117,13 @@ def test_the_gradient_equals_that_of_the_whole_batch(
 
 
 def test_a_sharded_run_equals_an_unsharded_one(unsharded: Path, sharded: Path) -> None:
-    """In log, checkpoints and model. All ranks skip a step in which one has a loss of NaN."""
+    """Log, checkpoints and model agree. All ranks skip a step in which one has a loss of NaN."""
     assert [line["step"] for line in read_log(sharded) if "skipped" in line] == [4, 5]
     assert_close(sharded, unsharded)
 
 
 def test_a_killed_run_ends_with_the_same_bits(texts: Texts, sharded: Path, tmp_path: Path) -> None:
-    """The other rank leaves without saving; both restart with shards."""
+    """The other rank exits without saving. Both restart with shards."""
     store, run, faults = new_store(), tmp_path / "run", [*NAN, Fault(1, 14, "kill")]
     ranks = Ranks(tmp_path / "killed", store, 2, train_recorded, EMA, texts, run, faults, **SHARD)
     first, second = ranks.ended()
@@ -179,6 +179,6 @@ def test_a_micro_batch_that_does_not_fit_ends_the_run(texts: Texts, tmp_path: Pa
 
 def test_shards_of_one_process_are_refused(cli: Callable[..., CommandResult], texts: Texts, tmp_path: Path) -> None:
     words = ["--train", *texts["train"], "--valid", *texts["valid"], "--out", tmp_path / "run"]
-    done = cli("train", "--recipe", "small", *words, "--shard")
-    assert done.code == 2 and not (tmp_path / "run").exists()
-    assert done.err.strip().endswith("start them: torchrun --nproc-per-node 2 -m transduce train ...")
+    result = cli("train", "--recipe", "small", *words, "--shard")
+    assert result.code == 2 and not (tmp_path / "run").exists()
+    assert result.err.strip().endswith("start them: torchrun --nproc-per-node 2 -m transduce train ...")

@@ -110,7 +110,7 @@ def test_indexing_with_a_mask_waits() -> None:
 
 
 def test_a_decoding_step_of_the_cuda_backend_does_not_wait() -> None:
-    """The code around the CUDA graph, that is: on META no graph is recorded."""
+    """Check the code around the CUDA graph. On META no graph is recorded."""
     backend = CudaGraphTransformer(model().eval(), "fp32")
     with torch.inference_mode():
         moved = batch().to(META)
