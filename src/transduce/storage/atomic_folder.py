@@ -18,11 +18,11 @@ import msgspec
 from transduce.errors import UserError
 
 FORMAT_VERSION = 1
-FREE_SPACE_FACTOR = 1.5  # free bytes on the disk that a folder must have, by its size
+FREE_SPACE_FACTOR = 1.5  # the disk must have this many times the bytes of a folder free
 MAX_JSON_BYTES = 1 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
 
-Content = Sequence[bytes | memoryview]  # of a file, in pieces, which need not be copied into one
+Content = Sequence[bytes | memoryview]  # the content of a file, in pieces, to avoid a copy
 
 # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ def _write_synced(path: Path, content: Content) -> str:
 
 
 def located(problem: OSError, doing: str, path: Path) -> OSError:
-    """Return `problem` with the activity `doing` and the path in its message."""
+    """Return `problem` with the path and `doing`, such as "writing 5 bytes", in its message."""
     return OSError(problem.errno, f"{problem.strerror}, {doing}", str(path))
 
 
@@ -125,7 +125,7 @@ def _sync(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove temporary files of interrupted writes from `folder`, and rename folders back that they had moved."""
+    """Remove the temporary files of interrupted writes from `folder`, and rename replaced folders back."""
     for path in folder.glob(".tmp-*"):
         match = re.fullmatch(r"\.tmp-old-(.+)-\d+", path.name)
         if match and not (folder / match[1]).exists():
@@ -228,7 +228,7 @@ def _checked_path(path: Path, name: str, entry: _Entry) -> Path:
 
 def _check_sha256(file: Path, sha256: str, entry: _Entry) -> None:
     if sha256 != entry.sha256:
-        raise UserError(f"{file}: expected the SHA-256 in manifest.json; use another copy, this one was changed")
+        raise UserError(f"{file}: expected the SHA-256 in manifest.json; use another copy")
 
 
 # ---- JSON --------------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def encode_json(content: Any) -> bytes:
 def decode_json(text: bytes) -> Any:
     """Return the value that `encode_json` wrote as `text`.
 
-    Raises ValueError for any other text, also if it differs only in spaces or in a repeated key.
+    Raises ValueError for any other text, even if it differs only in spaces or repeats a key.
     """
     try:
         content = msgspec.json.decode(text)

@@ -137,7 +137,7 @@ def prune_checkpoints(run: Path, keep: int, best_step: int | None, *, every: int
 
 
 def drop_checkpoints_after(run: Path, step: int) -> None:
-    """Remove the checkpoints of later steps, which are damaged; the resumed run writes them again."""
+    """Remove the checkpoints of later steps, which are damaged. The resumed run writes them again."""
     for path in checkpoints(run):
         if step_of(path) > step:
             shutil.rmtree(path)
@@ -146,9 +146,9 @@ def drop_checkpoints_after(run: Path, step: int) -> None:
 class CheckpointWriter:
     """Writes the checkpoints of a run while it trains. Every rank calls `save`; rank 0 writes.
 
-    run: the folder of the run. log: made durable before each checkpoint, which must not outlive the lines before it.
-    print_lines: prints warnings. keep, every: how many of the checkpoints at multiples of `every` steps remain (see
-    `prune_checkpoints`), besides the best one.
+    run: the folder of the run. log: flushed to disk before each checkpoint, so no checkpoint is newer than its lines.
+    print_lines: prints warnings. keep, every: the number of checkpoints at multiples of `every` steps that remain,
+    besides the best one (see `prune_checkpoints`).
     """
 
     def __init__(self, run: Path, log: Log, print_lines: Callable[[list[str]], None], *, keep: int, every: int) -> None:
@@ -157,10 +157,10 @@ class CheckpointWriter:
         self.failures: dict[int, OSError] = {}  # by step, since the last checkpoint that was written
 
     def save(self, step: int, snapshot: Callable[[], Checkpoint]) -> None:
-        """Write `snapshot()` unless `step` has been tried before. Other ranks wait until rank 0 has finished.
+        """Write `snapshot()` unless an earlier call tried to write `step`. Other ranks wait until rank 0 has finished.
 
-        snapshot: called by every rank; only rank 0 uses the result. A disk that fails does not stop the training: the
-        failure is printed. Raises OSError after `MAX_FAILED_SAVES` failures in a row.
+        snapshot: every rank calls it; only rank 0 uses the result. A failed write is printed and does not stop the
+        training. Raises OSError after `MAX_FAILED_SAVES` failures in a row.
         """
         is_leader = distributed.is_leader()
         if distributed.any_rank(is_leader and (step in self.failures or checkpoint_path(self.run, step).exists())):

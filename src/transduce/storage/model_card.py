@@ -13,8 +13,8 @@ from transduce.version import __version__
 def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
     """Return the card as Markdown.
 
-    origin: the checkpoints that the weights come from, in words. facts: further rows of the table by name, such as
-    recipe, text and validation scores.
+    origin: the checkpoints of the weights, in words. facts: more rows of the table by name, such as recipe, text and
+    validation scores.
     """
     model = config.model
     sizes = architecture(model)

@@ -47,7 +47,7 @@ class LoadedModel:
 def load_model(path: Path) -> LoadedModel:
     """Read a model folder, and return its model in evaluation mode.
 
-    Raises UserError if `path` is not a model folder, is damaged, or has files of different models.
+    Raises UserError if `path` is not a model folder, is damaged, or mixes files of different models.
     """
     _refuse_other_folder(path)
     listed_files(path, kind="model folder", needed=MODEL_FILES)
@@ -102,7 +102,7 @@ ONCE_PER_LAYER = {  # a matrix that each layer has once
 def _refuse_hostile_sizes(model: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
     """Raise UserError for a configuration with larger sizes than the weights have.
 
-    A hostile configuration could otherwise take hours or all memory to build, even without memory for tensors.
+    To build such a model could take hours or all memory, even without memory for tensors.
     """
     sides = [model.vocab_size or 0, model.d_model]
     if model.kind == "transformer":

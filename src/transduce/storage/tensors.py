@@ -69,7 +69,7 @@ def tensor_shapes(path: Path, name: str) -> dict[str, tuple[int, ...]]:
 
 def read_tensors(path: Path, name: str) -> Tensors:
     """Return the tensors in the file `name` of the folder `path`, by name. Raises UserError if they are damaged."""
-    tensor_shapes(path, name)  # a wrong header is cheap to find before the file is read
+    tensor_shapes(path, name)  # to check the header before reading the whole file
     try:
         return safetensors.torch.load(read_verified(path, name))
     except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as problem:

@@ -5,13 +5,13 @@
 The leader is rank 0. A process without torchrun is rank 0 of 1; every function here then returns at once.
 
 All ranks call the functions that sum or wait, in the same order. These functions raise ConnectionError on the other
-ranks if a rank is lost, or is silent for longer than the timeout. The other ranks then leave without saving, and
+ranks if a rank is lost, or is silent for longer than the timeout. The other ranks then exit without saving, and
 torchrun restarts all of them.
 
 `sum_gradients` sums the gradients instead of DistributedDataParallel, for two reasons:
 
-- DistributedDataParallel sums during the backward pass, so every rank must run the same one. No rank could be without
-  pairs, or cut a micro-batch that does not fit into memory.
+- DistributedDataParallel sums during the backward pass, so every rank must run the same one. But a rank may have no
+  pairs, or must cut a micro-batch that does not fit into memory.
 - Its buckets differ after a restart. With three ranks or more the last bits of the weights would then differ from those
   of an undisturbed run.
 """
@@ -52,8 +52,8 @@ def process_group(timeout_seconds: float | None = None) -> Iterator[None]:
 
     Without torchrun, or within another process group, this does nothing.
 
-    timeout_seconds: how long a rank waits for another one; None: `TIMEOUT_SECONDS`. All ranks have at least
-    `TIMEOUT_SECONDS` to start.
+    timeout_seconds: the longest wait for another rank; None: `TIMEOUT_SECONDS`. To start, all ranks have at least
+    `TIMEOUT_SECONDS`.
     Raises UserError if this machine has more ranks than GPUs, ConnectionError if the other ranks do not start.
     """
     is_rank = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
@@ -106,9 +106,9 @@ def _connect(backend: str, seconds: float) -> None:
 def _name_of_start(store: Store, rank: int, ranks: int, seconds: float) -> str:
     """Return a name for this start of the ranks, the same on all of them.
 
-    The store belongs to torchrun and outlives the ranks. It still holds the addresses of the ranks before a restart,
-    which must not be used. So each rank stores a random mark, reads the marks of all ranks, and stores their hash. The
-    hash is the name once all ranks have stored the same one: a rank that has not restarted cannot know the new marks.
+    The store belongs to torchrun and outlives the ranks. After a restart it still holds the old addresses, which must
+    not be used. So each rank stores a random mark, reads the marks of all ranks, and stores their hash. When all ranks
+    have stored the same hash, it is the name: a rank that has not restarted cannot know the new marks.
     Raises RuntimeError after `seconds`.
     """
     numbers, deadline = range(ranks), time.monotonic() + seconds
@@ -125,7 +125,7 @@ def _name_of_start(store: Store, rank: int, ranks: int, seconds: float) -> str:
 
 
 def _first_sentence(problem: Exception) -> str:
-    """Return the first sentence of torch's message, without the place in torch's sources."""
+    """Return the first sentence of torch's message, without the file and line in torch's sources."""
     line = str(problem).strip().partition("\n")[0]
     return re.sub(r"\[\S+\.(cc|cpp|h):\d+\] ", "", line).partition(". ")[0]
 

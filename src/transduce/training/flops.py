@@ -1,7 +1,7 @@
-"""The floating-point operations of a training step, counted on its products.
+"""The floating-point operations of the products in a training step.
 
 A multiplication and its addition are two operations. The count has the products of matrices, attention and the steps of
-an LSTM, forward and backward, padding included. It leaves out elementwise work: softmax, normalisation, dropout, Adam.
+an LSTM, forward and backward, padding included. It has no elementwise work: softmax, normalisation, dropout, Adam.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothin
 
     The caller divides by the token count of the whole batch. The target token has the probability 1 - label_smoothing.
     Every other token, control tokens included, has label_smoothing / (V - 1), as in the authors' code. PyTorch's
-    argument of the same name spreads over all V tokens, the target included, hence the factor.
+    argument of the same name spreads the probability over all V tokens, the target included. A factor corrects this.
     """
     vocab_size = logits.size(-1)
     torch_smoothing = label_smoothing * vocab_size / (vocab_size - 1)
@@ -43,7 +43,7 @@ def projected_cross_entropy(
     return loss
 
 
-CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # of fp32 logits: fits into a large cache; keeps a GPU busy
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # fp32 logits that fit into a CPU's cache, or keep a GPU busy
 
 
 def _chunk_rows(hidden: Tensor, vocab_size: int) -> int:

@@ -20,7 +20,7 @@ def learning_rate(step: int, *, d_model: int, warmup_steps: int, lr_factor: floa
 def adam(parameters: Iterable[nn.Parameter], beta2: float = 0.98) -> torch.optim.Adam:
     """Return Adam with beta1 = 0.9 and epsilon = 1e-9. The caller sets the learning rate before each step.
 
-    The moments are allocated here, not in the first step as torch does: too little memory fails before the training.
+    Allocates the moments here, not in the first step as torch does, so a lack of memory fails before the training.
     """
     parameters = list(parameters)
     optimizer = torch.optim.Adam(parameters, lr=0.0, betas=(0.9, beta2), eps=1e-9, fused=True)

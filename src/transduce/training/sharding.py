@@ -31,7 +31,7 @@ def shard(model: nn.Module) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # warns of writes to views; we write to none
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # about writes to views, which do not occur
     mesh = init_device_mesh(device().type, (world_size(),))
     decoder = cast(Iterable[DecoderLayer], model.decoder)
     for module in [*model.encoder, *(layer.cross_attention for layer in decoder), *model.decoder]:
@@ -53,7 +53,7 @@ def is_sharded(values: Tensor) -> bool:
 
 
 def full_tensor(values: Tensor) -> Tensor:
-    """Return all of a tensor on every rank: gathered if it is sharded, otherwise itself."""
+    """Return the whole tensor on every rank. A tensor that is not sharded is returned unchanged."""
     if not is_sharded(values):
         return values
     with lost_ranks_raise():

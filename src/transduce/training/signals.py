@@ -9,8 +9,8 @@ from typing import Any
 class StopSignal:
     """A context manager within which the first SIGINT or SIGTERM sets `is_requested`.
 
-    The second signal has its usual effect and ends the program at once. In other threads than the main thread nothing
-    changes, because Python sets signal handlers in the main thread only.
+    The second signal has its usual effect and ends the program at once. In a thread other than the main thread, this
+    class has no effect, because Python sets signal handlers only in the main thread.
     """
 
     def __init__(self) -> None:

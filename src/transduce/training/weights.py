@@ -1,4 +1,4 @@
-"""The weights of a model as tensors by name: copied out of it, copied into it, and checked."""
+"""The weights of a model as tensors by name: functions to read, set and check them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path | str) -> None:
-    """Copy whole tensors into the parameters of the same names; in shards, each rank takes its part.
+    """Copy whole tensors into the parameters of the same names. In a sharded model, each rank copies its shard.
 
     where: the origin of the tensors, for messages. Raises UserError if a name, a shape or a type differs, or a value is
     not finite.
