@@ -97,6 +97,20 @@ def test_the_outputs_of_a_search_are_the_same(toy: Toy, precision: str, beam_siz
         assert a.score == pytest.approx(b.score, abs=1e-4 if precision == "fp32" else 5e-2)
 
 
+def test_another_thread_may_replace_the_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shorter table arrives between the check of its length and its use."""
+    model = model_of(CONFIG, torch.float32)
+    backend, embedding = CpuTransformer(model, "fp32", PLAIN), torch.nn.functional.embedding
+
+    def embedding_beside_another_thread(*arguments: Tensor) -> Tensor:
+        backend.positions = backend.positions[:1]
+        return embedding(*arguments)
+
+    monkeypatch.setattr(torch.nn.functional, "embedding", embedding_beside_another_thread)
+    ids = torch.full((1, 300), 5)
+    assert backend._embed(model.src_embedding, ids, 0).shape == (1, 300, CONFIG.d_model)
+
+
 def test_threads_change_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches searched at the same time come back in their order, and torch keeps its number of threads."""
     translator: Translator = transduce.load(toy.model, precision="int8")

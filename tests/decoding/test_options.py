@@ -29,6 +29,7 @@ def test_an_option_replaces_the_setting_of_the_model() -> None:
     [
         ({"beam_size": 0}, "search.beam_size=0: expected 1 to 10,000"),
         ({"beam_size": "4"}, "search.beam_size='4': expected an integer"),
+        ({"beam_size": 4.0}, "search.beam_size=4.0: expected an integer"),  # equal to the setting, of another type
         ({"alpha": -1.0}, "search.alpha=-1.0: expected a number from 0 to 10"),
         ({"alpha": math.nan}, "search.alpha=nan: expected a number from 0 to 10"),
         ({"alpha": math.inf}, "search.alpha=inf: expected a number from 0 to 10"),

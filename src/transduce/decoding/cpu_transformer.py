@@ -246,9 +246,10 @@ class CpuTransformer:
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
         end = start + ids.size(1)
-        if end > len(self.positions):
-            self.positions = self.model.positions(0, end)
-        return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + self.positions[start:end]
+        positions = self.positions  # read once: another thread may replace it by a table of another length
+        if end > len(positions):
+            positions = self.positions = self.model.positions(0, end)
+        return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + positions[start:end]
 
 
 def _sources(src_mask: Tensor) -> Visible:

@@ -5,7 +5,6 @@ The door builds a `DecodingOptions` from keywords, and every layer below passes 
 """
 
 import dataclasses
-import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -115,7 +114,6 @@ class DecodingOptions:
             raise UserError(f"seed={seed}: expected no value without sampling; add a temperature, top_k or top_p")
         return cls(seed=1 if seed is None else seed, **keywords)
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - options are small, and a file asks for the same ones again
     def resolve(self, search: SearchConfig) -> SearchConfig:
         """Return `search`, the settings of a model, with the values of these options in it.
 
@@ -124,8 +122,9 @@ class DecodingOptions:
         values = {name: getattr(self, name) for name in OF_THE_SEARCH}
         if self.length_penalty == "none" and self.alpha is None:
             values["alpha"] = 0.0
-        settings = dataclasses.replace(search, **{name: x for name, x in values.items() if x is not None})
-        wrong = problems(Config(search=settings)) if settings != search else []
+        values = {name: value for name, value in values.items() if value is not None}
+        settings = dataclasses.replace(search, **values)
+        wrong = problems(Config(search=settings)) if values else []  # 4.0 == 4, so equal settings may be wrong, too
         if not wrong and not 1 <= self.n_best <= settings.beam_size:
             wrong.append(f"n_best={self.n_best}: expected 1 to the beam size, {settings.beam_size}; ask for fewer")
         if wrong:

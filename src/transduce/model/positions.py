@@ -35,10 +35,11 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, start: int, end: int) -> Tensor:
         """Return the rows `start` to `end`, (end - start, D)."""
-        if end > self.table.size(0):
-            longer = sinusoids(max(end, 2 * self.table.size(0)), self.table.size(1), self.layout)
-            self.table = longer.to(self.table)
-        return self.table[start:end]
+        table = self.table  # read once: another thread may replace it by a table of another length
+        if end > table.size(0):
+            table = sinusoids(max(end, 2 * table.size(0)), table.size(1), self.layout).to(table)
+            self.table = table
+        return table[start:end]
 
 
 class LearnedPositions(nn.Module):

@@ -136,7 +136,9 @@ class TrainingState:
                     "step": torch.tensor(float(state["step"] - state["skipped"]), device=parameter.device),
                     **{m: shard_like(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in MOMENTS},
                 }
-            if checkpoint.ema is not None:
+            if checkpoint.ema is None:
+                self.ema = None
+            else:
                 parameters = self.model.named_parameters()
                 self.ema = {name: shard_like(checkpoint.ema[name], parameter) for name, parameter in parameters}
             self.meter.restore(state["since_report"])
