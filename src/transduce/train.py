@@ -163,7 +163,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
 
 def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Progress, stop: StopSignal) -> None:
     """Train until the last step, until patience runs out, or until a signal asks to stop. One pass is one step."""
-    config, counters, rank = run.config.train, state.counters, distributed.rank()
+    config, counters = run.config.train, state.counters
     gradients = Gradients(state.model, run.task, config, distributed.device(), progress.print_lines)
     schedule = {"d_model": run.config.model.d_model, "warmup_steps": config.warmup_steps, "lr_factor": config.lr_factor}
     state.model.train()
@@ -177,7 +177,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
         lr = learning_rate(counters.step, **schedule)
         for group in state.optimizer.param_groups:
             group["lr"] = lr
-        gradient = gradients.of(micro_batches, seed=dropout_seed(config.seed, counters.step, rank))
+        gradient = gradients.of(micro_batches, seed=dropout_seed(config.seed, counters.step, distributed.rank()))
         upcoming = next(stream)  # while a GPU computes the gradient
         if gradient.is_finite:
             state.update(gradient)

@@ -103,7 +103,7 @@ def _with_relative(rng: random.Random) -> Sentence:
 def _question(rng: random.Random) -> Sentence:
     """Return a question: yes or no, or with where, when, why, who or what."""
     clause = make_clause(rng, negations=False)
-    while person_of(clause.subject) == "I":  # nobody asks about his or her own actions
+    while person_of(clause.subject) == "I":  # questions about one's own actions are rare
         clause = make_clause(rng, negations=False)
     verb = clause.verb
     question = pick(rng, {"whether": 50, "adverb": 25, "subject": 12, "object": 13})
