@@ -92,6 +92,7 @@ def test_it_stops_at_bytes_that_are_not_utf8_while_standard_input_is_open(toy: T
         assert "Traceback" not in err and "Fatal" not in err
 
 
+@pytest.mark.slow
 def test_any_characters_under_any_locale(toy: Toy) -> None:
     """Only LF ends a line. A BOM and CRLF are accepted. The last line needs no LF; its translation has one."""
     lines = ["a b", "", "c\u2028d", "e\u0085f", "g\x00h", "i\rj", "  ", "\x0c", "Grüße 😀", "\ufeffa"]

@@ -81,6 +81,7 @@ def test_an_exponent_is_that_of_the_power() -> None:
     assert exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_shapes() -> None:
     """Attention saves an n x n matrix, the others n rows."""
     lengths = (128, 256, 512)
@@ -105,6 +106,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(table1, name, value)
 
 
+@pytest.mark.slow
 def test_the_study_measures_every_layer(tmp_path: Path, brief: None) -> None:
     run_table1(tmp_path)
     layers = json.loads((tmp_path / "results.json").read_text("utf-8"))["layers"]

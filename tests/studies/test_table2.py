@@ -117,6 +117,7 @@ def test_an_interrupted_study_reports_gaps_and_resumes(
     assert page.count("<svg role") == 2 and "not run" not in page and "LSTM with attention" in page
 
 
+@pytest.mark.slow
 def test_a_missing_run_that_is_still_needed_is_reported(tmp_path: Path, texts: Texts) -> None:
     out = tmp_path / "out"
     results = table2.run_table2(texts, out, jobs=3)

@@ -28,7 +28,10 @@ def with_train(config: Config, **changes: Any) -> Config:
     return replace(config, train=replace(config.train, **changes))
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+SLOW_CONFIGS = [pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS if name != "average"]
+
+
+@pytest.fixture(scope="module", params=["average", *SLOW_CONFIGS])
 def killer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
     folder = tmp_path_factory.mktemp("killer")
     yield Killer(CONFIGS[request.param], folder / request.param)

@@ -199,6 +199,7 @@ def test_gradients_are_summed_with_any_bucket_size(tmp_path: Path) -> None:
     assert run_on_ranks(tmp_path, 3, summed_gradients) == [[[[6.0] * 4, [30.0] * 3, [600.0]]] * 3] * 3
 
 
+@pytest.mark.slow
 def test_the_other_ranks_wait_for_the_leader_longer_than_the_timeout(tmp_path: Path) -> None:
     assert run_on_ranks(tmp_path, 3, wait_for_leader, 6.5) == ["message"] * 3
 
