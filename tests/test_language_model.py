@@ -50,7 +50,8 @@ class LanguageModel(nn.Module):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
         assert config.vocab_size is not None
-        self.embedding, self.positions = nn.Embedding(config.vocab_size, config.d_model), SinusoidalPositions(32)
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = SinusoidalPositions(config.d_model)
         self.layers = nn.ModuleList(layer(config.d_model) for _ in range(config.n_layers))
         self.output = nn.Linear(config.d_model, config.vocab_size)
 

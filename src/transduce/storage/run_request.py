@@ -21,7 +21,7 @@ from transduce.storage.model_card import recipe_in_words
 from transduce.storage.run_log import board_problems
 from transduce.training.sharding import shard_problems
 
-Pair = tuple[Path, Path]
+FilePair = tuple[Path, Path]
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class TrainRequest:
     """
 
     recipe: str | Config
-    train: Pair | Sequence[Corpus]
-    valid: Pair
+    train: FilePair | Sequence[Corpus]
+    valid: FilePair
     out: Path
     settings: Sequence[str] = ()
     resume: bool = False

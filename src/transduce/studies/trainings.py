@@ -28,7 +28,7 @@ from transduce.evaluation.page import duration
 from transduce.recipes import configure
 from transduce.storage.run_log import reports
 
-Pair = tuple[Path, Path]
+FilePair = tuple[Path, Path]
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Texts:
     test: None if the study has no test text. language: code of the target language, for the Moses tokenizer.
     """
 
-    train: Pair
-    valid: Pair
-    test: Pair | None = None
+    train: FilePair
+    valid: FilePair
+    test: FilePair | None = None
     language: str = "en"
 
     def read(self) -> dict[str, str]:
