@@ -14,18 +14,16 @@ from transduce.config.schema import Config, keys, value_of
 from transduce.recipes import RECIPES
 
 
-def test_the_list_has_the_size_the_time_and_a_sentence_of_every_recipe(cli: Callable[..., CommandResult]) -> None:
+def test_the_list_has_one_line_for_every_recipe(cli: Callable[..., CommandResult]) -> None:
     result = cli("recipes")
     assert (result.code, result.err) == (0, "")
-    heading, *lines, blank, hint = result.out.decode().splitlines()
-    assert heading.split() == ["Recipe", "Size", "Time", "of", "a", "training"] and blank == ""
+    *lines, hint = filter(None, result.out.decode().splitlines())
     assert hint == "`transduce recipes NAME` shows the settings of a recipe."
-    assert max(map(len, lines)) <= 76
-    rows = [re.fullmatch(r"(\S+) +(\d+\.\d) M  (\S.*)", line) for line in lines[::2]]
+    assert max(map(len, lines)) <= 79
+    rows = [re.fullmatch(r"(\S+) +(\d+\.\d) M  (\S.*?) {2,}(\w.{8,})", line) for line in lines]
     assert [row and row[1] for row in rows] == [*RECIPES]
     sizes = {row[1]: float(row[2]) for row in rows if row}
     assert (sizes["vaswani2017-base"], sizes["vaswani2017-big"], sizes["small-table2-recurrent"]) == (63.1, 214.2, 2.1)
-    assert all(re.match(r"    \S.{15}", sentence) for sentence in lines[1::2])
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -146,7 +146,7 @@ def test_the_catalogue_has_a_sentence_and_a_time_for_every_recipe() -> None:
         assert 20 < len(entry.summary) < 160 and entry.summary.endswith("."), entry
         assert entry.time and not entry.time.endswith("."), entry
     assert entries["vaswani2017-base"].time == "12 hours on 8 P100, in the paper"
-    assert "n_heads 1" in entries["small-table3-h1"].summary
+    assert entries["small-table3-h1"].summary.startswith("n_heads 1: row h1")
     assert entries["vaswani2017-table3-big"].time == "3.5 days on 8 P100, in the paper"
 
 

@@ -1,12 +1,15 @@
 """`transduce recipes`: list the recipes, or show the settings of one."""
 
 import dataclasses
+import itertools
 import re
+import shutil
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transduce.config.schema import Config
+    from transduce.recipes import RecipeEntry
 
 WIDTH = 76
 
@@ -14,7 +17,7 @@ WIDTH = 76
 def recipes(name: str | None = None) -> None:
     """List the recipes, or show the settings of one recipe.
 
-    The list has the number of parameters and the time of a training for each recipe.
+    The list has a line for each recipe: its name, its number of parameters, and the time of a training.
 
     Parameters
     ----------
@@ -31,16 +34,34 @@ def recipes(name: str | None = None) -> None:
 
 
 def format_list() -> str:
-    """Return two lines for each recipe: its name, size and time, and a sentence below them."""
-    from transduce.recipes import RECIPES, catalogue
+    """Return one line for each recipe: its name, size, time, and as much of its sentence as the terminal is wide.
 
-    widest = max(map(len, RECIPES))
-    lines = [f"{'Recipe':{widest}} {'Size':>8}  Time of a training"]
-    for entry in catalogue():
-        size = format_size(RECIPES[entry.name]())
-        lines.append(f"{entry.name:{widest}} {size:>8}  {shorten(entry.time, WIDTH - widest - 11)}")
-        lines.append(f"    {shorten(entry.summary, WIDTH - 4)}")
-    return "\n".join([*lines, "", "`transduce recipes NAME` shows the settings of a recipe."])
+    The rows of a table are a group with columns of their own width.
+    """
+    from transduce.recipes import catalogue
+
+    width = max(80, shutil.get_terminal_size().columns) - 1
+    groups = itertools.groupby(catalogue(), key=lambda entry: table_of(entry.name))
+    tables = ["\n".join(format_rows([*group], width)) for _, group in groups]
+    return "\n\n".join([*tables, "`transduce recipes NAME` shows the settings of a recipe."])
+
+
+def table_of(name: str) -> str:
+    """Return the table of the paper that the recipe `name` is a row of, such as "small-table3", or an empty text."""
+    return name.rpartition("-")[0] if "-table" in name else ""
+
+
+def format_rows(entries: "list[RecipeEntry]", width: int) -> list[str]:
+    """Return a line of at most `width` characters for each entry, with columns as wide as their longest cell."""
+    from transduce.recipes import RECIPES
+
+    cells = [(entry.name, format_size(RECIPES[entry.name]()), shorten(entry.time, 26)) for entry in entries]
+    name, size, time = (max(map(len, column)) for column in zip(*cells, strict=True))
+    room = width - (name + size + time + 5)
+    return [
+        f"{row[0]:{name}} {row[1]:>{size}}  {row[2]:{time}}  {shorten(entry.summary.rstrip('.'), room)}"
+        for row, entry in zip(cells, entries, strict=True)
+    ]
 
 
 def shorten(text: str, width: int) -> str:

@@ -4,12 +4,12 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 
 
 def demo() -> Config:
-    """A tiny Transformer for the generated English-German text of `transduce demo`.
+    """The demo's tiny model, for the generated English-German text of `transduce demo`.
 
     The vocabulary has one piece for each word of the grammar. The learning rate peaks at 4.4e-3 after 400 steps. This
     is higher than in the paper, and suits a model of this size (docs/log/demo.md).
 
-    Time: about 3 minutes on two CPU cores.
+    Time: 3 minutes on two cores.
     """
     return Config(
         model=ModelConfig(vocab_size=None, d_model=128, n_layers=2, n_heads=4, d_ff=512, dropout=0.1),

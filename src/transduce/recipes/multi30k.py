@@ -6,7 +6,7 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 
 
 def tiny() -> Config:
-    """Transformer-Tiny for the tokenised Multi30k: 41.02 lowercased tokenised BLEU on test_2016 in Wu et al. (2021).
+    """Tokenised Multi30k: Transformer-Tiny, 41.02 lowercased tokenised BLEU on test_2016 in Wu et al. (2021).
 
     The paper fixes: 4 + 4 layers, d_model 128, d_ff 256, 4 heads, dropout 0.3, joint BPE, warm-up of 2,000 steps to a
     learning rate of 5e-3, 8,000 steps of 8,192 tokens, the mean of the last 10 checkpoints, beam 5.
@@ -14,7 +14,7 @@ def tiny() -> Config:
     of the epochs (docs/log/multi30k.md). Also a learning rate of 3.5e-3 after 1,000 steps, 6,000 pieces and bf16.
     Outputs are ranked by their mean log-probability per token, since the paper's penalty leaves them too short here.
 
-    Time: 75 minutes of processor time on one core.
+    Time: 75 minutes on one core.
 
         transduce train --recipe multi30k-tiny --train TOK/train.lc.norm.tok.en TOK/train.lc.norm.tok.de
             --valid TOK/valid.lc.norm.tok.en TOK/valid.lc.norm.tok.de --out run
@@ -39,9 +39,9 @@ def tiny() -> Config:
 
 
 def raw() -> Config:
-    """The model of multi30k-tiny for the raw, cased text, in about a third of the steps: 37.24 sacreBLEU on test_2016.
+    """Raw, cased Multi30k: the model of multi30k-tiny in about a third of the steps, 37.24 sacreBLEU on test_2016.
 
-    Time: 18.6 minutes on two CPU cores.
+    Time: 18.6 minutes on two cores.
     """
     start = tiny()
     return replace(start, train=replace(start.train, max_steps=4_500, checkpoint_every_steps=250))

@@ -4,12 +4,12 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 
 
 def small() -> Config:
-    """A small Transformer for your own corpus of 50,000 to 500,000 pairs, on a laptop or one GPU.
+    """Your own corpus, 50,000 to 500,000 pairs: a small Transformer for a laptop or one GPU.
 
     It has about 9 M parameters, and more dropout than the paper, as small corpora need. Training stops early when the
     validation loss has not improved in 6 evaluations.
 
-    Time: at most 30,000 steps of 6,000 tokens a side; not measured in full.
+    Time: not measured in full: at most 30,000 steps of 6,000 tokens a side.
 
         transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run
     """

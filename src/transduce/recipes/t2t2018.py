@@ -7,7 +7,7 @@ from transduce.recipes import vaswani2017
 
 
 def base() -> Config:
-    """tensor2tensor's `transformer_base` of 2018 and later, a pre-norm model that trains more stably.
+    """Base in tensor2tensor, its `transformer_base` of 2018 and later: a pre-norm model that trains more stably.
 
     The paper fixes: sizes, smoothing and search, as in vaswani2017-base.
     The code does, by the end of 2017: LayerNorm before each sub-layer and after each stack, no biases in attention,
@@ -15,7 +15,7 @@ def base() -> Config:
     steps, beta2 0.997, sines and cosines in two halves with its own exponent. This recipe has all of these.
     We chose: the initialisation of vaswani2017-base (that code no longer had the joint fan-out of Q, K and V).
 
-    Time: about that of vaswani2017-base, 12 hours on 8 P100; not measured.
+    Time: not measured: about that of vaswani2017-base, 12 hours on 8 P100.
     """
     start = vaswani2017.base()
     return replace(

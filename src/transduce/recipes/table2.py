@@ -12,7 +12,7 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 
 
 def transformer() -> Config:
-    """The Transformer of the small Table 2, which is the model of multi30k-tiny.
+    """Transformer, in the small Table 2: the model of multi30k-tiny.
 
     Time: 29 minutes on one core, while two other trainings run.
     """
@@ -21,7 +21,7 @@ def transformer() -> Config:
 
 
 def recurrent() -> Config:
-    """An LSTM encoder-decoder of 2 + 2 layers with attention, instead of GNMT. The encoder is bidirectional.
+    """LSTM, instead of GNMT: an encoder-decoder of 2 + 2 layers with attention. The encoder is bidirectional.
 
     Time: 28 minutes on one core, while two other trainings run.
     """
@@ -30,7 +30,7 @@ def recurrent() -> Config:
 
 
 def convolutional() -> Config:
-    """Gated convolutions, 6 + 6 layers with attention in each decoder layer, instead of ConvS2S.
+    """Gated convolutions, instead of ConvS2S: 6 + 6 layers with attention in each decoder layer.
 
     Time: 29 minutes on one core, while two other trainings run.
     """

@@ -90,17 +90,17 @@ def _recipe(make: Callable[[str], Config], row: str, summary: str, time: str) ->
 
 
 def _changes(row: str) -> str:
-    return ", ".join(f"{name} {value}" for name, value in ROWS[row].items()) or "the base model"
+    return ", ".join(f"{name.removeprefix('label_')} {value}" for name, value in ROWS[row].items()) or "the base model"
 
 
 _PAPER_TIMES = {"base": "12 hours on 8 P100, in the paper", "big": "3.5 days on 8 P100, in the paper"}
-_PAPER_TIME = "not given in the paper, where base takes 12 hours on 8 P100"
+_PAPER_TIME = "not in the paper, where base takes 12 hours on 8 P100"
 
 PAPER_ROWS = {
     row: _recipe(
         paper,
         row,
-        f"Row {row} of Table 3 at the paper's scale: {_changes(row)}.",
+        f"{_changes(row)}: row {row} of Table 3 at the paper's scale.",
         _PAPER_TIMES.get(row, _PAPER_TIME),
     )
     for row in ROWS
@@ -109,7 +109,7 @@ SMALL_ROWS = {
     row: _recipe(
         small,
         row,
-        f"Row {row} of Table 3 at small scale: {_changes(row)}, before the division by scale.",
+        f"{_changes(row)}: row {row} of Table 3 at small scale, before the division by scale.",
         "28 minutes on one core" if row == "big" else "3 to 7 minutes on one core",
     )
     for row in ROWS

@@ -17,7 +17,7 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfi
 
 
 def base() -> Config:
-    """The base model, English-German: 27.3 BLEU in Table 2 (tokenised, compounds split; newstest2014).
+    """English-German, base model: 27.3 BLEU in Table 2 (tokenised, compounds split; newstest2014).
 
     The paper fixes: 6 + 6 layers, d_model 512, d_ff 2048, 8 heads, dropout 0.1, label smoothing 0.1, about 37,000
     shared BPE tokens, batches of about 25,000 source and 25,000 target tokens, 4,000 warm-up steps, 100,000 steps
@@ -33,7 +33,7 @@ def base() -> Config:
 
 
 def big() -> Config:
-    """The big model, English-German: 28.4 BLEU in Table 2.
+    """English-German, big model: 28.4 BLEU in Table 2.
 
     The paper fixes: d_model 1024, d_ff 4096, 16 heads, dropout 0.3, 300,000 steps (3.5 days on 8 P100), the mean of
     the last 20 checkpoints; it gives 213 M parameters. The 2017 code has 218.3 M with its 40,960 rows, 214.2 M with
@@ -57,7 +57,7 @@ def big() -> Config:
 
 
 def big_enfr() -> Config:
-    """The big model, English-French: 41.8 BLEU in Table 2 (41.0 in older versions and still in section 6.1).
+    """English-French, big model: 41.8 BLEU in Table 2 (41.0 in older versions and still in section 6.1).
 
     The paper fixes: as big, with dropout 0.1 and a vocabulary of 32,000 word pieces. The 2017 code differs from it:
     d_ff 8192 and untied embeddings. We chose: the paper's text.
@@ -73,7 +73,7 @@ def big_enfr() -> Config:
 
 
 def parse() -> Config:
-    """English constituency parsing (section 6.3), trained on the Wall Street Journal alone: 91.3 F1 in Table 4.
+    """Constituency parsing, section 6.3: English, trained on the Wall Street Journal alone, 91.3 F1 in Table 4.
 
     The paper fixes: 4 layers, d_model 1024, 16,000 tokens, output length at most input + 300, beam 21, alpha 0.3; it
     tuned dropout and learning rate on section 22 and does not give them.
