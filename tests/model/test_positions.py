@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from transduce.config.schema import Positions
 from transduce.errors import UserError
-from transduce.model.positions import sinusoids
+from transduce.model.positions import SinusoidalPositions, sinusoids
 from transduce.model.transformer import Transformer
 
 LAYOUTS: tuple[Positions, ...] = ("interleaved", "halves", "tensor2tensor")
@@ -72,6 +72,17 @@ def test_a_table_that_grew_in_inference_works_in_training() -> None:
 def test_a_table_that_grows_keeps_its_dtype(dtype: torch.dtype) -> None:
     model = model_of(CONFIG, dtype)
     assert model.encode(ids(1, 300), mask_of(300)).dtype == dtype
+
+
+class OtherThread(SinusoidalPositions):
+    """Positions whose table another thread replaces by a shorter one, at once after each growth."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value[:300] if name == "table" and isinstance(value, torch.Tensor) else value)
+
+
+def test_a_table_that_another_thread_replaces_still_gives_all_rows() -> None:
+    assert_close(OtherThread(8)(0, 1000), sinusoids(1000, 8))
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused() -> None:

@@ -78,6 +78,16 @@ def test_a_restored_snapshot_is_equal_and_the_next_update_has_the_same_bits() ->
     assert not any(values.equal(snapshot.weights[name]) for name, values in weights(restored.model).items())
 
 
+def test_a_snapshot_without_a_moving_average_restores_none() -> None:
+    original = new_state(dataclasses.replace(CONFIG, ema_decay=None))
+    train_step(original)
+    restored = new_state()  # has an average of its own
+    restored.restore(original.snapshot(), Path("checkpoint"))
+    assert restored.ema is None and restored.snapshot().ema is None
+    evaluated = restored.weights_to_evaluate()
+    assert all(values.equal(evaluated[name]) for name, values in original.weights_to_evaluate().items())
+
+
 def test_a_snapshot_without_a_counter_is_refused() -> None:
     state = new_state()
     train_step(state)
