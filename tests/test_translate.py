@@ -362,7 +362,7 @@ def test_load_names_the_problem(toy: Toy, tmp_path: Path) -> None:
     save_model(other, weights(Transformer(config.model)), config, tokenizer, "")
     for paths, message in (
         ((), "no model: expected a model folder"),
-        ((tmp_path / "nowhere",), "no such folder"),
+        ((tmp_path / "nowhere",), "does not exist"),
         ((toy.run,), f"use {toy.model}"),
         ((damaged,), "expected the SHA-256 in manifest.json"),
         ((toy.model, other), "expected the tokenizer of"),

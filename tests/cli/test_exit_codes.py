@@ -12,6 +12,7 @@ from support.command_line import assert_mistake
 from support.toy_task import ROOT, CommandResult, Toy, needs_dev_full, run_transduce, write_lines, write_pairs
 
 import transduce
+from transduce.cli.messages import name_option_as_typed
 
 
 def test_python_m_transduce_runs_the_command_line() -> None:
@@ -34,7 +35,7 @@ def test_missing_and_unknown_arguments_and_files(
     assert_mistake(cli("train", "--recipe", "small", *texts, *out, "--steps", 3), "--steps")
     assert_mistake(cli("train", "--recipe", "smal", *texts, *out), "did you mean 'small'?")
     assert_mistake(cli("train", "--recipe", tmp_path / "no.py:f", *texts, *out), "no.py does not exist")
-    assert_mistake(cli("translate", tmp_path / "none"), "no such folder")
+    assert_mistake(cli("translate", tmp_path / "none"), "does not exist")
     assert_mistake(cli("average", tmp_path, "--last", 3, "--out", tmp_path / "m"), "expected a run with checkpoints")
     assert_mistake(cli("average", tmp_path, "--last", "three", "--out", tmp_path / "m"), "three")
     assert not (tmp_path / "run").exists()
@@ -43,10 +44,10 @@ def test_missing_and_unknown_arguments_and_files(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("trian", "trian: unknown command; did you mean 'train'?"),
-        ("xyz", "xyz: unknown command; see `transduce --help`"),
-        ("study tabel1", "tabel1: unknown command; did you mean 'table1'?"),
-        ("translate m --bem-size 3", "--bem-size: unknown option; did you mean '--beam-size'?"),
+        ("trian", "trian: expected a known command; did you mean 'train'?"),
+        ("xyz", "xyz: expected a known command; see `transduce --help`"),
+        ("study tabel1", "tabel1: expected a known command; did you mean 'table1'?"),
+        ("translate m --bem-size 3", "--bem-size: expected a known option; did you mean '--beam-size'?"),
         ("train", "--recipe: expected a value; see `transduce train --help`"),
         ("train --valid a", "--valid: expected 2 values; see `transduce train --help`"),
         ("check", "CORPUS: expected a value; see `transduce check --help`"),
@@ -60,6 +61,20 @@ def test_missing_and_unknown_arguments_and_files(
 def test_mistakes_in_arguments_have_one_form(arguments: str, message: str, cli: Callable[..., CommandResult]) -> None:
     result = cli(*arguments.split())
     assert (result.code, result.out, result.err) == (2, b"", f"transduce: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments", "expected"),
+    [
+        ("search.beam_size=0: expected 1", ["--beam-size", "0"], "--beam-size=0: expected 1"),
+        ("top_p=1.5: expected 1", ["--top-p=1.5"], "--top-p=1.5: expected 1"),
+        ("search.alpha=11: expected 0", ["--set", "search.alpha=11"], "search.alpha=11: expected 0"),
+        ("m/config.json: search.alpha=11", ["m", "--alpha", "1"], "m/config.json: search.alpha=11"),
+        ("--alpha=11: expected 0", ["--alpha", "11"], "--alpha=11: expected 0"),
+    ],
+)
+def test_a_message_names_an_option_as_typed(message: str, arguments: list[str], expected: str) -> None:
+    assert name_option_as_typed(message, arguments) == expected
 
 
 def test_a_damaged_model_is_refused_by_every_command(

@@ -199,18 +199,18 @@ def test_options_that_have_no_effect_or_no_meaning_are_refused(
     source = write_lines(tmp_path / "in", ["a b"])
     for more, message in (
         (["--n-best", 2], "add --json"),
-        (["--seed", 3], "seed=3: expected no value without sampling"),
-        (["--top-k", 3, "--beam-size", 2], "beam_size=2: expected no value with sampling"),
-        (["--temperature", 1, "--n-best", 2, "--json"], "n_best=2: expected no value with sampling"),
-        (["--temperature", 1, "--lookahead", 5], "lookahead=5: expected no value with sampling"),
-        (["--lookahead", 0], "search.lookahead=0"),
-        (["--temperature", 0], "temperature=0"),
-        (["--top-p", 1.5], "top_p=1.5"),
-        (["--beam-size", 0], "search.beam_size=0"),
-        (["--n-best", 9, "--json"], "n_best=9"),
-        (["--n-best", 0], "n_best=0"),
-        (["--precision", "int4"], "'int4': expected"),
-        (["--alpha", "nan"], "alpha"),
+        (["--seed", 3], "--seed=3: expected no value without sampling"),
+        (["--top-k", 3, "--beam-size", 2], "--beam-size=2: expected no value with sampling"),
+        (["--temperature", 1, "--n-best", 2, "--json"], "--n-best=2: expected no value with sampling"),
+        (["--temperature", 1, "--lookahead", 5], "--lookahead=5: expected no value with sampling"),
+        (["--lookahead", 0], "transduce: --lookahead=0: expected at least 1"),
+        (["--temperature", 0], "transduce: --temperature=0.0: expected a finite"),
+        (["--top-p", 1.5], "transduce: --top-p=1.5: expected"),
+        (["--beam-size", 0], "transduce: --beam-size=0: expected 1 to 10,000\n"),
+        (["--n-best", 9, "--json"], "transduce: --n-best=9: expected 1 to the beam size"),
+        (["--n-best", 0], "transduce: --n-best=0: expected 1 to the beam size"),
+        (["--precision", "int4"], "transduce: --precision='int4': expected"),
+        (["--alpha", "nan"], "transduce: --alpha=nan: expected a number from 0 to 10\n"),
     ):
         result = cli("translate", toy.model, "--input", source, *more)
         assert (result.code, result.out) == (2, b""), (more, result)

@@ -217,7 +217,7 @@ def test_an_empty_beam_is_no_error_after_a_finished_output() -> None:
             "prefix of sentence 2: expected at most 2 tokens, not 3",
         ),
         (lambda: replace(request_for([4]), banned=[BOS, EOS]), "banned=.*expected no EOS"),
-        (lambda: Sampling(temperature=0.0), "temperature=0.0.*beam_size=1"),
+        (lambda: Sampling(temperature=0.0), "temperature=0.0.*a beam size of 1"),
         (lambda: Sampling(temperature=math.nan), "temperature=nan"),
         (lambda: Sampling(top_k=0), "top_k=0"),
         (lambda: Sampling(top_p=0.0), "top_p=0.0"),

@@ -205,7 +205,7 @@ def test_a_folder_instead_of_a_file_is_refused(folder: Path) -> None:
 
 
 def test_an_absent_and_a_foreign_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="expected a folder, but it does not exist"):
         read_folder(tmp_path / "absent")
     with pytest.raises(UserError, match="expected a folder written by transduce"):
         read_folder(tmp_path)

@@ -173,7 +173,9 @@ def test_runs_and_checkpoints_are_refused_with_a_remedy(tiny: Tiny, tmp_path: Pa
         load_model(run)
     with pytest.raises(UserError, match=f"not a checkpoint; use transduce average {run} --last 1"):
         load_model(path)
-    with pytest.raises(UserError, match="expected a model folder such as RUN/model, but there is no such folder"):
+    with pytest.raises(
+        UserError, match="expected a model folder such as RUN/model, but it does not exist; check the path"
+    ):
         load_model(tmp_path / "absent")
     with pytest.raises(UserError, match="expected a folder written by transduce"):
         load_model(tmp_path)

@@ -18,7 +18,7 @@ from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
 from transduce.cli.help import add_command
 from transduce.cli.import_ import import_
-from transduce.cli.messages import describe_os_error, describe_usage_error
+from transduce.cli.messages import describe_os_error, describe_usage_error, name_option_as_typed
 from transduce.cli.recipes import recipes
 from transduce.cli.report import report
 from transduce.cli.score import score
@@ -58,7 +58,8 @@ def main() -> None:
     except CycloptsError as mistake:
         _stop(describe_usage_error(mistake), 2)
     except UserError as mistake:
-        _stop(f"{mistake}", 2)
+        messages = [name_option_as_typed(message, sys.argv[1:]) for message in mistake.args]
+        _stop(str(UserError(*messages)), 2)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         _drop_output()
         sys.exit(0)

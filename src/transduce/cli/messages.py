@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+from collections.abc import Sequence
 from typing import Literal, get_args, get_origin
 
 from cyclopts import (
@@ -35,6 +37,18 @@ def describe_os_error(problem: OSError) -> str:
     return f"{file}{problem.strerror or problem}{remedy}"
 
 
+def name_option_as_typed(message: str, arguments: Sequence[str]) -> str:
+    """Return the message of a UserError about `beam_size=0` or `search.beam_size=0` as one about `--beam-size=0`.
+
+    arguments: those of the command line. A message about a value that is not among their options does not change.
+    """
+    match = re.match(r"(?:\w+\.)?(\w+)=", message)
+    option = f"--{match[1].replace('_', '-')}" if match else ""
+    if match is None or option not in {argument.partition("=")[0] for argument in arguments}:
+        return message
+    return f"{option}={message[match.end() :]}"
+
+
 def describe_usage_error(problem: CycloptsError) -> str:
     """Return the expectation of the command line, with the nearest known name or the help command as the remedy."""
     message = _expectation(problem)
@@ -46,9 +60,9 @@ def _expectation(problem: CycloptsError) -> str:
     match problem:
         case UnknownOptionError(token=token, argument_collection=arguments):
             option = token.keyword or token.value
-            return f"{option}: unknown option{nearest(option, [name for a in arguments for name in a.names])}"
+            return f"{option}: expected a known option{nearest(option, [name for a in arguments for name in a.names])}"
         case UnknownCommandError(unused_tokens=[name, *_], app=App() as app):
-            return f"{name}: unknown command{nearest(name, [known for known in app if known[0] != '-'])}"
+            return f"{name}: expected a known command{nearest(name, [known for known in app if known[0] != '-'])}"
         case UnusedCliTokensError(unused_tokens=[word, *_]):
             return f"{word}: expected no further argument; leave it out"
         case RepeatArgumentError(token=token):

@@ -76,7 +76,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _classes(content: Mapping[str, Any], where: Path | str) -> dict[str, type]:
-    """Return the class of each section of a file. UserError if its model is of an unknown kind."""
+    """Return the class of each section of a file. Raise UserError if its model is of an unknown kind."""
     model = content.get("model")
     kind = model.get("kind") if isinstance(model, dict) else None
     if not isinstance(kind, str):  # a file of a version before kinds, or a damaged one
@@ -91,15 +91,17 @@ def _names(section: type) -> list[str]:
 
 
 def _key_problems(content: Mapping[str, Any], classes: Mapping[str, type]) -> list[str]:
-    lines = [f"  unknown section {name!r}" for name in content if name not in classes]
+    lines = [f"  {name!r}: expected a known section{nearest(name, classes)}" for name in content if name not in classes]
     for name, section in classes.items():
         values = content.get(name)
         if not isinstance(values, dict):
-            lines.append(f"  section {name!r} is {'missing' if name not in content else 'not an object'}")
+            lines.append(f"  {name}: expected a section, which is an object")
             continue
         known = _names(section)
-        lines += [f"  unknown key '{name}.{key}'{nearest(key, known)}" for key in values if key not in known]
-        lines += [f"  key '{name}.{key}' is missing" for key in known if key not in values]
+        lines += [
+            f"  {name + '.' + key!r}: expected a known key{nearest(key, known)}" for key in values if key not in known
+        ]
+        lines += [f"  {name}.{key}: expected a value" for key in known if key not in values]
     return lines
 
 

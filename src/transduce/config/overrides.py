@@ -36,7 +36,7 @@ def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[st
         if not equals:
             lines.append(f"--set {setting}: expected section.key=value, such as --set train.warmup_steps=4000")
         elif name not in keys(config):
-            lines.append(f"--set {setting}: unknown key {name!r}{nearest(name, _candidates(config, name))}")
+            lines.append(f"--set {setting}: expected a known key{nearest(name, _candidates(config, name))}")
         else:
             config = _set(config, name, text, lines)
     if "train.average_checkpoints" in names and config.train.use != "average":

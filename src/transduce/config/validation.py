@@ -148,7 +148,7 @@ def _search_problems(search: SearchConfig) -> list[str]:
             f"{search.max_extra_tokens}, so that the output of a source of one token can end"
         )
     if search.length_penalty == "none" and search.alpha:
-        lines.append(f"search.alpha={search.alpha}: expected 0 with search.length_penalty='none'; set search.alpha=0")
+        lines.append(f"search.alpha={search.alpha}: expected 0 with search.length_penalty='none'; set it to 0")
     return lines
 
 

@@ -35,7 +35,7 @@ class Sampling:
         if not 0 < self.temperature < math.inf:
             raise UserError(
                 f"temperature={self.temperature}: expected a finite number above 0; for the most likely token use "
-                "beam_size=1"
+                "a beam size of 1"
             )
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k={self.top_k}: expected at least 1")
@@ -111,7 +111,7 @@ class DecodingOptions:
         if temperature is not None or top_k is not None or top_p is not None:
             keywords["sampling"] = Sampling(1.0 if temperature is None else temperature, top_k, top_p)
         elif seed is not None:
-            raise UserError(f"seed={seed}: expected no value without sampling; add a temperature, top_k or top_p")
+            raise UserError(f"seed={seed}: expected no value without sampling; add a temperature")
         return cls(seed=1 if seed is None else seed, **keywords)
 
     def resolve(self, search: SearchConfig) -> SearchConfig:
@@ -126,7 +126,7 @@ class DecodingOptions:
         settings = dataclasses.replace(search, **values)
         wrong = problems(Config(search=settings)) if values else []  # 4.0 == 4, so equal settings may be wrong, too
         if not wrong and not 1 <= self.n_best <= settings.beam_size:
-            wrong.append(f"n_best={self.n_best}: expected 1 to the beam size, {settings.beam_size}; ask for fewer")
+            wrong.append(f"n_best={self.n_best}: expected 1 to the beam size, {settings.beam_size}")
         if wrong:
             raise UserError(*wrong)
         return settings

@@ -49,7 +49,10 @@ def is_exported(path: Path) -> bool:
 def check_options(options: DecodingOptions) -> None:
     """Raise UserError for options that CTranslate2 does not have."""
     options.refuse(["lookahead"], "with CTranslate2, which ends its search by another rule; leave it out")
-    options.refuse(["sampling"], "with CTranslate2; use --engine torch and the model before the export")
+    if options.sampling is not None:
+        raise UserError(
+            "sampling: expected no value with CTranslate2; use --engine torch and the model before the export"
+        )
 
 
 def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":

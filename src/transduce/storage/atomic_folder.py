@@ -193,7 +193,7 @@ def listed_file(path: Path, name: str) -> Path:
 
 def _manifest(path: Path) -> dict[str, _Entry]:
     if not path.is_dir():
-        raise UserError(f"{path}: expected a folder, but there is no such folder; check the path")
+        raise UserError(f"{path}: expected a folder, but it does not exist; check the path")
     manifest = path / "manifest.json"
     if not manifest.is_file():
         raise UserError(f"{path}: expected a folder written by transduce, with manifest.json; use another folder")

@@ -73,7 +73,7 @@ def load_model(path: Path) -> LoadedModel:
 def _refuse_other_folder(path: Path) -> None:
     """Raise UserError for a run or a checkpoint. The message names the model folder, or the command to make one."""
     if not path.is_dir():
-        raise UserError(f"{path}: expected a model folder such as RUN/model, but there is no such folder")
+        raise UserError(f"{path}: expected a model folder such as RUN/model, but it does not exist; check the path")
     if (path / "checkpoints").is_dir() and not (path / "manifest.json").exists():
         if (path / "model").is_dir():
             raise UserError(f"{path}: expected a model folder, not a run; use {path / 'model'}")
