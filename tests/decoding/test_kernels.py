@@ -1,8 +1,5 @@
 """The kernels of translation: their definition, compiled and plain ones alike, with independent rows."""
 
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -151,47 +148,6 @@ def test_a_nan_among_the_logits_gives_a_nan(kernel: Kernels) -> None:
     values, _ = kernel.best(logits, 3)
     assert values[0].isfinite().all()
     assert values[1].isnan().any()
-
-
-# ---- compiling ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, and nothing compiled yet."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernels, "compiled", kernels.compiled.__wrapped__)
-    return tmp_path / "transduce"
-
-
-@needs_compiled
-def test_it_is_compiled_once(fresh: Path) -> None:
-    assert isinstance(kernels.compiled(), Compiled)
-    (library,) = fresh.iterdir()
-    before = library.stat().st_mtime_ns
-    assert isinstance(kernels.compiled(), Compiled)
-    assert [path.stat().st_mtime_ns for path in fresh.iterdir()] == [before]
-
-
-def test_without_a_compiler_there_are_no_compiled_kernels(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert kernels.compiled() is None
-    assert not fresh.exists()
-
-
-@pytest.mark.parametrize("flaw", ["compiler", "library", "folder"])
-def test_a_failed_compilation_is_no_error(
-    fresh: Path, flaw: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def run(command: list[str], **_: object) -> None:
-        if flaw == "compiler":
-            raise subprocess.CalledProcessError(1, command)
-        Path(command[-1]).write_text("no library")
-
-    monkeypatch.setattr("subprocess.run", run)
-    if flaw == "folder":
-        fresh.write_text("a file where the folder should be")
-    assert kernels.compiled() is None
 
 
 def test_the_plain_kernels_are_kernels() -> None:

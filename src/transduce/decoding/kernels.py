@@ -3,24 +3,18 @@
     compiled() -> Kernels, or None where there is no compiler, or no AVX-512 with VNNI
     PLAIN      -> the same in torch: slower, without requirements; the tests compare the compiled ones with it
 
-Installing needs no compiler. The first use compiles the kernels and keeps them in the user's cache folder, by the hash
-of their source.
+Installing needs no compiler. The first use compiles the kernels (compile_kernels.py).
 """
 
 import ctypes
 import functools
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from transduce.decoding.compile_kernels import library
 
 
 @dataclass(frozen=True)
@@ -187,49 +181,8 @@ class Compiled:
         return values, ids
 
 
-# ---- compiling ---------------------------------------------------------------------------------------------------
-
-SOURCE = Path(__file__).with_name("kernels.cpp")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
-INSTRUCTIONS = ("avx512f", "avx512bw", "avx512_vnni")
-
-
 @functools.cache
 def compiled() -> Compiled | None:
     """Return the compiled kernels; None where this machine cannot compile or run them."""
-    compilers = [path for path in map(shutil.which, ("c++", "g++", "clang++")) if path]
-    if not compilers or not _has_instructions():
-        return None
-    try:
-        return Compiled(ctypes.CDLL(str(_library(compilers[0]))))
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _has_instructions() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False
-    return all(name in flags for name in INSTRUCTIONS)
-
-
-def _library(compiler: str) -> Path:
-    """Return the path of the library; compile it if there is none yet."""
-    key = hashlib.sha256(SOURCE.read_bytes() + "\0".join((compiler, *FLAGS, *_processor())).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "transduce"
-    path = cache / f"kernels-{key}.so"
-    if not path.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            library = Path(folder) / path.name
-            command = [compiler, *FLAGS, "-w", str(SOURCE), "-o", str(library)]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
-            os.replace(library, path)
-    return path
-
-
-def _processor() -> Sequence[str]:
-    """Return the lines that -march=native depends on: several machines may share a cache folder."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    functions = library()
+    return None if functions is None else Compiled(functions)

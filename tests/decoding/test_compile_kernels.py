@@ -1,0 +1,176 @@
+"""The library of kernels.cpp: compiled once, and never loaded if it is not as it was compiled."""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from transduce.decoding import compile_kernels
+from transduce.decoding.compile_kernels import _cache_folder, _has_instructions, library
+from transduce.decoding.kernels import Compiled, compiled
+
+pytestmark = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
+
+load = library.__wrapped__  # without the memory of earlier calls
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The library as the compiler writes it. It is linked with the shortest source, so that this takes no time."""
+    source, built = tmp_path_factory.mktemp("code") / "small.cpp", tmp_path_factory.mktemp("code") / "small.so"
+    source.write_text('extern "C" int answer() { return 42; }')
+    subprocess.run(["c++", "-shared", "-fPIC", source, "-o", built], check=True)
+    return built.read_bytes()
+
+
+@pytest.fixture
+def commands(code: bytes, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of the compilations, which write `code`."""
+    run: list[list[str]] = []
+
+    def compile_at_once(command: list[str], **_: object) -> None:
+        run.append(command)
+        Path(command[-1]).write_bytes(code)
+
+    monkeypatch.setattr("subprocess.run", compile_at_once)
+    return run
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder, which does not exist yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "transduce"
+
+
+def works(functions: ctypes.CDLL | None) -> bool:
+    return functions is not None and functions.answer() == 42
+
+
+def test_it_is_compiled_once(cache: Path, commands: list[list[str]]) -> None:
+    assert works(load()) and works(load())
+    assert len(commands) == 1
+    assert [path.suffix for path in cache.iterdir()] == [".so"]
+
+
+def test_the_compiler_builds_the_kernels(cache: Path) -> None:
+    functions = load()
+    assert functions is not None and Compiled(functions)
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "zeros at the end": lambda content: content[:-4096] + bytes(4096),
+    "one bit": flipped,
+    "text": lambda content: b"no library",
+    "without its hash": lambda content: content[:-32],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_library_is_compiled_again(cache: Path, commands: list[list[str]], damage: str) -> None:
+    load()
+    (path,) = cache.iterdir()
+    whole = path.read_bytes()
+    path.unlink()  # this process has the file in memory
+    path.write_bytes(DAMAGE[damage](whole))
+    path.chmod(0o600)
+    assert works(load())
+    assert len(commands) == 2 and path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link", "dangling link"])
+def test_another_kind_of_file_is_not_read(cache: Path, commands: list[list[str]], kind: str) -> None:
+    load()
+    (path,) = cache.iterdir()
+    whole = path.rename(cache.parent / "elsewhere.so")
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case _:
+            path.symlink_to(whole if kind == "link" else "nothing")
+    assert works(load())
+    assert len(commands) == 2
+    assert works(load()) and len(commands) == (3 if kind == "folder" else 2)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_library_that_others_may_write_is_compiled_again(cache: Path, commands: list[list[str]], mode: int) -> None:
+    load()
+    (path,) = cache.iterdir()
+    path.chmod(mode)
+    assert works(load()) and len(commands) == 2
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_others_may_write_becomes_private(cache: Path, commands: list[list[str]]) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    assert works(load())
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_nothing_of_another_user_is_loaded_or_changed(
+    cache: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load()
+    before = [(path.name, path.stat().st_mtime_ns) for path in cache.iterdir()]
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    assert works(load()) and len(commands) == 2
+    assert [(path.name, path.stat().st_mtime_ns) for path in cache.iterdir()] == before
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch, commands: list[list[str]]) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert _cache_folder() is None
+    assert works(load())
+
+
+def test_a_file_in_the_place_of_the_folder_is_no_cache(cache: Path, commands: list[list[str]]) -> None:
+    cache.write_text("a file where the folder should be")
+    assert works(load())
+
+
+# ---- machines without the kernels --------------------------------------------------------------------------------
+
+
+def test_without_a_compiler_there_is_no_library(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert load() is None
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("flaw", ["compiler", "library", "temporary folder", "processor", "any other"])
+def test_a_failure_is_no_error(cache: Path, flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_: object) -> None:
+        if flaw == "compiler":
+            raise subprocess.CalledProcessError(1, command)
+        Path(command[-1]).write_text("no library")
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a failure that nobody expects")
+
+    monkeypatch.setattr("subprocess.run", run)
+    if flaw == "temporary folder":
+        monkeypatch.setattr("tempfile.TemporaryDirectory", fail)
+    if flaw == "processor":
+        monkeypatch.setattr(compile_kernels, "_processor", fail)
+    if flaw == "any other":
+        monkeypatch.setattr("ctypes.CDLL", fail)
+    assert _has_instructions()
+    assert load() is None
