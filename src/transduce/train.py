@@ -177,7 +177,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
         lr = learning_rate(counters.step, **schedule)
         for group in state.optimizer.param_groups:
             group["lr"] = lr
-        gradient = gradients.of(micro_batches, seed=dropout_seed(config.seed, counters.step, distributed.rank()))
+        gradient = gradients.of(micro_batches, seed=dropout_seed(config.seed, counters.step, run.batches.share.rank))
         upcoming = next(stream)  # while a GPU computes the gradient
         if gradient.is_finite:
             state.update(gradient)

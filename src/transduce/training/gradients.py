@@ -92,7 +92,7 @@ class Gradients:
             empty = [self._empty_batch()] * (self.config.accumulate - len(micro_batches))
             micro_batches = [*micro_batches, *empty]
         loss = None
-        with faster_products(self.device), distributed.lost_ranks_raise():  # other ranks may hold parts of the model
+        with distributed.lost_ranks_raise(), faster_products(self.device):  # other ranks may hold parts of the model
             while loss is None:
                 torch.manual_seed(seed)
                 self.model.zero_grad()
@@ -100,7 +100,9 @@ class Gradients:
         if not self.is_sharded:  # in shards the backward pass has summed them
             distributed.sum_gradients(self.model.parameters())
         distributed.sum_over_ranks(loss)
-        norm = sharding.full_tensor(get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None]))
+        norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        if self.is_sharded:
+            norm = sharding.full_tensor(norm)
         return Gradient(torch.stack([loss, norm.double()]), src_tokens, tgt_tokens)
 
     def _accumulate(self, micro_batches: Sequence[Batch], tokens: int) -> Tensor | None:
@@ -202,19 +204,12 @@ def update(optimizer: torch.optim.Adam, count: int) -> None:
     No update is partial. All tensors that it writes to exist since the optimizer was created, so memory can run out
     only before the fused kernel writes. Only the counts of updates change before that; the second try resets them.
     """
-    if _has_stepped(optimizer):
-        return
-    for state in optimizer.state.values():
-        state["step"].fill_(count - 1)
-    optimizer.step()
-
-
-def _has_stepped(optimizer: torch.optim.Adam) -> bool:
-    """Take a step, and return True; False if memory ran out."""
     try:
         optimizer.step()
-        return True
+        return
     except (MemoryError, RuntimeError) as problem:
         if not is_out_of_memory(problem):
             raise
-        return False
+    for state in optimizer.state.values():  # after the handler: a live exception keeps the tensors of its frames
+        state["step"].fill_(count - 1)
+    optimizer.step()

@@ -152,12 +152,12 @@ class TrainingState:
     # ---- one step ------------------------------------------------------------------------------------------------
 
     def update(self, gradient: Gradient) -> None:
-        """Take a step with the gradient in .grad of the parameters: Adam, moving average, meter."""
+        """Take a step with the gradient in .grad of the parameters: meter, Adam, moving average."""
         self.counters.skipped_in_a_row = 0
+        self.meter.add(gradient)
         update(self.optimizer, self.counters.step - self.counters.skipped)
         if self.ema is not None:
             move_average(self.ema, self.model, self.config.ema_decay or 0.0)
-        self.meter.add(gradient)
 
     def skip(self) -> None:
         """Count a step without an update: weights, moments and moving average stay as they are."""
