@@ -84,11 +84,11 @@ class Translator:
         A line of more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation.
         Raises UserError for options that cannot be met.
         """
+        options = replace(options, **keywords) if keywords else options
+        settings = options.resolve(self.config.search)
         refuse_string(lines, prefixes or [])
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines: expected one for each line, '' for none")
-        options = replace(options, **keywords) if keywords else options
-        settings = options.resolve(self.config.search)
         longest = self.config.data.max_tokens - 1
         segments, problems = segments_of(lines, self.tokenizer, longest, options.split, prefixes)
         draws = None

@@ -158,10 +158,10 @@ def _follow(decoder: Decoder[State], state: State, request: Request, choose: Cho
     ids: list[list[int]] = [[] for _ in request.max_lengths]
     token_log_probs: list[list[float]] = [[] for _ in ids]
     sentences = list(range(len(ids)))  # the number of each row's sentence
-    last_ids = torch.full((len(ids),), request.bos)
+    last_ids = torch.full((len(ids),), request.bos, device=decoder.device)
     constraint = request.constraint
     for length in range(max(request.max_lengths, default=0)):
-        scores, state = decoder.step(_send(last_ids, decoder.device), state)
+        scores, state = decoder.step(last_ids, state)
         restricted = None if constraint is None else _restricted(decoder, scores, constraint, length, request)
         next_ids, values = choose(scores, length, sentences, restricted)
         stay = []
@@ -174,9 +174,9 @@ def _follow(decoder: Decoder[State], state: State, request: Request, choose: Cho
                 stay.append(row)
         if not stay:
             break
-        last_ids = next_ids[stay]
         if constraint is not None:
-            constraint = constraint.select(stay).advance(last_ids.tolist())
+            constraint = constraint.select(stay).advance(next_ids[stay].tolist())
+        last_ids = _send(next_ids[stay], decoder.device)
         if len(stay) < len(sentences):
             sentences = [sentences[row] for row in stay]
             rows = _send(torch.tensor(stay), decoder.device)
@@ -246,10 +246,10 @@ def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_be
     sentences = list(range(len(pools)))  # the numbers of the B sentences still searched
     empty = torch.empty(len(pools), 1, 0)
     beam = _Beam(torch.zeros(len(pools), 1, dtype=torch.float64), empty.long(), empty.double())
-    last_ids = torch.full((len(pools),), request.bos)
+    last_ids = torch.full((len(pools),), request.bos, device=decoder.device)
     constraint = request.constraint
     while sentences:
-        scores, state = decoder.step(_send(last_ids, decoder.device), state)
+        scores, state = decoder.step(last_ids, state)
         candidates = _candidates(decoder, scores, beam, constraint, request)  # (B, 2K)
         ended = candidates.ids == request.eos
         _collect(pools, n_best, sentences, beam.extended(candidates), ended, request)
@@ -260,11 +260,12 @@ def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_be
         rows = (others.beams + width * torch.arange(len(sentences))[:, None])[stay].flatten()  # (B' * K,)
         sentences = [sentences[row] for row in stay.tolist()]
         beam = _Beam(*(x[stay] for x in beam))
-        last_ids = beam.ids[:, :, -1].flatten()
+        next_ids = beam.ids[:, :, -1].flatten()
         if constraint is not None:
-            constraint = constraint.select(rows.tolist()).advance(last_ids.tolist())
+            constraint = constraint.select(rows.tolist()).advance(next_ids.tolist())
         if sentences:
-            state = state.select(_send(rows, decoder.device), _send(stay, decoder.device))
+            rows, stay, last_ids = (_send(x, decoder.device) for x in (rows, stay, next_ids))
+            state = state.select(rows, stay)
     return pools
 
 
@@ -395,6 +396,5 @@ def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) 
 
 
 def _no_continuation(length: int) -> FloatingPointError:
-    cause = "its weights are not finite, or all tokens with a probability are banned"
     problem = f"after {length} tokens the model gives NaN, or probability zero to every token that may come next"
-    return FloatingPointError(f"{problem}: {cause}")
+    return FloatingPointError(f"{problem}: its weights are not finite, or all tokens with a probability are banned")

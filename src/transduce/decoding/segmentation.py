@@ -178,11 +178,11 @@ def translations_of(
 def _translation(hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenizer: TokenizerLike) -> Translation:
     """Return one translation of the outputs for the segments of a line, and the gaps after them."""
     texts = [(tokenizer.decode(h.ids), gap) for h, gap in zip(hypotheses, gaps, strict=True)]
-    ids = [i for h in hypotheses for i in [*h.ids, *([EOS] if h.finished else [])]]
+    pieces = tokenizer.pieces([i for h in hypotheses for i in [*h.ids, *([EOS] if h.finished else [])]])
     return Translation(
         text=re.sub(r"[\r\n]", " ", join(texts)),
         score=sum(h.score for h in hypotheses),
-        pieces=tuple(tokenizer.pieces(ids)),
+        pieces=tuple(pieces),
         token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
         finished=all(h.finished for h in hypotheses),
     )
