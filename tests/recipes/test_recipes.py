@@ -15,8 +15,10 @@ from transduce.recipes import RECIPES, catalogue, find_recipe, vaswani2017
 PRESETS = (
     "vaswani2017-base",
     "vaswani2017-big",
+    "vaswani2017-base-enfr",
     "vaswani2017-big-enfr",
     "vaswani2017-parse",
+    "vaswani2017-parse-semi",
     "t2t2018-base",
 )
 OTHERS = ("demo", "small", "multi30k-tiny", "multi30k-raw")
@@ -111,11 +113,20 @@ def test_the_big_models_are_the_papers() -> None:
     assert (enfr.data.tokenizer, enfr.data.vocab_size, enfr.train) == ("wordpiece", 32_000, big.train)
 
 
-def test_the_parsing_model_is_the_papers() -> None:
-    config = vaswani2017.parse()
+def test_the_base_model_for_french_differs_in_its_vocabulary_only() -> None:
+    base, enfr = values(vaswani2017.base()), values(vaswani2017.base_enfr())
+    changes = {name: value for name, value in enfr.items() if value != base[name]}
+    assert changes == {"data.tokenizer": "wordpiece", "data.vocab_size": 32_000}
+
+
+def test_the_parsing_models_are_the_papers() -> None:
+    config, semi = vaswani2017.parse(), vaswani2017.parse_semi_supervised()
     assert (config.model.n_layers, config.model.d_model, config.data.vocab_size) == (4, 1024, 16_000)
+    assert (config.model.tie_output, config.model.tie_src_tgt) == (False, False)  # as in the 2017 code
     search = config.search
     assert (search.beam_size, search.alpha, search.max_extra_tokens) == (21, 0.3, 300)
+    assert (semi.data.vocab_size, semi.model.dropout, semi.model.attention_dropout) == (32_000, 0.1, 0.2)
+    assert (semi.search, semi.train) == (config.search, config.train)
 
 
 def test_t2t2018_differs_from_the_paper_as_its_code_does() -> None:

@@ -1,6 +1,7 @@
 """Text to token ids and back: subwords, learned from the training text of both languages together (§5.1).
 
 There are two kinds, as in the paper: byte-pair encoding (its English-German) and word pieces (its English-French).
+Both are learned by BPE merges; word pieces are then applied by the longest match, as in GNMT.
 Both are lossless for any text, and neither turns text into a control id:
 
     ids 0 to 3    <pad> <s> </s> <unk>, the control pieces; `encode` never returns them

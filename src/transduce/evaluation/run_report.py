@@ -63,7 +63,12 @@ class Chart:
 
 
 _CHARTS = (
-    Chart("Loss", "nats per token; training: smoothed, with dropout", ("loss", "valid_loss"), logarithmic=True),
+    Chart(
+        "Loss",
+        "nats per token; training: smoothed, its entropy not subtracted; with dropout",
+        ("loss", "valid_loss"),
+        logarithmic=True,
+    ),
     Chart("BLEU", "validation, greedy search, sacreBLEU 13a", ("valid_bleu",), logarithmic=False),
     Chart("Perplexity", "validation", ("valid_perplexity",), logarithmic=True),
     Chart("Learning rate", "", ("lr",), logarithmic=False),

@@ -12,7 +12,8 @@ def base() -> Config:
     The paper fixes: sizes, smoothing and search, as in vaswani2017-base.
     The code does, by the end of 2017: LayerNorm before each sub-layer and after each stack, no biases in attention,
     dropout 0.1 on attention weights and inside the feed-forward layer as well, learning rate factor 2, 8,000 warm-up
-    steps, beta2 0.997, sines and cosines in two halves with its own exponent. This recipe has all of these.
+    steps, sines and cosines in two halves with its own exponent. Since February 2018: beta2 0.997. This recipe has all
+    of these.
     We chose: the initialisation of vaswani2017-base (that code no longer had the joint fan-out of Q, K and V).
 
     Time: not measured: about that of vaswani2017-base, 12 hours on 8 P100.

@@ -11,6 +11,10 @@ The name of a row is its difference from base in the paper, at both scales:
 The small rows keep the paper's ratios: `n2` has a third of the layers of base, `h32` four times its heads, `big` takes
 three times the steps. After so few steps the scores are far below the best scores of such models. The rows are for
 comparison with each other. `transduce study table3` trains and evaluates them all (docs/results/table3).
+
+The embeddings have a row for each piece of the tokenizer: 37,000, and base 63.1 M parameters. The paper's 65 M need the
+40,960 rows of the 2017 code.
+
 """
 
 import dataclasses
