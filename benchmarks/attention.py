@@ -37,9 +37,9 @@ def main() -> None:
         for dtype in (torch.float32, torch.bfloat16):
             times: dict[Attention, list[float]] = {reference_attention: [], fused: []}
             for _ in range(9):
-                for attention, measured in times.items():
-                    measured.append(seconds(attention, length, dtype))
-            cells += [f"{1e3 * statistics.median(measured[2:]):.1f}" for measured in times.values()]
+                for attention, values in times.items():
+                    values.append(seconds(attention, length, dtype))
+            cells += [f"{1e3 * statistics.median(values[2:]):.1f}" for values in times.values()]
         print(f"| {length} | " + " | ".join(cells) + " |")
 
 

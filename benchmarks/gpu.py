@@ -11,8 +11,8 @@ The script needs Python 3.11, torch 2.10 and numpy, and no package of the comman
   installed, run in the same loop on the same batches;
 - memory: a batch that does not fit is split, and its gradient is the same;
 - waits: the number of times that a training step, and a step of a search, waits for the GPU;
-- translation: tokens a second with a beam of 4, and the latency of one sentence, beside Hugging Face's generate and
-  CTranslate2 if they are installed.
+- translation: tokens a second with a beam of 4, and the latency of one sentence, compared with Hugging Face's
+  generate and CTranslate2 if they are installed.
 
 The script prints the error of a part that fails, runs the other parts, and then exits with 1.
 """
@@ -62,14 +62,14 @@ def relative_errors(reference: Transformer, model: Transformer, scale: Scale) ->
     assert model.config.vocab_size is not None
     batch = batch_of(400, scale.longest, model.config.vocab_size, 3)
     memory = reference.encode(batch.src, batch.src_mask, reference_attention)
-    decoded = reference.decode(batch.tgt_in, memory, batch.src_mask, reference_attention)
-    expected_logits = reference.logits(decoded)[batch.tgt_mask].detach()
+    states = reference.decode(batch.tgt_in, memory, batch.src_mask, reference_attention)
+    expected_logits = reference.logits(states)[batch.tgt_mask].detach()
     expected_gradient = gradient_of(reference, batch, TrainConfig(), torch.device("cpu"))
     result: dict[str, Any] = {}
     for precision, bound in (("fp32", 1e-4), ("bf16", 0.1)):
-        moved = batch.to(DEVICE)
+        on_device = batch.to(DEVICE)
         with torch.no_grad(), mixed_precision(precision, DEVICE):
-            logits = model(moved.src, moved.src_mask, moved.tgt_in)[moved.tgt_mask].float().cpu()
+            logits = model(on_device.src, on_device.src_mask, on_device.tgt_in)[on_device.tgt_mask].float().cpu()
         gradient = gradient_of(model, batch, TrainConfig(precision=precision), DEVICE)
         errors = {"logits": _error(logits, expected_logits), "gradient": _error(gradient, expected_gradient)}
         assert max(errors.values()) < bound, f"{precision}: {errors}, expected under {bound}"
@@ -114,7 +114,7 @@ def out_of_memory(scale: Scale) -> dict[str, Any]:
     batch = batch_of(scale.batch_tokens, scale.longest, config.vocab_size, 5)
     messages: list[str] = []
     gradients = Gradients(model, TranslationTask(), TrainConfig(precision="bf16"), DEVICE, messages.extend)
-    whole = gradients.of([batch], seed=1)
+    gradient = gradients.of([batch], seed=1)
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(DEVICE).total_memory
@@ -124,8 +124,8 @@ def out_of_memory(scale: Scale) -> dict[str, Any]:
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert messages, "the batch fits, so that this part checks nothing"
-    error = abs(split.norm - whole.norm) / whole.norm
-    assert error < 0.01, f"gradient norms {whole.norm} and {split.norm}"
+    error = abs(split.norm - gradient.norm) / gradient.norm
+    assert error < 0.01, f"gradient norms {gradient.norm} and {split.norm}"
     return {"messages": messages, "relative difference of gradient norms": error}
 
 
@@ -148,20 +148,20 @@ def main() -> int:
         "out of memory": lambda: out_of_memory(scale),
         "translation": lambda: translation(scale),
     }
-    failed = False
+    has_failed = False
     for part, work in parts.items():
         began = time.perf_counter()
         try:
             result[part] = work()
         except Exception:  # the GPU may not be available again: print the error and continue
-            failed = True
+            has_failed = True
             result[part] = traceback.format_exc().splitlines()[-8:]
         result[f"{part}, seconds"] = round(time.perf_counter() - began, 1)
         print(json.dumps({part: result[part]}, indent=1), flush=True)
         if args.out is not None:
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return int(failed)
+    return int(has_failed)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The part of gpu.py that trains: our steps beside those of other programs, in one common loop."""
+"""The part of gpu.py that trains: our steps compared with those of other programs, in one common loop."""
 
 import importlib.util
 import statistics
@@ -41,9 +41,9 @@ def useful_flops(config: ModelConfig, batch: Batch) -> float:
 Step = Callable[[Batch], None]
 
 
-def our_step(config: ModelConfig, *, compiled: bool) -> Step:
+def our_step(config: ModelConfig, *, is_compiled: bool) -> Step:
     model = Transformer(config).to(DEVICE).train()
-    if compiled:
+    if is_compiled:
         for layer in [*model.encoder, *model.decoder]:
             layer.compile(dynamic=True)
     optimizer = adam(model.parameters(), 0.98)
@@ -66,9 +66,9 @@ def peer_step(model: nn.Module, logits: Callable[[Batch], Tensor]) -> Step:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def step(batch: Batch) -> None:
-        moved = batch.to(DEVICE)
+        on_device = batch.to(DEVICE)
         with torch.autocast(DEVICE.type, torch.bfloat16):
-            real, targets = moved.real(logits(moved))
+            real, targets = on_device.real(logits(on_device))
         F.cross_entropy(real.float(), targets, label_smoothing=0.1).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -137,13 +137,13 @@ def training(scale: Scale, size: str, most: float) -> dict[str, Any]:
     assert config.vocab_size is not None
     batches = [batch_of(scale.batch_tokens, scale.longest, config.vocab_size, seed) for seed in range(3)]
     makers: dict[str, Callable[[], Step]] = {
-        "transduce": lambda: our_step(config, compiled=False),
+        "transduce": lambda: our_step(config, is_compiled=False),
         "torch.nn.Transformer": lambda: torch_nn_step(config),
     }
     if importlib.util.find_spec("transformers"):
         makers["Hugging Face Marian"] = lambda: marian_step(config)
     if DEVICE.type == "cuda":
-        makers["transduce, compiled"] = lambda: our_step(config, compiled=True)
+        makers["transduce, compiled"] = lambda: our_step(config, is_compiled=True)
     result: dict[str, Any] = {}
     for name, make in makers.items():
         result[name] = or_problem(lambda make=make: measure(make(), batches, scale, config, most))

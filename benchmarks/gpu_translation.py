@@ -1,4 +1,4 @@
-"""The part of gpu.py that translates: our search beside those of other programs."""
+"""The part of gpu.py that translates: our search compared with those of other programs."""
 
 import importlib.util
 import tempfile
@@ -66,10 +66,10 @@ def measure(translate: Translate, scale: Scale) -> dict[str, Any]:
 def ours(model: Transformer | CudaGraphTransformer) -> Translate:
     def translate(sources: Sequence[Sequence[int]]) -> None:
         longest = len(sources[-1]) + 1
-        padded = [[*source, *[source[0]] * (longest - 1 - len(source))] for source in sources]  # to one length
+        rows = [[*source, *[source[0]] * (longest - 1 - len(source))] for source in sources]  # to one length
         plain = isinstance(model, Transformer) and DEVICE.type == "cuda"
         with mixed_precision("bf16", DEVICE) if plain else nullcontext():
-            search_all(Backend([model]), padded, SearchConfig(max_extra_tokens=1, min_tokens=10_000))
+            search_all(Backend([model]), rows, SearchConfig(max_extra_tokens=1, min_tokens=10_000))
 
     return translate
 

@@ -23,11 +23,11 @@ def main() -> None:
     lines = list(read_lines(args.file))[: args.lines]
     together = model.translate(lines)
     order = random.Random(1).sample(range(len(lines)), len(lines))
-    shuffled = dict(zip(order, model.translate([lines[i] for i in order]), strict=True))
+    by_index = dict(zip(order, model.translate([lines[i] for i in order]), strict=True))
     settings: dict[str, list[Translation]] = {
         "alone": [model.translate([line])[0] for line in lines],
         "in sevens": [t for i in range(0, len(lines), 7) for t in model.translate(lines[i : i + 7])],
-        "shuffled": [shuffled[i] for i in range(len(lines))],
+        "shuffled": [by_index[i] for i in range(len(lines))],
     }
     print("| against all together | lines | other tokens | largest difference in score |\n|---|---|---|---|")
     for name, translations in settings.items():

@@ -50,8 +50,8 @@ def write_text(path: Path, pairs: int, seed: int, words_a_line: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for begin in range(0, pairs, 10_000):
             counts = np.clip(chance.gamma(4, words_a_line / 4, min(10_000, pairs - begin)).astype(int), 1, 60)
-            drawn = words[chance.choice(VOCABULARY, counts.sum(), p=frequency / frequency.sum())]
-            for line in np.split(drawn, np.cumsum(counts)[:-1]):
+            tokens = words[chance.choice(VOCABULARY, counts.sum(), p=frequency / frequency.sum())]
+            for line in np.split(tokens, np.cumsum(counts)[:-1]):
                 file.write(" ".join(line) + ".\n")
 
 
@@ -100,12 +100,12 @@ def memory(folder: Path, pairs: int) -> dict[str, float]:
     before = reset_peak()
     duration = seconds(lambda: store.open_store(folder / "data", [corpus], tokenizer))
     worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-    added = peak() - before
-    return {"added here, MB": added, "each worker, MB": worker, "s": duration, "lines/s": 2 * pairs / duration}
+    growth = peak() - before
+    return {"added here, MB": growth, "each worker, MB": worker, "s": duration, "lines/s": 2 * pairs / duration}
 
 
 def index(folder: Path, pairs: int) -> dict[str, float]:
-    """Return the figures of `first_batch` from a process of its own."""
+    """Return the figures of `first_batch` from another process."""
     corpus, tokenizer = generate(folder, 100_000)
     tokenizer.save(folder / "tokenizer.json")
     multiply(folder, corpus, tokenizer, pairs // 100_000)
@@ -124,18 +124,18 @@ def first_batch(folder: Path) -> dict[str, float]:
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
     tokenizer.encode("warm")
     before, started_at = reset_peak(), time.perf_counter()
-    opened = store.open_store(folder / "data", [corpus], tokenizer)
+    tokens = store.open_store(folder / "data", [corpus], tokenizer)
     opened_at, opened_mb = time.perf_counter(), peak()
-    batches = Batches(opened, tokenizer, DataConfig(), seed=1).stream(DataPosition())
+    batches = Batches(tokens, tokenizer, DataConfig(), seed=1).stream(DataPosition())
     next(batches)
     first_at, first_mb = time.perf_counter(), peak()
-    later = statistics.median(seconds(lambda: next(batches)) for _ in range(50))
+    later_seconds = statistics.median(seconds(lambda: next(batches)) for _ in range(50))
     return {
         "opened, s": opened_at - started_at,
         "opening added, MB": opened_mb - before,
         "first batch, s": first_at - opened_at,
         "first batch added, MB": first_mb - before,
-        "later batches, s": later,
+        "later batches, s": later_seconds,
     }
 
 
@@ -193,9 +193,9 @@ def main() -> None:
             "first-batch": lambda: first_batch(folder),
         }
         figures = works[args.what]()
-    shown = [f"{figure:,.3g}" if figure < 100 else f"{figure:,.0f}" for figure in figures.values()]
+    texts = [f"{figure:,.3g}" if figure < 100 else f"{figure:,.0f}" for figure in figures.values()]
     print(f"| pairs | {' | '.join(figures)} |\n" + "|---" * (1 + len(figures)) + "|")
-    print(f"| {pairs:,} | {' | '.join(shown)} |")
+    print(f"| {pairs:,} | {' | '.join(texts)} |")
     print(json.dumps({"pairs": pairs, "cores": prepare.cores(), **figures}))
 
 

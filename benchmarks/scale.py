@@ -3,7 +3,7 @@
     python benchmarks/scale.py [--quick] [--threads 1] [--out benchmarks/results/scale.json]
 
 A small model (d_model 256, 3 + 3 layers, 4 heads, d_ff 1,024, 8,000 tokens) with random weights and random ids, in
-fp32. Every output is as long as its source, with a beam of 4. Each row is a process of its own.
+fp32. Every output is as long as its source, with a beam of 4. Each row has its own process.
 
 - Seconds: processor time (medians), so that other work on the machine matters less.
 - MB: the peak memory of the process minus its memory before the first step. They include gradients and Adam's moments,
@@ -35,7 +35,7 @@ VOCABULARIES = (1_000, 4_000, 16_000, 64_000)
 TOKENS = 4_096  # of a batch on each side, in tables of length or vocabulary
 Cell = dict[str, Any]  # what: of WORK; length; batch: sentences; vocab_size
 
-# ---- one row, in a process of its own ----------------------------------------------------------------------------
+# ---- one row, in its own process ---------------------------------------------------------------------------------
 
 
 def configuration(vocab_size: int) -> Any:
@@ -105,9 +105,9 @@ def encoder(cell: Cell) -> Callable[[], object]:
     src, mask = pad(sources(cell))
     if cell["how"] == "training":
         return lambda: model.train().encode(src, mask).sum().backward()
-    packed = {"packed": None, "packed, kernels in torch": PLAIN}
-    if cell["how"] in packed:
-        encode: Any = CpuTransformer(model.eval(), "fp32", packed[cell["how"]]).encode
+    kernels = {"packed": None, "packed, kernels in torch": PLAIN}
+    if cell["how"] in kernels:
+        encode: Any = CpuTransformer(model.eval(), "fp32", kernels[cell["how"]]).encode
     else:
         attention = {"plain model": fast_attention, "the weights of eq. 1 held": reference_attention}[cell["how"]]
         encode = lambda src, mask: model.eval().encode(src, mask, attention)  # noqa: E731
@@ -211,9 +211,11 @@ def line_of(rows: Sequence[Cell], key: str) -> str:
         for unit in grows:
             ratio = max(row[unit], 1e-9) / max(rows[-2][unit], 1e-9)
             grows[unit] = f"{math.log(ratio) / math.log(row[key] / rows[-2][key]):.2f}"
-    each = 1e3 * row["seconds"] / (row["length"] * row["batch"])
+    per_token = 1e3 * row["seconds"] / (row["length"] * row["batch"])
     label = row[key] if key == "how" else f"{row[key]:,}"
-    return f"| {label} | {row['seconds']:.3g} | {grows['seconds']} | {each:.3g} | {row['mb']:,.0f} | {grows['mb']} |"
+    return (
+        f"| {label} | {row['seconds']:.3g} | {grows['seconds']} | {per_token:.3g} | {row['mb']:,.0f} | {grows['mb']} |"
+    )
 
 
 # ---- a file of 20,000 lines --------------------------------------------------------------------------------------
@@ -274,10 +276,10 @@ def run_file(count: int, threads: int) -> dict[str, Any]:
         outputs = (folder / "out").read_text(encoding="utf-8").split("\n")[:-1]
         sample = sorted(random.Random(2).sample(range(count), min(count, 200)))
         (folder / "sample").write_text(json.dumps([lines[i] for i in sample]), encoding="utf-8")
-        alone = json.loads(run_this_script("translate", str(folder), threads=threads))
+        single = json.loads(run_this_script("translate", str(folder), threads=threads))
     assert len(outputs) == count
     assert [i for i, output in enumerate(outputs) if not output] == [i for i, line in enumerate(lines) if not line]
-    in_place = sum(outputs[i] == text for i, text in zip(sample, alone, strict=True))
+    in_place = sum(outputs[i] == text for i, text in zip(sample, single, strict=True))
     early = max(mb for thousand, mb in peaks.items() if thousand < 5)
     late = max(mb for thousand, mb in peaks.items() if thousand >= min(15, max(peaks)))
     print(f"\na file of {count:,} lines\n\n| lines translated | peak MB |\n|---|---|")

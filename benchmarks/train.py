@@ -1,8 +1,8 @@
-"""Training on a CPU beside the models of other programs: the same architecture, batches, loss and optimizer.
+"""Training on a CPU compared with the models of other programs: the same architecture, batches, loss and optimizer.
 
     python benchmarks/train.py --train train.en train.de [--size base] [--precision bf16] [--rounds 7] [--threads 2]
 
-Sizes: base (vaswani2017-base with 10,000 pieces) and tiny (multi30k-tiny). Each side is a process of its own. The sides
+Sizes: base (vaswani2017-base with 10,000 pieces) and tiny (multi30k-tiny). Each side has its own process. The sides
 take turns with steps on the same batches, data loading and optimizer included. The first round warms up. Tokens are
 source and target tokens without padding.
 
@@ -272,11 +272,11 @@ def take_turns(args: argparse.Namespace, folder: str, texts: Sequence[Path]) -> 
     """Return the rounds of each side after the first, which warms up, and the ceiling in each round."""
     steps = args.steps or {"base": 2, "tiny": 20}[args.size]
     python = install("train", [*PACKAGES, *JOEYNMT], without_dependencies=WITHOUT_DEPENDENCIES)
-    rest = [args.size, args.precision, str(args.threads), folder, *map(str, texts)]
+    arguments = [args.size, args.precision, str(args.threads), folder, *map(str, texts)]
     workers = []
     for name in args.sides:
         interpreter = sys.executable if name == "transduce" else python
-        workers.append(Worker(name, [interpreter, __file__, "work", name, *rest], args.threads))
+        workers.append(Worker(name, [interpreter, __file__, "work", name, *arguments], args.threads))
     rounds: Rounds = {worker.name: [] for worker in workers}
     ceilings = []
     for number in range(args.rounds + 1):

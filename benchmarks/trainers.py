@@ -75,8 +75,8 @@ def transduce(work: Work, precision: str, out: Path) -> float:
     command = [sys.executable, "-m", "transduce", "train", "--recipe", recipe, "--train", *map(str, work.train)]
     command += ["--valid", *map(str, work.valid), "--out", str(out)]
     run([*command, *(word for setting in settings for word in ("--set", setting))], work)
-    logged = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    speeds = [line["tokens_per_second"] for line in logged if "tokens_per_second" in line]
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
     return statistics.mean(speeds[1:]) * work.tgt_share
 
 
@@ -122,8 +122,8 @@ def joeynmt(work: Work, precision: str, out: Path) -> float:
 
 
 def huggingface(work: Work, precision: str, out: Path) -> float:
-    rest = [precision, str(out), str(work.folder), work.size, str(work.steps), str(work.pairs)]
-    return float(run([work.python, __file__, "huggingface", *rest], work).split()[-1])
+    arguments = [precision, str(out), str(work.folder), work.size, str(work.steps), str(work.pairs)]
+    return float(run([work.python, __file__, "huggingface", *arguments], work).split()[-1])
 
 
 def train_marian(precision: str, out: str, folder: str, size: str, steps: str, pairs: str) -> None:

@@ -1,8 +1,8 @@
-"""Translation on a CPU beside CTranslate2 and Hugging Face: the same weights, text and number of threads.
+"""Translation on a CPU compared with CTranslate2 and Hugging Face: the same weights, text and number of threads.
 
     python benchmarks/translate.py MODEL --src test.en --ref test.de [--rounds 5] [--threads 2]
 
-The script exports MODEL to both and installs them into an environment of their own (benchmarks/peers). Each side is a
+The script exports MODEL to both and installs them into their own environment (benchmarks/peers). Each side is a
 process that has loaded its model and warmed up. The sides take turns, round by round, with the whole file. The time
 includes reading and detokenising, not loading. Then each side translates single sentences.
 
@@ -38,7 +38,7 @@ PACKAGES = ("ctranslate2", "transformers", "torch", "safetensors", "tokenizers",
 # (lines, beam size) -> their translations
 Translate = Callable[[Sequence[str], int], list[str]]
 
-# ---- the sides, each in a process of its own ---------------------------------------------------------------------
+# ---- the sides, each in its own process --------------------------------------------------------------------------
 
 
 def transduce(kind: str, folder: Path, threads: int) -> Translate:
@@ -98,8 +98,8 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
     torch.set_num_threads(threads)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    exported = (folder / "generation_config.json").exists()
-    model = MarianMTModel.from_pretrained(folder, dtype=dtype) if exported else pre_norm(folder).to(dtype)
+    is_marian = (folder / "generation_config.json").exists()
+    model = MarianMTModel.from_pretrained(folder, dtype=dtype) if is_marian else pre_norm(folder).to(dtype)
     settings = {
         "bad_words_ids": [[PAD], [BOS], [UNK]],
         "do_sample": False,
@@ -243,9 +243,9 @@ def start_sides(args: argparse.Namespace, folder: Path) -> list[Side]:
     for i, name in enumerate(args.sides or sides_of(args.threads)):
         program = name.split(" ")[0]
         out = folder / f"{i}.txt"
-        rest = [name, str(folders[program]), str(args.threads), str(args.src), str(out)]
+        arguments = [name, str(folders[program]), str(args.threads), str(args.src), str(out)]
         interpreter = sys.executable if program == "transduce" else python
-        sides.append(Side(Worker(name, [interpreter, __file__, "work", *rest], args.threads), out))
+        sides.append(Side(Worker(name, [interpreter, __file__, "work", *arguments], args.threads), out))
     return sides
 
 

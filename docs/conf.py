@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))
 
 from reference import SOURCE, write_reference  # noqa: E402
 
@@ -27,4 +27,4 @@ smartquotes = False  # `--set` stays two hyphens
 
 def setup(app: object) -> None:
     """Write the pages of the reference before Sphinx looks for pages."""
-    write_reference(HERE / "reference")
+    write_reference(FOLDER / "reference")

@@ -109,12 +109,12 @@ def module_page(module: str) -> str:
     tree = parse(module)
     lines = source_path(module).read_text("utf-8").splitlines()
     names = public_names(tree)
-    offered = public_names(parse("transduce")) or []
+    package_names = public_names(parse("transduce")) or []
     texts = [f"# {module}", f"```{{py:module}} {module}\n```", markdown(docstring(tree))]
     nodes = {getattr(node, "name", "_"): node for node in tree.body}  # of several overloads, the last
     for name, node in nodes.items():
         if name in names if names is not None else not name.startswith("_"):
-            texts.append(describe(node, lines, name, indexed=name not in offered))
+            texts.append(describe(node, lines, name, is_indexed=name not in package_names))
     return "\n\n".join(text for text in texts if text) + "\n"
 
 
@@ -122,7 +122,7 @@ def settings_page() -> str:
     """Return a table of all settings with type, default and meaning, from the dataclasses of `config.schema`."""
     module = "transduce.config.schema"
     lines = source_path(module).read_text("utf-8").splitlines()
-    texts = ["# Settings", "Set a value with `--set SECTION.NAME=VALUE`, or in a recipe of your own."]
+    texts = ["# Settings", "Set a value with `--set SECTION.NAME=VALUE`, or in your own recipe."]
     classes = {node.name: node for node in parse(module).body if isinstance(node, ast.ClassDef)}
     for section in ("model", "data", "train", "search"):
         node = classes[f"{section.title()}Config"]
@@ -168,12 +168,12 @@ def help_text(command: list[str]) -> str:
 # --- Objects
 
 
-def describe(node: ast.stmt, lines: list[str], name: str, indexed: bool = True) -> str:
+def describe(node: ast.stmt, lines: list[str], name: str, is_indexed: bool = True) -> str:
     """Return the Markdown of a function or a class with its fields and public methods.
 
     A name that is described twice is indexed once: on the page of the package.
     """
-    options = [] if indexed else [":no-index:"]
+    options = [] if is_indexed else [":no-index:"]
     if isinstance(node, FunctionNode):
         return directive("function", f"{name}{signature(node)}", [*options, markdown(docstring(node))], depth=0)
     if not isinstance(node, ast.ClassDef):
@@ -190,8 +190,8 @@ def describe(node: ast.stmt, lines: list[str], name: str, indexed: bool = True) 
     for method_name, method in methods.items():
         if not method_name.startswith("_"):
             is_property = any(ast.unparse(d) in ("property", "cached_property") for d in method.decorator_list)
-            own = [] if method.args.posonlyargs or not method.args.args else method.args.args[:1]
-            title = method_name if is_property else f"{method_name}{signature(method, without=own)}"
+            receiver = [] if method.args.posonlyargs or not method.args.args else method.args.args[:1]
+            title = method_name if is_property else f"{method_name}{signature(method, without=receiver)}"
             kind = "property" if is_property else "method"
             parts.append(directive(kind, title, [*options, markdown(docstring(method))], depth=1))
     head = name

@@ -51,7 +51,7 @@ def test_a_clean_text_has_no_findings(tmp_path: Path) -> None:
 # ---- planted problems --------------------------------------------------------------------------------------------
 
 SRC, TGT = CLEAN[6]
-PLANTED = [
+MISTAKES = [
     ("blank", "pair", ("", TGT)),
     ("blank", "pair", (SRC, " \t ")),
     ("blank", "pair", ("", "")),
@@ -73,7 +73,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "where", "pair"), PLANTED)
+@pytest.mark.parametrize(("kind", "where", "pair"), MISTAKES)
 def test_a_planted_problem_is_the_only_finding(kind: str, where: str, pair: Pair, tmp_path: Path) -> None:
     report = check_with(tmp_path, {321: pair})
     assert lines_of(report) == {(kind, where): [321]}
@@ -168,7 +168,7 @@ def test_the_counts_of_any_text_add_up(pairs: list[Pair], first: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         report = check(write(Path(folder), pairs), first=first)
-    stripped = [
+    clean_pairs = [
         tuple(side.removeprefix("\ufeff" if n == 0 else "").removesuffix("\r").strip() for side in pair)
         for n, pair in enumerate(pairs)
     ]
@@ -180,17 +180,17 @@ def test_the_counts_of_any_text_add_up(pairs: list[Pair], first: int) -> None:
         assert finding.count <= len(pairs) and all(1 <= line <= len(pairs) for line in lines)
         assert all(example.seen.isprintable() for example in finding.first)
     for n, side in enumerate(report.sides):
-        texts = [pair[n] for pair in stripped]
+        texts = [pair[n] for pair in clean_pairs]
         assert side.characters == sum(map(len, texts)) and side.blank == texts.count("")
         assert sum(side.histogram) == len(texts) - side.blank
         assert side.distinct_characters == len(set("".join(texts)))
         assert list(side.lengths.values()) == sorted(side.lengths.values())
     counts = {finding.kind: finding.count for finding in report.findings}
-    assert counts.get("blank", 0) == sum(not all(pair) for pair in stripped)
-    whole = Counter(pair for pair in stripped if all(pair))
-    assert counts.get("repeated", 0) == whole.total() - len(whole)
+    assert counts.get("blank", 0) == sum(not all(pair) for pair in clean_pairs)
+    complete = Counter(pair for pair in clean_pairs if all(pair))
+    assert counts.get("repeated", 0) == complete.total() - len(complete)
     assert not set(map(unicodedata.category, report_text(report).replace("\n", ""))) & {"Cc", "Cf", "Cs"}
-    assert report.trainable == bool(whole)
+    assert report.trainable == bool(complete)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------

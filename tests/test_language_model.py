@@ -1,6 +1,6 @@
 """A task that is no translation: a decoder-only language model, with the same loop, checkpoints, resume and search.
 
-The task lies in this file alone. It shows that nothing in the loop, the checkpoints or the search is about translation.
+Only this file defines the task. It shows that nothing in the loop, the checkpoints or the search is about translation.
 """
 
 from dataclasses import dataclass, replace

@@ -88,8 +88,8 @@ def test_a_small_vocabulary_is_reported_only_when_it_is_learned(
 
 def mean_of(paths: list[Path]) -> dict[str, torch.Tensor]:
     """Return the mean weights of some checkpoints, computed in fp64."""
-    each = [load_checkpoint(path).weights for path in paths]
-    return {name: (sum(w[name].double() for w in each) / len(each)).float() for name in each[0]}  # type: ignore
+    members = [load_checkpoint(path).weights for path in paths]
+    return {name: (sum(w[name].double() for w in members) / len(members)).float() for name in members[0]}  # type: ignore
 
 
 def test_average_is_the_mean_of_the_newest_checkpoints(finished_runs: dict[str, Path]) -> None:

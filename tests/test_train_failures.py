@@ -55,8 +55,8 @@ def test_the_folder_of_a_run_is_refused_without_resume(finished_runs: dict[str, 
 
 
 def test_a_changed_configuration_is_refused_with_its_keys(finished_runs: dict[str, Path], run_texts: Texts) -> None:
-    changed = with_train(replace(CONFIG, data=replace(CONFIG.data, batch_tokens=160)), seed=2)
-    message = refusal(changed, finished_runs["average"], run_texts, resume=True)
+    config = with_train(replace(CONFIG, data=replace(CONFIG.data, batch_tokens=160)), seed=2)
+    message = refusal(config, finished_runs["average"], run_texts, resume=True)
     assert "data.batch_tokens: 150 then, 160 now" in message
     assert "train.seed: 1 then, 2 now" in message
     assert "max_steps" not in message

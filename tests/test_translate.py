@@ -79,12 +79,12 @@ def test_the_batch_changes_no_translation(noisy: Translator, beam_size: int) -> 
 def test_a_draw_depends_only_on_the_seed_and_the_number_of_the_line(noisy: Translator) -> None:
     sampling = Sampling(temperature=0.8, top_k=20, top_p=0.95)
     together = noisy.translate(LINES, sampling=sampling, seed=7)
-    alone = [noisy.translate([line], sampling=sampling, seed=7, first_number=i)[0] for i, line in enumerate(LINES)]
-    assert_same(alone, together)
+    single = [noisy.translate([line], sampling=sampling, seed=7, first_number=i)[0] for i, line in enumerate(LINES)]
+    assert_same(single, together)
     other = noisy.translate(LINES, sampling=sampling, seed=8)
     assert [t.text for t in other] != [t.text for t in together]
-    repeated = noisy.translate(["a b c"] * 8, sampling=Sampling(), seed=1)
-    assert len({t.text for t in repeated}) > 1
+    samples = noisy.translate(["a b c"] * 8, sampling=Sampling(), seed=1)
+    assert len({t.text for t in samples}) > 1
 
 
 @pytest.mark.parametrize("room", [1, 2, 5])
@@ -137,11 +137,11 @@ def test_hostile_lines(model: Translator, count: int) -> None:
     rng = random.Random(count)
     for _ in range(count // 2_000):
         lines = [hostile_line(rng) for _ in range(2_000)]
-        mixed = [part for line in lines for part in (line, "a b c")]
-        translations = model.translate(mixed, beam_size=1)
-        assert len(translations) == len(mixed)
+        inputs = [part for line in lines for part in (line, "a b c")]
+        translations = model.translate(inputs, beam_size=1)
+        assert len(translations) == len(inputs)
         assert {t.text for t in translations[1::2]} == {"c b a"}
-        for line, translation in zip(mixed, translations, strict=True):
+        for line, translation in zip(inputs, translations, strict=True):
             ids = model.tokenizer.encode(line)
             assert model.tokenizer.decode(ids) == line and {PAD, BOS, EOS, UNK}.isdisjoint(ids)
             assert "\n" not in translation.text
@@ -210,8 +210,8 @@ def test_a_long_line_is_split_and_nothing_is_lost(model: Translator, line: str, 
 def test_gaps_between_segments_are_kept(model: Translator) -> None:
     """The segments with their gaps are the line again, but for the width of its gaps."""
     for line in (LONG[0], LONG[1], JAPANESE):
-        rejoined = "".join(text + gap for text, gap in split_line(line, model.tokenizer, 20))
-        assert rejoined.split() == line.split()
+        joint_text = "".join(text + gap for text, gap in split_line(line, model.tokenizer, 20))
+        assert joint_text.split() == line.split()
 
 
 def test_a_line_is_split_between_sentences_where_possible(model: Translator) -> None:
@@ -264,10 +264,10 @@ def test_n_best(noisy: Translator) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "c", "c b", "x", "Grüße an ", "z z z", "😀", "c b a"])
 def test_an_output_begins_with_its_prefix(model: Translator, prefix: str) -> None:
-    plain, prefixed, blank = model.translate(["a b c", "a b c", ""], prefixes=["", prefix, ""])
-    assert prefixed.text.startswith(prefix)
+    plain, with_prefix, blank = model.translate(["a b c", "a b c", ""], prefixes=["", prefix, ""])
+    assert with_prefix.text.startswith(prefix)
     assert plain.text == "c b a" and blank.text == ""
-    assert "c b a".startswith(prefix) <= (prefixed.text == "c b a")
+    assert "c b a".startswith(prefix) <= (with_prefix.text == "c b a")
 
 
 def test_prefixes_that_do_not_fit_are_refused(model: Translator) -> None:
@@ -342,9 +342,9 @@ def test_an_ensemble_is_the_mean_of_the_probabilities(toy: Toy, model: Translato
     both = Translator([one, other])
     best = both.translate(["a b c"])[0]
     assert sum(best.token_log_probs) == pytest.approx(both.score(["a b c"], [best.text])[0].log_prob, abs=1e-4)
-    each = [t.score(["a b"], ["b a"])[0].token_log_probs for t in (model, noisy, both)]
-    mean = np.log((np.exp(each[0]) + np.exp(each[1])) / 2)
-    np.testing.assert_allclose(each[2], mean, atol=1e-4)
+    log_probs = [t.score(["a b"], ["b a"])[0].token_log_probs for t in (model, noisy, both)]
+    mean = np.log((np.exp(log_probs[0]) + np.exp(log_probs[1])) / 2)
+    np.testing.assert_allclose(log_probs[2], mean, atol=1e-4)
 
 
 # ---- loading -----------------------------------------------------------------------------------------------------
@@ -378,8 +378,8 @@ def test_bf16_gives_nearly_the_same_translations(toy: Toy, model: Translator) ->
     lines = toy.unseen[:50]
     translations = transduce.load(toy.model, precision="bf16").translate(lines)
     assert sum(t.text == reverse_words(line) for t, line in zip(translations, lines, strict=True)) >= 48
-    scored = transduce.load(str(toy.model), precision="bf16").score(["a b c"], ["c b a"])[0]
-    assert scored.log_prob == pytest.approx(model.score(["a b c"], ["c b a"])[0].log_prob, abs=0.1)
+    score = transduce.load(str(toy.model), precision="bf16").score(["a b c"], ["c b a"])[0]
+    assert score.log_prob == pytest.approx(model.score(["a b c"], ["c b a"])[0].log_prob, abs=0.1)
 
 
 def test_learned_positions_bound_the_output(toy: Toy) -> None:

@@ -32,17 +32,17 @@ def test_score_agrees_with_the_search(model: Translator) -> None:
         for t in (best, *best.alternatives)
     ]
     pieces = model.tokenizer.pieces
-    reproduced = [
+    reproducible = [
         (line, t)
         for line, t in outputs
         if t.finished and [*pieces(model.tokenizer.encode(t.text)), "</s>"] == [*t.pieces]
     ]
-    assert len(reproduced) > 10  # the tokenizer splits the text of the others into other tokens
-    scores = model.score([line for line, _ in reproduced], [t.text for _, t in reproduced])
-    for (_, t), scored in zip(reproduced, scores, strict=True):
-        assert scored.pieces == t.pieces
-        np.testing.assert_allclose(scored.token_log_probs, t.token_log_probs, atol=1e-4)
-        assert scored.log_prob == pytest.approx(sum(t.token_log_probs), abs=1e-4)
+    assert len(reproducible) > 10  # the tokenizer splits the text of the others into other tokens
+    scores = model.score([line for line, _ in reproducible], [t.text for _, t in reproducible])
+    for (_, t), score in zip(reproducible, scores, strict=True):
+        assert score.pieces == t.pieces
+        np.testing.assert_allclose(score.token_log_probs, t.token_log_probs, atol=1e-4)
+        assert score.log_prob == pytest.approx(sum(t.token_log_probs), abs=1e-4)
 
 
 def test_the_search_reports_the_log_probabilities_of_the_model(noisy: Translator) -> None:
@@ -84,17 +84,17 @@ def test_score_refuses_lines_that_do_not_match_or_are_too_long(model: Translator
 
 
 def test_attend_gives_every_weight(model: Translator) -> None:
-    attended = model.attend("a b c", "c b")
+    attention = model.attend("a b c", "c b")
     layers, heads = model.config.model.n_layers, model.config.model.n_heads
-    source, target = len(attended.src_pieces), len(attended.tgt_pieces)
-    assert attended.src_pieces[-1] == attended.tgt_pieces[-1] == "</s>"
-    assert attended.encoder.shape == (layers, heads, source, source)
-    assert attended.decoder.shape == (layers, heads, target, target)
-    assert attended.cross.shape == (layers, heads, target, source)
-    for each in (attended.encoder, attended.decoder, attended.cross):
-        assert (each >= 0).all()
-        np.testing.assert_allclose(each.sum(-1), 1, atol=1e-5)
-    assert not np.triu(attended.decoder, 1).any()  # no position attends to later ones
+    source, target = len(attention.src_pieces), len(attention.tgt_pieces)
+    assert attention.src_pieces[-1] == attention.tgt_pieces[-1] == "</s>"
+    assert attention.encoder.shape == (layers, heads, source, source)
+    assert attention.decoder.shape == (layers, heads, target, target)
+    assert attention.cross.shape == (layers, heads, target, source)
+    for weights in (attention.encoder, attention.decoder, attention.cross):
+        assert (weights >= 0).all()
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    assert not np.triu(attention.decoder, 1).any()  # no position attends to later ones
     assert model.attend("a b c").tgt_pieces == model.translate(["a b c"])[0].pieces
     with pytest.raises(UserError, match="the source is blank"):
         model.attend("  ")

@@ -16,7 +16,7 @@ def test_prints_one_log_probability_per_line(toy: Toy, tmp_path: Path, cli: Call
     assert numbers[0] > -0.5 > numbers[1]
     result = cli("score", toy.model, "--src", src, "--tgt", tgt, "--json")
     objects = [json.loads(line) for line in result.out.splitlines()]
-    assert [scored["log_prob"] for scored in objects] == pytest.approx(numbers, abs=1e-5)
+    assert [score["log_prob"] for score in objects] == pytest.approx(numbers, abs=1e-5)
     assert objects[0]["pieces"][-1] == "</s>"
     assert len(objects[0]["pieces"]) == len(objects[0]["token_log_probs"])
     long = write_lines(tmp_path / "long", ["a"] * 1_100 + ["a " * 9_000])

@@ -46,8 +46,8 @@ def test_a_key_that_an_older_file_lacks_has_the_old_behaviour(monkeypatch: pytes
     monkeypatch.setattr(files, "ADDED_LATER", {"model.norm": "pre", "train.patience": 7})
     older = json.loads(to_json(Config()))
     del older["model"]["norm"], older["train"]["patience"]
-    read = from_json(json.dumps(older), "config.json")
-    assert (read.model.norm, read.train.patience) == ("pre", 7)
+    config = from_json(json.dumps(older), "config.json")
+    assert (config.model.norm, config.train.patience) == ("pre", 7)
     assert from_json(to_json(Config()), "config.json") == Config()  # a file that has the keys keeps its own
     del older["model"]["d_ff"]
     with pytest.raises(UserError, match="model.d_ff: expected a value") as caught:
@@ -57,7 +57,7 @@ def test_a_key_that_an_older_file_lacks_has_the_old_behaviour(monkeypatch: pytes
         from_json('{"format_version": 1}', "config.json")
 
 
-def changed(**sections: Any) -> str:
+def with_values(**sections: Any) -> str:
     """Return a valid config.json with other values for some sections or keys."""
     content = json.loads(to_json(Config()))
     for name, values in sections.items():
@@ -92,24 +92,24 @@ def without(name: str, key: str | None = None) -> str:
         ("[]", "a JSON object"),
         ('"model"', "a JSON object"),
         ("{}", "with a format_version"),
-        (changed(format_version=2), "not 2"),
-        (changed(format_version="1"), "not 1"),
-        (changed(format_version=None), "not None"),
+        (with_values(format_version=2), "not 2"),
+        (with_values(format_version="1"), "not 1"),
+        (with_values(format_version=None), "not None"),
         (without("train"), "train: expected a section"),
-        (changed(train=[]), "train: expected a section"),
-        (changed(train=None), "train: expected a section"),
-        (changed(extra={"a": 1}), "'extra': expected a known section"),
-        (changed(model={"d_modle": 1}), "'model.d_modle': expected a known key; did you mean 'd_model'?"),
+        (with_values(train=[]), "train: expected a section"),
+        (with_values(train=None), "train: expected a section"),
+        (with_values(extra={"a": 1}), "'extra': expected a known section"),
+        (with_values(model={"d_modle": 1}), "'model.d_modle': expected a known key; did you mean 'd_model'?"),
         (without("model", "norm"), "model.norm: expected a value"),
-        (changed(model={"d_model": "512"}), "model.d_model='512': expected an integer"),
-        (changed(model={"n_heads": 0}), "model.n_heads=0: expected 1 to 10,000"),
-        (changed(model={"n_heads": None}), "model.n_heads=None: expected an integer"),
-        (changed(model={"norm": ["post"]}), "model.norm=['post']: expected one of"),
-        (changed(model={"d_model": {"a": 1}}), "expected an integer"),
-        (changed(model={"dropout": float("nan")}), "model.dropout=nan"),
-        (changed(train={"lr_factor": float("inf")}), "train.lr_factor=inf"),
-        (changed(train={"seed": 1 << 80}), "below 2^63"),
-        (changed(train={"max_steps": True}), "train.max_steps=True: expected an integer"),
+        (with_values(model={"d_model": "512"}), "model.d_model='512': expected an integer"),
+        (with_values(model={"n_heads": 0}), "model.n_heads=0: expected 1 to 10,000"),
+        (with_values(model={"n_heads": None}), "model.n_heads=None: expected an integer"),
+        (with_values(model={"norm": ["post"]}), "model.norm=['post']: expected one of"),
+        (with_values(model={"d_model": {"a": 1}}), "expected an integer"),
+        (with_values(model={"dropout": float("nan")}), "model.dropout=nan"),
+        (with_values(train={"lr_factor": float("inf")}), "train.lr_factor=inf"),
+        (with_values(train={"seed": 1 << 80}), "below 2^63"),
+        (with_values(train={"max_steps": True}), "train.max_steps=True: expected an integer"),
     ],
 )
 def test_a_hostile_file_is_refused_with_its_path(text: str | bytes, words: str) -> None:
@@ -120,7 +120,7 @@ def test_a_hostile_file_is_refused_with_its_path(text: str | bytes, words: str) 
 
 def test_all_unknown_keys_and_sections_of_a_file_are_reported_together() -> None:
     with pytest.raises(UserError) as caught:
-        from_json(changed(model={"a_knob": 1}, search={"beam": 1}, other=1), "config.json")
+        from_json(with_values(model={"a_knob": 1}, search={"beam": 1}, other=1), "config.json")
     for words in ("model.a_knob", "search.beam", "other"):
         assert words in str(caught.value)
 
@@ -130,7 +130,7 @@ def test_any_value_of_any_key_is_read_or_refused(value: Any) -> None:
     for name in keys():
         section, key = name.split(".")
         try:
-            config = from_json(changed(**{section: {key: value}}), "config.json")
+            config = from_json(with_values(**{section: {key: value}}), "config.json")
         except UserError:
             continue
         assert not problems(config)

@@ -1,4 +1,4 @@
-"""Kinds of model: each has a class of its own for its configuration, found by its name."""
+"""Kinds of model: each has its own configuration class, which `config_class` imports by its name."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def test_the_class_of_a_configuration_is_found_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-# ---- a kind with keys of its own ---------------------------------------------------------------------------------
+# ---- a kind with its own keys ------------------------------------------------------------------------------------
 
 
 def test_its_own_keys_are_set_and_stored() -> None:

@@ -1,4 +1,4 @@
-"""Overrides of a configuration: values have the type of their field, and all problems come at once."""
+"""Overrides of a configuration: values have the type of their field, and all problems are reported together."""
 
 import pytest
 from hypothesis import given
@@ -39,8 +39,8 @@ def test_the_field_gives_the_type_of_a_value(setting: str, expected: object) -> 
     config = override(Config(), [setting])
     value = value_of(config, name)
     assert value == expected and type(value) is type(expected)
-    untouched = [key for key in keys() if key != name]
-    assert [value_of(config, key) for key in untouched] == [value_of(Config(), key) for key in untouched]
+    other_keys = [key for key in keys() if key != name]
+    assert [value_of(config, key) for key in other_keys] == [value_of(Config(), key) for key in other_keys]
 
 
 def test_an_override_changes_a_copy() -> None:
@@ -74,7 +74,7 @@ def test_a_value_of_a_wrong_type_is_refused(setting: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_name", "nearest"),
+    ("name", "nearest"),
     [
         ("train.warmup_step", "train.warmup_steps"),
         ("train.warmup", "train.warmup_steps"),
@@ -87,8 +87,8 @@ def test_a_value_of_a_wrong_type_is_refused(setting: str, words: str) -> None:
         ("train.batch_tokens", "data.batch_tokens"),
     ],
 )
-def test_a_message_about_an_unknown_key_has_the_nearest_key(given_name: str, nearest: str) -> None:
-    (line,) = refusal(Config(), f"{given_name}=1")
+def test_a_message_about_an_unknown_key_has_the_nearest_key(name: str, nearest: str) -> None:
+    (line,) = refusal(Config(), f"{name}=1")
     assert line.endswith(f"expected a known key; did you mean {nearest!r}?")
 
 

@@ -53,8 +53,8 @@ def test_no_usable_pair_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) ->
 @pytest.mark.parametrize("weight", [1, 2, 3.0, 0.5, 0.3, 1.25, 2.7])
 def test_pairs_occur_as_often_as_their_weight_says(tmp_path: Path, tokenizer: Tokenizer, weight: float) -> None:
     known = write_corpus(tmp_path / "known", PAIRS[:50])
-    weighed = write_corpus(tmp_path / "weighed", [*PAIRS[100:300], PAIRS[300]])
-    store = open_store(tmp_path / "data", [Corpus(*known), Corpus(*weighed, weight=weight)], tokenizer)
+    files = write_corpus(tmp_path / "weighed", [*PAIRS[100:300], PAIRS[300]])
+    store = open_store(tmp_path / "data", [Corpus(*known), Corpus(*files, weight=weight)], tokenizer)
     counts = np.zeros(len(store), int)
     for epoch in range(12):
         np.add.at(counts, usable_pairs(store, tokenizer, 60, epoch), 1)
@@ -65,8 +65,8 @@ def test_pairs_occur_as_often_as_their_weight_says(tmp_path: Path, tokenizer: To
 
 
 def test_the_seed_draws_the_pairs_of_a_fractional_weight(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    halved = Corpus(*write_corpus(tmp_path, PAIRS[:300]), weight=0.5)
-    store = open_store(tmp_path / "data", [halved], tokenizer)
+    corpus = Corpus(*write_corpus(tmp_path, PAIRS[:300]), weight=0.5)
+    store = open_store(tmp_path / "data", [corpus], tokenizer)
     config = DataConfig(batch_tokens=1_000, max_tokens=60)
     first = {
         seed: sorted(pair for batch in Batches(store, tokenizer, config, seed=seed).plan(0) for pair in batch.tolist())
@@ -81,7 +81,7 @@ def test_the_seed_draws_the_pairs_of_a_fractional_weight(tmp_path: Path, tokeniz
 LENGTHS = st.lists(st.tuples(st.integers(2, 40), st.integers(2, 40)), min_size=1, max_size=200)
 
 
-def planned(lengths: np.ndarray, batch_tokens: int, seed: int = 1, epoch: int = 0) -> Plan:
+def plan_of(lengths: np.ndarray, batch_tokens: int, seed: int = 1, epoch: int = 0) -> Plan:
     """Return the plan for pairs of these lengths (n,2)."""
     generator = np.random.default_rng([seed, epoch])
     sort_keys = SortKeys(int(lengths.max()), len(lengths))
@@ -98,12 +98,12 @@ def test_an_epoch_has_every_pair_once_within_the_budget(
     pairs: list[tuple[int, int]], batch_tokens: int, seed: int, epoch: int
 ) -> None:
     lengths = np.array(pairs)
-    batches = planned(lengths, batch_tokens, seed, epoch)
+    batches = plan_of(lengths, batch_tokens, seed, epoch)
     assert sorted(pair for members in as_lists(batches) for pair in members) == list(range(len(lengths)))
     for members in batches:
         assert members.dtype == np.int64
         assert (lengths[members].sum(0) > 0).all() and (lengths[members].sum(0) <= batch_tokens).all()
-    assert as_lists(planned(lengths, batch_tokens, seed, epoch)) == as_lists(batches)
+    assert as_lists(plan_of(lengths, batch_tokens, seed, epoch)) == as_lists(batches)
 
 
 def plain_plan(lengths: np.ndarray, batch_tokens: int) -> list[list[tuple[int, int]]]:
@@ -127,7 +127,7 @@ def test_the_plan_equals_a_direct_implementation(pairs: list[tuple[int, int]], b
     lengths, original = np.array(pairs), transduce.data.batches.CUT_PAIRS
     try:
         for transduce.data.batches.CUT_PAIRS in (1, 7, original):
-            batches = planned(lengths, batch_tokens)
+            batches = plan_of(lengths, batch_tokens)
             inverse = np.argsort(batches.batch_order)
             batches_of_lengths = [[tuple(pair) for pair in lengths[batches[i]].tolist()] for i in inverse]
             assert batches_of_lengths == plain_plan(lengths, batch_tokens)
@@ -147,7 +147,7 @@ def test_sort_keys_keep_lengths_and_numbers(longest: int, pairs: int, data: st.D
 
 
 def test_a_pair_over_the_budget_has_its_own_batch() -> None:
-    batches = planned(np.array([[5, 5], [90, 5], [5, 5]]), 10)
+    batches = plan_of(np.array([[5, 5], [90, 5], [5, 5]]), 10)
     assert sorted(sorted(members) for members in as_lists(batches)) == [[0, 2], [1]]
 
 
@@ -160,30 +160,30 @@ def random_lengths(count: int = 20_000) -> np.ndarray:
 
 def test_seed_and_epoch_change_batches_and_their_order() -> None:
     lengths = random_lengths()
-    plans = {(seed, epoch): as_lists(planned(lengths, 2_000, seed, epoch)) for seed, epoch in [(1, 0), (1, 1), (2, 0)]}
+    plans = {(seed, epoch): as_lists(plan_of(lengths, 2_000, seed, epoch)) for seed, epoch in [(1, 0), (1, 1), (2, 0)]}
     for key, other in [((1, 0), (1, 1)), ((1, 0), (2, 0)), ((1, 1), (2, 0))]:
-        shared = {frozenset(members) for members in plans[key]} & {frozenset(members) for members in plans[other]}
-        assert len(shared) < len(plans[key]) / 10
+        common = {frozenset(members) for members in plans[key]} & {frozenset(members) for members in plans[other]}
+        assert len(common) < len(plans[key]) / 10
 
 
 def test_pairs_of_equal_length_meet_by_chance() -> None:
     """Neighbours in the text are not neighbours in a batch."""
-    batches = planned(np.full((20_000, 2), 10), 1_000)
+    batches = plan_of(np.full((20_000, 2), 10), 1_000)
     steps_between = np.concatenate([np.diff(members) for members in batches])
     assert np.mean(np.abs(steps_between)) == pytest.approx(20_000 / 3, rel=0.05)
 
 
 def test_the_order_of_batches_does_not_follow_their_lengths() -> None:
     lengths = random_lengths()
-    means = [lengths[members, 1].mean() for members in planned(lengths, 2_000)]
+    means = [lengths[members, 1].mean() for members in plan_of(lengths, 2_000)]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2
 
 
 def test_batches_are_full_and_hold_pairs_of_similar_length() -> None:
     lengths = random_lengths()
-    batches = planned(lengths, 2_000)
-    padded = sum(len(members) * lengths[members].max(0).sum() for members in batches)
-    assert padded < 1.075 * lengths.sum()
+    batches = plan_of(lengths, 2_000)
+    padded_size = sum(len(members) * lengths[members].max(0).sum() for members in batches)
+    assert padded_size < 1.075 * lengths.sum()
     fill = [lengths[members].sum(0).max() / 2_000 for members in batches]
     assert sorted(fill)[1] > 0.9  # of all but the last
 
@@ -235,13 +235,13 @@ def test_the_stream_from_any_position_is_the_rest_of_the_stream(
     store: TokenStore, tokenizer: Tokenizer, dropout: float
 ) -> None:
     config = DataConfig(batch_tokens=400, max_tokens=60, bpe_dropout=dropout)
-    whole = list(steps(Batches(store, tokenizer, config, seed=3), START, 30))
-    assert whole[-1][1].epoch >= 1
+    stream = list(steps(Batches(store, tokenizer, config, seed=3), START, 30))
+    assert stream[-1][1].epoch >= 1
     for count in range(0, 30, 4):
-        state = whole[count - 1][1] if count else START
-        rest = list(steps(Batches(store, tokenizer, config, seed=3), state, 30 - count))
-        assert [after for _, after in rest] == [after for _, after in whole[count:]]
-        assert all(equal(a, b) for (a, _), (b, _) in zip(rest, whole[count:], strict=True))
+        state = stream[count - 1][1] if count else START
+        end = list(steps(Batches(store, tokenizer, config, seed=3), state, 30 - count))
+        assert [after for _, after in end] == [after for _, after in stream[count:]]
+        assert all(equal(a, b) for (a, _), (b, _) in zip(end, stream[count:], strict=True))
 
 
 def test_global_random_generators_are_not_used(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -262,36 +262,36 @@ def test_accumulation_divides_a_step_and_does_not_change_it(
 ) -> None:
     one = steps(Batches(store, tokenizer, CONFIG, seed=3), START, 40)
     many = steps(Batches(store, tokenizer, CONFIG, seed=3, share=Share(accumulate=accumulate)), START, 40)
-    for (parts, state), (cut, other_state) in zip(one, many, strict=True):
+    for (parts, state), (shares, other_state) in zip(one, many, strict=True):
         pairs = as_pairs(*parts)
-        assert state == other_state and len(cut) == min(accumulate, len(pairs))
-        assert sorted(pair for part in cut for pair in as_pairs(part)) == sorted(pairs)
-        assert sum(int(part.tgt_mask.sum()) for part in cut) == int(parts[0].tgt_mask.sum())
-        assert max(len(part.src) for part in cut) - min(len(part.src) for part in cut) <= 1
+        assert state == other_state and len(shares) == min(accumulate, len(pairs))
+        assert sorted(pair for part in shares for pair in as_pairs(part)) == sorted(pairs)
+        assert sum(int(part.tgt_mask.sum()) for part in shares) == int(parts[0].tgt_mask.sum())
+        assert max(len(part.src) for part in shares) - min(len(part.src) for part in shares) <= 1
 
 
 @pytest.mark.parametrize(("ranks", "accumulate"), [(1, 2), (2, 1), (2, 3), (4, 1), (4, 2), (7, 5)])
 def test_all_ranks_together_get_the_pairs_of_one_rank(
     store: TokenStore, tokenizer: Tokenizer, ranks: int, accumulate: int
 ) -> None:
-    """The pairs of a step are dealt to ranks and micro-batches. With more ranks than pairs, some ranks get none."""
-    alone = Batches(store, tokenizer, CONFIG, seed=3)
-    count = len(alone.plan(0)) + 3
+    """Ranks and micro-batches share the pairs of a step. With more ranks than pairs, some ranks get none."""
+    single = Batches(store, tokenizer, CONFIG, seed=3)
+    count = len(single.plan(0)) + 3
     streams = [
         steps(Batches(store, tokenizer, CONFIG, seed=3, share=Share(rank, ranks, accumulate)), START, count)
         for rank in range(ranks)
     ]
     without = 0
-    for (whole,), position in steps(alone, START, count):
+    for (batch,), position in steps(single, START, count):
         items = [next(stream) for stream in streams]
         assert all(after == position for _, after in items)
         shares = [micro_batches for micro_batches, _ in items]
         for part in range(ranks * accumulate):  # part p is pairs p, p + parts, ... and goes to rank p % ranks
-            expected = whole.pairs[part :: ranks * accumulate].tolist()
+            expected = batch.pairs[part :: ranks * accumulate].tolist()
             if expected:
                 assert shares[part % ranks][part // ranks].pairs.tolist() == expected
-        assert sum(map(len, shares)) == min(ranks * accumulate, len(whole.pairs))
-        assert sorted(p for share in shares for part in share for p in as_pairs(part)) == sorted(as_pairs(whole))
+        assert sum(map(len, shares)) == min(ranks * accumulate, len(batch.pairs))
+        assert sorted(p for share in shares for part in share for p in as_pairs(part)) == sorted(as_pairs(batch))
         without += any(not share for share in shares)
     assert without or ranks < 4
 
@@ -375,12 +375,12 @@ def test_the_last_pairs_of_a_batch_lose_dropout_if_it_is_too_large(
     config = DataConfig(batch_tokens=300, max_tokens=60, bpe_dropout=0.5)
     batches = Batches(store, tokenizer, config, seed=1)
     plain = dict(zip(range(300), contents(store), strict=False))
-    mixed = 0
+    count = 0
     for members, ((batch,), _) in zip(batches.plan(0), steps(batches, START, len(batches.plan(0))), strict=True):
         assert batch.src_mask.sum() <= 300 and batch.tgt_mask.sum() <= 300
         is_plain = [pair[0] == plain[i][0] for pair, i in zip(as_pairs(batch), members, strict=True)]
-        mixed += not is_plain[0] and is_plain[-1]
-    assert mixed
+        count += not is_plain[0] and is_plain[-1]
+    assert count
 
 
 def test_files_from_windows_give_the_same_text_by_spans(tmp_path: Path, tokenizer: Tokenizer) -> None:

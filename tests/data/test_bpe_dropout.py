@@ -60,15 +60,15 @@ def test_dropout_is_a_function_of_line_p_and_key(bpe: Tokenizer) -> None:
 def test_the_cache_has_no_effect_on_the_ids(bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [*HOSTILE, *sentences(100)]
 
-    def encoded() -> list[list[int]]:
+    def encode() -> list[list[int]]:
         fresh = without_cache(bpe)
         return [fresh.encode_dropout(line, p=0.2, key=str(i)) for i, line in enumerate(lines)]
 
-    usual = encoded()
+    usual = encode()
     monkeypatch.setattr(bpe_dropout, "MEMO_ENTRIES", 3)
-    assert encoded() == usual
+    assert encode() == usual
     monkeypatch.setattr(bpe_dropout, "MEMO_LENGTH", 0)
-    assert encoded() == usual
+    assert encode() == usual
 
 
 DROPOUT = """
@@ -93,10 +93,10 @@ def algorithm_1(word: list[str], merges: dict[tuple[str, str], int], p: float, c
     """Return the pieces by algorithm 1 of Provilkov et al.: each step drops each possible merge with probability p."""
     while True:
         pairs = [(merges[pair], i) for i, pair in enumerate(zip(word, word[1:], strict=False)) if pair in merges]
-        left = [pair for pair in pairs if chance.random() >= p]
-        if not left:
+        candidates = [pair for pair in pairs if chance.random() >= p]
+        if not candidates:
             return word
-        _, i = min(left)
+        _, i = min(candidates)
         word = [*word[:i], word[i] + word[i + 1], *word[i + 2 :]]
 
 

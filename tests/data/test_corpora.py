@@ -104,11 +104,11 @@ def test_two_paths_are_a_corpus(plain: Corpus) -> None:
 def test_compressed_text_gives_the_same_lines(tmp_path: Path, plain: Corpus, kind: str) -> None:
     """The file has any name and several streams. Only one side is compressed."""
     assert plain.tgt is not None
-    packed = tmp_path / "packed"
-    packed.write_bytes(pack(kind, as_bytes(0)[:20_000]) + pack(kind, as_bytes(0)[20_000:]))
-    assert compression_format(packed) == kind and compression_format(plain.src) is None
-    assert text.count_lines(packed) == len(PAIRS)
-    assert both_ways(Corpus(packed, plain.tgt), tmp_path / "made") == PAIRS
+    archive = tmp_path / "packed"
+    archive.write_bytes(pack(kind, as_bytes(0)[:20_000]) + pack(kind, as_bytes(0)[20_000:]))
+    assert compression_format(archive) == kind and compression_format(plain.src) is None
+    assert text.count_lines(archive) == len(PAIRS)
+    assert both_ways(Corpus(archive, plain.tgt), tmp_path / "made") == PAIRS
     assert plain_files(plain, tmp_path / "none") == (plain.src, plain.tgt) and not (tmp_path / "none").exists()
 
 
@@ -128,43 +128,43 @@ def test_zeros_after_a_stream_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
 def test_damaged_compressed_text_is_refused(tmp_path: Path, plain: Corpus, kind: str) -> None:
     """A truncated file, or one with other bytes in the middle or at the end, is not read as shorter text."""
-    packed = tmp_path / "packed"
+    archive = tmp_path / "packed"
     chance = "".join(chr(97 + i * i % 7919 % 26) for i in range(60_000))  # text that compresses little
-    whole = pack(kind, chance.encode())
+    content = pack(kind, chance.encode())
     if kind == "zst":
-        whole = zstandard().ZstdCompressor(write_checksum=True).compress(chance.encode())
-    for damaged in (*(whole[:size] for size in range(7, len(whole), len(whole) // 9)), whole + b"more"):
-        packed.write_bytes(damaged)
+        content = zstandard().ZstdCompressor(write_checksum=True).compress(chance.encode())
+    for damaged in (*(content[:size] for size in range(7, len(content), len(content) // 9)), content + b"more"):
+        archive.write_bytes(damaged)
         with pytest.raises(UserError, match=f"packed: expected a complete {kind} file: .*; get the file again"):
-            list(text.read_lines(packed))
-    middle = bytearray(whole)
-    middle[len(whole) // 2] ^= 0x10
-    packed.write_bytes(middle)
+            list(text.read_lines(archive))
+    middle = bytearray(content)
+    middle[len(content) // 2] ^= 0x10
+    archive.write_bytes(middle)
     with pytest.raises(UserError, match=f"packed: expected a complete {kind} file"):
-        list(text.read_lines(packed))
+        list(text.read_lines(archive))
 
 
 def test_the_error_for_zst_without_its_package_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = tmp_path / "a.zst"
-    packed.write_bytes(pack("zst", b"a\n"))
+    archive = tmp_path / "a.zst"
+    archive.write_bytes(pack("zst", b"a\n"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(UserError, match=r"pip install 'transduce\[data\]', or decompress it: zstd -d .*a\.zst"):
-        list(text.read_lines(packed))
+        list(text.read_lines(archive))
 
 
 def test_plain_files_are_written_again_only_when_the_corpus_changes(tmp_path: Path, plain: Corpus) -> None:
-    packed, output = tmp_path / "packed", tmp_path / "output"
-    packed.write_bytes(gzip.compress(as_bytes(0)))
-    corpus = Corpus(packed, plain.tgt)
+    archive, output = tmp_path / "packed", tmp_path / "output"
+    archive.write_bytes(gzip.compress(as_bytes(0)))
+    corpus = Corpus(archive, plain.tgt)
     src, tgt = plain_files(corpus, output)
     before = src.stat().st_mtime_ns
     assert plain_files(corpus, output) == (src, tgt) and src.stat().st_mtime_ns == before
-    packed.write_bytes(gzip.compress(as_bytes(0).replace(b"a dog", b"a cat")))
+    archive.write_bytes(gzip.compress(as_bytes(0).replace(b"a dog", b"a cat")))
     assert next(text.read_lines(plain_files(corpus, output)[0])) == "a cat"
-    packed.write_bytes(gzip.compress(as_bytes(0))[:-9])
+    archive.write_bytes(gzip.compress(as_bytes(0))[:-9])
     with pytest.raises(UserError, match="expected a complete"):
         plain_files(corpus, output)
-    packed.write_bytes(gzip.compress(as_bytes(0)))
+    archive.write_bytes(gzip.compress(as_bytes(0)))
     assert both_ways(corpus, output) == PAIRS  # the incomplete files are replaced
 
 
@@ -269,10 +269,10 @@ def test_a_dataset_by_name(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPa
             return str(tmp_path)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", Hub)
-    named = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet:en,de"))
-    assert both_ways(named, tmp_path / "made") == PAIRS and corpora.problems([named]) == []
-    swapped = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet"))
-    assert list(read_pairs(swapped)) == [(tgt, src) for src, tgt in PAIRS]
+    corpus = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet:en,de"))
+    assert both_ways(corpus, tmp_path / "made") == PAIRS and corpora.problems([corpus]) == []
+    reverse = Corpus(Path("hf:wmt/wmt14/de-en/train-*.parquet"))
+    assert list(read_pairs(reverse)) == [(tgt, src) for src, tgt in PAIRS]
     with pytest.raises(
         UserError, match="hf:wmt/none/x: expected a dataset that can be fetched: 404: no wmt/none; or download it"
     ):
@@ -281,7 +281,7 @@ def test_a_dataset_by_name(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPa
         corpora.problems([Corpus(Path("hf:wmt/wmt14"))])
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"huggingface_hub; pip install 'transduce\[data\]'"):
-        corpora.problems([named])
+        corpora.problems([corpus])
 
 
 def test_line_feeds_and_missing_values_in_cells(tmp_path: Path, pa: Any) -> None:
@@ -308,8 +308,8 @@ def test_missing_columns_are_refused(tmp_path: Path, pa: Any, names: str, messag
 def test_damaged_and_empty_tables_are_refused(tmp_path: Path, pa: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "p.parquet"
     write_parquet(columns(pa), path)
-    whole = path.read_bytes()
-    for damaged in (whole[:-5], whole[: len(whole) // 2], whole[:4]):
+    content = path.read_bytes()
+    for damaged in (content[:-5], content[: len(content) // 2], content[:4]):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=r"p\.parquet: expected a table of sentence pairs: "):
             list(read_pairs(Corpus(path)))
@@ -349,12 +349,14 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
     assert result.code == 0, result.err
     assert "602 pairs, " in result.err
     training_pairs = {*zip(lines[0][:600], lines[1][:600], strict=True), (lines[2][0], lines[3][0]), (unknown, "x")}
-    shared = [pair in training_pairs for pair in zip(lines[2], lines[3], strict=True)]
-    sources = [src in {src for src, _ in training_pairs} for src in lines[2]]
-    leaks = f"of the 60 of valid.src, {sum(shared)} pairs and {sum(sources)} sources are also in the training text"
-    assert sum(shared) < sum(sources) and leaks in result.err
-    again = cli(*command, "--resume")
-    assert again.code == 0 and leaks in again.err
+    pair_leaks = [pair in training_pairs for pair in zip(lines[2], lines[3], strict=True)]
+    source_leaks = [src in {src for src, _ in training_pairs} for src in lines[2]]
+    leaks = (
+        f"of the 60 of valid.src, {sum(pair_leaks)} pairs and {sum(source_leaks)} sources are also in the training text"
+    )
+    assert sum(pair_leaks) < sum(source_leaks) and leaks in result.err
+    second = cli(*command, "--resume")
+    assert second.code == 0 and leaks in second.err
     command[command.index("0.5")] = "0.25"
     assert f"expected the text that {tmp_path / 'run'} started with" in cli(*command, "--resume").err
 

@@ -77,8 +77,8 @@ pieces_of_a_file = st.lists(
 
 def plain_rule(content: bytes) -> list[bytes]:
     """Return the undecoded lines of a file, split from its whole content."""
-    *ended, last = content.removeprefix(BOM).split(b"\n")
-    lines = [line.removesuffix(b"\r") for line in ended]
+    *complete_lines, last = content.removeprefix(BOM).split(b"\n")
+    lines = [line.removesuffix(b"\r") for line in complete_lines]
     return [*lines, last] if last or content == BOM else lines
 
 

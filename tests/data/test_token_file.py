@@ -15,20 +15,20 @@ from transduce.data.tokenizer import Tokenizer
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> tuple[Path, Path]:
+def small_corpus(tmp_path: Path) -> tuple[Path, Path]:
     return write_corpus(tmp_path / "text", PAIRS[:40])
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
 def test_the_width_of_a_token_holds_the_vocabulary(
-    tmp_path: Path, own: tuple[Path, Path], vocab_size: int, dtype: type, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_corpus: tuple[Path, Path], vocab_size: int, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = Tokenizer.learn(["Hund"], vocab_size=300)
     tokenizer.vocab_size = vocab_size
     highest = vocab_size - 1
     monkeypatch.setattr(tokenizer, "encode_batch", lambda lines: [[7, highest] for _ in lines])
     for _ in range(2):  # written, and opened again
-        store = open_one(tmp_path / "data", own, tokenizer)
+        store = open_one(tmp_path / "data", small_corpus, tokenizer)
         (pair,) = store.read(np.array([3]))
         assert pair.ids[0].dtype == dtype
         assert pair.ids[0].tolist() == pair.ids[1].tolist() == [7, highest]
@@ -62,7 +62,7 @@ def test_offsets_past_32_bits(tmp_path: Path, tokenizer: Tokenizer) -> None:
         lengths = content[part.blocks_end + 16 : -token_file.FOOTER.size]
         end = token_file.zlib.crc32(footer).to_bytes(4, "little")
         file.write(content[: part.blocks_end] + offsets.tobytes() + lengths + footer + end)
-    moved = open_token_file(far, contents)
-    assert moved is not None and moved.read([0])[0].spans == part.read([0])[0].spans
-    assert [ids.tolist() for ids in moved.read([0])[0].ids] == [ids.tolist() for ids in part.read([0])[0].ids]
-    moved.check()
+    far_file = open_token_file(far, contents)
+    assert far_file is not None and far_file.read([0])[0].spans == part.read([0])[0].spans
+    assert [ids.tolist() for ids in far_file.read([0])[0].ids] == [ids.tolist() for ids in part.read([0])[0].ids]
+    far_file.check()

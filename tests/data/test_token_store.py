@@ -26,7 +26,7 @@ from transduce.errors import UserError
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> tuple[Path, Path]:
+def small_corpus(tmp_path: Path) -> tuple[Path, Path]:
     return write_corpus(tmp_path / "text", PAIRS[:40])
 
 
@@ -41,7 +41,7 @@ def lengths_of(store: TokenStore) -> list[list[int]]:
     return np.concatenate([lengths for _, lengths, _ in store.lengths()]).tolist()
 
 
-def encoded(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+def ids_of(tokenizer: Tokenizer, pairs: list[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
     return [(tokenizer.encode(src), tokenizer.encode(tgt)) for src, tgt in pairs]
 
 
@@ -54,8 +54,8 @@ def files_of(folder: Path) -> dict[Path, tuple[int, int]]:
 
 
 def test_the_store_holds_the_ids_of_the_tokenizer(store: TokenStore, tokenizer: Tokenizer) -> None:
-    assert contents(store) == encoded(tokenizer, PAIRS)
-    assert lengths_of(store) == [[len(src) + 1, len(tgt) + 1] for src, tgt in encoded(tokenizer, PAIRS)]
+    assert contents(store) == ids_of(tokenizer, PAIRS)
+    assert lengths_of(store) == [[len(src) + 1, len(tgt) + 1] for src, tgt in ids_of(tokenizer, PAIRS)]
     assert [(pair.line(0), pair.line(1)) for pair in store.read(np.arange(len(store)))] == PAIRS
 
 
@@ -70,7 +70,7 @@ def test_token_files_of_any_number(tmp_path: Path, tokenizer: Tokenizer, count: 
         tgt.write_bytes(tgt.read_bytes().removesuffix(end.encode()))
     store = open_one(tmp_path / "data", (src, tgt), tokenizer)
     assert len(store.files) == -(-count // 7)
-    assert contents(store) == encoded(tokenizer, PAIRS[-count:])
+    assert contents(store) == ids_of(tokenizer, PAIRS[-count:])
     assert [(pair.line(0), pair.line(1)) for pair in store.read(np.arange(count))] == PAIRS[-count:]
 
 
@@ -106,7 +106,7 @@ def test_all_cores_make_the_same_files_as_one(
 def test_blocks_of_any_fill(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for count in (BLOCK_PAIRS - 1, BLOCK_PAIRS, BLOCK_PAIRS + 1, 3 * BLOCK_PAIRS):
         store = open_one(tmp_path / f"{count}", write_corpus(tmp_path / f"text-{count}", PAIRS[:count]), tokenizer)
-        assert contents(store) == encoded(tokenizer, PAIRS[:count])
+        assert contents(store) == ids_of(tokenizer, PAIRS[:count])
 
 
 def test_a_side_with_too_many_tokens_to_store(
@@ -129,7 +129,7 @@ def test_the_store_concatenates_several_corpora(tmp_path: Path, tokenizer: Token
         Corpus(*write_corpus(tmp_path / "b", PAIRS[50:80]), 2.0),
     ]
     store = open_store(tmp_path / "data", corpora, tokenizer)
-    assert contents(store) == encoded(tokenizer, PAIRS[:80])
+    assert contents(store) == ids_of(tokenizer, PAIRS[:80])
     assert list(store.lines()) == PAIRS[:80]
     assert [(first, len(lengths), weight) for first, lengths, weight in store.lengths()] == [(0, 50, 1), (50, 30, 2)]
     assert store.where(np.array([49, 0, 50])) == f"{corpora[0].name}, lines 50, 1; {corpora[1].name}, lines 1"
@@ -142,19 +142,19 @@ def test_the_store_concatenates_several_corpora(tmp_path: Path, tokenizer: Token
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_second_opening_writes_nothing(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    first = open_one(tmp_path / "data", own, tokenizer)
+def test_a_second_opening_writes_nothing(tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer) -> None:
+    first = open_one(tmp_path / "data", small_corpus, tokenizer)
     before = files_of(tmp_path / "data")
-    second = open_one(tmp_path / "data", own, tokenizer)
+    second = open_one(tmp_path / "data", small_corpus, tokenizer)
     assert files_of(tmp_path / "data") == before
     assert contents(first) == contents(second) and first.key == second.key
 
 
 def test_the_key_depends_on_text_and_tokenizer_and_not_on_names(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer
 ) -> None:
-    first = open_one(tmp_path / "a", own, tokenizer)
-    src, tgt = (path.rename(path.with_name("moved-" + path.name)) for path in own)
+    first = open_one(tmp_path / "a", small_corpus, tokenizer)
+    src, tgt = (path.rename(path.with_name("moved-" + path.name)) for path in small_corpus)
     os.utime(src, (0, 0))
     assert open_one(tmp_path / "a", (src, tgt), tokenizer).key == first.key
     assert open_one(tmp_path / "b", (tgt, src), tokenizer).key != first.key
@@ -162,56 +162,56 @@ def test_the_key_depends_on_text_and_tokenizer_and_not_on_names(
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_change_of_either_side_is_detected(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, side: int
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer, side: int
 ) -> None:
-    open_one(tmp_path / "data", own, tokenizer)
-    own[side].write_bytes(b"Katze" + own[side].read_bytes())
-    store = open_one(tmp_path / "data", own, tokenizer)
-    assert contents(store) == [(tokenizer.encode(src), tokenizer.encode(tgt)) for src, tgt in read_pairs(*own)]
+    open_one(tmp_path / "data", small_corpus, tokenizer)
+    small_corpus[side].write_bytes(b"Katze" + small_corpus[side].read_bytes())
+    store = open_one(tmp_path / "data", small_corpus, tokenizer)
+    assert contents(store) == [(tokenizer.encode(src), tokenizer.encode(tgt)) for src, tgt in read_pairs(*small_corpus)]
 
 
 def test_other_text_or_another_tokenizer_is_another_store(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer
 ) -> None:
-    first = open_one(tmp_path / "data", own, tokenizer)
-    own[0].write_bytes(own[0].read_bytes().replace(b"Hund", b"hund", 1))
-    second = open_one(tmp_path / "data", own, tokenizer)
+    first = open_one(tmp_path / "data", small_corpus, tokenizer)
+    small_corpus[0].write_bytes(small_corpus[0].read_bytes().replace(b"Hund", b"hund", 1))
+    second = open_one(tmp_path / "data", small_corpus, tokenizer)
     assert second.key != first.key and len(files_of(tmp_path / "data")) == 1
     other = Tokenizer.learn(["Hund und Katze"] * 3, vocab_size=300)
-    third = open_one(tmp_path / "data", own, other)
+    third = open_one(tmp_path / "data", small_corpus, other)
     assert third.key != second.key and len(files_of(tmp_path / "data")) == 1
-    assert third.read(np.array([1]))[0].ids[0].tolist() == other.encode(list(read_pairs(*own))[1][0])
+    assert third.read(np.array([1]))[0].ids[0].tolist() == other.encode(list(read_pairs(*small_corpus))[1][0])
 
 
 @pytest.mark.usefixtures("small_files")
 def test_only_missing_token_files_are_written(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state after a kill: some token files are complete, and a temporary file is incomplete."""
     monkeypatch.setattr(tokenize_corpus, "cores", lambda: 1)
-    written = []
+    paths = []
 
-    def stop(path: Path, *rest: object) -> None:
-        if len(written) == 3:
+    def stop(path: Path, *arguments: object) -> None:
+        if len(paths) == 3:
             path.with_name(path.name + ".tmp-99").write_bytes(b"half")
             raise OSError(28, "No space left on device")
-        written.append(path)
-        write_token_file(path, *rest)  # type: ignore[arg-type]
+        paths.append(path)
+        write_token_file(path, *arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(tokenize_corpus, "write_token_file", stop)
         with pytest.raises(OSError, match="No space left"):
-            open_one(tmp_path / "data", own, tokenizer)
+            open_one(tmp_path / "data", small_corpus, tokenizer)
     before = files_of(tmp_path / "data")
     assert len(before) == 4
-    store = open_one(tmp_path / "data", own, tokenizer)
+    store = open_one(tmp_path / "data", small_corpus, tokenizer)
     after = files_of(tmp_path / "data")
-    assert contents(store) == encoded(tokenizer, PAIRS[:40])
-    assert len(after) == 6 and all(after[path] == before[path] for path in written)
+    assert contents(store) == ids_of(tokenizer, PAIRS[:40])
+    assert len(after) == 6 and all(after[path] == before[path] for path in paths)
 
 
 def test_a_full_disk_leaves_no_incomplete_file(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -219,9 +219,9 @@ def test_a_full_disk_leaves_no_incomplete_file(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
         with pytest.raises(OSError, match="No space left"):
-            open_one(tmp_path / "data", own, tokenizer)
+            open_one(tmp_path / "data", small_corpus, tokenizer)
     assert not files_of(tmp_path / "data")
-    assert contents(open_one(tmp_path / "data", own, tokenizer)) == encoded(tokenizer, PAIRS[:40])
+    assert contents(open_one(tmp_path / "data", small_corpus, tokenizer)) == ids_of(tokenizer, PAIRS[:40])
 
 
 def test_a_kill_while_all_cores_write(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -237,17 +237,17 @@ tokenize_corpus.cores = lambda: 2
 folder, src, tgt = map(Path, sys.argv[1:])
 store.open_store(folder / "data", [corpora.Corpus(src, tgt)], tokens.Tokenizer.load(folder / "tokenizer.json"))
 """
-    whole = subprocess.Popen([sys.executable, "-c", program, str(tmp_path), *map(str, texts)], start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path), *map(str, texts)], start_new_session=True)
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("data/*/part-?????"))) < 5 and time.monotonic() < deadline:
         time.sleep(0.01)
-    whole.kill()
-    whole.wait()
+    process.kill()
+    process.wait()
     before = files_of(tmp_path / "data")
     assert 5 <= len(before) < 61
-    while _is_alive(whole.pid) and time.monotonic() < deadline:
+    while _is_alive(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not _is_alive(whole.pid)
+    assert not _is_alive(process.pid)
     subprocess.run([sys.executable, "-c", program, str(tmp_path), *map(str, texts)], check=True)
     after = files_of(tmp_path / "data")
     assert len(after) == 61
@@ -266,32 +266,32 @@ def _is_alive(session: int) -> bool:
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_first_mistake_in_the_text_is_reported(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, count: int
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(tokenize_corpus, "cores", lambda: count)
-    lines = own[1].read_bytes().split(b"\n")
+    lines = small_corpus[1].read_bytes().split(b"\n")
     lines[16], lines[30] = b"caf\xe9", b"\xff"
-    own[1].write_bytes(b"\n".join(lines))
+    small_corpus[1].write_bytes(b"\n".join(lines))
     with pytest.raises(UserError, match=r"train\.de:17: expected UTF-8, but byte 4 of the line is 0xe9"):
-        open_one(tmp_path / "data", own, tokenizer)
+        open_one(tmp_path / "data", small_corpus, tokenizer)
 
 
 @pytest.mark.usefixtures("small_files")
 def test_an_error_of_the_disk_in_a_worker_is_raised(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenize_corpus, "cores", lambda: 2)
-    scanned = tokenize_corpus.scan_corpora(tmp_path / "scans.json", [own])
+    scans = tokenize_corpus.scan_corpora(tmp_path / "scans.json", [small_corpus])
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="Not a directory"):
         tokenize_corpus.run_jobs(
-            tokenize_corpus.plan_jobs(scanned[0], tmp_path / "file" / "below", "00" * 32, 2), tokenizer
+            tokenize_corpus.plan_jobs(scans[0], tmp_path / "file" / "below", "00" * 32, 2), tokenizer
         )
 
 
 @pytest.mark.usefixtures("small_files")
 def test_a_killed_worker_is_reported(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel kills a process when memory runs out. The next `open_store` writes the missing files."""
     monkeypatch.setattr(tokenize_corpus, "cores", lambda: 2)
@@ -304,46 +304,50 @@ def test_a_killed_worker_is_reported(
     with monkeypatch.context() as patch:
         patch.setattr(tokenize_corpus._Worker, "run", die)
         with pytest.raises(OSError, match="a process that prepares the text ended, with code -9"):
-            open_one(tmp_path / "data", own, tokenizer)
-    assert contents(open_one(tmp_path / "data", own, tokenizer)) == encoded(tokenizer, PAIRS[:40])
+            open_one(tmp_path / "data", small_corpus, tokenizer)
+    assert contents(open_one(tmp_path / "data", small_corpus, tokenizer)) == ids_of(tokenizer, PAIRS[:40])
 
 
-def test_text_that_changes_while_it_is_tokenized(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    (scan,) = tokenize_corpus.scan_corpora(tmp_path / "scans.json", [own])
+def test_text_that_changes_while_it_is_tokenized(
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer
+) -> None:
+    (scan,) = tokenize_corpus.scan_corpora(tmp_path / "scans.json", [small_corpus])
     (job,) = tokenize_corpus.plan_jobs(scan, tmp_path / "parts", "00" * 32, 2)
-    own[0].write_bytes(own[0].read_bytes().split(b"\n", 1)[1])
+    small_corpus[0].write_bytes(small_corpus[0].read_bytes().split(b"\n", 1)[1])
     with pytest.raises(UserError, match="expected the same text as before"):
         tokenize_corpus.run_job(job, tokenizer)
     assert not files_of(tmp_path)
 
 
 def test_text_of_the_same_size_and_time_is_not_hashed_again(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = open_one(tmp_path / "data", own, tokenizer).key
+    key = open_one(tmp_path / "data", small_corpus, tokenizer).key
     with monkeypatch.context() as patch:
         patch.setattr(tokenize_corpus, "_scan", lambda path: pytest.fail(f"{path} was read"))
         patch.setattr(Path, "write_bytes", lambda path, _: pytest.fail(f"{path} was written"))
-        assert open_one(tmp_path / "data", own, tokenizer).key == key
+        assert open_one(tmp_path / "data", small_corpus, tokenizer).key == key
     scans = tmp_path / "data" / "scans.json"
     for damaged in (b"", b"{}", scans.read_bytes().replace(b'"lines":40', b'"lines":41'), scans.read_bytes()[:-9]):
         scans.write_bytes(damaged)
-        assert open_one(tmp_path / "data", own, tokenizer).key == key
+        assert open_one(tmp_path / "data", small_corpus, tokenizer).key == key
 
 
-def test_sides_of_unequal_length_leave_no_store(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
-    own[1].write_bytes(own[1].read_bytes() + b"one line more\n")
+def test_sides_of_unequal_length_leave_no_store(
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer
+) -> None:
+    small_corpus[1].write_bytes(small_corpus[1].read_bytes() + b"one line more\n")
     for _ in range(2):
         with pytest.raises(UserError, match="expected the same number of lines, not 40 and 41"):
-            open_one(tmp_path / "data", own, tokenizer)
+            open_one(tmp_path / "data", small_corpus, tokenizer)
 
 
 # ---- damage ------------------------------------------------------------------------------------------------------
 
 
-def test_every_flipped_bit_is_detected(tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer) -> None:
+def test_every_flipped_bit_is_detected(tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer) -> None:
     """`open_store` or a read detects a flipped bit. Then the file is written again."""
-    good = contents(open_one(tmp_path / "data", own, tokenizer))
+    good = contents(open_one(tmp_path / "data", small_corpus, tokenizer))
     (path,) = files_of(tmp_path / "data")
     content, chance = path.read_bytes(), random.Random(1)
     at_opening, footer_bits = 0, 8 * token_file.FOOTER.size
@@ -352,14 +356,14 @@ def test_every_flipped_bit_is_detected(tmp_path: Path, own: tuple[Path, Path], t
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        store = open_one(tmp_path / "data", own, tokenizer)
+        store = open_one(tmp_path / "data", small_corpus, tokenizer)
         if path.read_bytes() == content:
             at_opening += 1
         else:
             with pytest.raises(DamagedTokenFile, match=r"part-00000 is damaged .* has been removed; .* --resume"):
                 store.check()
             assert not path.exists()
-            store = open_one(tmp_path / "data", own, tokenizer)
+            store = open_one(tmp_path / "data", small_corpus, tokenizer)
         assert path.read_bytes() == content
     assert footer_bits // 7 <= at_opening < footer_bits // 7 + 30 and contents(store) == good
 
@@ -367,9 +371,9 @@ def test_every_flipped_bit_is_detected(tmp_path: Path, own: tuple[Path, Path], t
 @pytest.mark.parametrize("damage", ["truncate", "empty", "remove", "longer", "zeros", "another part", "its own half"])
 @pytest.mark.usefixtures("small_files")
 def test_a_token_file_with_other_contents_is_written_again(
-    tmp_path: Path, own: tuple[Path, Path], tokenizer: Tokenizer, damage: str
+    tmp_path: Path, small_corpus: tuple[Path, Path], tokenizer: Tokenizer, damage: str
 ) -> None:
-    good = contents(open_one(tmp_path / "data", own, tokenizer))
+    good = contents(open_one(tmp_path / "data", small_corpus, tokenizer))
     first, second, *_ = sorted(files_of(tmp_path / "data"))
     content = first.read_bytes()
     if damage == "remove":
@@ -379,7 +383,7 @@ def test_a_token_file_with_other_contents_is_written_again(
         damaged = {"truncate": content[:-2], "empty": b"", "longer": b"x" + content, "zeros": bytes(len(content))}
         damaged |= {"another part": second.read_bytes(), "its own half": content[half:]}
         first.write_bytes(damaged[damage])
-    store = open_one(tmp_path / "data", own, tokenizer)
+    store = open_one(tmp_path / "data", small_corpus, tokenizer)
     assert first.read_bytes() == content and contents(store) == good
 
 

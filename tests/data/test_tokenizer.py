@@ -68,9 +68,9 @@ def test_one_line_is_a_batch_of_one(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_control_pieces_in_the_training_text_stay_text(kind: str) -> None:
-    spelled = [f"{piece}x{piece}y a{piece} <0x41><0x42>b▁c" for piece in CONTROLS] * 50
-    tokenizer = Tokenizer.learn(spelled, kind=kind, vocab_size=VOCAB_SIZE[kind])
-    assert_lossless(tokenizer, spelled[:4] + HOSTILE)
+    lines = [f"{piece}x{piece}y a{piece} <0x41><0x42>b▁c" for piece in CONTROLS] * 50
+    tokenizer = Tokenizer.learn(lines, kind=kind, vocab_size=VOCAB_SIZE[kind])
+    assert_lossless(tokenizer, lines[:4] + HOSTILE)
     assert len(set(tokenizer.pieces(range(4, tokenizer.vocab_size))) & set(CONTROLS)) == 0
 
 
@@ -123,8 +123,8 @@ def test_pieces_are_readable(tokenizer: Tokenizer) -> None:
 
 def test_letters_digits_and_punctuation_share_no_piece(tokenizer: Tokenizer) -> None:
     for piece in tokenizer.pieces(range(FIXED[tokenizer.kind], tokenizer.vocab_size)):
-        whole = re.sub("<0x..>", "", piece).lstrip("▁")
-        assert len({"letter" if c.isalpha() else "digit" if c.isdigit() else "other" for c in whole}) <= 1, piece
+        text = re.sub("<0x..>", "", piece).lstrip("▁")
+        assert len({"letter" if c.isalpha() else "digit" if c.isdigit() else "other" for c in text}) <= 1, piece
 
 
 def test_words_have_a_maximum_length(tokenizer: Tokenizer) -> None:

@@ -78,7 +78,7 @@ def test_the_hugging_face_library_reads_the_file(tokenizer: Tokenizer) -> None:
         assert engine.decode(encoding.ids) == line
 
 
-def changed(tokenizer: Tokenizer, change: Callable[[dict[str, Any]], object]) -> str:
+def with_change(tokenizer: Tokenizer, change: Callable[[dict[str, Any]], object]) -> str:
     document = json.loads(tokenizer.to_json())
     change(document)
     return json.dumps(document)
@@ -108,13 +108,13 @@ def test_a_file_not_written_by_transduce_is_refused(
     tokenizer: Tokenizer, change: Callable[[dict[str, Any]], object], reason: str
 ) -> None:
     with pytest.raises(UserError, match=reason):
-        Tokenizer.from_json(changed(tokenizer, change), "tokenizer.json")
+        Tokenizer.from_json(with_change(tokenizer, change), "tokenizer.json")
 
 
 @pytest.mark.parametrize("merge", [["a"], ["a", "b", "c"], "a b", ["a", 1], ["a", "no such piece"], ["a", ["b"]], None])
 def test_invalid_merges_are_refused(bpe: Tokenizer, merge: object) -> None:
     with pytest.raises(UserError, match="merges do not join"):
-        Tokenizer.from_json(changed(bpe, lambda document: document["model"]["merges"].append(merge)))
+        Tokenizer.from_json(with_change(bpe, lambda document: document["model"]["merges"].append(merge)))
 
 
 def test_the_tokenizer_of_another_program_is_refused() -> None:
@@ -156,7 +156,7 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
 WEIRD = [None, True, -1, 0.5, 10**400, "", "\ud800", "</s>", "▁", "(", "\\p{L", [], {}, [[]], {"type": "BPE"}]
 
 
-def mutated(node: Any, chance: random.Random) -> Any:
+def mutate(node: Any, chance: random.Random) -> Any:
     """Return a copy of some JSON with one node changed or removed."""
     if not isinstance(node, dict | list) or not node or chance.random() < 0.1:
         return chance.choice(WEIRD)
@@ -165,7 +165,7 @@ def mutated(node: Any, chance: random.Random) -> Any:
     if chance.random() < 0.1:
         del node[key]
     else:
-        node[key] = mutated(node[key], chance)
+        node[key] = mutate(node[key], chance)
     return node
 
 
@@ -174,14 +174,14 @@ def test_a_damaged_file_is_refused_or_harmless(tokenizer: Tokenizer, tmp_path: P
     small = Tokenizer.learn(sentences(20), kind=tokenizer.kind, vocab_size=FIXED[tokenizer.kind] + 80)
     chance, document, path = random.Random(6), json.loads(small.to_json()), tmp_path / "tokenizer.json"
     contents = [damaged(small.to_json().encode(), chance) for _ in range(300)]
-    contents += [json.dumps(mutated(document, chance)).encode() for _ in range(300)]
-    refused = 0
+    contents += [json.dumps(mutate(document, chance)).encode() for _ in range(300)]
+    refusals = 0
     for content in contents:
         path.write_bytes(content)
         try:
             loaded = Tokenizer.load(path)
         except UserError:
-            refused += 1
+            refusals += 1
         else:
             assert_lossless(loaded, ["two dogs. </s> Straße", *FRAGMENTS])
-    assert refused > 400
+    assert refusals > 400

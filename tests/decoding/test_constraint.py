@@ -13,11 +13,11 @@ from support.search_tables import (
     Reader,
     V,
     beam,
+    best_of,
     check,
     every_output,
     plain_beam_search,
     random_table,
-    ranked,
     replay,
     request_for,
     start,
@@ -65,7 +65,7 @@ def allowed_after(sentence: int) -> Callable[[tuple[int, ...]], Collection[int]]
     return lambda ids: ODD if len(ids) % 2 else (*EVEN, EOS) if ids else EVEN
 
 
-def constrained(request: Request, sentences: Sequence[int]) -> Request:
+def with_constraint(request: Request, sentences: Sequence[int]) -> Request:
     return replace(request, constraint=alternating(sentences))
 
 
@@ -76,9 +76,9 @@ def constrained(request: Request, sentences: Sequence[int]) -> Request:
 @pytest.mark.parametrize("min_length", [0, 3])
 def test_a_wide_beam_finds_the_best_allowed_outputs(penalty: Penalty, min_length: int) -> None:
     table, sentences = random_table(17), range(6)
-    request = constrained(request_for([4] * 6, penalty, min_length), sentences)
+    request = with_constraint(request_for([4] * 6, penalty, min_length), sentences)
     for i, hypotheses in enumerate(beam(table, sentences, request, size=256, n_best=6)):
-        check(hypotheses, ranked(every_output(table, i, 4, min_length, (), allowed_after(i)), penalty, 6))
+        check(hypotheses, best_of(every_output(table, i, 4, min_length, (), allowed_after(i)), penalty, 6))
         for hypothesis in hypotheses:
             replay(table, i, hypothesis, penalty)
 
@@ -87,7 +87,7 @@ def test_a_wide_beam_finds_the_best_allowed_outputs(penalty: Penalty, min_length
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_narrow_beam_searches_among_the_allowed_tokens(penalty: Penalty, size: int) -> None:
     table, sentences, max_lengths = random_table(size), range(6), [9, 3, 6, 1, 7, 8]
-    outputs = beam(table, sentences, constrained(request_for(max_lengths, penalty), sentences), size, size)
+    outputs = beam(table, sentences, with_constraint(request_for(max_lengths, penalty), sentences), size, size)
     for i, hypotheses in enumerate(outputs):
         check(hypotheses, plain_beam_search(table, i, max_lengths[i], penalty, size, size, allowed_after(i)))
 
@@ -97,7 +97,7 @@ def test_greedy_takes_the_most_likely_allowed_token(has_best: bool) -> None:
     """A decoder with `best` finds the most likely tokens of all rows first; the restricted rows need others."""
     table, sentences = random_table(21), range(9)
     decoder = with_best(Reader(table).decoder) if has_best else Reader(table).decoder
-    outputs = greedy(decoder, start(sentences), constrained(request_for([7] * 9), sentences))
+    outputs = greedy(decoder, start(sentences), with_constraint(request_for([7] * 9), sentences))
     for i, hypothesis in enumerate(outputs):
         tokens: tuple[int, ...] = ()
         while len(tokens) < 7 and EOS not in tokens:
@@ -125,12 +125,12 @@ def test_draws_are_allowed_and_cover_all_allowed_outputs() -> None:
 
 @pytest.mark.parametrize("kind", ["greedy", "sample", "beam"])
 def test_batches_do_not_change_a_constrained_output(kind: str) -> None:
-    """Each sentence alone, and beside free and constrained ones; the free ones are those of a free search."""
+    """Check each sentence alone, and in batches with free and constrained sentences."""
     table, max_lengths = random_table(8), [3 + 5 * i % 7 for i in range(12)]
 
     def outputs(sentences: Sequence[int], is_constrained: bool = True) -> list[object]:
         request = request_for([max_lengths[i] for i in sentences], min_length=1)
-        request = constrained(request, sentences) if is_constrained else request
+        request = with_constraint(request, sentences) if is_constrained else request
         decoder, state = with_best(Reader(table).decoder), start(sentences)
         if kind == "greedy":
             return [*greedy(decoder, state, request)]
@@ -139,10 +139,10 @@ def test_batches_do_not_change_a_constrained_output(kind: str) -> None:
             return [*sample(decoder, state, request, sampling=Sampling(), seeds=seeds)]
         return [*beam(table, sentences, request, 4, 3)]
 
-    alone = [outputs([i])[0] for i in range(12)]
-    assert outputs(range(12)) == alone
-    assert outputs([7, 2, 11, 0, 5]) == [alone[i] for i in (7, 2, 11, 0, 5)]
-    assert outputs(range(2, 12, 3), is_constrained=False) == alone[2::3]
+    single = [outputs([i])[0] for i in range(12)]
+    assert outputs(range(12)) == single
+    assert outputs([7, 2, 11, 0, 5]) == [single[i] for i in (7, 2, 11, 0, 5)]
+    assert outputs(range(2, 12, 3), is_constrained=False) == single[2::3]
 
 
 @dataclass(frozen=True)

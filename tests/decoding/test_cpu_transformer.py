@@ -56,21 +56,21 @@ def test_the_logits_of_every_architecture(change: dict[str, object], kernels: Ke
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_rows_are_independent_of_one_another(precision: Precision, kernels: Kernels) -> None:
     """A sentence alone gets the logits that it gets in a batch, in int8 too."""
-    packed = CpuTransformer(model_of(CONFIG, torch.float32), precision, kernels)
+    backend = CpuTransformer(model_of(CONFIG, torch.float32), precision, kernels)
 
     def logits(src: Tensor, src_mask: Tensor) -> Tensor:
-        cache = packed.start(packed.encode(src, src_mask), src_mask)
+        cache = backend.start(backend.encode(src, src_mask), src_mask)
         steps = []
         for token in range(4, 9):
-            step, cache = packed.decode_step(torch.full((len(src),), token), cache)
+            step, cache = backend.decode_step(torch.full((len(src),), token), cache)
             steps.append(step)
         return torch.stack(steps, dim=1)
 
     with torch.inference_mode():
         together = logits(SRC, SRC_MASK)
         for i, length in enumerate((7, 3, 5)):
-            alone = logits(SRC[i : i + 1, :length], SRC_MASK[i : i + 1, :length])[0]
-            torch.testing.assert_close(alone, together[i], rtol=0, atol=1e-6 if precision == "fp32" else 1e-5)
+            single = logits(SRC[i : i + 1, :length], SRC_MASK[i : i + 1, :length])[0]
+            torch.testing.assert_close(single, together[i], rtol=0, atol=1e-6 if precision == "fp32" else 1e-5)
 
 
 def test_few_numbers_of_rows_remain_after_rounding_up() -> None:
@@ -85,13 +85,13 @@ def test_few_numbers_of_rows_remain_after_rounding_up() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_outputs_of_a_search_are_the_same(toy: Toy, precision: str, beam_size: int) -> None:
     """A trained model is certain enough that even rounding to 8 bits changes no token."""
-    packed = transduce.load(toy.model, precision=precision)
-    (model,) = packed.models
+    translator = transduce.load(toy.model, precision=precision)
+    (model,) = translator.models
     lines = ["a b c", "d", "f e d c b a", "j i", "g h i j", "b c d e f g h i j a b c"] * 20
-    sources = packed.tokenizer.encode_batch(lines)
+    sources = translator.tokenizer.encode_batch(lines)
     settings = SearchConfig(beam_size=beam_size)
     expected = search_all(Backend([model]), sources, settings)
-    outputs = search_all(Backend([CpuTransformer(model, packed.precision)]), sources, settings)  # pyright: ignore[reportArgumentType]
+    outputs = search_all(Backend([CpuTransformer(model, translator.precision)]), sources, settings)  # pyright: ignore[reportArgumentType]
     assert [best.ids for best, *_ in outputs] == [best.ids for best, *_ in expected]
     for (a, *_), (b, *_) in zip(outputs, expected, strict=True):
         assert a.score == pytest.approx(b.score, abs=1e-4 if precision == "fp32" else 5e-2)
@@ -144,7 +144,7 @@ def test_batches_for_several_threads_are_even_shares(n_threads: int, longest: in
     [
         ([3, 9, 0], 8, [3]),  # few sources are one batch
         ([], 8, []),
-        ([2_000, 1, 1], 8, [1, 2]),  # a source longer than the limit is a batch of its own
+        ([2_000, 1, 1], 8, [1, 2]),  # a source longer than the limit is alone in its batch
         ([4] * 40, 64, [10, 10, 10, 10]),  # a share is at least a sixteenth of the limit
         ([200] + [2] * 300, 1, [3, 250, 48]),  # a backend that pads keeps to the limit with its padding
         ([200] + [2] * 300, 2, [7, 147, 147]),  # a backend that does not pad keeps to twice the limit

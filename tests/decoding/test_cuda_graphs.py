@@ -52,10 +52,10 @@ def test_the_outputs_of_a_search_are_the_same(toy: Toy, beam_size: int, monkeypa
     sources, settings = translator.tokenizer.encode_batch(LINES * 3), SearchConfig(beam_size=beam_size)
     expected = search_all(Backend([model]), sources, settings)
     transformer = CudaGraphTransformer(model, "fp32")
-    for lines, wanted in ((sources, expected), (sources[::-1], expected[::-1])):
+    for lines, references in ((sources, expected), (sources[::-1], expected[::-1])):
         outputs = search_all(Backend([transformer]), lines, settings)
-        assert [best.ids for best, *_ in outputs] == [best.ids for best, *_ in wanted]
-        for (a, *_), (b, *_) in zip(outputs, wanted, strict=True):
+        assert [best.ids for best, *_ in outputs] == [best.ids for best, *_ in references]
+        for (a, *_), (b, *_) in zip(outputs, references, strict=True):
             assert a.score == pytest.approx(b.score, abs=1e-4)
 
 

@@ -27,18 +27,18 @@ def test_a_product_is_the_product_of_the_rounded_factors(kernel: Kernels, shape:
     m, k, n = shape
     x, weight, bias, residual = noise(m, k), noise(n, k, seed=2), noise(n, seed=3), noise(m, n, seed=4)
     x[0] *= 1_000  # a scale for each row: a large row does not reduce the accuracy of the others
-    packed = kernel.pack(weight, bias)
+    factors = kernel.pack(weight, bias)
 
-    def rounded(rows: Tensor) -> Tensor:
+    def round_factors(rows: Tensor) -> Tensor:
         scales = rows.abs().amax(1, keepdim=True) / 127
         return (rows / scales).round().double() * scales.double()
 
-    expected = rounded(x) @ rounded(weight).T + bias
+    expected = round_factors(x) @ round_factors(weight).T + bias
     for relu in (False, True):
         plain = expected.relu() if relu else expected
         tolerance = 1e-5 * plain.abs().amax(1, keepdim=True) + 1e-6
-        assert ((kernel.linear(x, packed, relu=relu) - plain).abs() <= tolerance).all()
-        sums = kernel.linear(x, packed, relu=relu, residual=residual)
+        assert ((kernel.linear(x, factors, relu=relu) - plain).abs() <= tolerance).all()
+        sums = kernel.linear(x, factors, relu=relu, residual=residual)
         assert ((sums - plain - residual).abs() <= tolerance + 1e-6).all()
 
 
@@ -62,21 +62,21 @@ def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
 @both
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_nan_and_infinity_stay_in_their_row(kernel: Kernels, bad: float) -> None:
-    x, packed = noise(9, 40), kernel.pack(noise(20, 40, seed=2), torch.zeros(20))
-    good = kernel.linear(x, packed)
+    x, factors = noise(9, 40), kernel.pack(noise(20, 40, seed=2), torch.zeros(20))
+    good = kernel.linear(x, factors)
     x[4, 17] = bad
-    y = kernel.linear(x, packed)
+    y = kernel.linear(x, factors)
     assert not y[4].isfinite().any()
-    others = torch.arange(9) != 4
-    assert y[others].equal(good[others])
+    is_other = torch.arange(9) != 4
+    assert y[is_other].equal(good[is_other])
 
 
 @both
 def test_a_row_of_a_product_does_not_depend_on_the_others(kernel: Kernels) -> None:
-    x, packed = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3))
-    together = kernel.linear(x, packed)
+    x, factors = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3))
+    together = kernel.linear(x, factors)
     for begin, end in ((0, 1), (5, 7), (7, 12), (30, 31), (11, 31)):
-        assert kernel.linear(x[begin:end].contiguous(), packed).equal(together[begin:end])
+        assert kernel.linear(x[begin:end].contiguous(), factors).equal(together[begin:end])
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ def test_attention_over_an_index_of_rows(kernel: Kernels, n_heads: int, d_k: int
         assert_close(heads[i].double(), expected.flatten(), rtol=0, atol=1e-5)
         first = torch.zeros(1, dtype=torch.int32)
         visible = Visible(index[j : j + 1, :length].contiguous(), lengths[j : j + 1], first)
-        alone = kernel.attend(queries[i : i + 1, : n_heads * d_k], keys, values, visible, n_heads)
-        assert_close(alone[0], heads[i], rtol=0, atol=0 if isinstance(kernel, Compiled) else 1e-5)
+        single = kernel.attend(queries[i : i + 1, : n_heads * d_k], keys, values, visible, n_heads)
+        assert_close(single[0], heads[i], rtol=0, atol=0 if isinstance(kernel, Compiled) else 1e-5)
 
 
 def test_the_plain_attention_gathers_a_few_queries_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

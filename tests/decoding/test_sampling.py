@@ -58,10 +58,10 @@ def test_draws_of_whole_sentences_follow_the_model() -> None:
     samples = sample(Reader(table).decoder, start([0] * count), request, sampling=Sampling(), seeds=seeds)
     counts = Counter((*h.ids, EOS) if h.finished else tuple(h.ids) for h in samples)
     outputs = every_output(table, 0, 2, 0, ())
-    allowed = {prefix: 1 - math.exp(table(0, prefix)[BOS].item()) for prefix in [(), *((word,) for word in WORDS)]}
+    masses = {prefix: 1 - math.exp(table(0, prefix)[BOS].item()) for prefix in [(), *((word,) for word in WORDS)]}
     statistic = 0.0
     for ids, log_prob in outputs:
-        expected = count * math.exp(log_prob) / math.prod(allowed[ids[:t]] for t in range(len(ids)))
+        expected = count * math.exp(log_prob) / math.prod(masses[ids[:t]] for t in range(len(ids)))
         statistic += (counts[ids] - expected) ** 2 / expected
     assert len(outputs) == 21 and sum(counts.values()) == count
     assert statistic < 45.3

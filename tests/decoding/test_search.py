@@ -17,16 +17,16 @@ from support.search_tables import (
     Table,
     V,
     beam,
-    changed,
+    best_of,
     check,
     every_output,
     random_table,
-    ranked,
     replay,
     request_for,
     start,
+    table_of,
     tied_table,
-    written_table,
+    with_search,
 )
 from torch import Tensor
 
@@ -58,7 +58,7 @@ def test_the_other_penalties() -> None:
 
 def test_the_penalty_counts_eos() -> None:
     """One word with probability e^-1 and a certain EOS: |Y| = 2, so gnmt divides by 7/6 at alpha 1."""
-    table, request = written_table({(): {2: math.exp(-1)}}, {EOS: 1.0}), request_for([5], ("gnmt", 1.0))
+    table, request = table_of({(): {2: math.exp(-1)}}, {EOS: 1.0}), request_for([5], ("gnmt", 1.0))
     for output in (greedy(Reader(table).decoder, start([0]), request)[0], beam(table, [0], request, 2)[0][0]):
         assert output.ids == [2]
         assert output.score == pytest.approx(-6 / 7, abs=1e-6)
@@ -75,8 +75,8 @@ def test_greedy_takes_the_lowest_id_of_the_most_likely_words(table: Table) -> No
     for i, hypothesis in enumerate(outputs):
         tokens = list(prefixes[i])
         while len(tokens) < max_lengths[i] and EOS not in tokens:
-            allowed = [EOS, *WORDS] if len(tokens) >= min_length else [*WORDS]
-            tokens.append(max(allowed, key=lambda token: table(i, tuple(tokens))[token].item()))
+            choices = [EOS, *WORDS] if len(tokens) >= min_length else [*WORDS]
+            tokens.append(max(choices, key=lambda token: table(i, tuple(tokens))[token].item()))
         assert hypothesis.ids + [EOS] * hypothesis.finished == tokens
         replay(table, i, hypothesis, ("gnmt", 0.6))
 
@@ -99,11 +99,11 @@ def check_batches(decode: Callable[[Sequence[int], Request], list[object]], pena
     def request_of(sentences: Sequence[int]) -> Request:
         return request_for([max_lengths[i] for i in sentences], penalty, 1, [prefixes[i] for i in sentences])
 
-    alone = [decode([i], request_of([i]))[0] for i in range(12)]
+    single = [decode([i], request_of([i]))[0] for i in range(12)]
     rng = random.Random(0)
     for size in (2, 5, 12):
         sentences = rng.sample(range(12), size)
-        assert decode(sentences, request_of(sentences)) == [alone[i] for i in sentences]
+        assert decode(sentences, request_of(sentences)) == [single[i] for i in sentences]
 
 
 @pytest.mark.parametrize(("size", "n_best"), [(1, 1), (2, 1), (4, 4)])
@@ -136,7 +136,7 @@ def test_an_empty_batch() -> None:
 def test_an_ensemble_of_three_equal_models_is_the_model() -> None:
     table, request = random_table(6), request_for([6] * 10)
     together = ensemble([Reader(table).decoder] * 3)
-    outputs = beam_search(together, EnsembleState([start(range(10))] * 3), changed(request, beam_size=3), n_best=3)
+    outputs = beam_search(together, EnsembleState([start(range(10))] * 3), with_search(request, beam_size=3), n_best=3)
     for hypotheses, expected in zip(outputs, beam(table, range(10), request, 3, 3), strict=True):
         check(hypotheses, [(tuple(h.ids) + (EOS,) * h.finished, h.score) for h in expected])
 
@@ -150,7 +150,7 @@ def test_an_ensemble_is_the_mean_of_the_probabilities() -> None:
     together = ensemble([Reader(first).decoder, Reader(second).decoder])
     outputs = beam_search(together, EnsembleState([start([0, 1])] * 2), request_for([4] * 2, beam_size=256), n_best=5)
     for i, hypotheses in enumerate(outputs):
-        check(hypotheses, ranked(every_output(mean, i, 4, 0, ()), ("gnmt", 0.6), 5))
+        check(hypotheses, best_of(every_output(mean, i, 4, 0, ()), ("gnmt", 0.6), 5))
 
 
 def test_an_ensemble_with_probability_zero() -> None:
@@ -170,7 +170,7 @@ def searches() -> list[Callable[[Decoder[Rows], Rows, Request], object]]:
     return [
         greedy,
         lambda decoder, state, request: sample(decoder, state, request, sampling=Sampling(), seeds=[0, 1]),
-        lambda decoder, state, request: beam_search(decoder, state, changed(request, beam_size=3)),
+        lambda decoder, state, request: beam_search(decoder, state, with_search(request, beam_size=3)),
     ]
 
 
@@ -238,10 +238,10 @@ def test_each_sentence_needs_a_seed() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_device_changes_nothing() -> None:
     table, request = random_table(13), request_for([8] * 10, min_length=1, prefixes=[[3] * (i % 3) for i in range(10)])
-    there, seeds = Reader(table, "cuda").decoder, [sentence_seed(0, i) for i in range(10)]
-    here = Reader(table).decoder
-    assert greedy(there, start(range(10), "cuda"), request) == greedy(here, start(range(10)), request)
-    outputs = beam_search(there, start(range(10), "cuda"), changed(request, beam_size=4), n_best=2)
+    on_cuda, seeds = Reader(table, "cuda").decoder, [sentence_seed(0, i) for i in range(10)]
+    on_cpu = Reader(table).decoder
+    assert greedy(on_cuda, start(range(10), "cuda"), request) == greedy(on_cpu, start(range(10)), request)
+    outputs = beam_search(on_cuda, start(range(10), "cuda"), with_search(request, beam_size=4), n_best=2)
     assert outputs == beam(table, range(10), request, 4, 2)
-    samples = sample(there, start(range(10), "cuda"), request, sampling=Sampling(), seeds=seeds)
-    assert samples == sample(here, start(range(10)), request, sampling=Sampling(), seeds=seeds)
+    samples = sample(on_cuda, start(range(10), "cuda"), request, sampling=Sampling(), seeds=seeds)
+    assert samples == sample(on_cpu, start(range(10)), request, sampling=Sampling(), seeds=seeds)

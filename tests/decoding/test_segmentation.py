@@ -72,8 +72,8 @@ def test_a_long_sentence_is_cut_at_the_best_break(tokenizer: Tokenizer) -> None:
     line = "Tom ran, with Mr. Wolf and two big dogs, home. He slept."
     sentence = "Tom ran, with Mr. Wolf and two big dogs, home."
     assert texts(line, len(tokenizer.encode(sentence))) == [sentence, "He slept."]
-    halved = texts(line, len(tokenizer.encode(sentence)) - 1)
-    assert halved == ["Tom ran, with Mr.", "Wolf and two big dogs, home.", "He slept."]
+    halves = texts(line, len(tokenizer.encode(sentence)) - 1)
+    assert halves == ["Tom ran, with Mr.", "Wolf and two big dogs, home.", "He slept."]
     assert texts("one two three, four five six", 20) == ["one two three,", "four five six"]
     assert texts("one two three four five six", 20) == ["one two three", "four five six"]
 

@@ -42,7 +42,7 @@ LEGAL = {  # article and adjective endings before a noun of each gender, and in 
 
 
 def test_articles_adjectives_and_nouns_agree_in_every_sentence(pairs: list[Pair]) -> None:
-    seen = Counter[str]()
+    counts = Counter[str]()
     for _, german in pairs:
         words = re.findall(r"\w+|,", german)
         for before, article, word, name in zip(["", *words], words, words[1:], words[2:], strict=False):
@@ -51,9 +51,9 @@ def test_articles_adjectives_and_nouns_agree_in_every_sentence(pairs: list[Pair]
                 fits = {form for noun in NOUNS for form in _columns(noun, name)}
                 pattern = f"{article.lower()}-{_ending(word)}"
                 if fits and _ending(word):
-                    seen[pattern] += 1
+                    counts[pattern] += 1
                     assert any(pattern in LEGAL[column].split() for column in fits), german
-    assert set(seen) == {pattern for patterns in LEGAL.values() for pattern in patterns.split()}
+    assert set(counts) == {pattern for patterns in LEGAL.values() for pattern in patterns.split()}
 
 
 def _columns(noun: Noun, form: str) -> set[str]:
@@ -117,12 +117,12 @@ class Narrow(random.Random):
 
 def collide(construct: Construction, world: int, n: int) -> int:
     """Count repeated English sentences, and check that each comes from one tree and so has one German sentence."""
-    rng, seen, collisions = Narrow(world), dict[str, Sentence](), 0
+    rng, trees, collisions = Narrow(world), dict[str, Sentence](), 0
     for _ in range(n):
         tree = construct(rng)
         english = english_sentence(tree)
-        collisions += english in seen
-        assert seen.setdefault(english, tree) == tree, english
+        collisions += english in trees
+        assert trees.setdefault(english, tree) == tree, english
     return collisions
 
 
@@ -169,9 +169,9 @@ def test_the_corpus_is_the_same_in_every_process(pairs: list[Pair]) -> None:
 def test_the_corpus_is_distinct_and_without_excluded_sentences(pairs: list[Pair]) -> None:
     english = [source for source, _ in pairs]
     assert len(set(english)) == len(pairs) == 20_000
-    again = corpus(1, 1_000, exclude=set(english[:500]))
-    assert not {source for source, _ in again}.intersection(english[:500])
-    assert again[:100] == pairs[500:600]
+    others = corpus(1, 1_000, exclude=set(english[:500]))
+    assert not {source for source, _ in others}.intersection(english[:500])
+    assert others[:100] == pairs[500:600]
 
 
 def test_longer_sentences_are_longer_than_all_ordinary_ones(pairs: list[Pair]) -> None:

@@ -42,8 +42,8 @@ def np(text: str) -> NounPhrase:
 
 
 def phrase(text: str) -> Phrase:
-    owner, _, owned = text.rpartition("'s ")
-    *words, last = owned.split()
+    owner, _, thing = text.rpartition("'s ")
+    *words, last = thing.split()
     noun, plural = next((n, last != n.english) for n in NOUNS if last in (n.english, n.english_form(True)))
     article = "a" if words[:1] == ["an"] else "".join(words[:1])
     determiner = next((d for d in DETERMINERS if article and article == d.english[plural]), None)
@@ -83,29 +83,29 @@ def place(preposition: str, where: str) -> Place:
     return Place(words, cities[0] if cities else np(where))
 
 
-def clause(subject: str | NounPhrase, does: str, *objects: str | NounPhrase, tense: Tense = "present") -> Clause:
+def clause(subject: str | NounPhrase, action: str, *objects: str | NounPhrase, tense: Tense = "present") -> Clause:
     things = tuple(np(thing) if isinstance(thing, str) else thing for thing in objects)
-    return Clause(np(subject) if isinstance(subject, str) else subject, verb(does), tense, things)
+    return Clause(np(subject) if isinstance(subject, str) else subject, verb(action), tense, things)
 
 
 def being(subject: str, quality: str, tense: Tense = "present") -> Clause:
     return replace(clause(subject, "be", tense=tense), quality=Quality(adjective(quality.split()[-1]), " " in quality))
 
 
-def related(head: str, subject: str | None, does: str, thing: str | None = None, tense: Tense = "present") -> Phrase:
+def relative(head: str, subject: str | None, action: str, thing: str | None = None, tense: Tense = "present") -> Phrase:
     """Return the head with a relative clause, of which it is the subject or the object."""
     noun = phrase(head)
     gap = Fronted(relative_pronoun(noun), noun.noun.kind)
     things = (gap,) if subject else ((np(thing),) if thing else ())
-    return replace(noun, relative=clause(subject or gap, does, *things, tense=tense))
+    return replace(noun, relative=clause(subject or gap, action, *things, tense=tense))
 
 
-def timed(plain: Clause, time: str, *, first: bool = False) -> Clause:
+def at_time(plain: Clause, time: str, *, first: bool = False) -> Clause:
     return replace(plain, time=adverb(time), opening="time" if first else None)
 
 
-def then(first: Clause, does: str, *objects: str) -> Clause:
-    return replace(first, second=clause(first.subject, does, *objects, tense=first.tense))
+def sequence(first: Clause, action: str, *objects: str) -> Clause:
+    return replace(first, second=clause(first.subject, action, *objects, tense=first.tense))
 
 
 def at(plain: Clause, preposition: str, where: str, *, first: bool = False) -> Clause:
@@ -116,7 +116,7 @@ def often(plain: Clause, frequency: str) -> Clause:
     return replace(plain, frequency=adverb(frequency))
 
 
-def denied(plain: Clause) -> Clause:
+def negative(plain: Clause) -> Clause:
     return replace(plain, negated=True)
 
 
@@ -128,7 +128,7 @@ def asking(plain: Clause, word: str | None = None) -> Sentence:
     return Sentence((replace(plain, opening=adverb(word)) if word else plain,), question=True)
 
 
-def joined(first: Clause, joint: str, second: Clause) -> Sentence:
+def compound(first: Clause, joint: str, second: Clause) -> Sentence:
     return Sentence((first, second), joint=adverb(joint))
 
 
@@ -179,18 +179,18 @@ GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
      "David wants to wash his blue shirt.", "David will sein blaues Hemd waschen."),
     (clause("we", "give", "the children", "a book", tense=modal("would like to")),
      "We would like to give the children a book.", "Wir möchten den Kindern ein Buch geben."),
-    (timed(at(clause("the doctor", "travel", tense=modal("will")), "to", "Vienna"), "tomorrow", first=True),
+    (at_time(at(clause("the doctor", "travel", tense=modal("will")), "to", "Vienna"), "tomorrow", first=True),
      "Tomorrow the doctor will travel to Vienna.", "Morgen wird der Arzt nach Wien reisen."),
     # adverbials, the verb second
-    (timed(clause("the woman", "buy", "an apple"), "today", first=True),
+    (at_time(clause("the woman", "buy", "an apple"), "today", first=True),
      "Today the woman buys an apple.", "Heute kauft die Frau einen Apfel."),
-    (timed(clause("the woman", "buy", "the apple"), "today"),
+    (at_time(clause("the woman", "buy", "the apple"), "today"),
      "The woman buys the apple today.", "Die Frau kauft heute den Apfel."),
-    (timed(clause("Peter", "visit", "us", tense="past"), "last week"),
+    (at_time(clause("Peter", "visit", "us", tense="past"), "last week"),
      "Peter visited us last week.", "Peter hat uns letzte Woche besucht."),
     (at(clause("the child", "play"), "in", "the garden", first=True),
      "In the garden the child plays.", "Im Garten spielt das Kind."),
-    (timed(at(clause("the birds", "sleep"), "in", "the forest"), "in summer"),
+    (at_time(at(clause("the birds", "sleep"), "in", "the forest"), "in summer"),
      "The birds sleep in the forest in summer.", "Die Vögel schlafen im Sommer im Wald."),
     (at(clause("the son", "go"), "into", "the museum"), "The son goes into the museum.", "Der Sohn geht ins Museum."),
     (at(clause("the son", "go"), "into", "these cities"),
@@ -202,12 +202,12 @@ GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
     (at(clause("he", "cook"), "for", "me"), "He cooks for me.", "Er kocht für mich."),
     (at(clause("Julia", "live", tense="past"), "in", "Rome"), "Julia lived in Rome.", "Julia hat in Rom gewohnt."),
     # nicht, kein, nie, oft
-    (denied(clause("the son", "turn on", "the lamp")),
+    (negative(clause("the son", "turn on", "the lamp")),
      "The son does not turn on the lamp.", "Der Sohn schaltet die Lampe nicht ein."),
-    (denied(at(clause("they", "swim", tense="past"), "with", "us")),
+    (negative(at(clause("they", "swim", tense="past"), "with", "us")),
      "They did not swim with us.", "Sie sind nicht mit uns geschwommen."),
-    (denied(clause("I", "find", "him", tense=modal("can"))), "I cannot find him.", "Ich kann ihn nicht finden."),
-    (denied(being("Emma", "sick", "past")), "Emma was not sick.", "Emma war nicht krank."),
+    (negative(clause("I", "find", "him", tense=modal("can"))), "I cannot find him.", "Ich kann ihn nicht finden."),
+    (negative(being("Emma", "sick", "past")), "Emma was not sick.", "Emma war nicht krank."),
     (clause("no children", "eat", "the soup"),
      "No children eat the soup.", "Keine Kinder essen die Suppe."),
     (often(clause("she", "lose", "the key", tense="past"), "often"),
@@ -215,13 +215,13 @@ GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
     (often(clause("she", "drink", "coffee", tense=modal("can")), "never"),
      "She can never drink coffee.", "Sie kann nie Kaffee trinken."),
     # relative clauses
-    (clause(related("the dog", "the girl", "love"), "sleep"),
+    (clause(relative("the dog", "the girl", "love"), "sleep"),
      "The dog that the girl loves sleeps.", "Der Hund, den das Mädchen liebt, schläft."),
-    (clause("I", "take off", related("the coat", "my sister", "buy", tense="past")),
+    (clause("I", "take off", relative("the coat", "my sister", "buy", tense="past")),
      "I take off the coat that my sister bought.", "Ich ziehe den Mantel aus, den meine Schwester gekauft hat."),
-    (clause("he", "see", related("the women", "I", "help"), tense="past"),
+    (clause("he", "see", relative("the women", "I", "help"), tense="past"),
      "He saw the women whom I help.", "Er hat die Frauen gesehen, denen ich helfe."),
-    (clause(related("a teacher", None, "open", "the window"), "answer", related("the child", None, "laugh")),
+    (clause(relative("a teacher", None, "open", "the window"), "answer", relative("the child", None, "laugh")),
      "A teacher who opens the window answers the child who laughs.",
      "Ein Lehrer, der das Fenster aufmacht, antwortet dem Kind, das lacht."),
     # subordinate clauses, the verb last
@@ -233,20 +233,20 @@ GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
      "Although we want to sleep, we work.", "Obwohl wir schlafen wollen, arbeiten wir."),
     (saying(clause("the mother", "know"), clause("the child", "arrive", tense="past")),
      "The mother knows that the child arrived.", "Die Mutter weiß, dass das Kind angekommen ist."),
-    (saying(denied(clause("I", "ask", tense="past")), clause("she", "invite", "them")),
+    (saying(negative(clause("I", "ask", tense="past")), clause("she", "invite", "them")),
      "I did not ask whether she invites them.", "Ich habe nicht gefragt, ob sie sie einlädt."),
     (saying(clause("the boy", "try", tense="past"), clause("the boy", "turn off", "the old radio")),
      "The boy tried to turn off the old radio.", "Der Junge hat versucht, das alte Radio auszuschalten."),
     (saying(clause("he", "promise"), clause("he", "help", "his mother")),
      "He promises to help his mother.", "Er verspricht, seiner Mutter zu helfen."),
     # coordination
-    (then(clause("the man", "sing"), "open", "a window"),
+    (sequence(clause("the man", "sing"), "open", "a window"),
      "The man sings and opens a window.", "Der Mann singt und macht ein Fenster auf."),
-    (then(clause("they", "buy", "bread", tense="past"), "invite", "us"),
+    (sequence(clause("they", "buy", "bread", tense="past"), "invite", "us"),
      "They bought bread and invited us.", "Sie haben Brot gekauft und uns eingeladen."),
-    (joined(clause("the dog", "sleep"), "and", clause("the cats", "play")),
+    (compound(clause("the dog", "sleep"), "and", clause("the cats", "play")),
      "The dog sleeps, and the cats play.", "Der Hund schläft und die Katzen spielen."),
-    (joined(being("she", "poor"), "but", being("her uncle", "rich")),
+    (compound(being("she", "poor"), "but", being("her uncle", "rich")),
      "She is poor, but her uncle is rich.", "Sie ist arm, aber ihr Onkel ist reich."),
     # questions
     (asking(clause("the man", "see", "the dog")), "Does the man see the dog?", "Sieht der Mann den Hund?"),
@@ -267,8 +267,8 @@ GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
 
 @pytest.mark.parametrize(("tree", "english", "german"), GOLDEN, ids=[english for _, english, _ in GOLDEN])
 def test_sentences_equal_those_written_by_hand(tree: Clause | Sentence, english: str, german: str) -> None:
-    whole = tree if isinstance(tree, Sentence) else Sentence((tree,))
-    assert (english_sentence(whole), german_sentence(whole)) == (english, german)
+    sentence = tree if isinstance(tree, Sentence) else Sentence((tree,))
+    assert (english_sentence(sentence), german_sentence(sentence)) == (english, german)
 
 
 PARADIGMS = {
@@ -302,8 +302,8 @@ PARADIGMS = {
 @pytest.mark.parametrize("english", PARADIGMS)
 def test_noun_phrases_decline_correctly(english: str) -> None:
     expected = PARADIGMS[english].split(", ")
-    declined = [" ".join(german_noun_phrase(np(english), case)) for case in CASES]
-    assert declined[: len(expected)] == expected
+    forms = [" ".join(german_noun_phrase(np(english), case)) for case in CASES]
+    assert forms[: len(expected)] == expected
 
 
 def test_relative_pronouns_take_gender_from_the_head_and_case_from_their_clause() -> None:

@@ -193,30 +193,30 @@ def test_labels(axis: Axis, labels: list[str]) -> None:
 
 @given(st.lists(st.floats(-1e9, 1e9) | st.just(math.nan), max_size=300), st.integers(8, 50))
 def test_thinning_keeps_ends_extremes_and_breaks(values: list[float], most: int) -> None:
-    whole = curve(*enumerate(values))
-    thinned = thin(whole, most)
-    assert len(thinned.steps) == len(thinned.values) <= max(most, 0)
-    assert list(thinned.steps) == sorted(set(thinned.steps))
-    assert all(repr(value) == repr(values[step]) for step, value in points_of(thinned))  # repr: nan is not itself
+    original = curve(*enumerate(values))
+    selection = thin(original, most)
+    assert len(selection.steps) == len(selection.values) <= max(most, 0)
+    assert list(selection.steps) == sorted(set(selection.steps))
+    assert all(repr(value) == repr(values[step]) for step, value in points_of(selection))  # repr: nan is not itself
     if values:
-        assert (thinned.steps[0], thinned.steps[-1]) == (0, len(values) - 1)
+        assert (selection.steps[0], selection.steps[-1]) == (0, len(values) - 1)
     finite = [value for value in values if not math.isnan(value)]
-    remaining = [value for _, value in thinned.finite()]
+    remaining = [value for _, value in selection.finite()]
     if finite:
         assert (min(remaining), max(remaining)) == (min(finite), max(finite))
-    assert any(math.isnan(value) for value in thinned.values) == (len(finite) < len(values))
+    assert any(math.isnan(value) for value in selection.values) == (len(finite) < len(values))
 
 
 def test_thinning_keeps_each_spike_of_a_long_curve() -> None:
-    whole = curve(*((step, 50.0 + step if step % 10_000 == 77 else step % 7) for step in range(100_000)))
-    thinned = thin(whole)
-    assert len(thinned.steps) <= 1_000
-    assert {step for step, value in points_of(thinned) if value >= 50} == set(range(77, 100_000, 10_000))
+    original = curve(*((step, 50.0 + step if step % 10_000 == 77 else step % 7) for step in range(100_000)))
+    selection = thin(original)
+    assert len(selection.steps) <= 1_000
+    assert {step for step, value in points_of(selection) if value >= 50} == set(range(77, 100_000, 10_000))
 
 
 def test_a_short_curve_is_not_thinned() -> None:
-    whole = curve(*((step, float(step)) for step in range(1_000)))
-    assert thin(whole) is whole
+    original = curve(*((step, float(step)) for step in range(1_000)))
+    assert thin(original) is original
 
 
 def test_the_value_at_a_step_is_the_last_one_up_to_it() -> None:

@@ -149,8 +149,8 @@ def test_sacrebleus_command_prints_the_same_scores(tmp_path: Path) -> None:
 
     def sacrebleu(*options: str) -> list[tuple[float, str]]:
         command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-w", "6", *options]
-        printed = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
-        return [(row["score"], row["signature"]) for row in (printed if isinstance(printed, list) else [printed])]
+        output = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
+        return [(row["score"], row["signature"]) for row in (output if isinstance(output, list) else [output])]
 
     scores = by_name(HYPS, REFS, "de")
     expected = [*sacrebleu("-m", "bleu", "chrf"), *sacrebleu("-m", "bleu", "-tok", "none", "--force")]
@@ -200,8 +200,8 @@ def test_a_language_unknown_to_moses_is_named_in_label_and_signature() -> None:
 
 
 def test_labels_warn_of_text_that_is_tokenised_already() -> None:
-    tokenised = [line.replace(".", " .") for line in REFS]
-    names = {name for name, score in by_name(tokenised, tokenised).items() if "tokenised already" in score.label}
+    tokens = [line.replace(".", " .") for line in REFS]
+    names = {name for name, score in by_name(tokens, tokens).items() if "tokenised already" in score.label}
     assert names == {"bleu", "bleu_tokenised", "bleu_compound_split"}
     assert not any("tokenised already" in score.label for score in corpus_scores(REFS, REFS))
 

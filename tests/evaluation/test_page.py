@@ -14,7 +14,7 @@ COLOURS = {
 }
 
 
-def filled(template: str) -> str:
+def fill(template: str) -> str:
     """Return a page whose fields are empty."""
     fields = set(re.findall(r"\$(\w+)", (TEMPLATES / template).read_text("utf-8"))) - {"style", "version"}
     return fill_page(template, dict.fromkeys(fields, ""))
@@ -39,7 +39,7 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("template", COLOURS)
 def test_colours_have_the_contrast_of_wcag(template: str) -> None:
     """4.5 to 1, the ratio that WCAG requires for text, in both schemes."""
-    light, dark = schemes(filled(template))
+    light, dark = schemes(fill(template))
     assert light.keys() == dark.keys() and light.keys() >= {*COLOURS[template], "paper"}
     for scheme in (light, dark):
         for name in COLOURS[template]:
@@ -49,7 +49,7 @@ def test_colours_have_the_contrast_of_wcag(template: str) -> None:
 
 @pytest.mark.parametrize("template", COLOURS)
 def test_the_policy_of_a_page_forbids_loading(template: str) -> None:
-    policy = re.search(r'Content-Security-Policy"\s+content="([^"]+)"', filled(template))
+    policy = re.search(r'Content-Security-Policy"\s+content="([^"]+)"', fill(template))
     assert policy and policy[1].startswith("default-src 'none';")
 
 

@@ -158,19 +158,19 @@ def test_an_unfinished_last_line_is_ignored(tmp_path: Path) -> None:
 
 def test_values_that_are_not_finite_are_gaps(tmp_path: Path) -> None:
     lines = log_lines(2_000)
-    changed: dict[int, Any] = {1: None, 3: 1e300, 7: "much", 11: [1]}
-    for index, value in changed.items():
+    replacements: dict[int, Any] = {1: None, 3: 1e300, 7: "much", 11: [1]}
+    for index, value in replacements.items():
         lines[index]["loss"] = value
     lines[5]["valid_loss"] = lines[5]["valid_bleu"] = None
     run = make_run(tmp_path / "run", lines)
     history = read_history(run)
     assert [step for step, value in zip(*vars(history.curves["loss"]).values(), strict=True) if math.isnan(value)] == [
-        lines[index]["step"] for index in changed
+        lines[index]["step"] for index in replacements
     ]
     page = page_of(run)
     assert page.points()["curves"]["loss"][1][1] == "not finite"
     (path,) = (attrs["d"] for _, attrs in page.elements if attrs.get("data-curve") == "loss")
-    assert path and path.count("M") == 1 + len(changed)
+    assert path and path.count("M") == 1 + len(replacements)
     assert "NaN" not in page.source.replace("isNaN", "") and ">nan<" not in page.source and "inf" not in path
 
 

@@ -106,12 +106,12 @@ def test_equal_seeds_give_equal_results() -> None:
 
 def test_equally_good_systems_differ_significantly_one_time_in_twenty() -> None:
     """p is a probability: p <= 0.05 in 5 % of 200 comparisons; the bounds are 4 standard errors (1.5 %) away."""
-    rejected = 0
+    rejections = 0
     for trial in range(200):
         refs = sentences(60, seed=trial)
         hyps_a, hyps_b = damaged(refs, 0.3, seed=2 * trial), damaged(refs, 0.3, seed=2 * trial + 1)
-        rejected += paired_bootstrap(hyps_a, hyps_b, refs, samples=200).p_value <= 0.05
-    assert 0 < rejected / 200 <= 0.11
+        rejections += paired_bootstrap(hyps_a, hyps_b, refs, samples=200).p_value <= 0.05
+    assert 0 < rejections / 200 <= 0.11
 
 
 def test_sacrebleu_own_paired_test_is_one_sided(monkeypatch: pytest.MonkeyPatch) -> None:

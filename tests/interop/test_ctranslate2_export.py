@@ -29,7 +29,7 @@ from transduce.interop import ctranslate2_export as export  # noqa: E402
 LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
 
 
-def exported(loaded: LoadedModel, folder: Path, precision: str = "fp32") -> Path:
+def export_of(loaded: LoadedModel, folder: Path, precision: str = "fp32") -> Path:
     export.export_ctranslate2(saved(loaded, folder / "model"), folder / "out", precision)
     return folder / "out"
 
@@ -63,7 +63,7 @@ VARIANTS = {
 def test_every_architecture_translates_the_same(variant: str, tmp_path: Path) -> None:
     kind = "wordpiece" if variant == "word pieces" else "bpe"
     loaded = random_model(replace(CONFIG, **VARIANTS[variant]), kind)
-    theirs = engine.load(exported(loaded, tmp_path)).translate(LINES)
+    theirs = engine.load(export_of(loaded, tmp_path)).translate(LINES)
     ours = Translator([loaded]).translate(LINES)
     assert [t.text for t in theirs] == [t.text for t in ours]
     assert [t.pieces for t in theirs] == [t.pieces for t in ours]
@@ -122,8 +122,8 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
     process = run_transduce("translate", tmp_path / "out", "--engine", "ctranslate2", "--json", stdin=b"a b\n")
     translation = json.loads(process.out)
     assert translation["text"] == "b a" and translation["score"] < 0 and translation["token_log_probs"] == []
-    again = run_transduce("export", toy.model, tmp_path / "out", "--to", "ctranslate2")
-    assert again.code == 2 and "expected a new folder; give another name" in again.err
+    second = run_transduce("export", toy.model, tmp_path / "out", "--to", "ctranslate2")
+    assert second.code == 2 and "expected a new folder; give another name" in second.err
 
 
 # ---- refused models and options ----------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
         (["OUT", "--engine", "torch"], "give the model before the export"),
         (["OUT", "OUT"], "expected one for CTranslate2"),
         (["OUT", "MODEL"], "expected one for CTranslate2"),
-        (["OUT", "--temperature", "0.5"], "--engine torch"),
+        (["OUT", "--temperature", "0.5"], "sampling: expected no value with CTranslate2; use --engine torch"),
         (["OUT", "--lookahead", "5"], "ends its search by another rule"),
         (["OUT", "--precision", "fp8"], "'fp8'"),
-        (["OUT", "--beam-size", "0"], "beam_size"),
+        (["OUT", "--beam-size", "0"], "transduce: --beam-size=0: expected 1 to 10,000"),
     ],
 )
 def test_unsupported_options_are_refused(arguments: list[str], message: str, toy_export: Path, toy: Toy) -> None:
@@ -150,12 +150,12 @@ def test_unsupported_options_are_refused(arguments: list[str], message: str, toy
 
 def test_unsupported_models_and_precisions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="d_k=4 and model.d_v=8"):
-        exported(random_model(replace(CONFIG, d_k=4)), tmp_path)
+        export_of(random_model(replace(CONFIG, d_k=4)), tmp_path)
     rival = random_model(ModelConfig(kind="recurrent", vocab_size=None, d_model=32, n_layers=2, dropout=0.0))
     with pytest.raises(UserError, match="model.kind='recurrent': expected 'transformer'"):
-        exported(rival, tmp_path / "rival")
+        export_of(rival, tmp_path / "rival")
     with pytest.raises(UserError, match="precision='fp16': expected one of fp32, int8"):
-        exported(random_model(CONFIG), tmp_path, "fp16")
+        export_of(random_model(CONFIG), tmp_path, "fp16")
     assert not (tmp_path / "out").exists()
 
 
@@ -179,7 +179,7 @@ def test_a_model_that_computes_other_figures_is_not_written(
 
     monkeypatch.setattr(export, "spec_of", wrong)
     with pytest.raises(ArithmeticError, match="computes a different model"):
-        exported(random_model(CONFIG), tmp_path)
+        export_of(random_model(CONFIG), tmp_path)
     assert not (tmp_path / "out").exists()
 
 

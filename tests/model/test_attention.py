@@ -87,8 +87,8 @@ def test_causal_attends_to_each_position_and_the_positions_before_it(width: int,
             assert_close(gradient, expected_gradient, rtol=1e-5, atol=10 * tolerance)
 
 
-@pytest.mark.parametrize(("width", "fused"), [(LONG - 1, 0), (LONG, 1)])
-def test_long_sequences_use_the_fused_kernel(width: int, fused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("width", "count"), [(LONG - 1, 0), (LONG, 1)])
+def test_long_sequences_use_the_fused_kernel(width: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     kernel = F.scaled_dot_product_attention
 
@@ -98,7 +98,7 @@ def test_long_sequences_use_the_fused_kernel(width: int, fused: int, monkeypatch
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     fast_attention(noise(1, 1, 2, 4), noise(1, 1, width, 4), noise(1, 1, width, 4), mask_of(width), 0.0)
-    assert len(calls) == fused
+    assert len(calls) == count
 
 
 def test_a_floating_mask_is_added_to_the_scores() -> None:
@@ -123,10 +123,10 @@ def test_fewer_key_heads_are_shared_by_the_attention_function() -> None:
             values = grouped.get_submodule(name).get_parameter(kind).unflatten(0, (2, 2)).repeat_interleave(2, 0)
             full.get_submodule(name).get_parameter(kind).data.copy_(values.flatten(0, 1))
 
-    def shared(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+    def with_shared_heads(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         return fast_attention(queries, keys.repeat_interleave(2, 1), values.repeat_interleave(2, 1), mask, dropout)
 
     x = noise(2, 5, 8)
     assert grouped.keys_values(x)[0].shape == (2, 2, 5, 2)
-    output = grouped(x, grouped.keys_values(x), "causal", shared)
+    output = grouped(x, grouped.keys_values(x), "causal", with_shared_heads)
     assert_close(output, full(x, full.keys_values(x), "causal"), rtol=1e-12, atol=1e-12)

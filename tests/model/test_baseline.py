@@ -15,7 +15,7 @@ BOS, FIRST = 1, 4  # ids below FIRST are controls
 both = pytest.mark.parametrize("kind", [Recurrent, Convolutional])
 
 
-def built(kind: type[Baseline]) -> Baseline:
+def model_of(kind: type[Baseline]) -> Baseline:
     torch.manual_seed(1)
     return kind(CONFIG).double().eval()
 
@@ -30,7 +30,7 @@ def mask_of(*lengths: int) -> Tensor:
 
 @both
 def test_padding_and_neighbours_do_not_change_the_output(kind: type[Baseline]) -> None:
-    model, src, tgt, mask = built(kind), ids(2, 6), ids(2, 5), mask_of(6, 3)
+    model, src, tgt, mask = model_of(kind), ids(2, 6), ids(2, 5), mask_of(6, 3)
     together = model(src, mask, tgt)
     wider = torch.cat([src, ids(2, 4, seed=3)], dim=1), torch.cat([mask, torch.zeros(2, 4, dtype=torch.bool)], dim=1)
     torch.testing.assert_close(model(*wider, tgt), together, rtol=1e-10, atol=1e-10)
@@ -39,21 +39,21 @@ def test_padding_and_neighbours_do_not_change_the_output(kind: type[Baseline]) -
 
 @both
 def test_outputs_depend_on_every_source_token_and_no_later_target_token(kind: type[Baseline]) -> None:
-    model, src, tgt, mask = built(kind), ids(1, 6), ids(1, 5), mask_of(6)
+    model, src, tgt, mask = model_of(kind), ids(1, 6), ids(1, 5), mask_of(6)
     plain = model(src, mask, tgt)
     for index in range(6):
         other = src.clone()
         other[0, index] = FIRST + (src[0, index] - FIRST + 1) % (13 - FIRST)
         assert ((model(other, mask, tgt) - plain).abs().amax(dim=2) > 1e-9).all(), index
-    later = tgt.clone()
-    later[0, 3] = FIRST + (tgt[0, 3] - FIRST + 1) % (13 - FIRST)
-    changed = (model(src, mask, later) - plain).abs().amax(dim=2)[0]
-    assert changed[:3].max() == 0 and changed[3:].min() > 0
+    other_tgt = tgt.clone()
+    other_tgt[0, 3] = FIRST + (tgt[0, 3] - FIRST + 1) % (13 - FIRST)
+    difference = (model(src, mask, other_tgt) - plain).abs().amax(dim=2)[0]
+    assert difference[:3].max() == 0 and difference[3:].min() > 0
 
 
 @both
 def test_a_source_of_padding_gives_finite_values_and_gradients(kind: type[Baseline]) -> None:
-    model, mask = built(kind), mask_of(6, 0)
+    model, mask = model_of(kind), mask_of(6, 0)
     logits = model(ids(2, 6), mask, ids(2, 5))
     assert logits.isfinite().all()
     logits.sum().backward()
@@ -62,7 +62,7 @@ def test_a_source_of_padding_gives_finite_values_and_gradients(kind: type[Baseli
 
 @both
 def test_a_step_with_the_cache_equals_decoding_the_prefix(kind: type[Baseline]) -> None:
-    model, src, mask = built(kind), ids(3, 6), mask_of(6, 2, 4)
+    model, src, mask = model_of(kind), ids(3, 6), mask_of(6, 2, 4)
     cache = model.start(model.encode(src, mask), mask)
     prefixes = torch.full((3, 1), BOS)
     logits, cache = model.decode_step(prefixes[:, -1], cache)
@@ -78,8 +78,8 @@ def test_a_step_with_the_cache_equals_decoding_the_prefix(kind: type[Baseline]) 
         owners = owners[rows]
         prefixes = torch.cat([prefixes[rows], ids(len(rows), 1, seed=number)], dim=1)
         logits, cache = model.decode_step(prefixes[:, -1], cache)
-        whole = model(src[owners], mask[owners], prefixes)
-        torch.testing.assert_close(logits, whole[:, -1], rtol=1e-10, atol=1e-10)
+        reference = model(src[owners], mask[owners], prefixes)
+        torch.testing.assert_close(logits, reference[:, -1], rtol=1e-10, atol=1e-10)
 
 
 @both

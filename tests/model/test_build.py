@@ -92,10 +92,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 def test_bf16_gives_nearly_the_same_score(run: Path) -> None:
-    exact, rounded = (
-        transduce.load(run / "model", precision=p).score(["a b c"], ["c b a"])[0] for p in ("fp32", "bf16")
-    )
-    assert rounded.log_prob == pytest.approx(exact.log_prob, rel=0.02) and rounded != exact
+    exact, bf16 = (transduce.load(run / "model", precision=p).score(["a b c"], ["c b a"])[0] for p in ("fp32", "bf16"))
+    assert bf16.log_prob == pytest.approx(exact.log_prob, rel=0.02) and bf16 != exact
 
 
 # ---- search and scores -----------------------------------------------------------------------------------------
@@ -116,27 +114,27 @@ def noisy_model(run: Path) -> Translator:
 def test_a_translation_does_not_depend_on_its_batch(noisy_model: Translator, beam_size: int) -> None:
     lines = ["a b c", "d", "", "f e d c b a", "j i", "a", "g h i j", "Zürich ist schön.", "b c d e f g h i j a b c"]
     together = noisy_model.translate(lines, beam_size=beam_size)
-    alone = [noisy_model.translate([line], beam_size=beam_size)[0] for line in lines]
+    single = [noisy_model.translate([line], beam_size=beam_size)[0] for line in lines]
     backwards = noisy_model.translate(lines[::-1], beam_size=beam_size)[::-1]
-    assert [t.pieces for t in together] == [t.pieces for t in alone] == [t.pieces for t in backwards]
-    assert [t.score for t in together] == pytest.approx([t.score for t in alone], abs=1e-5)
+    assert [t.pieces for t in together] == [t.pieces for t in single] == [t.pieces for t in backwards]
+    assert [t.score for t in together] == pytest.approx([t.score for t in single], abs=1e-5)
 
 
 def test_score_equals_the_score_of_the_search(noisy_model: Translator) -> None:
     for line in ("a b c", "j i h g"):
         translation = noisy_model.translate([line])[0]
         if translation.finished:
-            scored = noisy_model.score([line], [translation.text])[0]
-            assert scored.log_prob == pytest.approx(sum(translation.token_log_probs), abs=1e-4)
+            score = noisy_model.score([line], [translation.text])[0]
+            assert score.log_prob == pytest.approx(sum(translation.token_log_probs), abs=1e-4)
 
 
 def test_a_recurrent_or_convolutional_model_has_cross_attention_only(run: Path) -> None:
-    attended = transduce.load(run / "model").attend("a b c", "c b a")
-    source, target = len(attended.src_pieces), len(attended.tgt_pieces)
+    attention = transduce.load(run / "model").attend("a b c", "c b a")
+    source, target = len(attention.src_pieces), len(attention.tgt_pieces)
     layers = 1 if kind_of(run) == "recurrent" else 2
-    assert attended.cross.shape == (layers, 1, target, source)
-    assert attended.cross.sum(axis=3) == pytest.approx(1.0, abs=1e-5)
-    assert attended.encoder.shape == (0, 1, source, source) and attended.decoder.shape == (0, 1, target, target)
+    assert attention.cross.shape == (layers, 1, target, source)
+    assert attention.cross.sum(axis=3) == pytest.approx(1.0, abs=1e-5)
+    assert attention.encoder.shape == (0, 1, source, source) and attention.decoder.shape == (0, 1, target, target)
 
 
 def test_models_of_different_kinds_form_an_ensemble(run: Path, texts: Texts, tmp_path: Path) -> None:
@@ -191,12 +189,12 @@ def test_each_kind_works_through_the_command_line(
 
 
 @pytest.mark.parametrize(
-    "changed", [{"kind": "transformer"}, {"n_layers": 3}, {"d_model": 1_000_000}, {"n_layers": 9_999}]
+    "changes", [{"kind": "transformer"}, {"n_layers": 3}, {"d_model": 1_000_000}, {"n_layers": 9_999}]
 )
-def test_weights_of_another_kind_or_size_are_refused(run: Path, changed: dict[str, Any], tmp_path: Path) -> None:
+def test_weights_of_another_kind_or_size_are_refused(run: Path, changes: dict[str, Any], tmp_path: Path) -> None:
     config = load_model(run / "model").config
     files = {path.name: [path.read_bytes()] for path in (run / "model").iterdir() if path.name != "manifest.json"}
-    files["config.json"] = [to_json(replace(config, model=replace(config.model, **changed))).encode()]
+    files["config.json"] = [to_json(replace(config, model=replace(config.model, **changes))).encode()]
     write_folder(tmp_path / "forged", files)
     with pytest.raises(UserError, match="expected the tensors of its configuration"):
         load_model(tmp_path / "forged")

@@ -12,8 +12,8 @@ MILLION = torch.Size([1000, 1000])
 @pytest.mark.parametrize("p", [0.0001, 0.1, 0.3, 0.5, 0.999])
 def test_each_value_is_dropped_with_the_stated_probability(p: float) -> None:
     torch.manual_seed(1)
-    dropped = int((~keep_mask(MILLION, p)).sum())
-    assert abs(dropped - p * 1e6) < 4 * (p * (1 - p) * 1e6) ** 0.5
+    n_zeros = int((~keep_mask(MILLION, p)).sum())
+    assert abs(n_zeros - p * 1e6) < 4 * (p * (1 - p) * 1e6) ** 0.5
 
 
 def test_neighbours_and_successive_masks_are_independent() -> None:

@@ -66,7 +66,7 @@ def test_fused_projections_of_the_base_model_start_smaller() -> None:
 def test_tables_start_normal(config: ModelConfig, name: str) -> None:
     torch.manual_seed(1)
     table = dict(Transformer(config).named_parameters())[name]
-    # 38,400 normal values: 2 % of the standard deviation is 5.5 sigma, and some lie beyond 3.5 of it.
+    # 38,400 normal values: 2 % of the standard deviation is 5.5 sigma, and some are beyond 3.5 of it.
     assert table.std().item() == pytest.approx(64**-0.5, rel=0.02)
     assert abs(table.mean().item()) < 0.03 * 64**-0.5
     assert table.abs().max() > 3.5 * 64**-0.5
@@ -82,7 +82,7 @@ def test_biases_start_at_zero_and_gains_at_one() -> None:
 
 
 def test_the_initialisation_depends_on_the_seed() -> None:
-    first, again, other = ([torch.manual_seed(seed), Transformer(CONFIG)][1] for seed in (1, 1, 2))
-    same = [torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True)]
+    first, second, other = ([torch.manual_seed(seed), Transformer(CONFIG)][1] for seed in (1, 1, 2))
+    same = [torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)]
     assert all(same)
     assert not torch.equal(first.output.weight, other.output.weight)

@@ -67,7 +67,7 @@ def test_parameter_counts_of_table_3(change: dict[str, int], millions: float, pa
 
 
 @pytest.mark.parametrize(
-    ("changed", "more"),
+    ("changes", "more"),
     [
         ({"tie_src_tgt": False}, 13 * 8),
         ({"tie_output": False}, 13 * 8),
@@ -77,8 +77,8 @@ def test_parameter_counts_of_table_3(change: dict[str, int], millions: float, pa
     ],
     ids=str,
 )
-def test_the_parameters_that_an_option_adds(changed: dict[str, Any], more: int) -> None:
-    plain, other = (parameter_count(Transformer(config)) for config in (CONFIG, replace(CONFIG, **changed)))
+def test_the_parameters_that_an_option_adds(changes: dict[str, Any], more: int) -> None:
+    plain, other = (parameter_count(Transformer(config)) for config in (CONFIG, replace(CONFIG, **changes)))
     assert other - plain == more
 
 
@@ -100,12 +100,12 @@ def test_each_tie_is_optional(tie_src_tgt: bool, tie_output: bool, matrices: int
 
 
 def test_an_output_bias_is_added_to_the_logits_and_trained() -> None:
-    model, biased = model_of(CONFIG), model_of(replace(CONFIG, output_bias=True))
+    model, with_bias = model_of(CONFIG), model_of(replace(CONFIG, output_bias=True))
     for name, weight in model.named_parameters():
-        biased.get_parameter(name).data.copy_(weight)
+        with_bias.get_parameter(name).data.copy_(weight)
     batch = ids(2, 6), mask_of(6, 4), ids(2, 5)
-    assert_close(biased(*batch), model(*batch) + biased.output.bias, rtol=1e-12, atol=1e-12)
-    assert biased.output.bias.any() and "output.bias" in dict(biased.named_parameters())
+    assert_close(with_bias(*batch), model(*batch) + with_bias.output.bias, rtol=1e-12, atol=1e-12)
+    assert with_bias.output.bias.any() and "output.bias" in dict(with_bias.named_parameters())
     assert not Transformer(replace(CONFIG, output_bias=True)).output.bias.any()  # begins at 0
 
 
@@ -194,16 +194,16 @@ def inputs_of(module: nn.Module, run: Callable[[], object]) -> Tensor:
 def test_dropout_acts_on_the_embedding_sums(stack: str) -> None:
     config = replace(CONFIG, d_model=64)
     inputs = ids(30, 20), mask_of(*[20] * 30), ids(30, 20, seed=5)
-    plain, dropped, others = (
-        model_of(replace(config, **changed)).train()
-        for changed in ({}, {"dropout": 0.2}, {"attention_dropout": 0.2, "ffn_dropout": 0.2})
+    plain, with_dropout, with_inner_dropout = (
+        model_of(replace(config, **changes)).train()
+        for changes in ({}, {"dropout": 0.2}, {"attention_dropout": 0.2, "ffn_dropout": 0.2})
     )
-    sums, actual, untouched = (
+    sums, actual, inner_sums = (
         inputs_of(model.get_submodule(stack)[0], lambda model=model: model(*inputs))
-        for model in (plain, dropped, others)
+        for model in (plain, with_dropout, with_inner_dropout)
     )
     assert_dropped(actual, sums, 0.2)
-    assert torch.equal(untouched, sums)
+    assert torch.equal(inner_sums, sums)
 
 
 @both_norms
@@ -212,17 +212,17 @@ def test_dropout_acts_on_the_output_of_a_sub_layer(norm: Any) -> None:
     residual = Residual(nn.LayerNorm(64), 0.2, post=norm == "post").train()
     output, x = torch.randn(100, 64), torch.randn(100, 64)
     if norm == "post":
-        summed = inputs_of(residual.norm, lambda: residual(x, lambda _: output))
+        total = inputs_of(residual.norm, lambda: residual(x, lambda _: output))
     else:
-        summed = residual(x, lambda _: output)
-    assert_dropped(summed - x, output, 0.2)
+        total = residual(x, lambda _: output)
+    assert_dropped(total - x, output, 0.2)
 
 
 def test_ffn_dropout_acts_on_the_inner_activations() -> None:
     torch.manual_seed(1)
     network = FeedForward(8, 64, dropout=0.2).train()
     with torch.no_grad():
-        network.w_1.bias += 10  # so that ReLU leaves no zero of its own
+        network.w_1.bias += 10  # so that ReLU itself gives no zeros
     x = torch.randn(100, 8)
     assert_dropped(inputs_of(network.w_2, lambda: network(x)), network.w_1(x), 0.2)
 
@@ -242,7 +242,7 @@ def test_all_problems_of_an_impossible_model_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changes", "words"),
     [
         ({"d_model": 9, "d_k": 3, "d_v": 3}, "even number"),
         ({"max_positions": 5}, "expected null with"),
@@ -251,9 +251,9 @@ def test_all_problems_of_an_impossible_model_are_reported() -> None:
     ],
     ids=str,
 )
-def test_an_impossible_model_is_refused(changed: dict[str, Any], words: str) -> None:
+def test_an_impossible_model_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        Transformer(replace(CONFIG, **changed))
+        Transformer(replace(CONFIG, **changes))
 
 
 def test_an_odd_width_is_possible_with_learned_positions_and_explicit_head_sizes() -> None:

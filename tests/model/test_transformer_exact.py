@@ -10,11 +10,11 @@ from support.small_models import (
     CONFIG,
     NARROW,
     all_configs,
+    as_lists,
     both_dtypes,
     both_norms,
     causal,
     ids,
-    listed,
     mask_of,
     model_of,
     noise,
@@ -54,8 +54,8 @@ def test_every_attention_of_the_model_can_be_recorded() -> None:
 
     model = model_of(CONFIG)
     src, src_mask, tgt_in = ids(2, 6), mask_of(6, 4), ids(2, 5)
-    decoded = model.decode(tgt_in, model.encode(src, src_mask, recording), src_mask, recording)
-    assert_close(model.logits(decoded), model(src, src_mask, tgt_in), rtol=1e-12, atol=1e-12)
+    states = model.decode(tgt_in, model.encode(src, src_mask, recording), src_mask, recording)
+    assert_close(model.logits(states), model(src, src_mask, tgt_in), rtol=1e-12, atol=1e-12)
     assert [tuple(weights.shape[2:]) for weights in calls] == [(6, 6)] * 2 + [(5, 5), (5, 6)] * 2
     for weights in calls:
         assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
@@ -150,7 +150,7 @@ def test_multi_head_attention_equals_plain_loops(bias: bool) -> None:
     x, memory = noise(1, 4, 8), noise(1, 6, 8)
     mask = torch.ones(4, 6, dtype=torch.bool).tril(2)
     actual = attention(x, attention.keys_values(memory), mask)
-    expected = reference.multi_head(x[0].tolist(), memory[0].tolist(), listed(attention), 2, mask.tolist())
+    expected = reference.multi_head(x[0].tolist(), memory[0].tolist(), as_lists(attention), 2, mask.tolist())
     assert_close(actual[0], torch.tensor(expected, dtype=torch.float64), rtol=1e-11, atol=1e-11)
 
 
@@ -161,7 +161,9 @@ def test_the_encoder_layer_equals_plain_loops(config: ModelConfig) -> None:
     actual = layer(x, src_mask[:, None, None, :], fast_attention)
     for b in range(2):
         mask = [src_mask[b].tolist()] * 6
-        expected = reference.encoder_layer(x[b].tolist(), listed(layer), mask, 2, norm=config.norm, eps=config.norm_eps)
+        expected = reference.encoder_layer(
+            x[b].tolist(), as_lists(layer), mask, 2, norm=config.norm, eps=config.norm_eps
+        )
         assert_close(actual[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
 
 
@@ -173,7 +175,7 @@ def test_the_decoder_layer_equals_plain_loops(config: ModelConfig) -> None:
     for b in range(2):
         masks = causal(5).tolist(), [src_mask[b].tolist()] * 5
         expected = reference.decoder_layer(
-            x[b].tolist(), memory[b].tolist(), listed(layer), masks, 2, norm=config.norm, eps=config.norm_eps
+            x[b].tolist(), memory[b].tolist(), as_lists(layer), masks, 2, norm=config.norm, eps=config.norm_eps
         )
         assert_close(actual[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10)
 
@@ -188,11 +190,11 @@ def test_the_whole_model_equals_plain_loops(config: ModelConfig, tied: bool) -> 
         expected = reference.transformer(
             src[b, :length].tolist(),
             tgt_in[b].tolist(),
-            listed(model),
+            as_lists(model),
             n_layers=2,
             n_heads=2,
             norm=config.norm,
             eps=config.norm_eps,
         )
-        # The table of sinusoids is rounded to float32, hence not 1e-10.
+        # The table of sinusoids is rounded to float32, so 1e-10 is too small.
         assert_close(logits[b], torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)

@@ -78,8 +78,8 @@ def test_a_sentence_does_not_depend_on_its_batch(norm: Any, dtype: torch.dtype) 
     src, src_mask, tgt_in = ids(3, 6), mask_of(3, 6, 1), ids(3, 5, seed=5)
     together = model(src, src_mask, tgt_in)
     for b, length in enumerate((3, 6, 1)):
-        alone = model(src[b : b + 1, :length], src_mask[b : b + 1, :length], tgt_in[b : b + 1])
-        assert_unchanged(alone[0], together[b])
+        single = model(src[b : b + 1, :length], src_mask[b : b + 1, :length], tgt_in[b : b + 1])
+        assert_unchanged(single[0], together[b])
 
 
 @both_dtypes
@@ -97,7 +97,7 @@ def test_a_row_of_padding_gives_finite_values_and_gradients(width: int, norm: An
 
 # ---- decoding step by step ---------------------------------------------------------------------------------------
 
-CACHED = {
+MODELS_WITH_CACHE = {
     "post": CONFIG,
     "pre": replace(CONFIG, norm="pre"),
     "narrow": NARROW,
@@ -106,7 +106,7 @@ CACHED = {
 }
 
 
-@pytest.mark.parametrize("config", CACHED.values(), ids=CACHED.keys())
+@pytest.mark.parametrize("config", MODELS_WITH_CACHE.values(), ids=MODELS_WITH_CACHE.keys())
 def test_a_step_with_the_cache_equals_decoding_the_prefix(config: ModelConfig) -> None:
     model = model_of(config)
     src, src_mask, tgt_in = ids(3, 6), mask_of(6, 4, 1), ids(3, 7, seed=5)
@@ -137,9 +137,9 @@ def test_a_step_does_not_change_its_cache() -> None:
     _, cache = model.decode_step(ids(2), model.start(model.encode(ids(2, 6), src_mask), src_mask))
     first, _ = model.decode_step(ids(2, seed=6), cache)
     model.decode_step(ids(2, seed=7), cache)
-    again, _ = model.decode_step(ids(2, seed=6), cache)
+    second, _ = model.decode_step(ids(2, seed=6), cache)
     assert cache.length == 1
-    assert torch.equal(first, again)
+    assert torch.equal(first, second)
 
 
 @both_norms
@@ -166,9 +166,9 @@ def test_beams_that_branch_swap_and_end(norm: Any) -> None:
         return cache.select(torch.tensor(rows), torch.tensor(sentences))
 
     cache = step(cache)
-    branched = select(cache, [0, 0, 1, 1, 2, 2], [0, 1, 2])
-    assert branched.cross is cache.cross  # the rows of a sentence share its keys and values, without a copy
-    cache = step(step(branched))
+    branches = select(cache, [0, 0, 1, 1, 2, 2], [0, 1, 2])
+    assert branches.cross is cache.cross  # the rows of a sentence share its keys and values, without a copy
+    cache = step(step(branches))
     cache = step(select(cache, [1, 0, 2, 2, 5, 4], [0, 1, 2]))
     cache = select(cache, [0, 0, 5, 4], [0, 2])
     assert len(cache.cross[0][0]) == len(cache.src_mask) == 2
@@ -180,8 +180,8 @@ def test_beams_may_branch_before_the_first_token() -> None:
     model = model_of(CONFIG)
     src_mask = mask_of(6, 4)
     cache = model.start(model.encode(ids(2, 6), src_mask), src_mask)
-    once, _ = model.decode_step(torch.tensor([1, 1]), cache)
-    twice, _ = model.decode_step(
+    one_row, _ = model.decode_step(torch.tensor([1, 1]), cache)
+    two_rows, _ = model.decode_step(
         torch.tensor([1, 1, 1, 1]), cache.select(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1]))
     )
-    assert_close(twice, once.repeat_interleave(2, dim=0))
+    assert_close(two_rows, one_row.repeat_interleave(2, dim=0))

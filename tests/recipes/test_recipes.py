@@ -21,7 +21,7 @@ PRESETS = (
     "vaswani2017-parse-semi",
     "t2t2018-base",
 )
-OTHERS = ("demo", "small", "multi30k-tiny", "multi30k-raw")
+OTHER_RECIPES = ("demo", "small", "multi30k-tiny", "multi30k-raw")
 
 # The changes of each row of Table 3 to the base model, as in the table (with d_k and d_v where they are derived).
 TABLE_3: dict[str, dict[str, Any]] = {
@@ -61,7 +61,7 @@ HEAD_WIDTHS = {
     "d1024": 128,
     "big": 64,
 }  # d_k = d_v, columns 5, 6
-HOW_OFTEN = ("train.checkpoint_every_steps", "train.evaluate_every_steps", "train.keep_checkpoints")
+INTERVALS = ("train.checkpoint_every_steps", "train.evaluate_every_steps", "train.keep_checkpoints")
 
 
 def values(config: Config) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def values(config: Config) -> dict[str, Any]:
 def test_all_names_are_listed_here() -> None:
     rows = {f"{scale}-table3-{row}" for row in TABLE_3 for scale in ("vaswani2017", "small")}
     rivals = {f"small-table2-{row}" for row in ("transformer", "recurrent", "convolutional")}
-    assert set(RECIPES) == {*PRESETS, *OTHERS, *rivals, *rows}
+    assert set(RECIPES) == {*PRESETS, *OTHER_RECIPES, *rivals, *rows}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -89,10 +89,10 @@ def test_a_recipe_is_valid_and_pure(name: str) -> None:
 def test_a_row_of_table_3_changes_the_columns_of_the_table(row: str) -> None:
     base, config = values(vaswani2017.base()), values(RECIPES[f"vaswani2017-table3-{row}"]())
     assert config["train.use"] == "last"  # "without checkpoint averaging"
-    changed = {name: value for name, value in config.items() if value != base[name] and name not in HOW_OFTEN}
-    del changed["train.use"]
-    changed.pop("train.average_checkpoints", None)  # unused
-    assert changed == TABLE_3[row]
+    changes = {name: value for name, value in config.items() if value != base[name] and name not in INTERVALS}
+    del changes["train.use"]
+    changes.pop("train.average_checkpoints", None)  # unused
+    assert changes == TABLE_3[row]
     if row in HEAD_WIDTHS:
         assert (config["model.d_k"], config["model.d_v"]) == (None, None)
         assert config["model.d_model"] // config["model.n_heads"] == HEAD_WIDTHS[row]
@@ -174,7 +174,7 @@ def test_an_unknown_name_gets_the_nearest_or_the_command_that_lists_them() -> No
             find_recipe(name)
 
 
-OWN = """
+USER_FILE = """
 from dataclasses import replace
 
 from transduce.config.schema import Config, TrainConfig
@@ -183,7 +183,7 @@ from transduce.recipes.vaswani2017 import base
 SEED = 7
 
 
-def mine():
+def custom():
     return replace(base(), train=TrainConfig(seed=SEED))
 
 
@@ -192,14 +192,14 @@ def impossible():
 
 
 def lookup():
-    return {}["a key of my own"]
+    return {}["a missing key"]
 
 
-def needs(argument):
+def with_argument(argument):
     return Config()
 
 
-def leaves():
+def exits():
     raise SystemExit(0)
 
 
@@ -212,14 +212,14 @@ number = 3
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def user_file(tmp_path: Path) -> Path:
     path = tmp_path / "my recipes.py"
-    path.write_text(OWN, encoding="utf-8")
+    path.write_text(USER_FILE, encoding="utf-8")
     return path
 
 
-def test_a_function_of_the_users_own(own: Path) -> None:
-    config = find_recipe(f"{own}:mine")()
+def test_a_function_of_the_user_is_a_recipe(user_file: Path) -> None:
+    config = find_recipe(f"{user_file}:custom")()
     assert config.train.seed == 7 and config.model == vaswani2017.base().model
 
 
@@ -227,19 +227,19 @@ def test_a_function_of_the_users_own(own: Path) -> None:
     ("function", "words"),
     [
         ("absent", ":absent': expected a function that "),
-        ("mini", " defines; did you mean 'mine'?"),
+        ("costum", " defines; did you mean 'custom'?"),
         ("", ":': expected a function that "),
-        ("lookup", "failed: KeyError: 'a key of my own'"),
-        ("needs", "failed: TypeError"),
+        ("lookup", "failed: KeyError: 'a missing key'"),
+        ("with_argument", "failed: TypeError"),
         ("number", "failed: TypeError"),
-        ("leaves", "failed: SystemExit"),
+        ("exits", "failed: SystemExit"),
         ("other", "expected a function that returns a Config, not a dict"),
     ],
 )
-def test_a_function_that_is_no_recipe_is_refused(own: Path, function: str, words: str) -> None:
+def test_a_function_that_is_no_recipe_is_refused(user_file: Path, function: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        find_recipe(f"{own}:{function}")
-    assert f"{own}:{function}" in str(caught.value) and words in str(caught.value)
+        find_recipe(f"{user_file}:{function}")
+    assert f"{user_file}:{function}" in str(caught.value) and words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +261,6 @@ def test_a_file_without_a_recipe_is_refused(tmp_path: Path, name: str, text: str
     assert str(path) in str(caught.value) and words in str(caught.value)
 
 
-def test_an_invalid_recipe_of_the_user_is_refused_on_use(own: Path) -> None:
+def test_an_invalid_recipe_of_the_user_is_refused_on_use(user_file: Path) -> None:
     with pytest.raises(UserError, match="train.max_steps=0: expected at least 1"):
-        override(find_recipe(f"{own}:impossible")(), [])
+        override(find_recipe(f"{user_file}:impossible")(), [])

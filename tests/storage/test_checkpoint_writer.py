@@ -18,10 +18,10 @@ class Run:
 
     def __init__(self, folder: Path, log: Log) -> None:
         self.folder, self.log = folder, log
-        self.printed: list[str] = []
+        self.lines: list[str] = []
         self.snapshots: list[int] = []
         self.best_step: int | None = None
-        self.writer = CheckpointWriter(folder, log, self.printed.extend, keep=2, every=10)
+        self.writer = CheckpointWriter(folder, log, self.lines.extend, keep=2, every=10)
 
     def save(self, step: int) -> None:
         def snapshot() -> Checkpoint:
@@ -48,7 +48,7 @@ def disk_full(*_: object) -> None:
 def test_a_step_is_saved_once(run: Run) -> None:
     run.save(10)
     run.save(10)
-    assert run.steps() == run.snapshots == [10] and run.printed == []
+    assert run.steps() == run.snapshots == [10] and run.lines == []
 
 
 def test_a_failed_save_is_printed_and_not_repeated_for_its_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_a_failed_save_is_printed_and_not_repeated_for_its_step(run: Run, monkey
         run.save(10)
     run.save(10)
     assert run.steps() == [] and run.snapshots == [10]
-    (line,) = run.printed
+    (line,) = run.lines
     assert line.startswith("not saved at step 10: [Errno 28] No space left on device")
     run.save(20)
     assert run.steps() == [20]
@@ -75,7 +75,7 @@ def test_too_many_failed_saves_in_a_row_raise(run: Run, monkeypatch: pytest.Monk
         run.save(200 + 10 * number)
     with pytest.raises(OSError, match="No space left"):
         run.save(300)
-    assert run.steps() == [90, 190] and len(run.printed) == 3 * (MAX_FAILED_SAVES - 1)
+    assert run.steps() == [90, 190] and len(run.lines) == 3 * (MAX_FAILED_SAVES - 1)
 
 
 def test_the_log_is_durable_before_a_checkpoint(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_the_log_is_durable_before_a_checkpoint(run: Run, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(run.log, "sync", disk_full)
         run.save(10)
-    assert run.steps() == [] and len(run.printed) == 1
+    assert run.steps() == [] and len(run.lines) == 1
     run.save(20)
     assert run.steps() == [20] and [line["step"] for line in read_log(run.folder)] == [10]
 

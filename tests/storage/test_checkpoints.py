@@ -158,17 +158,17 @@ def test_pruning_removes_temporary_files_of_interrupted_saves(ten: Path) -> None
 
 
 def test_an_interruption_changes_neither_the_remaining_nor_the_averaged_checkpoints(tmp_path: Path) -> None:
-    plain, interrupted = tmp_path / "plain", tmp_path / "interrupted"
+    plain, other_run = tmp_path / "plain", tmp_path / "interrupted"
     for step in range(50, 1_001, 50):
         if step % 100 == 0:
             checkpoint_path(plain, step).mkdir(parents=True)
-        checkpoint_path(interrupted, step).mkdir(parents=True)  # stopped and resumed halfway to each checkpoint
-        for run in (plain, interrupted):
+        checkpoint_path(other_run, step).mkdir(parents=True)  # stopped and resumed halfway to each checkpoint
+        for run in (plain, other_run):
             prune_checkpoints(run, 3, 200, every=100)
             assert checkpoint_path(run, step).exists() or run == plain
-        averaged = [[path.name for path in regular_checkpoints(run, 100)][-3:] for run in (plain, interrupted)]
-        assert step % 100 or averaged[0] == averaged[1]
-    assert steps(interrupted) == steps(plain) == [200, 800, 900, 1000]
+        names = [[path.name for path in regular_checkpoints(run, 100)][-3:] for run in (plain, other_run)]
+        assert step % 100 or names[0] == names[1]
+    assert steps(other_run) == steps(plain) == [200, 800, 900, 1000]
 
 
 def test_a_last_step_between_two_regular_ones_remains(ten: Path) -> None:

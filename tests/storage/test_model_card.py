@@ -68,8 +68,8 @@ def test_the_card_of_a_trained_model(toy: Toy) -> None:
 
 def test_the_card_of_a_mean_of_checkpoints(toy: Toy, tmp_path: Path) -> None:
     average_run(toy.run, last=2, out=tmp_path / "mean")
-    trained, mean = card_of(toy.model), card_of(tmp_path / "mean")
-    assert (mean["recipe"], mean["training text"]) == (trained["recipe"], trained["training text"])
+    original, mean = card_of(toy.model), card_of(tmp_path / "mean")
+    assert (mean["recipe"], mean["training text"]) == (original["recipe"], original["training text"])
     assert mean["training"] == "400 steps"
     assert "step-00000200, step-00000400" in mean["weights"]
 

@@ -52,7 +52,7 @@ def tiny(tokenizer: Tokenizer) -> Iterator[Tiny]:
 
 
 @pytest.fixture
-def saved(tiny: Tiny, tmp_path: Path) -> Path:
+def model_path(tiny: Tiny, tmp_path: Path) -> Path:
     return tiny.save(tmp_path / "model")
 
 
@@ -60,10 +60,10 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_saved_model_loads_unchanged(tiny: Tiny, saved: Path) -> None:
+def test_a_saved_model_loads_unchanged(tiny: Tiny, model_path: Path) -> None:
     names = {"model.safetensors", "config.json", "tokenizer.json", "README.md", "manifest.json"}
-    assert {path.name for path in saved.iterdir()} == names
-    loaded = load_model(saved)
+    assert {path.name for path in model_path.iterdir()} == names
+    loaded = load_model(model_path)
     assert loaded.config == tiny.config and loaded.tokenizer.to_json() == tiny.tokenizer.to_json()
     assert equal(weights(loaded.model), weights(tiny.model))
     assert not loaded.model.training
@@ -72,20 +72,20 @@ def test_a_saved_model_loads_unchanged(tiny: Tiny, saved: Path) -> None:
     assert torch.equal(loaded.model(src, mask, src), tiny.model.eval()(src, mask, src))
 
 
-def test_a_moved_and_linked_model_loads(saved: Path, tmp_path: Path) -> None:
-    moved = saved.rename(tmp_path / "moved")
-    (tmp_path / "link").symlink_to(moved)
+def test_a_moved_and_linked_model_loads(model_path: Path, tmp_path: Path) -> None:
+    new_path = model_path.rename(tmp_path / "moved")
+    (tmp_path / "link").symlink_to(new_path)
     load_model(tmp_path / "link")
 
 
-def test_every_file_of_a_model_is_verified(saved: Path) -> None:
+def test_every_file_of_a_model_is_verified(model_path: Path) -> None:
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
-        content = (saved / name).read_bytes()
-        (saved / name).write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+        content = (model_path / name).read_bytes()
+        (model_path / name).write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
         with pytest.raises(UserError, match=f"{name}: expected the SHA-256 in manifest.json"):
-            load_model(saved)
-        (saved / name).write_bytes(content)
-    load_model(saved)
+            load_model(model_path)
+        (model_path / name).write_bytes(content)
+    load_model(model_path)
 
 
 def replace_file(folder: Path, name: str, content: bytes | None) -> None:
@@ -100,28 +100,28 @@ def replace_file(folder: Path, name: str, content: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_model_without_one_of_its_files_is_refused(saved: Path, name: str) -> None:
-    replace_file(saved, name, None)
+def test_a_model_without_one_of_its_files_is_refused(model_path: Path, name: str) -> None:
+    replace_file(model_path, name, None)
     with pytest.raises(UserError, match=f"expected a model folder with {name}"):
-        load_model(saved)
+        load_model(model_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b"null", b"[" * 100_000, b"\x80\x04\x95"])
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_file_of_foreign_content_is_refused(saved: Path, name: str, content: bytes) -> None:
-    replace_file(saved, name, content)
+def test_a_file_of_foreign_content_is_refused(model_path: Path, name: str, content: bytes) -> None:
+    replace_file(model_path, name, content)
     with pytest.raises(UserError, match=name):
-        load_model(saved)
+        load_model(model_path)
 
 
-def test_the_tokenizer_of_another_model_is_refused(saved: Path) -> None:
+def test_the_tokenizer_of_another_model_is_refused(model_path: Path) -> None:
     other = Tokenizer.learn(["another text with other letters: xyz"] * 2, vocab_size=310)
-    other.save(saved / "tokenizer.json")
+    other.save(model_path / "tokenizer.json")
     with pytest.raises(UserError, match="tokenizer.json"):
-        load_model(saved)
-    replace_file(saved, "tokenizer.json", other.to_json().encode())
+        load_model(model_path)
+    replace_file(model_path, "tokenizer.json", other.to_json().encode())
     with pytest.raises(UserError, match=f"as many as the model has embedding rows, not {other.vocab_size}"):
-        load_model(saved)
+        load_model(model_path)
 
 
 @pytest.mark.parametrize(
@@ -143,16 +143,16 @@ def test_the_tokenizer_of_another_model_is_refused(saved: Path) -> None:
     ],
 )
 def test_a_configuration_of_another_size_is_refused_within_two_seconds(
-    tiny: Tiny, saved: Path, sizes: dict[str, Any]
+    tiny: Tiny, model_path: Path, sizes: dict[str, Any]
 ) -> None:
     model = dataclasses.replace(tiny.config.model, **sizes)
-    replace_file(saved, "config.json", to_json(dataclasses.replace(tiny.config, model=model)).encode())
+    replace_file(model_path, "config.json", to_json(dataclasses.replace(tiny.config, model=model)).encode())
     if sizes == {"n_heads": 4}:  # changes no shape
-        load_model(saved)
+        load_model(model_path)
         return
     started_at = time.monotonic()
     with pytest.raises(UserError, match="expected the tensors of its configuration"):
-        load_model(saved)
+        load_model(model_path)
     assert time.monotonic() - started_at < 2
 
 

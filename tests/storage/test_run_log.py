@@ -43,20 +43,20 @@ def test_a_run_without_a_log_has_no_reports(tmp_path: Path) -> None:
     assert read_log(tmp_path) == [] and (tmp_path / "log.jsonl").read_bytes() == b""
 
 
-@pytest.mark.parametrize(("after_step", "left"), [(0, 0), (1, 0), (9, 0), (10, 2), (15, 2), (20, 3), (30, 4), (99, 4)])
-def test_a_resumed_run_removes_later_lines(tmp_path: Path, after_step: int, left: int) -> None:
+@pytest.mark.parametrize(("after_step", "count"), [(0, 0), (1, 0), (9, 0), (10, 2), (15, 2), (20, 3), (30, 4), (99, 4)])
+def test_a_resumed_run_removes_later_lines(tmp_path: Path, after_step: int, count: int) -> None:
     lines = ['{"step":10,"loss":3}\n', '{"step":10, "valid_loss": 2.50}\n', '{"step":20}\n', '{"step":30}\n']
     path = write(tmp_path, *lines)
     log = Log(tmp_path, after_step)
-    assert path.read_text(encoding="utf-8") == "".join(lines[:left])  # byte for byte
+    assert path.read_text(encoding="utf-8") == "".join(lines[:count])  # byte for byte
     log.report(after_step + 5, {"loss": 1.0})
     log.close()
-    assert [line["step"] for line in read_log(tmp_path)] == [10, 10, 20, 30][:left] + [after_step + 5]
+    assert [line["step"] for line in read_log(tmp_path)] == [10, 10, 20, 30][:count] + [after_step + 5]
 
 
-@pytest.mark.parametrize("torn", ['{"step":30', "{", '{"step":30,"loss":2.5}', '{"step":3'])
-def test_an_incomplete_last_line_is_skipped(tmp_path: Path, torn: str) -> None:
-    write(tmp_path, '{"step":10}\n', '{"step":20}\n', torn)
+@pytest.mark.parametrize("fragment", ['{"step":30', "{", '{"step":30,"loss":2.5}', '{"step":3'])
+def test_an_incomplete_last_line_is_skipped(tmp_path: Path, fragment: str) -> None:
+    write(tmp_path, '{"step":10}\n', '{"step":20}\n', fragment)
     assert [line["step"] for line in read_log(tmp_path)] == [10, 20]
     log = Log(tmp_path, 99)
     log.report(40, {})

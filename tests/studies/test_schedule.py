@@ -180,7 +180,7 @@ run_trainings(trainings, Texts(pair("train"), pair("valid")), open_results(folde
 """
 
 
-def interrupted_and_resumed(folder: Path, ending: signal.Signals, is_under_way: Callable[[], bool]) -> Results:
+def resume_after(folder: Path, ending: signal.Signals, is_under_way: Callable[[], bool]) -> Results:
     """Run STUDY in `folder`, send it `ending` when it `is_under_way`, resume it, and return its results."""
     out, command = folder / "out", [sys.executable, "-c", STUDY, str(ROOT / "src"), str(folder)]
     study = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -200,7 +200,7 @@ def interrupted_and_resumed(folder: Path, ending: signal.Signals, is_under_way: 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_study_resumes(tmp_path: Path, texts: Texts, stand_in: Path, ending: signal.Signals) -> None:
     log = tmp_path / "out" / "runs" / "y-1" / "log.jsonl"
-    results = interrupted_and_resumed(tmp_path, ending, lambda: log.exists() and len(log.read_bytes()) > 200)
+    results = resume_after(tmp_path, ending, lambda: log.exists() and len(log.read_bytes()) > 200)
     figures = {name: (entry["status"], entry["steps"], entry["bleu"]) for name, entry in results.entries.items()}
     assert figures == {"x-1": ("done", 40, 1), "y-1": ("done", 150, 1), "z-1": ("done", 40, 1)}
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [*range(1, 151)]
@@ -212,13 +212,13 @@ def test_an_interrupted_study_of_real_trainings_has_equal_results(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     checkpoints = tmp_path / "out" / "runs" / "y-1" / "checkpoints"
-    interrupted = interrupted_and_resumed(tmp_path, signal.SIGTERM, checkpoints.exists)
-    entry = interrupted.entries["y-1"]
+    results = resume_after(tmp_path, signal.SIGTERM, checkpoints.exists)
+    entry = results.entries["y-1"]
     assert entry["perplexity"] > 1 and 0 <= entry["bleu"] <= 100 and entry["valid"]["lines"] == 6
     assert entry["parameters"] == stored_parameters(tmp_path / "out" / "runs" / "y-1" / "model")
     (tmp_path / "out").rename(tmp_path / "interrupted")
     subprocess.run([sys.executable, "-c", STUDY, str(ROOT / "src"), str(tmp_path)], check=True)
-    assert reproducible(interrupted) == reproducible(read_results(tmp_path / "out" / "results.json"))
+    assert reproducible(results) == reproducible(read_results(tmp_path / "out" / "results.json"))
 
 
 COSTS = ("seconds", "cpu_seconds", "ended_at", "session")

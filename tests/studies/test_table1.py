@@ -50,8 +50,8 @@ def test_restricted_attention_has_no_square_matrix() -> None:
 def test_the_convolution_equals_torchs_over_earlier_positions(dilation: int) -> None:
     layer, x = Convolutional(6, KERNEL, dilation), torch.randn(2, 20, 6)
     weights = layer.weights.weight.unflatten(1, (KERNEL, 6)).transpose(1, 2)
-    padded = F.pad(x.transpose(1, 2), ((KERNEL - 1) * dilation, 0))
-    assert_close(layer(x), F.conv1d(padded, weights, layer.weights.bias, dilation=dilation).transpose(1, 2))
+    with_padding = F.pad(x.transpose(1, 2), ((KERNEL - 1) * dilation, 0))
+    assert_close(layer(x), F.conv1d(with_padding, weights, layer.weights.bias, dilation=dilation).transpose(1, 2))
 
 
 def test_the_recurrent_layer_equals_its_steps() -> None:

@@ -69,8 +69,8 @@ def test_every_system_is_evaluated_within_the_cost_of_the_cheapest(tmp_path: Pat
     assert [point["step"] for point in curve] == [10, 20, 30, 40]
 
     shutil.rmtree(out / "runs")
-    again = table2.run_table2(texts, out)
-    assert again.entries == results.entries, "from results.json alone"
+    second = table2.run_table2(texts, out)
+    assert second.entries == results.entries, "from results.json alone"
 
 
 COSTS = ("seconds", "cpu_seconds", "ended_at", "session", "checkpoints", "command")
@@ -88,13 +88,13 @@ def test_an_interrupted_study_reports_gaps_and_resumes(
 ) -> None:
     out, original, calls = tmp_path / "out", table2.evaluate_checkpoint, []
 
-    def interrupted(*arguments: Any) -> dict[str, Any]:
+    def interrupt(*arguments: Any) -> dict[str, Any]:
         if len(calls) == 2:
             raise KeyboardInterrupt
         calls.append(arguments)
         return original(*arguments)
 
-    monkeypatch.setattr(table2, "evaluate_checkpoint", interrupted)
+    monkeypatch.setattr(table2, "evaluate_checkpoint", interrupt)
     with pytest.raises(KeyboardInterrupt):
         table2.run_table2(texts, out, jobs=3)
     before = read_results(out / "results.json").entries
@@ -107,12 +107,12 @@ def test_an_interrupted_study_reports_gaps_and_resumes(
     assert {name: after[name] for name, entry in before.items() if entry["status"] == "done"} == {
         name: entry for name, entry in before.items() if entry["status"] == "done"
     }
-    uninterrupted = table2.run_table2(texts, tmp_path / "uninterrupted", jobs=3).entries
+    reference = table2.run_table2(texts, tmp_path / "uninterrupted", jobs=3).entries
     curves = [
         {name: [{**p} for p in entry.get("curve", [])] for name, entry in entries.items()}
-        for entries in (after, uninterrupted)
+        for entries in (after, reference)
     ]
-    assert curves[0] == curves[1] and reproducible(after) == reproducible(uninterrupted)
+    assert curves[0] == curves[1] and reproducible(after) == reproducible(reference)
     page = (out / "report.html").read_text("utf-8")
     assert page.count("<svg role") == 2 and "not run" not in page and "LSTM with attention" in page
 

@@ -31,7 +31,7 @@ def test_recipes_plan_and_paper_have_the_same_rows() -> None:
             assert training.config().train.seed == training.seed and problems(training.config()) == []
 
 
-@pytest.mark.parametrize("row", [row for row, there in PAPER.items() if there.parameters and row != "big"])
+@pytest.mark.parametrize("row", [row for row, entry in PAPER.items() if entry.parameters and row != "big"])
 def test_parameters_are_the_papers(row: str) -> None:
     """With the 40,960 rows of the embedding that the 2017 code pads to; no vocabulary gives the figure of big."""
     assert round(parameter_count(table3.paper(row).model, 40_960) / 1e6) == PAPER[row].parameters

@@ -7,18 +7,18 @@ import sys
 from support.toy_task import ROOT, CommandResult
 
 
-def assert_mistake(finished: CommandResult, *messages: str) -> None:
+def assert_mistake(result: CommandResult, *messages: str) -> None:
     """Check for exit code 2, an empty standard output, and each of `messages` on standard error."""
-    assert (finished.code, finished.out) == (2, b""), finished
-    assert "Traceback" not in finished.err
+    assert (result.code, result.out) == (2, b""), result
+    assert "Traceback" not in result.err
     for message in messages:
-        assert message in finished.err, finished.err
+        assert message in result.err, result.err
 
 
-def assert_problems(finished: CommandResult, *messages: str) -> None:
+def assert_problems(result: CommandResult, *messages: str) -> None:
     """Check that standard error lists one problem for each of `messages`, in their order, and no other."""
-    assert_mistake(finished)
-    heading, *lines = finished.err.splitlines()
+    assert_mistake(result)
+    heading, *lines = result.err.splitlines()
     assert heading == f"transduce: {len(messages)} problems:"
     assert len(lines) == len(messages), lines
     for line, message in zip(lines, messages, strict=True):

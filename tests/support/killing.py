@@ -66,8 +66,8 @@ class Disk:
     def __init__(self, folder: Path, trap: Trap | None) -> None:
         self.folder, self.trap = folder, trap
         self.operations: list[str] = []
-        self.flushed = {file.stat().st_ino: file.stat().st_size for file in _files(folder)}  # flushed bytes by inode
-        self.renamed: list[tuple[Path, Path, Path | None]] = []  # unflushed: old, new, copy of a replaced file
+        self.flushed_sizes = {file.stat().st_ino: file.stat().st_size for file in _files(folder)}  # by inode
+        self.renames: list[tuple[Path, Path, Path | None]] = []  # unflushed: old, new, copy of a replaced file
         self.is_watching = True
 
     def watch(self) -> None:
@@ -85,9 +85,9 @@ class Disk:
             return
         self._operation(f"{event} {args[0]}")
         if event == "open" and args[2] & os.O_TRUNC and os.path.exists(args[0]):
-            self.flushed.pop(os.stat(args[0]).st_ino, None)
+            self.flushed_sizes.pop(os.stat(args[0]).st_ino, None)
         if event == "os.remove":
-            self.flushed.pop(os.stat(args[0], dir_fd=args[-1] if is_in_rmtree else None).st_ino, None)
+            self.flushed_sizes.pop(os.stat(args[0], dir_fd=args[-1] if is_in_rmtree else None).st_ino, None)
         if event == "os.rename":
             self._record_rename(Path(args[0]), Path(args[1]))
 
@@ -95,9 +95,9 @@ class Disk:
         self._operation(f"fsync {os.readlink(f'/proc/self/fd/{descriptor}')}")
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
-            self.renamed = [entry for entry in self.renamed if entry[1].parent.stat().st_ino != status.st_ino]
+            self.renames = [entry for entry in self.renames if entry[1].parent.stat().st_ino != status.st_ino]
         else:
-            self.flushed[status.st_ino] = status.st_size
+            self.flushed_sizes[status.st_ino] = status.st_size
 
     def _operation(self, name: str) -> None:
         if self.trap is not None and len(self.operations) == self.trap.at:
@@ -109,7 +109,7 @@ class Disk:
         if new.is_file():
             before = self.folder.with_name(f"{self.folder.name}.before-{len(self.operations)}-of-{os.getpid()}")
             os.link(new, before)
-        self.renamed.append((old, new, before))
+        self.renames.append((old, new, before))
 
     def _die(self, trap: Trap) -> None:
         self.is_watching = False
@@ -124,8 +124,8 @@ class Disk:
 
     def _lose_unflushed(self) -> None:
         for file in _files(self.folder):
-            os.truncate(file, min(file.stat().st_size, self.flushed.get(file.stat().st_ino, 0)))
-        for old, new, before in reversed(self.renamed):
+            os.truncate(file, min(file.stat().st_size, self.flushed_sizes.get(file.stat().st_ino, 0)))
+        for old, new, before in reversed(self.renames):
             if new.exists():
                 new.rename(old)
             if before is not None:
@@ -161,7 +161,7 @@ def train_with_trap(config: Config, texts: Texts, out: Path, trap: Trap | None, 
 # ---- killing -----------------------------------------------------------------------------------------------------
 
 
-IMPORTED_LATE = ("torch._dynamo", "sacrebleu")  # training imports them late; the fork server imports them once
+LATE_IMPORTS = ("torch._dynamo", "sacrebleu")  # training imports them late; the fork server imports them once
 
 
 class Killer:
@@ -172,15 +172,15 @@ class Killer:
         folder.mkdir(parents=True)
         self.texts, self.report = write_texts(folder), folder / "report"
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["transduce.train", *IMPORTED_LATE])
+        self.context.set_forkserver_preload(["transduce.train", *LATE_IMPORTS])
         self.numbers = itertools.count()
         self.kills = self.runs = 0
         self.run_process(self.new_run())  # waits for the fork server
-        undisturbed, started_at = self.new_run(), time.monotonic()
-        assert self.run_process(undisturbed) == 0
+        run, started_at = self.new_run(), time.monotonic()
+        assert self.run_process(run) == 0
         self.seconds = time.monotonic() - started_at
         self.operations: list[str] = json.loads(self.report.read_text("utf-8"))
-        self.expected = ending(undisturbed)
+        self.expected = ending(run)
 
     def new_run(self) -> Path:
         """Return the folder for a new run."""

@@ -121,8 +121,8 @@ def wait_until(is_reached: Callable[[], bool], seconds: float, problem: str, run
     """Wait for a condition and return the seconds that it took. Fails with `problem` after `seconds`."""
     started_at = time.monotonic()
     while not is_reached():
-        waited = time.monotonic() - started_at
-        assert waited < seconds, f"after {seconds:.0f} s: {problem}\n{output_of(run).read_text('utf-8')}"
+        duration = time.monotonic() - started_at
+        assert duration < seconds, f"after {seconds:.0f} s: {problem}\n{output_of(run).read_text('utf-8')}"
         time.sleep(0.005)
     return time.monotonic() - started_at
 
@@ -147,7 +147,7 @@ def _is_alive(process: int) -> bool:
 # ---- on one host -------------------------------------------------------------------------------------------------
 
 
-def undisturbed(runs: Runs, ranks: int) -> dict[str, Any]:
+def reference_ending(runs: Runs, ranks: int) -> dict[str, Any]:
     """Return the `ending` of an undisturbed run."""
     run = runs.new()
     job = runs.on_one_host(run, ranks)
@@ -155,7 +155,7 @@ def undisturbed(runs: Runs, ranks: int) -> dict[str, Any]:
     return ending(run)
 
 
-def disturbed(runs: Runs, expected: dict[str, Any], ranks: int, victim: int, by: signal.Signals, step: int) -> float:
+def disturb(runs: Runs, expected: dict[str, Any], ranks: int, victim: int, by: signal.Signals, step: int) -> float:
     """Send a signal to one rank after a step, and check the `ending` of the run.
 
     Returns the seconds until the other ranks have left.
@@ -243,7 +243,7 @@ def why_no_hosts() -> str | None:
     return f"no network namespaces here: {process.stderr.strip()}" if process.returncode else None
 
 
-def cut_off(runs: Runs, hosts: Hosts, expected: dict[str, Any], step: int) -> float:
+def cut_cable(runs: Runs, hosts: Hosts, expected: dict[str, Any], step: int) -> float:
     """Disconnect the hosts after a step. Both ranks leave; torchrun resumes when the cable is back.
 
     Returns the seconds until both have left.
@@ -260,7 +260,7 @@ def cut_off(runs: Runs, hosts: Hosts, expected: dict[str, Any], step: int) -> fl
     return seconds
 
 
-def host_lost(runs: Runs, hosts: Hosts, expected: dict[str, Any], victim: int, step: int) -> float:
+def lose_host(runs: Runs, hosts: Hosts, expected: dict[str, Any], victim: int, step: int) -> float:
     """Cut the power of a host after a step, and restart it when the rank of the other host has left.
 
     The first host has the rendezvous of torchrun, so if that host is lost, torchrun restarts on both.
@@ -291,12 +291,12 @@ def disturb_everywhere(folder: Path, times: int, seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     started_at = time.monotonic()
     with Runs(folder) as runs:
-        expected = {ranks: undisturbed(runs, ranks) for ranks in (2, 3)}
+        expected = {ranks: reference_ending(runs, ranks) for ranks in (2, 3)}
         slowest = {signal.SIGKILL: 0.0, signal.SIGSTOP: 0.0}
         for number in range(times):
             ranks, by = 2 + number % 2, (signal.SIGKILL, signal.SIGSTOP)[number // 2 % 2]
             victim, step = rng.randrange(ranks), rng.randrange(1, STEPS - 10)
-            seconds = disturbed(runs, expected[ranks], ranks, victim, by, step)
+            seconds = disturb(runs, expected[ranks], ranks, victim, by, step)
             slowest[by] = max(slowest[by], seconds)
             yield f"rank {victim} of {ranks}, {by.name} after step {step}: others left after {seconds:.1f} s; equal"
         for by, seconds in slowest.items():
@@ -306,10 +306,10 @@ def disturb_everywhere(folder: Path, times: int, seed: int) -> Iterator[str]:
             return
         with Hosts() as hosts:
             step = rng.randrange(1, STEPS - 10)
-            yield f"cable cut after step {step}: left after {cut_off(runs, hosts, expected[2], step):.1f} s; equal"
+            yield f"cable cut after step {step}: left after {cut_cable(runs, hosts, expected[2], step):.1f} s; equal"
             for victim in (0, 1):
                 step = rng.randrange(1, STEPS - 10)
-                seconds = host_lost(runs, hosts, expected[2], victim, step)
+                seconds = lose_host(runs, hosts, expected[2], victim, step)
                 yield f"host {victim} lost after step {step}: the other left after {seconds:.1f} s; equal"
     yield f"{time.monotonic() - started_at:.0f} s"
 

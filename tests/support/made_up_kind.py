@@ -1,4 +1,4 @@
-"""A kind of model that the package does not know, with a configuration of its own."""
+"""A kind of model that the package does not know, with its own configuration."""
 
 from dataclasses import dataclass
 

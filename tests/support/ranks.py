@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore
 
-from support.killing import IMPORTED_LATE
+from support.killing import LATE_IMPORTS
 from support.small_runs import Texts, train_on
 from transduce.cli.main import main
 from transduce.config.schema import Config, ModelConfig, TrainConfig
@@ -38,7 +38,7 @@ from transduce.training.gradients import Gradient, Gradients
 
 
 @dataclass(frozen=True)
-class Ended:
+class Outcome:
     """The end of a rank.
 
     code: its exit code, or the negative number of a signal. result: the JSON value that its work returned; None if it
@@ -64,7 +64,7 @@ class Ranks:
         self.folder, self.store = folder, store
         folder.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["transduce.train", *IMPORTED_LATE, "torch.distributed.fsdp"])
+        context.set_forkserver_preload(["transduce.train", *LATE_IMPORTS, "torch.distributed.fsdp"])
         self.processes = []
         for rank in range(count):
             variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -74,7 +74,7 @@ class Ranks:
             process.start()
             self.processes.append(process)
 
-    def ended(self, *, seconds: float = 90) -> list[Ended]:
+    def outcomes(self, *, seconds: float = 90) -> list[Outcome]:
         """Wait until all ranks have ended or are stopped by SIGSTOP, then kill the remaining ones."""
         deadline = time.monotonic() + seconds
         while any(map(_is_running, self.processes)) and time.monotonic() < deadline:
@@ -82,13 +82,13 @@ class Ranks:
         for process in self.processes:
             process.kill()
             process.join()
-        return [self._ended(rank) for rank in range(len(self.processes))]
+        return [self._outcome(rank) for rank in range(len(self.processes))]
 
-    def _ended(self, rank: int) -> Ended:
+    def _outcome(self, rank: int) -> Outcome:
         code, file = self.processes[rank].exitcode, self.folder / f"{rank}.result"
         assert code is not None
         result = json.loads(file.read_bytes()) if file.exists() else None
-        return Ended(code, result, (self.folder / f"{rank}.output").read_text("utf-8"))
+        return Outcome(code, result, (self.folder / f"{rank}.output").read_text("utf-8"))
 
 
 def _is_running(process: BaseProcess) -> bool:
@@ -99,9 +99,9 @@ def _is_running(process: BaseProcess) -> bool:
 
 def run_on_ranks(folder: Path, count: int, work: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
     """Run `work` on `count` ranks and return their results. Fails unless all exit codes are 0."""
-    ended = Ranks(folder, new_store(), count, work, *args, **kwargs).ended()
-    assert [rank.code for rank in ended] == [0] * count, "\n".join(rank.output for rank in ended)
-    return [rank.result for rank in ended]
+    outcomes = Ranks(folder, new_store(), count, work, *args, **kwargs).outcomes()
+    assert [rank.code for rank in outcomes] == [0] * count, "\n".join(rank.output for rank in outcomes)
+    return [rank.result for rank in outcomes]
 
 
 def _run_rank(
@@ -169,7 +169,9 @@ def record_steps(faults: Sequence[Fault]) -> list[list[list[int]]]:
     return steps
 
 
-def train_recorded(config: Config, texts: Texts, out: Path, faults: Sequence[Fault] = (), **request: Any) -> list[Any]:
+def train_and_record(
+    config: Config, texts: Texts, out: Path, faults: Sequence[Fault] = (), **request: Any
+) -> list[Any]:
     """Start or resume the run in `out`, and return the steps of `record_steps`. request: as in `trainings.train`."""
     steps = record_steps(faults)
     train_on(texts, out, config, resume=True, **request)
@@ -277,17 +279,17 @@ def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, indices: list[li
     return {"loss": gradient.loss, "norm": gradient.norm, "gradient": gradients, "size": size}
 
 
-def train_measured(config: Config, texts: Texts, out: Path, **request: Any) -> int:
+def train_and_measure(config: Config, texts: Texts, out: Path, **request: Any) -> int:
     """Train, and return the peak bytes of all tensors of this rank after an update, in steps after a checkpoint."""
     update, most = state.update, 0
 
-    def measured(optimizer: torch.optim.Adam, count: int) -> None:
+    def measure(optimizer: torch.optim.Adam, count: int) -> None:
         nonlocal most
         update(optimizer, count)
         if count % config.train.checkpoint_every_steps == 1:
             most = max(most, _bytes_of_tensors())
 
-    state.update = measured
+    state.update = measure
     train_on(texts, out, config, **request)
     return most
 

@@ -72,12 +72,12 @@ def multi_head(x: Matrix, memory: Matrix, weights: Weights, n_heads: int, mask: 
         return [row[head * width : (head + 1) * width] for row in matrix]
 
     queries, keys, values = linear(x, weights, "w_q"), linear(memory, weights, "w_k"), linear(memory, weights, "w_v")
-    concatenated: Matrix = [[] for _ in x]
+    concatenation: Matrix = [[] for _ in x]
     for head in range(n_heads):
         output = attention(of_head(queries, head), of_head(keys, head), of_head(values, head), mask)
-        for row, columns in zip(concatenated, output, strict=True):
+        for row, columns in zip(concatenation, output, strict=True):
             row += columns
-    return linear(concatenated, weights, "w_o")
+    return linear(concatenation, weights, "w_o")
 
 
 def feed_forward(x: Matrix, weights: Weights) -> Matrix:
@@ -171,18 +171,20 @@ def parameter_count(
 # ---- section 5: training -----------------------------------------------------------------------------------------
 
 
-def smoothed(truth: int, vocab_size: int, label_smoothing: float) -> Row:
+def target_distribution(truth: int, vocab_size: int, label_smoothing: float) -> Row:
     """Return the smoothed target distribution of section 5.4."""
     share = label_smoothing / (vocab_size - 1)
     return [1 - label_smoothing if token == truth else share for token in range(vocab_size)]
 
 
 def smoothed_loss(logits: Matrix, targets: Sequence[int], label_smoothing: float) -> float:
-    """Return the cross entropy of the rows of `logits` with `smoothed`, summed, in nats."""
+    """Return the cross entropy of the rows of `logits` with `target_distribution`, summed, in nats."""
     total = 0.0
     for row, truth in zip(logits, targets, strict=True):
-        for target, predicted in zip(smoothed(truth, len(row), label_smoothing), softmax(row), strict=True):
-            total -= target * math.log(predicted)
+        for target, probability in zip(
+            target_distribution(truth, len(row), label_smoothing), softmax(row), strict=True
+        ):
+            total -= target * math.log(probability)
     return total
 
 

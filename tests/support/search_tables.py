@@ -53,7 +53,7 @@ def tied_table(seed: int) -> Table:
     return table
 
 
-def written_table(probs: dict[tuple[int, ...], dict[int, float]], default: dict[int, float]) -> Table:
+def table_of(probs: dict[tuple[int, ...], dict[int, float]], default: dict[int, float]) -> Table:
     """Return a table of probabilities by the tokens so far, with `default` for all others."""
 
     def table(sentence: int, prefix: tuple[int, ...]) -> Tensor:
@@ -124,7 +124,7 @@ def request_for(
     )
 
 
-def changed(request: Request, **settings: Any) -> Request:
+def with_search(request: Request, **settings: Any) -> Request:
     """Return the request with other search settings."""
     return replace(request, search=replace(request.search, **settings))
 
@@ -133,7 +133,7 @@ def beam(
     table: Table, sentences: Sequence[int], request: Request, size: int, n_best: int = 1
 ) -> list[list[Hypothesis]]:
     """Run a beam search of `size` over a table."""
-    return beam_search(Reader(table).decoder, start(sentences), changed(request, beam_size=size), n_best=n_best)
+    return beam_search(Reader(table).decoder, start(sentences), with_search(request, beam_size=size), n_best=n_best)
 
 
 # ---- the obvious versions ------------------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ def every_output(
     return outputs
 
 
-def ranked(outputs: list[Path], penalty: Penalty, n_best: int) -> list[tuple[tuple[int, ...], float]]:
+def best_of(outputs: list[Path], penalty: Penalty, n_best: int) -> list[tuple[tuple[int, ...], float]]:
     """Return the n_best by score: first the outputs that end in EOS, then those that were cut."""
-    scored = [(ids, log_prob / divisor(len(ids), penalty)) for ids, log_prob in outputs]
-    return sorted(scored, key=lambda x: (x[0][-1] != EOS, -x[1]))[:n_best]
+    scores = [(ids, log_prob / divisor(len(ids), penalty)) for ids, log_prob in outputs]
+    return sorted(scores, key=lambda x: (x[0][-1] != EOS, -x[1]))[:n_best]
 
 
 def plain_beam_search(
@@ -179,7 +179,7 @@ def plain_beam_search(
 ) -> list[tuple[tuple[int, ...], float]]:
     """Search one sentence with lists, without stopping early."""
     live: list[Path] = [((), 0.0)]
-    finished: list[Path] = []
+    complete: list[Path] = []
     for _ in range(max_length):
         extensions = []
         for k, (ids, log_prob) in enumerate(live):
@@ -187,9 +187,9 @@ def plain_beam_search(
                 if token in allowed(ids):
                     extensions.append((-(log_prob + table(sentence, ids)[token].item()), k, token))
         candidates = [((*live[k][0], token), -cost) for cost, k, token in sorted(extensions)[: 2 * size]]
-        finished += [path for path in candidates if path[0][-1] == EOS]
+        complete += [path for path in candidates if path[0][-1] == EOS]
         live = [path for path in candidates if path[0][-1] != EOS][:size]
-    return ranked(finished + live, penalty, n_best)
+    return best_of(complete + live, penalty, n_best)
 
 
 def check(outputs: list[Hypothesis], expected: list[tuple[tuple[int, ...], float]]) -> None:

@@ -57,7 +57,7 @@ def causal(length: int) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool).tril()
 
 
-def listed(module: nn.Module) -> reference.Weights:
+def as_lists(module: nn.Module) -> reference.Weights:
     return {name: value.tolist() for name, value in module.state_dict().items()}
 
 

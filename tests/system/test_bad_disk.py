@@ -202,16 +202,16 @@ class FullAfter:
     def write(self, content: bytes) -> int:
         if not self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written = self.file.write(content[: self.room])
-        self.room -= written
-        return written
+        size = self.file.write(content[: self.room])
+        self.room -= size
+        return size
 
 
 # ---- training ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
+def reference_run(tmp_path_factory: pytest.TempPathFactory, texts: Texts) -> Path:
     """Return a run without failures."""
     out = tmp_path_factory.mktemp("undisturbed") / "run"
     train_on(texts, out)
@@ -236,13 +236,17 @@ class FailingSaves:
 
 
 def test_training_continues_after_two_failed_saves_in_a_row(
-    texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    texts: Texts,
+    reference_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Saves are due at steps 6, 9 (best so far), 12, 18, 24, 30 and 32. The model is the mean of the last three."""
     saves = FailingSaves(monkeypatch, {6, 9, 18})
     train_on(texts, tmp_path / "run")
     assert saves.steps[:3] == [6, 9, 12]
-    expected = (undisturbed / "model" / "model.safetensors").read_bytes()
+    expected = (reference_run / "model" / "model.safetensors").read_bytes()
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == expected
     warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("not saved")]
     path = tmp_path / "run" / "checkpoints" / "step-00000006"
@@ -251,7 +255,7 @@ def test_training_continues_after_two_failed_saves_in_a_row(
 
 
 def test_three_failed_saves_in_a_row_end_the_run_which_resumes_later(
-    texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: Texts, reference_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -263,12 +267,12 @@ def test_three_failed_saves_in_a_row_end_the_run_which_resumes_later(
     for path in checkpoints(out):
         check_folder(path)
     train_on(texts, out, resume=True)
-    expected = (undisturbed / "model" / "model.safetensors").read_bytes()
+    expected = (reference_run / "model" / "model.safetensors").read_bytes()
     assert (out / "model" / "model.safetensors").read_bytes() == expected
 
 
 def test_a_failed_last_save_ends_the_run_without_a_model(
-    texts: Texts, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: Texts, reference_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -277,7 +281,7 @@ def test_a_failed_last_save_ends_the_run_without_a_model(
             train_on(texts, out)
     assert not (out / "model").exists()
     train_on(texts, out, resume=True)
-    expected = (undisturbed / "model" / "model.safetensors").read_bytes()
+    expected = (reference_run / "model" / "model.safetensors").read_bytes()
     assert (out / "model" / "model.safetensors").read_bytes() == expected
 
 

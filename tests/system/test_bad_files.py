@@ -23,7 +23,7 @@ from transduce.storage.run_folder import average_run, claim, find_run, run_token
 Change = Callable[[bytes, random.Random], bytes | None]
 
 
-def truncated(content: bytes, rng: random.Random) -> bytes:
+def truncate(content: bytes, rng: random.Random) -> bytes:
     return content[: rng.randrange(len(content))]
 
 
@@ -47,11 +47,11 @@ def longer(content: bytes, rng: random.Random) -> bytes:
     return content + rng.randbytes(rng.choice((1, 8, 4096)))
 
 
-def deleted(content: bytes, rng: random.Random) -> None:
+def delete(content: bytes, rng: random.Random) -> None:
     return None
 
 
-CHANGES: tuple[Change, ...] = (truncated, one_bit, eight_bytes, zero_page, longer, deleted)
+CHANGES: tuple[Change, ...] = (truncate, one_bit, eight_bytes, zero_page, longer, delete)
 
 
 def mutate(files: list[Path], others: list[Path], rng: random.Random) -> str:
@@ -61,17 +61,17 @@ def mutate(files: list[Path], others: list[Path], rng: random.Random) -> str:
         content, change = file.read_bytes(), rng.choice((*CHANGES, None))
         twins = [other for other in others if other.name == file.name] if change is None else []
         if change is not None and content:
-            changed = change(content, rng)
+            new_content = change(content, rng)
         elif twins:
-            changed = rng.choice(twins).read_bytes()
+            new_content = rng.choice(twins).read_bytes()
         else:
             continue
-        if changed == content:
+        if new_content == content:
             continue
-        if changed is None:
+        if new_content is None:
             file.unlink()
         else:
-            file.write_bytes(changed)
+            file.write_bytes(new_content)
         return f"{file.name}: {change.__name__ if change else 'another step or run'}"
 
 

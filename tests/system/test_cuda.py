@@ -146,9 +146,9 @@ def test_a_training_step_waits_once(precision: str) -> None:
         update(optimizer, 1)
         optimizer.zero_grad()
     assert none == []
-    with waits() as once:
+    with waits() as waits_of_the_check:
         assert gradient.is_finite
-    assert len(once) == 1
+    assert len(waits_of_the_check) == 1
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

@@ -71,17 +71,17 @@ class Harm:
         return os.system, (f"touch {self.canary}",)
 
 
-def pickled(canary: Path) -> bytes:
+def pickle_content(canary: Path) -> bytes:
     return pickle.dumps(Harm(canary))
 
 
-def torch_saved(canary: Path) -> bytes:
+def torch_content(canary: Path) -> bytes:
     file = io.BytesIO()
     torch.save({"weight": Harm(canary)}, file)
     return file.getvalue()
 
 
-def torch_saved_in_the_old_format(canary: Path) -> bytes:
+def old_torch_content(canary: Path) -> bytes:
     file = io.BytesIO()
     torch.save({"weight": Harm(canary)}, file, _use_new_zipfile_serialization=False)
     return file.getvalue()
@@ -130,7 +130,7 @@ def content_of(folder: Path, name: str = "model.safetensors") -> bytes:
 
 
 MakeContent = Callable[[Path], bytes]  # from the canary to the content of a file
-EXECUTABLE = [pickled, torch_saved, torch_saved_in_the_old_format, numpy_object, numpy_objects, zip_bomb]
+EXECUTABLE = [pickle_content, torch_content, old_torch_content, numpy_object, numpy_objects, zip_bomb]
 HEADERS: dict[str, MakeContent] = {
     "300,000 tensors": lambda _: empty_tensors(300_000),
     "62,000 empty tensors": lambda _: empty_tensors(62_000),
@@ -321,19 +321,19 @@ def test_a_pickle_instead_of_a_file_is_refused(model: Path, canary: Path, make: 
 
 def test_unpickling_creates_the_canary(canary: Path) -> None:
     """Otherwise the other tests could not fail."""
-    pickle.loads(pickled(canary))  # noqa: S301
+    pickle.loads(pickle_content(canary))  # noqa: S301
     assert canary.exists()
 
 
 @pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin", "weights.npz", "__init__.py", ".metadata"])
 def test_a_pickle_beside_the_files_is_ignored(model: Path, canary: Path, name: str) -> None:
-    (model / name).write_bytes(pickled(canary))
+    (model / name).write_bytes(pickle_content(canary))
     load_model(model)
     assert not canary.exists()
 
 
 def test_a_pickle_after_the_tensors_is_refused(model: Path, canary: Path) -> None:
-    forge(model, "model.safetensors", content_of(model) + pickled(canary))
+    forge(model, "model.safetensors", content_of(model) + pickle_content(canary))
     assert "model.safetensors" in refusal(lambda: load_model(model), canary)
 
 
@@ -398,7 +398,7 @@ def test_a_hostile_folder_is_refused(model: Path, canary: Path, kind: str) -> No
 def test_the_mean_with_a_forged_checkpoint_is_refused(originals: Path, canary: Path, tmp_path: Path) -> None:
     paths = [originals / "checkpoints" / "step-00000005", tmp_path / "step-00000006"]
     shutil.copytree(*paths)
-    forge(paths[1], "model.safetensors", torch_saved(canary))
+    forge(paths[1], "model.safetensors", torch_content(canary))
     assert "step-00000006" in refusal(lambda: average(paths), canary)
 
 

@@ -56,21 +56,21 @@ def test_every_package_and_program_has_a_place_in_the_order() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_follow_the_order(path: Path) -> None:
-    own = place(path)
+    place_of_file = place(path)
     for module in imported_modules(path):
         other = module.split(".")[0]
-        assert other == own or LEVEL[other] < LEVEL[own], f"{path} imports {module}"
+        assert other == place_of_file or LEVEL[other] < LEVEL[place_of_file], f"{path} imports {module}"
 
 
 def test_imports_have_no_cycles() -> None:
-    finished: set[str] = set()
+    acyclic: set[str] = set()
 
     def visit(module: str, path: tuple[str, ...]) -> None:
         assert module not in path, " -> ".join([*path[path.index(module) :], module])
-        if module not in finished:
+        if module not in acyclic:
             for other in GRAPH.get(module, set()) | GRAPH.get(f"{module}.__init__", set()):
                 visit(other, (*path, module))
-            finished.add(module)
+            acyclic.add(module)
 
     for module in GRAPH:
         visit(module, ())

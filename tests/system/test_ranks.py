@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from support.killing_ranks import Hosts, Runs, cut_off, disturbed, host_lost, undisturbed, why_no_hosts
+from support.killing_ranks import Hosts, Runs, cut_cable, disturb, lose_host, reference_ending, why_no_hosts
 from support.ranks import (
     Fault,
     Ranks,
@@ -25,7 +25,7 @@ from support.ranks import (
     run_on_ranks,
     summed_gradients,
     sums,
-    train_recorded,
+    train_and_record,
     wait_for_leader,
 )
 from support.small_runs import AVERAGE, Texts, differences, ending
@@ -78,14 +78,14 @@ def assert_close(run: Path, expected: Path) -> None:
 def single(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Steps]:
     """Return a run of one rank without dropout, and the pairs of its steps."""
     folder = tmp_path_factory.mktemp("single")
-    by_rank = run_on_ranks(folder / "ranks", 1, train_recorded, PLAIN, texts, folder / "run")
+    by_rank = run_on_ranks(folder / "ranks", 1, train_and_record, PLAIN, texts, folder / "run")
     return folder / "run", whole_steps(by_rank)
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_several_ranks_train_like_one(texts: Texts, single: tuple[Path, Steps], tmp_path: Path, count: int) -> None:
     """Pairs and their order are equal; without dropout the weights differ by rounding only."""
-    by_rank = run_on_ranks(tmp_path / "ranks", count, train_recorded, PLAIN, texts, tmp_path / "run")
+    by_rank = run_on_ranks(tmp_path / "ranks", count, train_and_record, PLAIN, texts, tmp_path / "run")
     run, steps = single
     assert whole_steps(by_rank) == steps and len(steps) == 32
     assert_close(tmp_path / "run", run)
@@ -98,7 +98,7 @@ def test_the_number_of_ranks_may_change(texts: Texts, single: tuple[Path, Steps]
         config = replace(PLAIN, train=replace(PLAIN.train, max_steps=last))
         may_change = ["train.max_steps"]
         by_rank = run_on_ranks(
-            tmp_path / f"{count}", count, train_recorded, config, texts, run, allow_change=may_change
+            tmp_path / f"{count}", count, train_and_record, config, texts, run, allow_change=may_change
         )
         steps += whole_steps(by_rank)
     assert steps == single[1]
@@ -108,7 +108,9 @@ def test_the_number_of_ranks_may_change(texts: Texts, single: tuple[Path, Steps]
 def test_a_rank_without_pairs_does_not_block_the_others(texts: Texts, tmp_path: Path) -> None:
     """If a batch has few pairs, the last of four ranks have none."""
     few = replace(PLAIN, data=replace(PLAIN.data, batch_tokens=PLAIN.data.max_tokens))
-    by_count = {n: run_on_ranks(tmp_path / f"{n}", n, train_recorded, few, texts, tmp_path / f"run{n}") for n in (1, 4)}
+    by_count = {
+        n: run_on_ranks(tmp_path / f"{n}", n, train_and_record, few, texts, tmp_path / f"run{n}") for n in (1, 4)
+    }
     assert [[] in steps for steps in by_count[4]] == [False, True, True, True]
     assert whole_steps(by_count[4]) == whole_steps(by_count[1])
     assert_close(tmp_path / "run4", tmp_path / "run1")
@@ -121,10 +123,10 @@ def test_a_number_that_is_not_finite_on_one_rank_skips_the_step_on_all(texts: Te
     """Any rank may have the number. The log has the lines of the whole batch."""
     for victim in (0, 1):
         run, faults = tmp_path / f"run{victim}", [Fault(victim, step, "nan") for step in (4, 5, 20)]
-        by_rank = run_on_ranks(tmp_path / f"{victim}", 2, train_recorded, AVERAGE, texts, run, faults)
-        skipped = [line for line in read_log(run) if "skipped" in line]
-        assert [line["step"] for line in skipped] == [4, 5, 20]
-        for line in skipped:
+        by_rank = run_on_ranks(tmp_path / f"{victim}", 2, train_and_record, AVERAGE, texts, run, faults)
+        skips = [line for line in read_log(run) if "skipped" in line]
+        assert [line["step"] for line in skips] == [4, 5, 20]
+        for line in skips:
             pairs = whole_steps(by_rank)[line["step"] - 1]
             assert all(str(pair + 1) in line["lines"] for pair in pairs)
     assert differences(ending(tmp_path / "run0"), ending(tmp_path / "run1")) == []
@@ -137,7 +139,7 @@ def test_a_number_that_is_not_finite_on_one_rank_skips_the_step_on_all(texts: Te
 def undisturbed_run(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run of three ranks with dropout."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    run_on_ranks(folder / "ranks", 3, train_recorded, AVERAGE, texts, folder / "run")
+    run_on_ranks(folder / "ranks", 3, train_and_record, AVERAGE, texts, folder / "run")
     return folder / "run"
 
 
@@ -146,13 +148,13 @@ def test_a_killed_rank_changes_nothing(texts: Texts, undisturbed_run: Path, tmp_
     """The other ranks exit without saving. All restart through the same store, and the weights are bit-identical."""
     store, run = new_store(), tmp_path / "run"
     faults = [Fault(victim, 21, "kill")]
-    ended = Ranks(tmp_path / "killed", store, 3, train_recorded, AVERAGE, texts, run, faults).ended()
-    for rank, end in enumerate(ended):
+    outcomes = Ranks(tmp_path / "killed", store, 3, train_and_record, AVERAGE, texts, run, faults).outcomes()
+    for rank, end in enumerate(outcomes):
         assert end.code == (-signal.SIGKILL if rank == victim else 1)
         assert rank == victim or f"ConnectionError: rank {rank} of 3 has lost the other ranks (" in end.output
     assert step_of(checkpoints(run)[-1]) == 18
-    again = Ranks(tmp_path / "again", store, 3, train_recorded, AVERAGE, texts, run).ended()
-    assert [rank.code for rank in again] == [0, 0, 0], again
+    second = Ranks(tmp_path / "again", store, 3, train_and_record, AVERAGE, texts, run).outcomes()
+    assert [rank.code for rank in second] == [0, 0, 0], second
     assert differences(ending(run), ending(undisturbed_run)) == []
 
 
@@ -164,7 +166,7 @@ def test_the_wait_for_a_stopped_rank_ends_with_the_timeout(texts: Texts, tmp_pat
     command += ["--train", *map(str, texts["train"]), "--valid", *map(str, texts["valid"]), "--rank-timeout", "5"]
     started_at = time.monotonic()
     ranks = Ranks(tmp_path / "ranks", new_store(), 2, run_command, command, [Fault(1, 21, "stop")])
-    first, _ = ranks.ended()
+    first, _ = ranks.outcomes()
     assert time.monotonic() - started_at > 5
     *_, last = first.output.splitlines()
     assert first.code == 3, first.output
@@ -175,15 +177,15 @@ def test_the_wait_for_a_stopped_rank_ends_with_the_timeout(texts: Texts, tmp_pat
 
 def test_the_other_ranks_leave_when_the_leader_dies_at_work(tmp_path: Path) -> None:
     """The other ranks wait as long as the leader sends heartbeats."""
-    ended = Ranks(tmp_path, new_store(), 3, wait_for_leader, 2.0, dies=True).ended()
-    assert [rank.code for rank in ended] == [-signal.SIGKILL, 1, 1]
-    assert all("has lost the other ranks (" in rank.output for rank in ended[1:])
+    outcomes = Ranks(tmp_path, new_store(), 3, wait_for_leader, 2.0, dies=True).outcomes()
+    assert [rank.code for rank in outcomes] == [-signal.SIGKILL, 1, 1]
+    assert all("has lost the other ranks (" in rank.output for rank in outcomes[1:])
 
 
 def test_the_leader_detects_a_rank_that_died_during_its_work(tmp_path: Path) -> None:
-    ended = Ranks(tmp_path, new_store(), 3, lose_a_rank_during_work_of_the_leader).ended()
-    assert [rank.code for rank in ended] == [1, 1, -signal.SIGKILL]
-    assert "rank 0 of 3 has lost the other ranks (" in ended[0].output
+    outcomes = Ranks(tmp_path, new_store(), 3, lose_a_rank_during_work_of_the_leader).outcomes()
+    assert [rank.code for rank in outcomes] == [1, 1, -signal.SIGKILL]
+    assert "rank 0 of 3 has lost the other ranks (" in outcomes[0].output
 
 
 # ---- sums, and work of the leader --------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ def test_the_other_ranks_wait_for_the_leader_longer_than_the_timeout(tmp_path: P
 
 
 def test_the_wait_for_missing_ranks_ends_with_the_timeout(tmp_path: Path) -> None:
-    first, _ = Ranks(tmp_path, new_store(), 2, join, 1.0, absent=1).ended()
+    first, _ = Ranks(tmp_path, new_store(), 2, join, 1.0, absent=1).outcomes()
     assert first.code == 1
     assert "ConnectionError: rank 0 of 2: expected all ranks at 127.0.0.1:" in first.output
 
@@ -240,7 +242,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 @pytest.fixture(scope="module")
 def expected(runs: Runs) -> dict[str, Any]:
     """Return the ending of an undisturbed run of two ranks."""
-    return undisturbed(runs, 2)
+    return reference_ending(runs, 2)
 
 
 @pytest.fixture
@@ -257,14 +259,14 @@ def test_torchrun_resumes_without_a_difference(
     runs: Runs, expected: dict[str, Any], victim: int, by: signal.Signals
 ) -> None:
     """One of two ranks is killed or stopped: the other leaves, and the run ends with the same files."""
-    disturbed(runs, expected, 2, victim, by, step=40)
+    disturb(runs, expected, 2, victim, by, step=40)
 
 
 @pytest.mark.slow
 def test_a_disconnected_host_changes_nothing(runs: Runs, expected: dict[str, Any], hosts: Hosts) -> None:
-    cut_off(runs, hosts, expected, step=40)
+    cut_cable(runs, hosts, expected, step=40)
 
 
 @pytest.mark.slow
 def test_a_lost_host_changes_nothing(runs: Runs, expected: dict[str, Any], hosts: Hosts) -> None:
-    host_lost(runs, hosts, expected, 1, step=40)
+    lose_host(runs, hosts, expected, 1, step=40)

@@ -19,8 +19,8 @@ from support.ranks import (
     run_on_ranks,
     tiny_model,
     tiny_pairs,
-    train_measured,
-    train_recorded,
+    train_and_measure,
+    train_and_record,
 )
 from support.small_runs import CONFIGS, Texts, differences, ending
 from support.toy_task import CommandResult
@@ -42,19 +42,19 @@ NAN = [Fault(1, 4, "nan"), Fault(1, 5, "nan")]
 
 
 @pytest.fixture(scope="module")
-def unsharded(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_without_shards(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a run of two ranks without shards, where rank 1 has a loss of NaN in two steps."""
     return run_of_two(tmp_path_factory.mktemp("unsharded"), texts, {})
 
 
 @pytest.fixture(scope="module")
-def sharded(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_with_shards(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the same run with shards."""
     return run_of_two(tmp_path_factory.mktemp("sharded"), texts, SHARD)
 
 
 def run_of_two(folder: Path, texts: Texts, more: dict[str, Any]) -> Path:
-    run_on_ranks(folder / "ranks", 2, train_recorded, EMA, texts, folder / "run", NAN, **more)
+    run_on_ranks(folder / "ranks", 2, train_and_record, EMA, texts, folder / "run", NAN, **more)
     return folder / "run"
 
 
@@ -116,31 +116,31 @@ def test_the_gradient_equals_that_of_the_whole_batch(
 # ---- the same training -------------------------------------------------------------------------------------------
 
 
-def test_a_sharded_run_equals_an_unsharded_one(unsharded: Path, sharded: Path) -> None:
+def test_a_sharded_run_equals_an_unsharded_one(run_without_shards: Path, run_with_shards: Path) -> None:
     """Log, checkpoints and model agree. All ranks skip a step in which one has a loss of NaN."""
-    assert [line["step"] for line in read_log(sharded) if "skipped" in line] == [4, 5]
-    assert_close(sharded, unsharded)
+    assert [line["step"] for line in read_log(run_with_shards) if "skipped" in line] == [4, 5]
+    assert_close(run_with_shards, run_without_shards)
 
 
-def test_a_killed_run_ends_with_the_same_bits(texts: Texts, sharded: Path, tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_same_bits(texts: Texts, run_with_shards: Path, tmp_path: Path) -> None:
     """The other rank exits without saving. Both restart with shards."""
     store, run, faults = new_store(), tmp_path / "run", [*NAN, Fault(1, 14, "kill")]
-    ranks = Ranks(tmp_path / "killed", store, 2, train_recorded, EMA, texts, run, faults, **SHARD)
-    first, second = ranks.ended()
+    ranks = Ranks(tmp_path / "killed", store, 2, train_and_record, EMA, texts, run, faults, **SHARD)
+    first, second = ranks.outcomes()
     assert (first.code, second.code) == (1, -signal.SIGKILL)
     assert "ConnectionError: rank 0 of 2 has lost the other ranks (" in first.output
-    again = Ranks(tmp_path / "again", store, 2, train_recorded, EMA, texts, run, **SHARD).ended()
-    assert [rank.code for rank in again] == [0, 0], again
-    assert differences(ending(run), ending(sharded)) == []
+    outcomes = Ranks(tmp_path / "again", store, 2, train_and_record, EMA, texts, run, **SHARD).outcomes()
+    assert [rank.code for rank in outcomes] == [0, 0], outcomes
+    assert differences(ending(run), ending(run_with_shards)) == []
 
 
 def test_a_run_resumes_with_or_without_shards_on_any_number_of_ranks(texts: Texts, tmp_path: Path) -> None:
     plain = replace(EMA, model=replace(EMA.model, dropout=0.0, attention_dropout=0.0))
-    run_on_ranks(tmp_path / "alone", 1, train_recorded, plain, texts, tmp_path / "expected")
+    run_on_ranks(tmp_path / "alone", 1, train_and_record, plain, texts, tmp_path / "expected")
     for count, last, more in ((3, 7, SHARD), (1, 13, {}), (2, 18, SHARD)):
         config = replace(plain, train=replace(plain.train, max_steps=last))
         more = {**more, "allow_change": ["train.max_steps"]}
-        run_on_ranks(tmp_path / f"{count}", count, train_recorded, config, texts, tmp_path / "run", **more)
+        run_on_ranks(tmp_path / f"{count}", count, train_and_record, config, texts, tmp_path / "run", **more)
     weights, expected = (
         safetensors.torch.load_file(tmp_path / run / "model/model.safetensors") for run in ("run", "expected")
     )
@@ -156,7 +156,7 @@ def test_memory_is_divided_between_the_ranks(texts: Texts, tmp_path: Path) -> No
     sizes = {}
     for count, more in ((1, {}), (2, SHARD)):
         sizes[count] = run_on_ranks(
-            tmp_path / f"{count}", count, train_measured, LARGER, texts, tmp_path / f"run{count}", **more
+            tmp_path / f"{count}", count, train_and_measure, LARGER, texts, tmp_path / f"run{count}", **more
         )
     model = safetensors.torch.load_file(tmp_path / "run2" / "model" / "model.safetensors")
     size = sum(values.nbytes for values in model.values())
@@ -166,12 +166,14 @@ def test_memory_is_divided_between_the_ranks(texts: Texts, tmp_path: Path) -> No
 
 def test_a_micro_batch_that_does_not_fit_ends_the_run(texts: Texts, tmp_path: Path) -> None:
     fault = Fault(0, 2, "memory")
-    ended = Ranks(
-        tmp_path / "ranks", new_store(), 2, train_recorded, EMA, texts, tmp_path / "run", [fault], **SHARD
-    ).ended()
-    assert [rank.code for rank in ended] == [1, 1]
-    assert "and --shard does not cut it; use more micro-batches: --resume --set train.accumulate=N" in ended[0].output
-    assert "ConnectionError: rank 1 of 2 has lost the other ranks (" in ended[1].output
+    outcomes = Ranks(
+        tmp_path / "ranks", new_store(), 2, train_and_record, EMA, texts, tmp_path / "run", [fault], **SHARD
+    ).outcomes()
+    assert [rank.code for rank in outcomes] == [1, 1]
+    assert (
+        "and --shard does not cut it; use more micro-batches: --resume --set train.accumulate=N" in outcomes[0].output
+    )
+    assert "ConnectionError: rank 1 of 2 has lost the other ranks (" in outcomes[1].output
 
 
 # ---- one process -------------------------------------------------------------------------------------------------

@@ -100,12 +100,13 @@ def test_waits_are_recorded(work: Callable[[torch.Tensor], object]) -> None:
 
 def test_indexing_with_a_mask_waits() -> None:
     """Check the recording: like `translation_loss`, but with a mask instead of indices."""
-    moved, built = batch().to(META), model()
+    inputs, transformer = batch().to(META), model()
     with Waits() as waits, pytest.raises(NotImplementedError):
-        built.decode(moved.tgt_in, built.encode(moved.src, moved.src_mask), moved.src_mask)[moved.tgt_mask]
+        outputs = transformer.decode(inputs.tgt_in, transformer.encode(inputs.src, inputs.src_mask), inputs.src_mask)
+        _ = outputs[inputs.tgt_mask]
     assert waits.operations
     with Waits() as waits:
-        translation_loss(built, moved, 0.1)
+        translation_loss(transformer, inputs, 0.1)
     assert waits.operations == []
 
 
@@ -113,12 +114,12 @@ def test_a_decoding_step_of_the_cuda_backend_does_not_wait() -> None:
     """Check the code around the CUDA graph. On META no graph is recorded."""
     backend = CudaGraphTransformer(model().eval(), "fp32")
     with torch.inference_mode():
-        moved = batch().to(META)
+        inputs = batch().to(META)
         memory = torch.zeros(20, 16, device=META)
-        stay = torch.arange(len(moved.src), device=META)
+        stay = torch.arange(len(inputs.src), device=META)
         rows = stay.repeat_interleave(2)
         with Waits() as waits:
-            cache = backend.start(memory, moved.src_mask).select(rows, stay)
+            cache = backend.start(memory, inputs.src_mask).select(rows, stay)
             for _ in range(3):
                 logits, cache = backend.decode_step(torch.zeros(len(rows), dtype=torch.int64, device=META), cache)
                 cache = cache.select(rows, stay)

@@ -35,7 +35,7 @@ from transduce.training.optimizer import adam
 
 
 @contextmanager
-def watched(model: nn.Module, event: Callable[[str, int], None]) -> Iterator[None]:
+def watch(model: nn.Module, event: Callable[[str, int], None]) -> Iterator[None]:
     """Call `event` with "forward" before a layer runs and "backward" when its gradient exists, and its positions."""
 
     def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -55,9 +55,9 @@ def watched(model: nn.Module, event: Callable[[str, int], None]) -> Iterator[Non
 
 
 def count_events(model: Transformer, batches: list[Batch]) -> int:
-    """Return how often `watched` calls its function for the gradient of these micro-batches."""
+    """Return the number of calls of the function of `watch` for the gradient of these micro-batches."""
     kinds: list[str] = []
-    with watched(model, lambda kind, positions: kinds.append(kind)):
+    with watch(model, lambda kind, positions: kinds.append(kind)):
         gradients_for(model).of(batches, seed=1)
     assert kinds.count("forward") > 50 and kinds.count("backward") > 50
     return len(kinds)
@@ -69,7 +69,7 @@ def test_memory_may_run_out_at_any_moment() -> None:
     src, tgt = random_pairs(1, 12)
     batches = micro_batches_of(src, tgt, 3)
     expected = expected_gradient(model, collate(src, tgt))
-    whole = gradients_for(model).of(batches, seed=1)
+    reference = gradients_for(model).of(batches, seed=1)
     moments = np.linspace(0, count_events(model, batches) - 1, 60).astype(int)
     assert len(set(moments)) == 60
     for moment, problem in zip(moments, NO_MEMORY * 10, strict=True):
@@ -81,12 +81,12 @@ def test_memory_may_run_out_at_any_moment() -> None:
                 raise problem
 
         notices: list[str] = []
-        with watched(model, event):
+        with watch(model, event):
             gradient = gradients_for(model, notices).of(batches, seed=1)
         assert remaining[0] < -1
         assert_near(gradient_of(model), expected, 1e-6)
-        assert gradient.norm == pytest.approx(whole.norm) and gradient.loss == pytest.approx(whole.loss)
-        assert gradient.tgt_tokens == whole.tgt_tokens
+        assert gradient.norm == pytest.approx(reference.norm) and gradient.loss == pytest.approx(reference.loss)
+        assert gradient.tgt_tokens == reference.tgt_tokens
         assert len(notices) == 1 and "out of memory" in notices[0]
 
 
@@ -105,7 +105,7 @@ def test_a_batch_is_cut_until_it_fits(kind: str, limit: int, dtype: torch.dtype,
 
     notices: list[str] = []
     gradients = gradients_for(model, notices)
-    with watched(model, event):
+    with watch(model, event):
         gradients.of([collate(src, tgt)], seed=1)
     assert_near(gradient_of(model), expected_gradient(model, collate(src, tgt)), tolerance)
     assert len(notices) >= 2
@@ -150,7 +150,7 @@ def test_with_dropout_a_failed_attempt_does_not_change_the_gradient() -> None:
             raise torch.OutOfMemoryError
 
     gradients, other = gradients_for(model), gradients_for(model)
-    with watched(model, event):
+    with watch(model, event):
         gradients.of(batches, seed=5)
     after_failure = gradient_of(model)
     assert remaining[0] < 0 and gradients.too_large == size(batches[1])
@@ -169,7 +169,7 @@ def test_a_single_pair_that_does_not_fit_raises() -> None:
         if positions > 4:
             raise torch.OutOfMemoryError
 
-    with watched(model, event), pytest.raises(MemoryError, match="a single pair of .* does not fit .* data.max_tokens"):
+    with watch(model, event), pytest.raises(MemoryError, match="a single pair of .* does not fit .* data.max_tokens"):
         gradients_for(model).of([collate(src, tgt)], seed=1)
 
 
@@ -179,7 +179,7 @@ def test_other_errors_pass_through() -> None:
     def event(kind: str, positions: int) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    with watched(model, event), pytest.raises(RuntimeError, match="mat1 and mat2"):
+    with watch(model, event), pytest.raises(RuntimeError, match="mat1 and mat2"):
         gradients_for(model).of(micro_batches_of(*random_pairs(2, 9), 1), seed=1)
 
 

@@ -43,7 +43,7 @@ def test_the_gradient_is_the_softmax_minus_the_target_distribution(target: int, 
     logits = random(1, V)
     label_smoothed_cross_entropy(logits, torch.tensor([target]), label_smoothing).backward()
     assert logits.grad is not None
-    expected = torch.tensor([reference.smoothed(target, V, label_smoothing)])
+    expected = torch.tensor([reference.target_distribution(target, V, label_smoothing)])
     assert_close(logits.softmax(1) - logits.grad, expected, rtol=0, atol=2e-7)
 
 
@@ -58,11 +58,11 @@ def test_the_target_has_probability_nine_tenths_and_all_others_an_equal_share() 
 
 
 def test_the_minimum_of_the_loss_is_the_entropy_of_the_target_distribution() -> None:
-    distribution = reference.smoothed(3, V, 0.1)
+    distribution = reference.target_distribution(3, V, 0.1)
     entropy = -sum(p * math.log(p) for p in distribution)
     best, near = (
         label_smoothed_cross_entropy(torch.tensor([p]).log(), torch.tensor([3]), 0.1).item()
-        for p in (distribution, reference.smoothed(3, V, 0.11))
+        for p in (distribution, reference.target_distribution(3, V, 0.11))
     )
     assert best == pytest.approx(entropy, rel=1e-6)
     assert near > best
@@ -83,8 +83,8 @@ def test_both_losses_equal_the_reference(label_smoothing: float) -> None:
     logits = hidden @ projection.T
     expected = reference.smoothed_loss(logits.tolist(), targets.tolist(), label_smoothing)
     assert label_smoothed_cross_entropy(logits, targets, label_smoothing).item() == pytest.approx(expected, rel=1e-6)
-    projected = projected_cross_entropy(hidden, projection, targets, label_smoothing)
-    assert projected.item() == pytest.approx(expected, rel=1e-6)
+    value = projected_cross_entropy(hidden, projection, targets, label_smoothing)
+    assert value.item() == pytest.approx(expected, rel=1e-6)
 
 
 @all_smoothings
@@ -98,11 +98,11 @@ def test_the_projected_loss_equals_the_plain_one(
     inputs, targets = [random(N, D), random(V, D, seed=3), *([random(V, seed=5)] if has_bias else [])], targets_of()
     bias = inputs[2] if has_bias else None
     before = [x.detach().clone() for x in inputs]
-    projected = projected_cross_entropy(inputs[0], inputs[1], targets, label_smoothing, bias)
+    value = projected_cross_entropy(inputs[0], inputs[1], targets, label_smoothing, bias)
     plain = label_smoothed_cross_entropy(F.linear(inputs[0], inputs[1], bias), targets, label_smoothing)
-    assert projected.shape == ()
-    assert_close(projected, plain, rtol=1e-6, atol=0)
-    gradients = [torch.autograd.grad(upstream * total, inputs) for total in (projected, plain)]
+    assert value.shape == ()
+    assert_close(value, plain, rtol=1e-6, atol=0)
+    gradients = [torch.autograd.grad(upstream * total, inputs) for total in (value, plain)]
     for actual, expected in zip(*gradients, strict=True):
         assert_close(actual, expected, rtol=1e-5, atol=2e-6)
     assert all(torch.equal(x, old) for x, old in zip(inputs, before, strict=True))
@@ -141,9 +141,9 @@ def test_a_detached_input_gets_no_gradient() -> None:
 def test_large_logits_give_finite_losses_and_gradients(sign: int) -> None:
     hidden, projection = torch.full((1, 1), 1e4 * sign, requires_grad=True), torch.arange(V)[:, None].float()
     plain = label_smoothed_cross_entropy(hidden @ projection.T, torch.tensor([4]), 0.1)
-    projected = projected_cross_entropy(hidden, projection.requires_grad_(), torch.tensor([4]), 0.1)
-    projected.backward()
-    assert_close(projected, plain, rtol=1e-6, atol=0)
+    value = projected_cross_entropy(hidden, projection.requires_grad_(), torch.tensor([4]), 0.1)
+    value.backward()
+    assert_close(value, plain, rtol=1e-6, atol=0)
     assert hidden.grad is not None and hidden.grad.isfinite().all()
     assert projection.grad is not None and projection.grad.isfinite().all()
 
@@ -151,10 +151,10 @@ def test_large_logits_give_finite_losses_and_gradients(sign: int) -> None:
 @all_smoothings
 def test_the_loss_of_no_rows_is_zero(label_smoothing: float) -> None:
     hidden, projection, targets = random(0, D), random(V, D), targets_of(0)
-    projected = projected_cross_entropy(hidden, projection, targets, label_smoothing)
-    projected.backward()
+    value = projected_cross_entropy(hidden, projection, targets, label_smoothing)
+    value.backward()
     plain = label_smoothed_cross_entropy(hidden @ projection.T, targets, label_smoothing)
-    assert projected.item() == plain.item() == 0
+    assert value.item() == plain.item() == 0
     assert hidden.grad is not None and hidden.grad.shape == (0, D)
     assert projection.grad is not None and not projection.grad.any()
 
@@ -223,15 +223,15 @@ def gradients(model: Transformer, batches: list[Batch]) -> tuple[float, dict[str
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize(
-    "cut",
+    "parts",
     [[[0, 1], [2, 3, 4]], [[0], [1], [2], [3], [4]], [[4, 2, 0], [3, 1]]],
     ids=["two", "one by one", "in another order"],
 )
-def test_micro_batches_give_the_gradients_of_the_whole_batch(cut: list[list[int]], norm: Any) -> None:
+def test_micro_batches_give_the_gradients_of_the_whole_batch(parts: list[list[int]], norm: Any) -> None:
     torch.manual_seed(1)
     model = Transformer(replace(CONFIG, norm=norm)).double()
     batch_loss, batch_gradients = gradients(model, [batch_of(0, 1, 2, 3, 4)])
-    summed_loss, summed_gradients = gradients(model, [batch_of(*indices) for indices in cut])
+    summed_loss, summed_gradients = gradients(model, [batch_of(*indices) for indices in parts])
     assert summed_loss == pytest.approx(batch_loss, rel=1e-6)
     assert summed_gradients.keys() == batch_gradients.keys() == dict(model.named_parameters()).keys()
     largest = max(gradient.norm() for gradient in batch_gradients.values())

@@ -45,8 +45,8 @@ def test_the_schedule_equals_the_reference(step: int, d_model: int, warmup_steps
 
 
 def test_lr_factor_multiplies_the_rate() -> None:
-    plain, doubled = (learning_rate(7, d_model=16, warmup_steps=4, lr_factor=factor) for factor in (1.0, 2.0))
-    assert doubled == 2 * plain
+    plain, double = (learning_rate(7, d_model=16, warmup_steps=4, lr_factor=factor) for factor in (1.0, 2.0))
+    assert double == 2 * plain
 
 
 @pytest.mark.parametrize("step", [0, -1])

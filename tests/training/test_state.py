@@ -64,28 +64,28 @@ def test_a_restored_snapshot_is_equal_and_the_next_update_has_the_same_bits() ->
     original.counters = dataclasses.replace(original.counters, seconds=1.5, best_step=4, best_score=2.5)
     snapshot = copy_of(original.snapshot())
 
-    restored = new_state()
+    copy = new_state()
     with torch.no_grad():
-        for parameter in restored.model.parameters():
+        for parameter in copy.model.parameters():
             parameter.zero_()
-    restored.restore(snapshot, Path("step-00000005"))
-    assert_equal(restored.snapshot(), snapshot)
-    assert restored.counters == original.counters and restored.counters.skipped == 1
-    assert restored.position == original.position
-    for state in (original, restored):
+    copy.restore(snapshot, Path("step-00000005"))
+    assert_equal(copy.snapshot(), snapshot)
+    assert copy.counters == original.counters and copy.counters.skipped == 1
+    assert copy.position == original.position
+    for state in (original, copy):
         train_step(state)
-    assert_equal(restored.snapshot(), original.snapshot())
-    assert not any(values.equal(snapshot.weights[name]) for name, values in weights(restored.model).items())
+    assert_equal(copy.snapshot(), original.snapshot())
+    assert not any(values.equal(snapshot.weights[name]) for name, values in weights(copy.model).items())
 
 
 def test_a_snapshot_without_a_moving_average_restores_none() -> None:
     original = new_state(dataclasses.replace(CONFIG, ema_decay=None))
     train_step(original)
-    restored = new_state()  # has an average of its own
-    restored.restore(original.snapshot(), Path("checkpoint"))
-    assert restored.ema is None and restored.snapshot().ema is None
-    evaluated = restored.weights_to_evaluate()
-    assert all(values.equal(evaluated[name]) for name, values in original.weights_to_evaluate().items())
+    copy = new_state()  # has its own average
+    copy.restore(original.snapshot(), Path("checkpoint"))
+    assert copy.ema is None and copy.snapshot().ema is None
+    averages = copy.weights_to_evaluate()
+    assert all(values.equal(averages[name]) for name, values in original.weights_to_evaluate().items())
 
 
 def test_a_snapshot_without_a_counter_is_refused() -> None:
@@ -148,8 +148,8 @@ def test_the_weights_to_evaluate_are_the_moving_average() -> None:
     assert all(values.equal(state.ema[name]) for name, values in state.weights_to_evaluate().items())
     without = new_state(dataclasses.replace(CONFIG, ema_decay=None))
     train_step(without)
-    own = weights(without.model)
-    assert all(values.equal(own[name]) for name, values in without.weights_to_evaluate().items())
+    model_weights = weights(without.model)
+    assert all(values.equal(model_weights[name]) for name, values in without.weights_to_evaluate().items())
 
 
 def test_the_moving_average_follows_its_definition() -> None:

@@ -16,7 +16,7 @@ from transduce.errors import nearest
 def override(config: Config, settings: Sequence[str]) -> Config:
     """Return `config` with each `section.key=value` of `settings` applied. The field gives the type of the value.
 
-    Raises UserError with every problem at once, from `overridden` and from `problems`.
+    Raises UserError with all problems together, from `overridden` and from `problems`.
     """
     config, lines = overridden(config, settings)
     refuse([*lines, *problems(config)])

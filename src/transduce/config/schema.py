@@ -119,7 +119,7 @@ class TrainConfig:
     log_every_steps: int = 100  # steps between two lines of log.jsonl
     evaluate_every_steps: int = 1_500  # steps between two evaluations on the validation text
     checkpoint_every_steps: int = 1_500  # steps between two checkpoints
-    keep_checkpoints: int = 5  # newest checkpoints that stay on disk, beside the best one
+    keep_checkpoints: int = 5  # newest checkpoints that stay on disk, in addition to the best one
     average_checkpoints: int = 5  # newest checkpoints whose mean is the final model when use="average" (§6.1)
     ema_decay: float | None = None  # exponential moving average of the weights; None: not computed
     use: Literal["average", "best", "ema", "last"] = "average"  # which weights become RUN/model
@@ -143,7 +143,7 @@ class SearchConfig:
 class Config:
     """A whole run. By default, the tokenizer sets the number of rows of the embedding."""
 
-    # Any: a kind with keys of its own (`config/kinds.py`) has another class here.
+    # Any: a kind with its own keys (`config/kinds.py`) has another class here.
     model: ModelConfig | Any = field(default_factory=lambda: ModelConfig(vocab_size=None))
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)

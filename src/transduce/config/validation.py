@@ -1,4 +1,4 @@
-"""Validation of a configuration: every problem at once, before the run reads any text."""
+"""Validation of a configuration: all problems together, before the run reads any text."""
 
 import types
 from collections.abc import Callable, Sequence

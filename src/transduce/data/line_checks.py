@@ -106,7 +106,7 @@ def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
 
 
 def _long_numbers(line: str) -> list[str]:
-    """Return the digits of each number of at least three digits. Translations seldom spell or convert these."""
+    """Return the digits of each number of at least three digits. Translations rarely spell or convert these."""
     numbers = ("".join(f"{unicodedata.digit(c)}" for c in number if c.isdecimal()) for number in NUMBER.findall(line))
     return [digits for digits in numbers if len(digits) >= 3]
 

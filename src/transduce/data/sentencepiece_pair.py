@@ -59,7 +59,7 @@ class SentencePieces:
         return self if self._side == "target" else SentencePieces(self._text, "target")
 
     def encode(self, line: str) -> list[int]:
-        """Return the ids of a line. A language code before it, such as >>fra<<, is a piece of its own."""
+        """Return the ids of a line. A language code before it, such as >>fra<<, is one piece."""
         code, rest = _language_code(line)
         unknown = self._vocabulary[UNKNOWN]
         pieces = [*code, *self._encoder.encode(rest, out_type=str)]

@@ -124,7 +124,7 @@ def _panel(figure: "Figure", left: float, top: float, width: float, height: floa
 def _draw_heads(
     figure: "Figure", attention: np.ndarray, strongest: float, *, left: float, width: float, height: float
 ) -> None:
-    """Draw each head of attention (H, T, S), in rows beside a panel of `width` and `height`."""
+    """Draw each head of attention (H, T, S), in rows to the right of a panel of `width` and `height`."""
     columns = math.isqrt(len(attention))
     rows = math.ceil(len(attention) / columns)
     scale = max((height + _CAPTION + _GAP) / rows - _CAPTION - _GAP, height / 5) / height

@@ -8,7 +8,7 @@ from transduce.version import __version__
 
 
 def fill_page(template: str, fields: dict[str, str]) -> str:
-    """Return the page of `template`, a file beside this one, with the style that all pages share (page.css).
+    """Return the page of `template`, a file in the same folder, with the style that all pages share (page.css).
 
     fields: HTML for each placeholder of the template, by name.
     """

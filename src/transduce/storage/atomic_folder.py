@@ -1,7 +1,7 @@
 """Folders of files that belong together: written completely or not at all, and verified when they are read.
 
 A folder has a manifest.json with the size and SHA-256 of every other file except README.md, which may be edited. It is
-written under a temporary name beside its final name, flushed to disk, and renamed.
+written under a temporary name in the same folder, flushed to disk, and renamed.
 """
 
 import errno

@@ -224,7 +224,7 @@ def measure(kind: Kind) -> dict[str, Any]:
 
 
 def report(results: Results) -> Report:
-    """Return the report: the measured figures beside the paper's table."""
+    """Return the report: the measured figures, and the paper's table."""
     layers = {kind: results.entries[kind.name] for kind in KINDS if results.is_done(kind.name)}
     n = COUNT_LENGTHS[-1]
     head = ["layer", "complexity in the paper", "time grows with", "memory grows with"]
@@ -264,7 +264,7 @@ HOW_COUNTED = (
 
 
 def _row(kind: Kind, results: Results) -> list[str]:
-    """Return the figures of a kind beside those of the paper."""
+    """Return the figures of a kind, and those of the paper."""
     if not results.is_done(kind.name):
         return ["not run"] * 6
     layer = results.entries[kind.name]

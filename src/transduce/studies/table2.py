@@ -1,4 +1,4 @@
-"""Table 2: the Transformer beside an LSTM and a convolutional model, at equal cost.
+"""Table 2: the Transformer compared with an LSTM and a convolutional model, at equal cost.
 
     trainings -> FLOPs of a step -> two budgets -> the mean of the newest checkpoints within each -> the test text
 

@@ -178,7 +178,7 @@ def _published_effect(difference: float, smallest: float) -> str:
 
 
 def report(results: Results) -> Report:
-    """Return the report: the effect of each change here and in the paper, and all figures beside the paper's."""
+    """Return the report: the effect of each change here and in the paper, and all figures with the paper's."""
     rows = table(results)
     scale = results.settings["scale"]
     missing = [row.name for row in rows.values() if not row.entries]
@@ -306,7 +306,7 @@ def _changes(figure: str, rows: dict[str, Row]) -> Figure:
 
 
 def _figures(rows: dict[str, Row], scale: str) -> Table:
-    """Return the table of all figures beside the paper's."""
+    """Return the table of all figures with the paper's."""
     head = ["row", "here", "perplexity", "BLEU", "seeds", "parameters"]
     head += ["perplexity in the paper", "BLEU", "parameters"]
     head += ["processor time"]
