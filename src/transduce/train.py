@@ -88,8 +88,8 @@ def fit(
 def train(request: TrainRequest, task: Task | None = None) -> Path:
     """Train a model and return RUN/model, the folder of the model to use. task: None is translation.
 
-    SIGINT and SIGTERM finish the step, save, and return. A second signal ends the program at once, and so does one
-    during `prepare`, before there is anything to save.
+    SIGINT, SIGTERM and SIGHUP finish the step, save, and return. A second SIGINT or SIGTERM ends the program at once,
+    and so does a signal during `prepare`, before there is anything to save.
     Raises UserError for every mistake that the user can fix; for those in the request before it reads any text.
     """
     request.check()

@@ -110,6 +110,11 @@ def test_a_full_disk_exits_with_3_and_a_closed_pipe_with_0(toy: Toy, tmp_path: P
     ("problem", "code", "message"),
     [
         (MemoryError(), 3, "out of memory"),
+        (
+            RuntimeError("can't start new thread"),
+            3,
+            "transduce: can't start new thread: no process or no memory is left",
+        ),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."), 3, "out of memory"),
         (OSError(errno.ENOSPC, "No space left", "run/x"), 3, "transduce: run/x: No space left; make room there, or"),
         (PermissionError(errno.EACCES, "Permission denied", "x"), 3, "x: Permission denied; change its permissions"),
@@ -121,8 +126,6 @@ def test_a_full_disk_exits_with_3_and_a_closed_pipe_with_0(toy: Toy, tmp_path: P
 def test_errors_of_the_machine_exit_with_3(
     problem: BaseException, code: int, message: str, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transduce.cli.main._drop_output", lambda: None)  # it would close the output of this process
-
     def fail(*arguments: object, **more: object) -> None:
         raise problem
 

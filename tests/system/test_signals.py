@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first sets a flag, the second ends the program, and earlier handlers are restored."""
+"""SIGINT, SIGTERM and SIGHUP: the first sets a flag, the second ends the program, and earlier handlers are restored."""
 
 import os
 import signal
@@ -53,6 +53,33 @@ def test_the_second_signal_calls_the_earlier_handler() -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_closed_terminal_sets_the_flag_each_time_and_never_ends_the_program() -> None:
+    """Its signal comes twice, and a shutdown sends it after SIGTERM."""
+    before = signal.signal(signal.SIGHUP, earlier_handler)
+    ending = signal.signal(signal.SIGTERM, earlier_handler)
+    try:
+        for first in (signal.SIGHUP, signal.SIGTERM):
+            with StopSignal() as stop:
+                os.kill(os.getpid(), first)
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert stop.is_requested
+        assert signal.getsignal(signal.SIGHUP) == earlier_handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGTERM, ending)
+
+
+def test_a_closed_terminal_stays_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.is_requested
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_other_threads_do_not_change_handlers() -> None:
@@ -121,9 +148,10 @@ def test_a_signal_during_preparation_ends_the_program(number: signal.Signals, co
     assert not (tmp_path / "run").exists()
 
 
-def test_a_signal_before_the_first_step_stops_after_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_first_step_stops_after_it(number: signal.Signals, tmp_path: Path) -> None:
     process = start_training(SLOW_BEFORE_THE_FIRST_STEP, tmp_path)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "interrupted at step 1 of 3,000" in errors and "--resume" in errors

@@ -7,6 +7,7 @@ never load torch.
 
 import os
 import sys
+from contextlib import redirect_stderr
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
@@ -18,14 +19,15 @@ from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
 from transduce.cli.help import add_command
 from transduce.cli.import_ import import_
-from transduce.cli.messages import describe_os_error, describe_usage_error, name_option_as_typed
+from transduce.cli.messages import describe_lack, describe_os_error, describe_usage_error, name_option_as_typed
 from transduce.cli.recipes import recipes
 from transduce.cli.report import report
 from transduce.cli.score import score
 from transduce.cli.study import app as study
 from transduce.cli.train import train
 from transduce.cli.translate import translate
-from transduce.errors import UserError, is_out_of_memory
+from transduce.console import best_effort_stderr, drop_unwritten, open_missing_streams, printable
+from transduce.errors import UserError
 from transduce.version import __version__
 
 # In the order of use. `transduce --help` lists them in this order.
@@ -52,6 +54,16 @@ app["recipes"].usage = "Usage: transduce recipes [NAME]"
 
 def main() -> None:
     """Run the command of sys.argv and exit."""
+    open_missing_streams()
+    errors = sys.stderr
+    try:
+        with redirect_stderr(best_effort_stderr()):
+            _run()
+    finally:
+        drop_unwritten(errors)
+
+
+def _run() -> None:
     try:
         app(sys.argv[1:], exit_on_error=False, print_error=False)
         sys.stdout.flush()
@@ -61,28 +73,28 @@ def main() -> None:
         messages = [name_option_as_typed(message, sys.argv[1:]) for message in mistake.args]
         _stop(str(UserError(*messages)), 2)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
-        _drop_output()
+        drop_unwritten(sys.stdout)
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
     except ConnectionError as problem:
-        print(f"transduce: {describe_os_error(problem)}", file=sys.stderr, flush=True)
+        _print(describe_os_error(problem))
         os._exit(3)  # sys.exit would wait for threads that wait for lost ranks, or abort in them
     except OSError as problem:
-        _drop_output()
+        drop_unwritten(sys.stdout)
         _stop(describe_os_error(problem), 3)
     except (MemoryError, RuntimeError) as problem:
-        if not is_out_of_memory(problem):
+        message = describe_lack(problem)
+        if message is None:
             raise
-        message = str(problem) if isinstance(problem, MemoryError) else ""
-        _stop(f"out of memory: {message or 'use a smaller model, or a machine with more memory'}", 3)
+        _stop(message, 3)
 
 
 def _stop(message: str, code: int) -> NoReturn:
-    print(f"transduce: {message}", file=sys.stderr)
+    _print(message)
     sys.exit(code)
 
 
-def _drop_output() -> None:
-    """Discard the output that could not be written. Python would otherwise write it again at exit, and fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _print(message: str) -> None:
+    text = printable(message, keep="\n")
+    print(f"transduce: {text}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from transduce.errors import nearest
+from transduce.errors import is_out_of_memory, nearest
 
 REMEDIES = {
     errno.ENOSPC: "make room there, or use another folder",
@@ -35,6 +35,16 @@ def describe_os_error(problem: OSError) -> str:
     file = f"{os.fsdecode(problem.filename)}: " if problem.filename is not None else ""
     remedy = f"; {REMEDIES[problem.errno]}" if problem.errno in REMEDIES else ""
     return f"{file}{problem.strerror or problem}{remedy}"
+
+
+def describe_lack(problem: Exception) -> str | None:
+    """Return which resource of the machine ran out, with the remedy; None if `problem` is another one."""
+    if is_out_of_memory(problem):
+        message = str(problem) if isinstance(problem, MemoryError) else ""
+        return f"out of memory: {message or 'use a smaller model, or a machine with more memory'}"
+    if "can't start new thread" in str(problem):
+        return f"{problem}: no process or no memory is left for it; end other programs, or raise `ulimit -u`"
+    return None
 
 
 def name_option_as_typed(message: str, arguments: Sequence[str]) -> str:

@@ -1,4 +1,7 @@
-"""The progress of a training on stderr: a live bar on a terminal, otherwise one line per report."""
+"""The progress of a training on stderr: a live bar on a terminal, otherwise one line per report.
+
+A line that cannot be written is dropped, and the training continues.
+"""
 
 import sys
 import time
@@ -9,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from transduce.console import best_effort_stderr, printable
+
 
 class Progress:
     """The progress of a run, from step `start` to step `total`. As a context manager it shows the bar.
@@ -17,7 +22,7 @@ class Progress:
     """
 
     def __init__(self, total: int, start: int, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=quiet)
+        self.console = Console(file=best_effort_stderr(), highlight=False, soft_wrap=True, quiet=quiet)
         self.total, self.start, self.started_at = total, start, time.monotonic()
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.bar = Bar(*columns, console=self.console, disable=quiet or not sys.stderr.isatty())
@@ -35,7 +40,7 @@ class Progress:
     def print_lines(self, lines: list[str]) -> None:
         """Print lines above the bar."""
         for line in lines:
-            self.console.print(line, markup=False)
+            self.console.print(printable(line, keep="\n"), markup=False)
 
     def advance(self, step: int) -> None:
         """Move the bar to `step`."""

@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM as a flag, which a loop reads after each step."""
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP as a flag, which a loop reads after each step."""
 
 import signal
 import threading
@@ -7,10 +7,11 @@ from typing import Any
 
 
 class StopSignal:
-    """A context manager within which the first SIGINT or SIGTERM sets `is_requested`.
+    """A context manager within which the first SIGINT, SIGTERM or SIGHUP sets `is_requested`.
 
-    The second signal has its usual effect and ends the program at once. In a thread other than the main thread, this
-    class has no effect, because Python sets signal handlers only in the main thread.
+    A SIGINT or SIGTERM after the first one has its usual effect and ends the program at once. A SIGHUP never does: a
+    terminal that closes sends it twice, and a shutdown sends it after SIGTERM. It stays ignored under nohup. In a
+    thread other than the main thread, this class has no effect, because Python sets signal handlers only there.
     """
 
     def __init__(self) -> None:
@@ -19,19 +20,22 @@ class StopSignal:
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.previous[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self.previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        self._restore(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.is_requested = True
-        self._restore()
+        if number != signal.SIGHUP:
+            self._restore(signal.SIGINT, signal.SIGTERM)
 
-    def _restore(self) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
+    def _restore(self, *numbers: int) -> None:
+        for number in numbers:
+            if number in self.previous:
+                signal.signal(number, self.previous[number])

@@ -1,0 +1,76 @@
+"""Text for a person: names as printable text, and a standard error that never stops the program."""
+
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO, cast
+
+
+def printable(text: "str | os.PathLike[str]", keep: str = "") -> str:
+    """Return a name or a message without characters that a terminal obeys or that UTF-8 cannot express.
+
+    They become escapes, as in `repr`: "\\n", "\\x1b", and "\\xe4" for a byte of a file name that is not UTF-8.
+    keep: characters that stay as they are.
+    """
+    return "".join(c if c.isprintable() or c in keep else _escape(c) for c in os.fspath(text))
+
+
+def _escape(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # a byte that Python could not decode
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode()
+
+
+def best_effort_stderr() -> TextIO:
+    """Return standard error as a stream that drops what cannot be written: a message must not stop the work.
+
+    The cause can be a full disk, or that the reader or the terminal has gone.
+    """
+    return cast(TextIO, _BestEffort(sys.stderr))
+
+
+class _BestEffort:
+    def __init__(self, stream: TextIO | None) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):  # ValueError: the stream is closed
+            if self.stream is not None:
+                self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            if self.stream is not None:
+                self.stream.flush()
+
+    def isatty(self) -> bool:
+        with suppress(ValueError):
+            return self.stream is not None and self.stream.isatty()
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def open_missing_streams() -> None:
+    """Open /dev/null for each standard stream that the caller has closed.
+
+    The next file that the program opens would otherwise get the number of the missing stream, and its messages.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+
+
+def drop_unwritten(stream: TextIO) -> None:
+    """Flush a stream, and discard what cannot be written. Python would write it again at exit, and fail again."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
