@@ -1,9 +1,14 @@
 """`transduce average`: average the newest checkpoints of a run."""
 
 from pathlib import Path
+from typing import Annotated
+
+from transduce.cli.options import Integer
 
 
-def average(run: Path, *, last: int, out: Path, until: int | None = None) -> None:
+def average(
+    run: Path, *, last: Annotated[int, Integer], out: Path, until: Annotated[int | None, Integer] = None
+) -> None:
     """Average the newest checkpoints of a run into a new model.
 
     Parameters

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Flag
+from transduce.cli.options import Flag, Integer
 from transduce.cli.output import print_json
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
@@ -15,7 +15,7 @@ def check(
     *corpus: Annotated[Path, Parameter(required=True)],
     valid: tuple[Path, Path] | None = None,
     tokenizer: Path | None = None,
-    first: int = 5,
+    first: Annotated[int, Integer] = 5,
     json: Flag = False,
 ) -> None:
     """Check a corpus before training.

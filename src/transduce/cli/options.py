@@ -1,11 +1,26 @@
 """Options that several commands share, with their help."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import CoercionError, Parameter, Token
 
 OF_THE_MODEL = "the model's setting"
+
+
+def _integers(kind: Any, tokens: Sequence[Token]) -> int | list[int]:
+    """Return the integer of an option, or its integers if `kind` is list[int]."""
+    integers = []
+    for token in tokens:
+        try:
+            integers.append(int(token.value))
+        except ValueError:
+            raise CoercionError(token=token, target_type=int) from None
+    return integers if kind == list[int] else integers[0]
+
+
+Integer = Parameter(converter=_integers)  # of every option that is an integer: Cyclopts rounds 2.5
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 
@@ -15,6 +30,7 @@ Models = Annotated[
 
 BeamSize = Annotated[
     int | None,
+    Integer,
     Parameter(help="Hypotheses that the beam search keeps. 1 is greedy search.", show_default=OF_THE_MODEL),
 ]
 Alpha = Annotated[
@@ -23,17 +39,19 @@ Alpha = Annotated[
 ]
 Lookahead = Annotated[
     int | None,
+    Integer,
     Parameter(
         help="Stop the beam search when no hypothesis can win within this many more tokens. A large value, such as "
         "10000, is exact and slower. Not for CTranslate2.",
         show_default=f"{OF_THE_MODEL}, usually exact",
     ),
 ]
-Precision = Annotated[str, Parameter(help="fp32 or bf16.")]
+Precision = Annotated[Literal["fp32", "bf16"], Parameter(help="Precision of the model.")]
 Language = Annotated[
     str, Parameter(help="Language of the target text, such as de. It selects the rules of the Moses tokenizer.")
 ]
 Jobs = Annotated[
     int | None,
+    Integer,
     Parameter(help="Number of trainings that run at the same time.", show_default="one per GPU, or one without a GPU"),
 ]

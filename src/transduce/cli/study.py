@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from transduce.cli.help import add_command
-from transduce.cli.options import Jobs, Language
+from transduce.cli.options import Integer, Jobs, Language
 from transduce.errors import UserError
 
 
@@ -80,7 +80,9 @@ def table3(
     scale: Literal["small", "paper"] = "small",
     rows: Annotated[list[str] | None, Parameter(consume_multiple=True, show_default="all rows")] = None,
     seeds: Annotated[
-        list[int] | None, Parameter(consume_multiple=True, show_default="1, and 1 2 3 for base, n2 and dropout0")
+        list[int] | None,
+        Integer,
+        Parameter(consume_multiple=True, show_default="1, and 1 2 3 for base, n2 and dropout0"),
     ] = None,
     jobs: Jobs = None,
 ) -> None:

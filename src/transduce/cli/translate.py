@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Lookahead, Models
+from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Integer, Lookahead, Models
 
 Input = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
 Output = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
@@ -16,11 +16,13 @@ LengthPenalty = Annotated[
         show_default=OF_THE_MODEL,
     ),
 ]
-NBest = Annotated[int, Parameter(help="Number of outputs for each line. More than one needs --json.")]
+NBest = Annotated[int, Integer, Parameter(help="Number of outputs for each line. More than one needs --json.")]
 Temperature = Annotated[float | None, Parameter(help="Sample at this temperature instead of searching.")]
-TopK = Annotated[int | None, Parameter(help="Sample from the K most likely tokens.")]
+TopK = Annotated[int | None, Integer, Parameter(help="Sample from the K most likely tokens.")]
 TopP = Annotated[float | None, Parameter(help="Sample from the smallest set of tokens with this total probability.")]
-Seed = Annotated[int | None, Parameter(help="Seed of the sampling. Equal seeds give equal samples.", show_default="1")]
+Seed = Annotated[
+    int | None, Integer, Parameter(help="Seed of the sampling. Equal seeds give equal samples.", show_default="1")
+]
 SplitLines = Annotated[
     Literal["long", "sentences"],
     Parameter(
