@@ -24,7 +24,8 @@ from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translat
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions
 from transduce.decoding.segmentation import refuse_string, segments_of, translations_of
 from transduce.errors import UserError
-from transduce.storage.atomic_folder import check_folder, listed_files, read_verified
+from transduce.interop.ctranslate2_files import check_files
+from transduce.storage.atomic_folder import check_folder, listed_files
 
 FILES = ("model.bin", "config.json", "shared_vocabulary.json", "transduce.json", "tokenizer.json")
 COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32", "auto": "auto"}
@@ -59,7 +60,8 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
     """Load the model of an exported folder, with every byte verified.
 
     precision: "fp32", "bf16", "int8", or "auto" for the fastest; None takes that of the weights on disk.
-    Raises UserError if the folder is not whole, or this machine cannot compute in `precision`.
+    Raises UserError if the folder is not whole, if its files are not those of one model, or if this machine cannot
+    compute in `precision`.
     """
     if precision not in COMPUTE_TYPES:
         expected = ", ".join(name for name in COMPUTE_TYPES if name)
@@ -69,9 +71,10 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
         raise UserError(f"{path}: expected a model exported to CTranslate2; run {command}")
     ctranslate2 = import_ctranslate2()
     listed_files(path, kind="folder of an exported model", needed=FILES)
-    config = from_json(read_verified(path, "transduce.json"), path / "transduce.json")
-    tokenizer = Tokenizer.from_json(read_verified(path, "tokenizer.json").decode(), path / "tokenizer.json")
     check_folder(path)
+    config = from_json((path / "transduce.json").read_bytes(), path / "transduce.json")
+    tokenizer = Tokenizer.load(path / "tokenizer.json")
+    check_files({name: path / name for name in FILES}, config, tokenizer, path)
     try:
         model = ctranslate2.Translator(str(path), compute_type=COMPUTE_TYPES[precision])
     except (ValueError, RuntimeError) as problem:

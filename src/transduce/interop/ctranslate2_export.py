@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from transduce.config.files import to_json
-from transduce.config.schema import ModelConfig
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, UNK
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_engine import import_ctranslate2
+from transduce.interop.ctranslate2_files import check_files, check_heads, position_rows
 from transduce.interop.parity import (
     INT8_TOLERANCE,
     TOLERANCE,
@@ -54,13 +54,14 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     ctranslate2 = import_ctranslate2()
     loaded = load_model(model)
     require_transformer(loaded)
-    _check_heads(loaded.config.model)
+    check_heads(loaded.config.model)
     with tempfile.TemporaryDirectory() as folder:
         files = _files(loaded, ctranslate2, Path(folder))
         differences = [_difference(loaded, ctranslate2, files, "float32", TOLERANCE)]
         if precision == "int8":
             files = _files(loaded, ctranslate2, Path(folder), "int8")
             differences.append(_difference(loaded, ctranslate2, files, "int8_float32", INT8_TOLERANCE))
+    check_files(files, loaded.config, loaded.tokenizer, out)  # the engine would refuse other files
     ours = {
         "transduce.json": to_json(loaded.config).encode(),
         "tokenizer.json": loaded.tokenizer.to_json().encode(),
@@ -68,16 +69,6 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     }
     write_folder(out, {name: [content] for name, content in {**files, **ours}.items()})
     return "\n".join(differences)
-
-
-def _check_heads(model: ModelConfig) -> None:
-    """Raise UserError unless heads are d_model / n_heads wide, the only width that CTranslate2 has."""
-    d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
-    if not d_k == d_v == model.d_model / model.n_heads:
-        raise UserError(
-            f"model.d_k={d_k} and model.d_v={d_v}: expected d_model / n_heads={model.d_model / model.n_heads:g}, as "
-            "in CTranslate2; translate with --engine torch"
-        )
 
 
 def _files(
@@ -91,9 +82,6 @@ def _files(
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-POSITIONS = 1_024  # minimum rows of the table: CTranslate2 cannot compute further rows
-
-
 def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
     """Return the model as an object of CTranslate2, whose `validate` finds missing weights."""
     model, config, specs = require_transformer(loaded), loaded.config.model, ctranslate2.specs
@@ -101,8 +89,7 @@ def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
     spec = specs.TransformerSpec.from_config(
         config.n_layers, config.n_heads, pre_norm=config.norm == "pre", activation=activations[config.activation]
     )
-    length = loaded.config.data.max_tokens + loaded.config.search.max_extra_tokens
-    positions = model.positions(0, config.max_positions or max(length, POSITIONS)).detach().numpy()
+    positions = model.positions(0, position_rows(loaded.config)).detach().numpy()
     for side, stack in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):
         side.scale_embeddings = True  # times sqrt(d_model)
         side.position_encodings.encodings = positions
