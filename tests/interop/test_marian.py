@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from support.toy_task import run_transduce
 import transduce
 from transduce import UserError
 from transduce.data.vocabulary import EOS
-from transduce.interop.marian import export_marian, import_marian
+from transduce.interop.marian_export import export_marian
+from transduce.interop.marian_import import import_marian
 from transduce.storage.model_folder import load_model
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs transduce[export]")
@@ -168,6 +170,85 @@ def test_a_model_that_transduce_cannot_build_is_refused(changes: dict[str, Any],
     with pytest.raises(UserError, match=message):
         import_marian(opus(tmp_path / "opus", **changes), tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return opus(tmp_path_factory.mktemp("marian") / "opus")
+
+
+def refused(folder: Path, name: str, content: bytes, out: Path) -> str:
+    """Return the message about a copy of `folder` in which the file `name` has another content."""
+    copy = shutil.copytree(folder, out / "copy")
+    (copy / name).write_bytes(content)
+    with pytest.raises(UserError) as error:
+        import_marian(copy, out / "model")
+    assert not (out / "model").exists()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": None}, "d_model=None: expected an integer"),
+        ({"d_model": ...}, "d_model=not in config.json: expected an integer"),
+        ({"d_model": "32"}, "d_model='32': expected an integer"),
+        ({"d_model": True}, "d_model=True: expected an integer"),
+        ({"encoder_layers": ..., "decoder_layers": ...}, "decoder_layers=not in config.json: expected an integer"),
+        ({"activation_function": ["relu"]}, "activation_function=['relu']: expected text"),
+        ({"dropout": None}, "dropout=None: expected a number"),
+        ({"dropout": "0.1"}, "dropout='0.1': expected a number"),
+        ({"length_penalty": []}, "length_penalty=[]: expected a number"),
+        ({"num_beams": "4"}, "num_beams='4': expected an integer"),
+        ({"num_beams": 0}, "config.json: expected a model that transduce can build; search.beam_size=0"),
+        ({"pad_token_id": None}, "pad_token_id=None: expected an integer"),
+        ({"d_model": 1_000_000}, "model.safetensors: expected the tensors of its configuration"),
+        (
+            {"encoder_ffn_dim": 1_000_000, "decoder_ffn_dim": 1_000_000},
+            "feed_forward.w_1.weight has the shape (48, 32)",
+        ),
+        ({"encoder_layers": 9_000, "decoder_layers": 9_000}, "model.safetensors: expected the tensors of config.json"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused(changes: dict[str, Any], message: str, original: Path, tmp_path: Path) -> None:
+    settings = json.loads((original / "config.json").read_bytes()) | changes
+    content = {key: value for key, value in settings.items() if value is not ...}
+    copy = shutil.copytree(original, tmp_path / "copy")
+    (copy / "generation_config.json").unlink()  # its values come before those of config.json
+    assert message in refused(copy, "config.json", json.dumps(content).encode(), tmp_path / "out")
+
+
+def test_wrong_vocabularies_are_refused(original: Path, tmp_path: Path) -> None:
+    ids = json.loads((original / "vocab.json").read_bytes())
+    piece = next(piece for piece in ids if piece.startswith("▁"))
+    changes = {
+        "expected an integer for each piece": [{piece: None}, {piece: "7"}, {piece: 1.5}, {piece: True}],
+        "expected pieces that are text": [{"\ud800": 3}, {"<s>": 3}, {"<unknown>": 3}],
+        "expected the ids 0 to": [{"further": len(ids)}, {piece: len(ids)}],
+    }
+    folders = iter(range(99))
+    for message, contents in changes.items():
+        for change in contents:
+            content = json.dumps({**ids, **change}).encode()
+            assert message in refused(original, "vocab.json", content, tmp_path / str(next(folders)))
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"no model", b"\xff" * 100])
+def test_sentencepiece_models_without_pieces_are_refused(
+    side: str, content: bytes, original: Path, tmp_path: Path
+) -> None:
+    message = refused(original, f"{side}.spm", content, tmp_path)
+    assert f"{side}.spm: expected a sentencepiece model" in message and message.endswith("use another copy")
+
+
+def test_null_in_the_generation_settings_means_the_default(original: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(original, tmp_path / "copy")
+    (copy / "generation_config.json").write_text('{"length_penalty": null, "num_beams": null}')
+    import_marian(copy, tmp_path / "model")
+    search = load_model(tmp_path / "model").config.search
+    assert (search.beam_size, search.alpha) == (4, 1.0)
 
 
 def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], prec
     if to == "marian":
         if precision != "fp32":
             raise UserError(f"--precision={precision}: expected no value with --to marian; leave it out")
-        from transduce.interop.marian import export_marian
+        from transduce.interop.marian_export import export_marian
 
         summary = export_marian(model, out)
     else:

@@ -20,6 +20,6 @@ def import_(form: Literal["marian"], folder: Path, out: Path) -> None:
     --------
     transduce import marian opus-mt-en-de --out imported
     """
-    from transduce.interop.marian import import_marian
+    from transduce.interop.marian_import import import_marian
 
     import_marian(folder, out)

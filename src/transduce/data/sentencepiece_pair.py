@@ -128,10 +128,22 @@ def _content(text: str) -> dict[str, Any]:
 
 def _model(encoded: Any, side: str) -> Any:
     try:
+        return processor(base64.b64decode(encoded, validate=True))
+    except (ValueError, TypeError) as problem:
+        raise UserError(f"its sentencepiece model of the {side} is unreadable ({problem}); {IMPORT_AGAIN}") from None
+
+
+def processor(model: bytes) -> Any:
+    """Return sentencepiece's object for a model. Raises UserError without sentencepiece, ValueError for other bytes."""
+    try:
         import sentencepiece
     except ImportError as problem:
         raise UserError(f"it needs sentencepiece ({problem}); pip install 'transduce[sentencepiece]'") from None
     try:
-        return sentencepiece.SentencePieceProcessor(model_proto=base64.b64decode(encoded, validate=True))
-    except (RuntimeError, ValueError, TypeError) as problem:
-        raise UserError(f"its sentencepiece model of the {side} is unreadable ({problem}); {IMPORT_AGAIN}") from None
+        loaded = sentencepiece.SentencePieceProcessor(model_proto=model)
+        size = loaded.vocab_size()
+    except (RuntimeError, ValueError) as problem:
+        raise ValueError(str(problem)) from None
+    if not size:  # sentencepiece accepts an empty file, and fails when it encodes
+        raise ValueError("it has no pieces")
+    return loaded
