@@ -15,6 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from transduce.console import printable
 from transduce.data import corpora, text
 from transduce.data.compression import open_text
 from transduce.data.corpora import Corpus
@@ -92,7 +93,8 @@ def _check_pair(src: str | None, tgt: str | None, number: int, findings: Finding
 
 
 def _side_names(corpus: Corpus) -> tuple[str, str]:
-    return (f"{corpus.src}", f"{corpus.tgt}") if corpus.tgt else (f"{corpus.src} (source)", f"{corpus.src} (target)")
+    src, tgt = (corpus.src, corpus.tgt) if corpus.tgt else (f"{corpus.src} (source)", f"{corpus.src} (target)")
+    return printable(src), printable(tgt)
 
 
 def _with_progress(corpus: Corpus, findings: Findings) -> Iterable[tuple[str | None, str | None]]:

@@ -1,5 +1,6 @@
 """Text for a person: names as printable text, and a standard error that never stops the program."""
 
+import html
 import os
 import sys
 from contextlib import suppress
@@ -19,6 +20,12 @@ def _escape(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # a byte that Python could not decode
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode()
+
+
+def in_markdown(text: "str | os.PathLike[str]") -> str:
+    """Return a name or a value as Markdown that shows it in one line: no HTML, no link, no column of a table."""
+    line = html.escape(printable(" ".join(os.fspath(text).splitlines())), quote=False)
+    return line.replace("[", "&#91;").replace("|", "\\|")
 
 
 def best_effort_stderr() -> TextIO:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.config.schema import SearchConfig
+from transduce.console import printable
 from transduce.data.text import is_blank, read_lines, read_pairs
 from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
@@ -92,7 +93,7 @@ def evaluate_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, token
     references = list(read_lines(ref))
     outputs = [list(read_lines(hyp)) for hyp in hyps]
     systems = {
-        str(hyp): corpus_scores(output, references, language=language, tokenize=tokenize)
+        printable(hyp): corpus_scores(output, references, language=language, tokenize=tokenize)
         for hyp, output in zip(hyps, outputs, strict=True)
     }
     significance = paired_bootstrap(outputs[0], outputs[1], references, tokenize=tokenize) if len(hyps) == 2 else None

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from transduce.config.schema import Config
+from transduce.console import printable
 from transduce.data.batches import Batches, Share, collate
 from transduce.data.corpora import Corpus
 from transduce.data.overlap import cached_overlap
@@ -119,7 +120,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     Raises UserError, before it writes anything, if texts, model and run do not fit each other.
     """
     out, seed = request.out, request.config.train.seed
-    valid_names = request.valid[0].name, request.valid[1].name
+    valid_names = printable(request.valid[0].name), printable(request.valid[1].name)
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
         parent = load_model(request.start_from) if request.start_from else None

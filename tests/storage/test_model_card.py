@@ -47,6 +47,12 @@ def test_a_value_stays_in_its_cell(value: str) -> None:
     assert rows["weights"] == rows["recipe"] == " ".join(value.splitlines()).strip()
 
 
+def test_a_value_is_shown_as_it_is_and_is_no_html() -> None:
+    card = model_card(Config(model=ModelConfig()), "<script>", {"recipe": "a\x1b[31m.py [b](c) v\udce4l.en"})
+    assert "&lt;script&gt;" in card and "a\\x1b&#91;31m.py &#91;b](c) v\\xe4l.en" in card
+    assert card.isprintable() or set(filter(lambda c: not c.isprintable(), card)) == {"\n"}
+
+
 def test_the_recipe_is_written_as_on_the_command_line() -> None:
     settings = ["train.seed=2", "model.dropout=0"]
     assert recipe_in_words("small", [], None) == "small"

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from transduce.console import printable
 from transduce.data import text
 from transduce.data.compression import compression_format, open_text
+from transduce.data.text import encode_names
 from transduce.errors import UserError, nearest
 
 WEIGHT_LIMIT = 1_000  # a weight is less
@@ -46,7 +46,7 @@ class Corpus:
     @property
     def name(self) -> str:
         """The name of the corpus in messages."""
-        return f"{self.src}" if self.tgt is None else f"{self.src} and {self.tgt}"
+        return printable(self.src if self.tgt is None else f"{self.src} and {self.tgt}")
 
 
 def parse(words: Sequence[str]) -> Corpus:
@@ -180,7 +180,7 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
     if corpus.tgt is not None and not compression_format(corpus.src) and not compression_format(corpus.tgt):
         return corpus.src, corpus.tgt
     plain, stamp = (folder / "src.txt", folder / "tgt.txt"), folder / "made_from.json"
-    origin = msgspec.json.encode([str(corpus.src), str(corpus.tgt), _stamps(corpus)])
+    origin = encode_names([str(corpus.src), str(corpus.tgt), _stamps(corpus)])
     if not stamp.exists() or stamp.read_bytes() != origin:
         folder.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)

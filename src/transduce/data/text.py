@@ -18,16 +18,21 @@ A line is the text between two LF bytes, decoded as strict UTF-8 in any locale:
 
 import codecs
 import hashlib
+import json
 import os
 import queue
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
-from typing import IO
+from typing import IO, Any, TypeVar
+
+import msgspec
 
 from transduce.data.compression import StrPath, open_file, open_text
 from transduce.errors import UserError
+
+T = TypeVar("T")
 
 
 def read_lines(path: StrPath) -> Iterator[str]:
@@ -171,6 +176,16 @@ def file_sha256(path: StrPath) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def encode_names(content: Any) -> bytes:
+    """Return values with names of files as JSON. `decode_names` returns the same names, also if they are not UTF-8."""
+    return json.dumps(msgspec.to_builtins(content), separators=(",", ":")).encode()
+
+
+def decode_names(content: bytes, kind: type[T]) -> T:
+    """Return the value of type `kind` that `encode_names` encoded. Raises ValueError for any other text."""
+    return msgspec.convert(json.loads(content), kind)
 
 
 def _trim(raw: bytes, first: bool) -> bytes:

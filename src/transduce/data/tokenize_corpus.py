@@ -25,6 +25,7 @@ from rich.progress import track
 
 from transduce.data import text
 from transduce.data.compression import open_text
+from transduce.data.text import decode_names, encode_names
 from transduce.data.token_file import Contents, NewPair, write_token_file
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
@@ -77,7 +78,7 @@ def scan_corpora(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[CorpusS
     scans = [scan for pair in corpora for scan in pair]
     if scans != cached:  # only the first of several processes writes
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = msgspec.json.encode(scans)
+        content = encode_names(scans)
         path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
     return corpora
 
@@ -86,7 +87,7 @@ def _read_cache(path: Path) -> list[TextScan]:
     with suppress(OSError, ValueError, msgspec.MsgspecError):
         digest, content = path.read_bytes().split(b"\n", 1)
         if digest == hashlib.sha256(content).hexdigest().encode():
-            return msgspec.json.decode(content, type=list[TextScan])
+            return decode_names(content, list[TextScan])
     return []
 
 
@@ -243,12 +244,12 @@ class _Worker:
         assert self.process.stdin and self.process.stdout
         answer = b""
         with suppress(BrokenPipeError):
-            self.process.stdin.write(msgspec.json.encode(message) + b"\n")
+            self.process.stdin.write(encode_names(message) + b"\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         if not answer:
             raise OSError(f"a process that prepares the text ended, with code {self.process.wait()}")
-        kind, *details = msgspec.json.decode(answer)
+        kind, *details = decode_names(answer, list)
         if kind == "UserError":
             raise UserError(*details)
         if kind == "OSError":
@@ -273,14 +274,14 @@ def _serve() -> None:
         answer: list[Any] = ["ok"]
         try:
             if tokenizer is None:
-                tokenizer = Tokenizer.from_json(msgspec.json.decode(line, type=str))
+                tokenizer = Tokenizer.from_json(decode_names(line, str))
             else:
-                run_job(msgspec.json.decode(line, type=Job), tokenizer)
+                run_job(decode_names(line, Job), tokenizer)
         except UserError as error:
             answer = ["UserError", *error.args]
         except OSError as error:
             answer = ["OSError", *(detail for detail in (error.errno, error.strerror, error.filename) if detail)]
-        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.write(encode_names(answer) + b"\n")
         sys.stdout.buffer.flush()
 
 

@@ -325,7 +325,7 @@ def _card_facts(card: Path) -> dict[str, str]:
     """Return the rows of a model card, name to value; none without a card."""
     lines = card.read_text(encoding="utf-8", errors="replace").splitlines() if card.is_file() else []
     rows = [line.strip("| ").split(" | ", 1) for line in lines if line.startswith("| ")]
-    return {row[0]: row[1].replace("\\|", "|") for row in rows if len(row) == 2}
+    return {row[0]: html.unescape(row[1].replace("\\|", "|")) for row in rows if len(row) == 2}
 
 
 def _facts_table(facts: dict[str, str]) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from transduce.config.files import to_json
+from transduce.console import in_markdown
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, UNK
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_engine import import_ctranslate2
@@ -166,9 +167,10 @@ def _difference(
 
 def _card(model: Path, precision: str, differences: Sequence[str]) -> str:
     comparison = "\n".join(f"- {line}" for line in differences)
+    origin = in_markdown(model.absolute())
     return f"""# A translation model for CTranslate2
 
-The model of {model.absolute()}, with weights in {precision}. Both programs scored the same random sentences:
+The model of {origin}, with weights in {precision}. Both programs scored the same random sentences:
 
 {comparison}
 

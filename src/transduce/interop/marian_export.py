@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from transduce.config.schema import Config
+from transduce.console import in_markdown
 from transduce.data.batches import collate
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK
 from transduce.errors import UserError
@@ -43,7 +44,7 @@ def export_marian(model: Path, out: Path) -> str:
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
         difference = _difference(loaded, Path(folder))
-    card = f"# A translation model\n\nExported by transduce from {model.absolute()}. {difference}\n"
+    card = f"# A translation model\n\nExported by transduce from {in_markdown(model.absolute())}. {difference}\n"
     files["README.md"] = card.encode()
     write_folder(out, {name: [content] for name, content in files.items()})
     return difference

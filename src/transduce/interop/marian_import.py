@@ -13,6 +13,7 @@ from torch import Tensor
 
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig
 from transduce.config.validation import problems, type_name
+from transduce.console import in_markdown
 from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces, document, processor
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK
 from transduce.errors import UserError
@@ -51,7 +52,7 @@ def import_marian(folder: Path, out: Path) -> None:
         check_shapes(Transformer(config.model), {name: (*values.shape,) for name, values in tensors.items()}, where)
     model = Transformer(config.model)
     set_weights(model, tensors, where)
-    card = f"# A translation model\n\nImported from the Marian model in {folder.absolute()}.\n"
+    card = f"# A translation model\n\nImported from the Marian model in {in_markdown(folder.absolute())}.\n"
     save_model(out, weights(model), config, tokenizer, card)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from transduce.config.schema import Config, ModelConfig, architecture
+from transduce.console import in_markdown, printable
 from transduce.version import __version__
 
 
@@ -27,7 +28,7 @@ def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
         **facts,
         "made with": f"transduce {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
-    table = "\n".join(f"| {name} | {_cell(value)} |" for name, value in rows.items())
+    table = "\n".join(f"| {name} | {in_markdown(value)} |" for name, value in rows.items())
     return f"""# A translation model
 
 | | |
@@ -42,9 +43,4 @@ def recipe_in_words(recipe: str | Config, settings: Sequence[str], start_from: P
     """Return recipe, settings and parent model of a run as on the command line."""
     name = recipe if isinstance(recipe, str) else "a Config made in Python"
     parent = [f"--from {start_from}"] if start_from is not None else []
-    return " ".join([name, *(f"--set {setting}" for setting in settings), *parent])
-
-
-def _cell(value: str) -> str:
-    """Return `value` as one line without bars: a path may have line ends, and a signature has bars."""
-    return " ".join(value.splitlines()).replace("|", "\\|")
+    return printable(" ".join([name, *(f"--set {setting}" for setting in settings), *parent]))

@@ -10,6 +10,7 @@ from transduce.config.files import from_json, permission_problems
 from transduce.config.overrides import inherit, without_effect
 from transduce.config.schema import Config
 from transduce.config.validation import validate
+from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
 from transduce.data.tokenizer import Tokenizer
@@ -117,7 +118,7 @@ class TrainRequest:
 
     def provenance(self) -> dict[str, str]:
         """Return the origin of a model for its card: recipe, settings and the names of the text files."""
-        names = (" and ".join(path.name for path in (one.src, one.tgt) if path is not None) for one in self.corpora)
+        names = (" and ".join(printable(side.name) for side in (one.src, one.tgt) if side) for one in self.corpora)
         return {
             "recipe": recipe_in_words(self.recipe, self.settings, self.start_from),
             "training text": "; ".join(names),

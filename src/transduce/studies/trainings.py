@@ -20,6 +20,7 @@ from typing import IO, Any
 import msgspec
 
 from transduce.config.schema import Config
+from transduce.console import printable
 from transduce.data import corpora, text
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
@@ -192,7 +193,7 @@ class TrainingProcess:
     def origin(self) -> dict[str, Any]:
         """Return row, seed, and the command that repeats the training by hand."""
         command = shlex.join(["transduce", *self.training.train_arguments(self.texts, self.run)])
-        return {"row": self.training.row, "seed": self.training.seed, "command": command}
+        return {"row": self.training.row, "seed": self.training.seed, "command": printable(command)}
 
     def figures(self) -> dict[str, Any]:
         """Return perplexity and BLEU on the validation text, all other scores, size and cost."""
