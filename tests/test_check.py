@@ -28,6 +28,10 @@ def write(folder: Path, pairs: list[Pair]) -> Corpus:
     return Corpus(src, write_lines(folder / "train.de", [tgt for _, tgt in pairs]))
 
 
+def swapped(pairs: list[Pair]) -> list[Pair]:
+    return [(tgt, src) for src, tgt in pairs]
+
+
 def lines_of(report: CorpusReport, notes: bool = False) -> dict[tuple[str, str], list[int]]:
     """Return the line numbers of each finding by kind and side."""
     return {
@@ -136,6 +140,41 @@ def test_characters_without_a_piece(tmp_path: Path) -> None:
     assert examples == {"src": [(401, "木 林")], "tgt": [(402, "0 1 4 < >")]}
     for line in CLEAN[0]:
         assert not any(piece.startswith("<0x") for piece in tokenizer.pieces(tokenizer.encode(line)))
+
+
+# ---- the corpus as a whole ---------------------------------------------------------------------------------------
+
+
+def test_shuffled_targets_are_a_finding(tmp_path: Path) -> None:
+    report = check(
+        write(tmp_path, list(zip([s for s, _ in CLEAN], [t for _, t in CLEAN[200:] + CLEAN[:200]], strict=True)))
+    )
+    finding = next(f for f in report.findings if f.kind == "unrelated")
+    assert (finding.count, finding.first[0].line, report.suspects) == (400, 1, 400)
+    assert finding.first[0].seen.startswith("to 400, length correlation ")
+    assert "The sides of 400 pairs hardly belong together: look for a lost line" in verdict(report)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_one_letter_on_every_second_line_of_a_side_is_a_finding(side: int, tmp_path: Path) -> None:
+    letters = "abcdefghijklmnopqrst"
+    pairs = [(letters[n % 20], pair[1]) if n % 2 else pair for n, pair in enumerate(CLEAN)]
+    findings = check(write(tmp_path, swapped(pairs) if side else pairs), first=400).findings
+    lines = next([example.line for example in f.first] for f in findings if f.kind == "ratio")
+    assert len(lines) > 150 and all(line % 2 == 0 for line in lines)
+    assert not any(f.kind == "unrelated" for f in findings)
+
+
+def test_one_line_with_very_many_translations_is_a_finding(tmp_path: Path) -> None:
+    pairs = [(CLEAN[0][0], pair[1]) if n % 8 == 0 else pair for n, pair in enumerate(CLEAN)]
+    for corpus, kind, others in (
+        (pairs, "many_targets", "targets"),
+        (swapped(pairs), "many_sources", "sources"),
+    ):
+        report = check(write(tmp_path, corpus))
+        finding = next(f for f in report.findings if f.kind == kind)
+        assert (finding.count, finding.first[1].line, finding.first[1].seen) == (50, 9, f"50 {others}")
+        assert report.suspects >= 50
 
 
 def test_a_side_of_two_frequent_scripts_has_no_rare_one(tmp_path: Path) -> None:

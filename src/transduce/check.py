@@ -7,25 +7,28 @@ pairs, the probability of one false duplicate is below 1 in 1,000.
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
 from transduce.console import printable
 from transduce.data import corpora, text
+from transduce.data.alignment import SharedAnchors, unrelated_pairs
 from transduce.data.compression import open_text
 from transduce.data.corpora import Corpus
 from transduce.data.corpus_report import CorpusReport, Findings, SideStatistics
 from transduce.data.line_checks import PieceCheck, check_line, check_pair, unusual_ratios
-from transduce.data.overlap import find_overlap, repeated_lines
+from transduce.data.overlap import ambiguous_lines, find_overlap, repeated_lines
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 
 SIDES = ("src", "tgt")
+MANY = 50  # different targets of one source; in a corpus under 500 pairs, a tenth of them
 
 
 def check(
@@ -40,25 +43,19 @@ def check(
     valid_pairs = list(text.read_pairs(*valid)) if valid else []  # before the corpus: an error is raised early
     findings, piece_check = Findings(first), PieceCheck(tokenizer) if tokenizer else None
     statistics = SideStatistics(), SideStatistics()
-    pair_hashes = array("q")
+    pair_hashes, anchors = array("q"), SharedAnchors()
     for number, pair in enumerate(_with_progress(corpus, findings), start=1):
         for side, line, statistic in zip(SIDES, pair, statistics, strict=True):
             statistic.add(line)
             if line:
                 _check_line(line, side, number, findings, piece_check)
         pair_hashes.append(hash(pair))
-        _check_pair(*pair, number, findings)
+        _check_pair(*pair, number, findings, anchors)
     if not pair_hashes and not findings.has_fatal:
         raise text.empty(*names)
 
-    lengths = [np.asarray(statistic.lengths) for statistic in statistics]
-    usable = (lengths[0] > 0) & (lengths[1] > 0)
-    hashes = {"repeated": pair_hashes, "repeated_src": statistics[0].hashes, "repeated_tgt": statistics[1].hashes}
-    for kind, number, earlier in repeated_lines(hashes, usable):
-        findings.add(kind, "pair", number, f"line {earlier}")
-    numbers = np.flatnonzero(usable) + 1
-    for index, evidence in unusual_ratios(lengths[0][usable], lengths[1][usable]):
-        findings.add("ratio", "pair", int(numbers[index]), evidence)
+    usable = np.logical_and(*(np.asarray(statistic.lengths) > 0 for statistic in statistics))
+    _check_all_pairs(pair_hashes, statistics, anchors, usable, findings)
     for side, statistic in zip(SIDES, statistics, strict=True):
         findings.add_all("script", side, statistic.lines_in_rare_scripts())
     if valid:
@@ -81,12 +78,39 @@ def _check_line(line: str, side: str, number: int, findings: Findings, piece_che
         findings.add("bytes", side, number, characters)
 
 
-def _check_pair(src: str | None, tgt: str | None, number: int, findings: Findings) -> None:
+def _check_pair(src: str | None, tgt: str | None, number: int, findings: Findings, anchors: SharedAnchors) -> None:
     if src and tgt:
+        anchors.add(src, tgt)
         for kind, evidence in check_pair(src, tgt):
             findings.add(kind, "pair", number, evidence)
     elif src is not None and tgt is not None:
         findings.add("blank", "pair", number, "target" if src else "source" if tgt else "both")
+
+
+def _check_all_pairs(
+    pair_hashes: Sequence[int],
+    statistics: tuple[SideStatistics, SideStatistics],
+    anchors: SharedAnchors,
+    usable: NDArray[np.bool_],
+    findings: Findings,
+) -> None:
+    """Add the findings that need all pairs. usable: False for pairs with a side that is blank or not UTF-8."""
+    src, tgt = statistics
+    hashes = {"repeated": pair_hashes, "repeated_src": src.hashes, "repeated_tgt": tgt.hashes}
+    for kind, number, earlier in repeated_lines(hashes, usable):
+        findings.add(kind, "pair", number, f"line {earlier}")
+    limit = min(MANY, max(10, len(pair_hashes) // 10))
+    for kind, side, others in (("many_targets", src, "targets"), ("many_sources", tgt, "sources")):
+        for number, count in ambiguous_lines(pair_hashes, side.hashes, usable, limit):
+            findings.add(kind, "pair", number, f"{count:,} {others}")
+    numbers = np.flatnonzero(usable) + 1
+    src_lengths, tgt_lengths = (np.asarray(side.lengths)[usable] for side in statistics)
+    for index, evidence in unusual_ratios(src_lengths, tgt_lengths):
+        findings.add("ratio", "pair", int(numbers[index]), evidence)
+        src_lengths[index] = 0  # a finding of its own, which does not count below
+    for start, end, evidence in unrelated_pairs(src_lengths, tgt_lengths, anchors):
+        first, last = int(numbers[start]), int(numbers[end])
+        findings.add_range("unrelated", "pair", first, last, f"to {last}, {evidence}")
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------

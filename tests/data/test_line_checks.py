@@ -1,5 +1,7 @@
 """Checks of lines and pairs: correct text gives no finding."""
 
+import time
+
 import pytest
 
 from transduce.data.line_checks import check_line, check_pair, main_script
@@ -49,3 +51,14 @@ def test_script_of_a_line() -> None:
         "Ａ": "Latin",
     }
     assert {line: main_script(line) for line in lines} == lines
+
+
+def test_the_time_for_a_line_of_numbers_is_proportional_to_its_length() -> None:
+    src, tgt = (
+        "; ".join(f"{n % 64:06b}".translate(digits) for n in range(20_000)) for digits in ({48: "2"}, {49: "3"})
+    )
+    start = time.process_time()
+    assert list(check_pair(src, tgt)) == []  # a table
+    assert time.process_time() - start < 2
+    few = ["; ".join(line.split("; ")[:50]) for line in (src, tgt)]
+    assert [kind for kind, _ in check_pair(*few)] == ["numbers"]

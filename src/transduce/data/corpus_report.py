@@ -16,6 +16,9 @@ KINDS = {
     "blank": "blank on one side or both",
     "leak": "of the validation text that are in training as a pair",
     "leaked_source": "of the validation text whose source is in training",
+    "unrelated": "of sides that hardly belong together",
+    "many_targets": "a source with very many different targets",
+    "many_sources": "a target with very many different sources",
     "copied": "the same on both sides",
     "ratio": "a side much too long for the other",
     "numbers": "other numbers on the other side",
@@ -103,14 +106,17 @@ class Findings:
 
     def add(self, kind: str, where: str, number: int, evidence: str = "") -> None:
         """Add line `number`, counted from 1, to a finding."""
-        self._counts[kind, where] += 1
+        self.add_range(kind, where, number, number, evidence)
+
+    def add_range(self, kind: str, where: str, first: int, last: int, evidence: str) -> None:
+        """Add the lines `first` to `last`, counted from 1, with one example for all of them."""
+        self._counts[kind, where] += last - first + 1
         examples = self._examples.setdefault((kind, where), [])
         if len(examples) < self._limit:
-            examples.append(Example(number, _printable(evidence)))
+            examples.append(Example(first, _printable(evidence)))
         if kind not in NOTES:
-            if number > len(self._suspects):
-                self._suspects.extend(bytes(number - len(self._suspects)))
-            self._suspects[number - 1] = 1
+            self._suspects.extend(bytes(max(0, last - len(self._suspects))))
+            self._suspects[first - 1 : last] = b"\1" * (last - first + 1)
 
     def add_all(self, kind: str, where: str, lines: Iterable[tuple[int, str]]) -> None:
         """Add lines, given as (number, evidence)."""
@@ -247,11 +253,15 @@ def verdict(report: CorpusReport) -> str:
         reason = "; ".join(dict.fromkeys(fatal)) or "every pair is blank on one side or both"
         return f"this text cannot be trained on: {reason}; correct the lines above and check again"
     shared = sum(finding.count for finding in report.findings if finding.kind == "leak")
-    leaks = f" {shared:,} validation pairs are also in training, which raises the validation scores." if shared else ""
+    notes = f" {shared:,} validation pairs are also in training, which raises the validation scores." if shared else ""
+    if unrelated := sum(finding.count for finding in report.findings if finding.kind == "unrelated"):
+        notes += (
+            f" The sides of {unrelated:,} pairs hardly belong together: look for a lost line or a file in other order."
+        )
     if report.suspects:
         share = _percent(report.suspects / report.pairs)
-        return f"It can be trained on; {report.suspects:,} of {report.pairs:,} pairs ({share}) look wrong.{leaks}"
-    return f"It can be trained on; no pair looks wrong.{leaks}"
+        return f"It can be trained on; {report.suspects:,} of {report.pairs:,} pairs ({share}) look wrong.{notes}"
+    return f"It can be trained on; no pair looks wrong.{notes}"
 
 
 def _percent(share: float) -> str:

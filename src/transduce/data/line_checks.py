@@ -90,6 +90,7 @@ class PieceCheck:
 
 NUMBER = re.compile(r"\d+(?:[.,'’]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
 LINK = re.compile(r"(?:https?://|www\.)[!-~]+")
+MANY_NUMBERS = 100  # of both sides; a line with more is a table, and each number is searched in the whole other side
 
 
 def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
@@ -97,8 +98,7 @@ def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
     if src == tgt and sum(map(str.isalpha, src)) >= COPIED_LETTERS:
         yield "copied", src
     numbers, others = _long_numbers(src), _long_numbers(tgt)
-    joined, others_joined = "".join(numbers), "".join(others)
-    if numbers and others and not any(n in others_joined for n in numbers) and not any(n in joined for n in others):
+    if numbers and others and len(numbers) + len(others) <= MANY_NUMBERS and not _share_digits(numbers, others):
         yield "numbers", f"{numbers[0]} / {others[0]}"
     links = [{link.rstrip(".,;:!?)\"'").casefold() for link in LINK.findall(side)} for side in (src, tgt)]
     if different := sorted(links[0] ^ links[1]):
@@ -111,10 +111,17 @@ def _long_numbers(line: str) -> list[str]:
     return [digits for digits in numbers if len(digits) >= 3]
 
 
+def _share_digits(numbers: list[str], others: list[str]) -> bool:
+    """Return True if a number of one side is within the digits of the other side, which may be grouped otherwise."""
+    joined, others_joined = "".join(numbers), "".join(others)
+    return any(n in others_joined for n in numbers) or any(n in joined for n in others)
+
+
 # ---- all pairs ---------------------------------------------------------------------------------------------------
 
 MOST_DEVIATIONS = 6.0  # standard deviations, robustly estimated
 ENOUGH_PAIRS = 20  # to estimate the deviation
+SHORT = 8  # times shorter than the other side: on Multi30k and Tanaka at most 3.4 times
 
 
 def unusual_ratios(src: NDArray[np.uint32], tgt: NDArray[np.uint32]) -> Iterator[tuple[int, str]]:
@@ -123,13 +130,21 @@ def unusual_ratios(src: NDArray[np.uint32], tgt: NDArray[np.uint32]) -> Iterator
     Each source character gives c target characters, with a variance proportional to the length. So
     (target - c source) / sqrt(target + c source) has the same spread for short and long lines. Median and median
     absolute deviation estimate the usual spread. src, tgt: characters of the lines, above 0.
+
+    If half of the pairs are wrong, the usual spread is theirs. So a side is also unusual if it is `SHORT` times shorter
+    than expected from an other side of at least half the median length.
     """
     if len(src) < ENOUGH_PAIRS:
         return
-    c = np.median(tgt / src)
-    expected = c * src
+    scale = np.percentile(tgt, 75) / np.percentile(src, 75)  # of the longer lines, which short ones hardly change
+    is_short = (2 * tgt >= np.median(tgt)) & (SHORT * scale * src < tgt)
+    is_short |= (2 * src >= np.median(src)) & (SHORT * tgt < scale * src)
+    fits = ~is_short if np.count_nonzero(~is_short) >= ENOUGH_PAIRS else np.ones_like(is_short)
+    expected = np.median(tgt[fits] / src[fits]) * src
     deviations = (tgt - expected) / np.sqrt(tgt + expected)
-    deviations -= np.median(deviations)
-    usual = max(1.4826 * float(np.median(np.abs(deviations))), 0.25)  # a corpus of one sentence form varies too little
-    for i in np.flatnonzero(np.abs(deviations) > MOST_DEVIATIONS * usual).tolist():
+    deviations -= np.median(deviations[fits])
+    usual = max(
+        1.4826 * float(np.median(np.abs(deviations[fits]))), 0.25
+    )  # a corpus of one sentence form varies too little
+    for i in np.flatnonzero(is_short | (np.abs(deviations) > MOST_DEVIATIONS * usual)).tolist():
         yield i, f"{src[i]} : {tgt[i]} characters"

@@ -76,3 +76,18 @@ def repeated_lines(hashes: Mapping[str, Sequence[int]], usable: NDArray[np.bool_
             yield kind, int(indices[i]) + 1, int(indices[firsts[i]]) + 1
         if kind == "repeated":
             is_repeated_pair[indices[repeated]] = True
+
+
+def ambiguous_lines(
+    pairs: Sequence[int], side: Sequence[int], usable: NDArray[np.bool_], limit: int
+) -> Iterator[tuple[int, int]]:
+    """Yield each line whose side occurs with more than `limit` different other sides: its number, from 1, and theirs.
+
+    pairs, side: a hash for each line, of the pair and of one side. usable: False for lines to skip.
+    """
+    indices = np.flatnonzero(usable)
+    _, firsts = np.unique(np.asarray(pairs)[indices], return_index=True)  # each pair once
+    lines = indices[np.sort(firsts)]
+    _, groups, counts = np.unique(np.asarray(side)[lines], return_inverse=True, return_counts=True)
+    for i in np.flatnonzero(counts[groups] > limit).tolist():
+        yield int(lines[i]) + 1, int(counts[groups[i]])
