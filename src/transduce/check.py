@@ -140,10 +140,10 @@ def _pairs(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str
                 rest = 1 + sum(1 for _ in (src_file if tgt is None else tgt_file))
                 findings.add("unequal", "src" if src is None else "tgt", number, f"the other has {rest:,} more")
                 return
-            yield _decoded(src, "src", number, findings), _decoded(tgt, "tgt", number, findings)
+            yield _decode(src, "src", number, findings), _decode(tgt, "tgt", number, findings)
 
 
-def _decoded(raw: bytes, side: str, number: int, findings: Findings) -> str | None:
+def _decode(raw: bytes, side: str, number: int, findings: Findings) -> str | None:
     """Return a line without the white space around it. If it is not UTF-8, add a finding and return None."""
     try:
         return text.decode_line(raw, side, number).strip()

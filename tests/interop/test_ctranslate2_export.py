@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.random_models import CONFIG, random_model, saved
+from support.random_models import CONFIG, random_model, save_to
 from support.toy_task import ROOT, Toy, run_transduce
 
 import transduce
@@ -30,7 +30,7 @@ LINES = ["a b c", "d", "", "f e d c b a", "j i", "  ", "a", "g h i j", "Zürich 
 
 
 def export_of(loaded: LoadedModel, folder: Path, precision: str = "fp32") -> Path:
-    export.export_ctranslate2(saved(loaded, folder / "model"), folder / "out", precision)
+    export.export_ctranslate2(save_to(loaded, folder / "model"), folder / "out", precision)
     return folder / "out"
 
 

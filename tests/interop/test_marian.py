@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.random_models import CONFIG, random_model, saved
+from support.random_models import CONFIG, random_model, save_to
 from support.toy_task import run_transduce
 
 import transduce
@@ -277,7 +277,7 @@ def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
 )
 def test_an_exported_model_translates_the_same_in_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     loaded = random_model(replace(CONFIG, **changes))
-    assert "differ by" in export_marian(saved(loaded, tmp_path / "model"), tmp_path / "out")
+    assert "differ by" in export_marian(save_to(loaded, tmp_path / "model"), tmp_path / "out")
     theirs, tokenizer = hugging_face(tmp_path / "out")
     model = transduce.load(tmp_path / "model")
     for line, translation in zip(TEXTS, model.translate(TEXTS), strict=True):
@@ -301,7 +301,7 @@ TEXTS = ["a b c", "d", "f e d c b a", "Zürich ist schön."]
 )
 def test_a_model_that_marian_cannot_hold_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        export_marian(saved(random_model(replace(CONFIG, **changes)), tmp_path / "model"), tmp_path / "out")
+        export_marian(save_to(random_model(replace(CONFIG, **changes)), tmp_path / "model"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

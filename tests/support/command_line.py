@@ -1,4 +1,4 @@
-"""Checks on how a command ended, and on what a program imports."""
+"""Checks of the result of a command, and of the imports of a program."""
 
 import json
 import subprocess

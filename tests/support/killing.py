@@ -32,7 +32,7 @@ import torch
 from support.small_runs import CONFIGS, Texts, differences, ending, train_on, write_texts
 from transduce.config.schema import Config
 
-# ---- how a process dies ------------------------------------------------------------------------------------------
+# ---- kinds of death ----------------------------------------------------------------------------------------------
 
 
 Death = Literal["kill", "torn", "power"]

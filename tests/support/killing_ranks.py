@@ -26,7 +26,7 @@ from transduce.storage.run_log import reports
 
 TESTS = Path(__file__).parents[1]
 TIMEOUT = 8  # seconds that a rank waits for the other ranks
-GRACE = 10  # further seconds within which it must have left
+GRACE = 10  # more seconds until it must have left
 STEPS = 96
 RECIPE = f"""
 from dataclasses import replace
@@ -218,9 +218,8 @@ class Hosts:
         """Start torchrun with one rank on a host. The rendezvous is on the first host."""
         options = ["--nnodes=2", "--nproc-per-node=1", f"--rdzv-id={run.name}", "--rdzv-backend=c10d"]
         options += [f"--rdzv-endpoint={self.addresses[0]}:29400"]
-        options += [
-            f"--rdzv-conf=is_host={str(host == 0).lower()}"
-        ]  # torchrun compares host names, which are equal here
+        # torchrun compares host names, which are equal here.
+        options += [f"--rdzv-conf=is_host={str(host == 0).lower()}"]
         options += [f"--local-addr={self.addresses[host]}"]
         prefix = ["ip", "netns", "exec", self.names[host], "env", f"GLOO_SOCKET_IFNAME={self.plugs[host]}"]
         prefix.append("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")  # otherwise a restarted host has no address to connect to

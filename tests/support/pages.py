@@ -1,4 +1,4 @@
-"""HTML pages taken apart, to test what they say and that they are whole."""
+"""A parser of HTML pages, to test their texts and their structure."""
 
 import json
 import re

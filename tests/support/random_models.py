@@ -29,6 +29,6 @@ def random_model(model: ModelConfig, kind: Any = "bpe") -> LoadedModel:
     return LoadedModel(network, config, tokenizer)
 
 
-def saved(loaded: LoadedModel, folder: Path) -> Path:
+def save_to(loaded: LoadedModel, folder: Path) -> Path:
     save_model(folder, weights(loaded.model), loaded.config, loaded.tokenizer, "")
     return folder

@@ -1,4 +1,4 @@
-"""Models that are tables, and slow, obvious versions of the search over them: no network anywhere.
+"""Tables instead of models, and slow, simple versions of the search over them.
 
 A table gives each (sentence, tokens so far) its own random distribution. A mistake in the tokens that the search keeps,
 selects or forces changes a log-probability. V is 6: BOS 0 (banned), EOS 1, and four words 2 to 5.
@@ -136,7 +136,7 @@ def beam(
     return beam_search(Reader(table).decoder, start(sentences), with_search(request, beam_size=size), n_best=n_best)
 
 
-# ---- the obvious versions ------------------------------------------------------------------------------------------
+# ---- the simple versions -------------------------------------------------------------------------------------------
 
 
 def divisor(length: int, penalty: Penalty) -> float:

@@ -56,7 +56,7 @@ def train_on(texts: Texts, out: Path, config: Config = AVERAGE, **request: Any) 
     return train(config, train=texts["train"], valid=texts["valid"], out=out, **request)
 
 
-# ---- how a run ends ----------------------------------------------------------------------------------------------
+# ---- the files at the end of a run -------------------------------------------------------------------------------
 
 TIMES = ("seconds", "processor_seconds", "tokens_per_second")
 

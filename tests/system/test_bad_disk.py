@@ -347,7 +347,7 @@ def leave_free(disk: Path, size: int) -> Path:
 def test_a_full_disk_leaves_the_earlier_checkpoint(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
-    """Also if the free bytes are used up between the check and the write."""
+    """Other programs may use the free bytes between the check and the write."""
     first = save_checkpoint(small_disk, checkpoint_at(5))
     big = replace(checkpoint_at(10), weights={"w": torch.zeros(300_000)})  # 1.2 MB
     ballast = leave_free(small_disk, free)

@@ -80,7 +80,7 @@ def mutate(files: list[Path], others: list[Path], rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Runs:
-    """Return two runs of the same length on different texts. The tests change files of the first."""
+    """Two runs of the same length on different texts. The tests change files of the first."""
 
     out: Path
     other: Path

@@ -266,7 +266,7 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
 
 
 def measure(load: Callable[[], object], results: Any) -> None:
-    """Put into `results` how `load` ended, its seconds, and the bytes that it added to the peak memory."""
+    """Put the result of `load`, its seconds, and the bytes that it added to the peak memory into `results`."""
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started_at = time.process_time()
@@ -320,7 +320,7 @@ def test_a_pickle_instead_of_a_file_is_refused(model: Path, canary: Path, make: 
 
 
 def test_unpickling_creates_the_canary(canary: Path) -> None:
-    """Otherwise the other tests could not fail."""
+    """Check that the content is hostile: without this, the other tests could not fail."""
     pickle.loads(pickle_content(canary))  # noqa: S301
     assert canary.exists()
 

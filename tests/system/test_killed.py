@@ -41,7 +41,7 @@ def killer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 # ---- kills -------------------------------------------------------------------------------------------------------
 
 
-def test_the_harness_records_all_file_operations(killer: Killer) -> None:
+def test_the_killer_records_all_file_operations(killer: Killer) -> None:
     kinds = {operation.partition(" ")[0] for operation in killer.operations}
     assert kinds == {"open", "fsync", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
     order = ["config.json", "tokenizer.json", "data", "log.jsonl", "step-00000006", "step-00000027", "model-"]

@@ -46,7 +46,7 @@ PLAIN = replace(
 
 
 def whole_steps(by_rank: list[list[list[list[int]]]]) -> Steps:
-    """Return the pairs of all ranks and micro-batches in the order of the batch, which is dealt in turns."""
+    """Return the pairs of all ranks and micro-batches in the order of the batch, which the ranks take in turns."""
     steps = []
     for ranks in zip(*by_rank, strict=True):
         micro_batches = [batch for turn in itertools.zip_longest(*ranks, fillvalue=[]) for batch in turn]
@@ -120,7 +120,7 @@ def test_a_rank_without_pairs_does_not_block_the_others(texts: Texts, tmp_path: 
 
 
 def test_a_number_that_is_not_finite_on_one_rank_skips_the_step_on_all(texts: Texts, tmp_path: Path) -> None:
-    """Any rank may have the number. The log has the lines of the whole batch."""
+    """Test each rank. The log has the lines of the whole batch."""
     for victim in (0, 1):
         run, faults = tmp_path / f"run{victim}", [Fault(victim, step, "nan") for step in (4, 5, 20)]
         by_rank = run_on_ranks(tmp_path / f"{victim}", 2, train_and_record, AVERAGE, texts, run, faults)

@@ -129,10 +129,10 @@ def _progress_bar(source: Path | None, target: Path | None) -> Progress:
 
 def _load(models: Models, options: DecodingOptions) -> "Translator | engine.ExportedTranslator":
     """Load the models on the requested engine, or on the engine of their folder."""
-    exported = [path for path in models.folders if engine.is_exported(path)]
-    if models.engine == "torch" and exported:
-        raise UserError(f"{exported[0]}: expected a model folder for --engine torch; give the model before the export")
-    if models.engine == "ctranslate2" or exported:
+    exports = [path for path in models.folders if engine.is_exported(path)]
+    if models.engine == "torch" and exports:
+        raise UserError(f"{exports[0]}: expected a model folder for --engine torch; give the model before the export")
+    if models.engine == "ctranslate2" or exports:
         if len(models.folders) != 1:
             raise UserError(f"{len(models.folders)} models: expected one for CTranslate2; use --engine torch")
         engine.check_options(options)

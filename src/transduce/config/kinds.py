@@ -58,12 +58,12 @@ def is_kind(kind: object) -> bool:
 
 def config_class(kind: str) -> Any:
     """Return the dataclass that configures models of `kind`. UserError if there is no such kind."""
-    return _imported(_kind(kind).config_class)
+    return _import(_kind(kind).config_class)
 
 
 def model_class(kind: str) -> Any:
     """Return the class of models of `kind`, which takes a configuration. UserError if there is no such kind."""
-    return _imported(_kind(kind).model_class)
+    return _import(_kind(kind).model_class)
 
 
 def unknown_kind(kind: object) -> str:
@@ -78,6 +78,6 @@ def _kind(kind: str) -> Kind:
     return KINDS[kind]
 
 
-def _imported(path: str) -> Any:
+def _import(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

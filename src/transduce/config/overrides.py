@@ -74,9 +74,9 @@ def inherit(config: Config, parent: Config) -> Config:
     The dropout probabilities do not change.
     """
     dropouts = [f.name for f in dataclasses.fields(parent.model) if not _is_inherited(f"model.{f.name}")]
-    own = {key: getattr(config.model, key) for key in dropouts if hasattr(config.model, key)}
+    probabilities = {key: getattr(config.model, key) for key in dropouts if hasattr(config.model, key)}
     data = dataclasses.replace(config.data, tokenizer=parent.data.tokenizer, vocab_size=parent.data.vocab_size)
-    return dataclasses.replace(config, model=dataclasses.replace(parent.model, **own), data=data)
+    return dataclasses.replace(config, model=dataclasses.replace(parent.model, **probabilities), data=data)
 
 
 def without_effect(settings: Sequence[str], start_from: Path, config: Config | None = None) -> list[str]:

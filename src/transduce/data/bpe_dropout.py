@@ -57,10 +57,10 @@ class BpeDropout:
         """Return the ids of a line."""
         ids: list[int] = []
         for chunk in _chunks(line):
-            ids += self._cached(chunk, draws) if len(chunk) <= MEMO_LENGTH else self._segment(chunk, draws)
+            ids += self._segment_from_memo(chunk, draws) if len(chunk) <= MEMO_LENGTH else self._segment(chunk, draws)
         return ids
 
-    def _cached(self, chunk: str, draws: Draws) -> tuple[int, ...]:
+    def _segment_from_memo(self, chunk: str, draws: Draws) -> tuple[int, ...]:
         """Return `_segment(chunk, draws)` from the cache, and advance `draws` as `_segment` would."""
         drops: tuple[int, ...] = ()  # the numbers of the draws of this chunk that are True, so far
         while True:
@@ -95,15 +95,15 @@ class BpeDropout:
         """Merge at each step the leftmost pair of lowest rank that is not dropped, until no pair is left."""
         rank_of = self._ranks.get
         ranks = [rank_of(pair, NEVER) for pair in itertools.pairwise(symbols)]
-        dropped: list[tuple[int, int]] = []
+        skips: list[tuple[int, int]] = []
         while ranks and (lowest := min(ranks)) < NEVER:
             i = ranks.index(lowest)
             if is_dropped():
-                dropped.append((i, lowest))
+                skips.append((i, lowest))
                 ranks[i] = NEVER
                 continue
-            while dropped:  # the next step may use the merges that this step dropped
-                j, rank = dropped.pop()
+            while skips:  # the next step may use the merges that this step dropped
+                j, rank = skips.pop()
                 ranks[j] = rank
             symbols[i : i + 2] = [self._merged[lowest]]
             del ranks[i]
@@ -116,5 +116,5 @@ class BpeDropout:
 
 def _chunks(line: str) -> list[str]:
     """Return a line as the engine's normaliser writes it, cut before each space."""
-    escaped = line.replace(ESCAPE, ESCAPE + "0").replace(SPACE, ESCAPE + "1")
-    return [SPACE + chunk for chunk in escaped.split(" ")] if line else []
+    text = line.replace(ESCAPE, ESCAPE + "0").replace(SPACE, ESCAPE + "1")
+    return [SPACE + chunk for chunk in text.split(" ")] if line else []

@@ -39,7 +39,7 @@ def open_text(path: StrPath) -> BufferedReader:
     """Open a file as bytes, decompressed if it is a gz, xz or zst file."""
     kind = compression_format(path)
     file = open_file(path)
-    return BufferedReader(_Decompressed(file, os.fspath(path), kind), 1 << 20) if kind else file
+    return BufferedReader(_Decompressor(file, os.fspath(path), kind), 1 << 20) if kind else file
 
 
 def compression_format(path: StrPath) -> str | None:
@@ -49,7 +49,7 @@ def compression_format(path: StrPath) -> str | None:
     return next((kind for magic, kind in FORMATS.items() if first.startswith(magic)), None)
 
 
-class _Decompressed(io.RawIOBase):
+class _Decompressor(io.RawIOBase):
     """The decompressed bytes of `file`. Reading raises UserError if it is damaged or cut short."""
 
     def __init__(self, file: BufferedReader, where: str, kind: str) -> None:

@@ -46,7 +46,7 @@ REMOVE_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the s
 
 def document_of(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return all of `tokenizer.json`, in the format of the Hugging Face library."""
-    ordered = dict(sorted(vocabulary.items(), key=lambda piece: piece[1]))
+    pieces = dict(sorted(vocabulary.items(), key=lambda piece: piece[1]))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     sentence = {"Sequence": {"id": "A", "type_id": 0}}
     end = {"SpecialToken": {"id": CONTROLS[EOS], "type_id": 0}}
@@ -62,7 +62,7 @@ def document_of(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence
             "pair": [sentence, end, {"Sequence": {"id": "B", "type_id": 1}}, end],
             "special_tokens": {CONTROLS[EOS]: {"id": CONTROLS[EOS], "ids": [EOS], "tokens": [CONTROLS[EOS]]}},
         },
-        **(_bpe_rules(ordered, merges) if kind == "bpe" else _wordpiece_rules(ordered)),
+        **(_bpe_rules(pieces, merges) if kind == "bpe" else _wordpiece_rules(pieces)),
     }
 
 
@@ -118,8 +118,8 @@ def _cut(space: str) -> dict[str, Any]:
     """Return the rule that cuts a line into words: letters and marks, digits, or others, after at most one space."""
     letters = rf"\p{{L}}[\p{{L}}\p{{M}}]{{0,{MAX_WORD - 1}}}"
     digits = rf"\p{{N}}{{1,{MAX_WORD}}}"
-    others = rf"[^{space}\p{{L}}\p{{N}}]{{1,{MAX_WORD}}}"
-    pattern = f"{space}?{letters}|{space}?{digits}|{space}?{others}|{space}"
+    symbols = rf"[^{space}\p{{L}}\p{{N}}]{{1,{MAX_WORD}}}"
+    pattern = f"{space}?{letters}|{space}?{digits}|{space}?{symbols}|{space}"
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 

@@ -78,15 +78,15 @@ def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[lis
     The caller can process lines before the stream ends. A thread reads at most `at_most` lines ahead. Raises UserError
     for a line that is not UTF-8, after it has yielded the lines before it.
     """
-    arrived: queue.Queue[bytes | BaseException | None] = queue.Queue(at_most)
+    blocks: queue.Queue[bytes | BaseException | None] = queue.Queue(at_most)
 
     def read_ahead() -> None:
         try:
             for raw in file:
-                arrived.put(raw)
+                blocks.put(raw)
         except BaseException as problem:  # raised in the thread of the caller, which can report it
-            arrived.put(problem)
-        arrived.put(None)
+            blocks.put(problem)
+        blocks.put(None)
 
     threading.Thread(target=read_ahead, daemon=True).start()
     number = 0
@@ -94,9 +94,9 @@ def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[lis
     while not is_at_end:
         lines: list[str] = []
         problem: BaseException | None = None
-        items = [arrived.get()]
-        while not arrived.empty() and len(items) < at_most:
-            items.append(arrived.get())
+        items = [blocks.get()]
+        while not blocks.empty() and len(items) < at_most:
+            items.append(blocks.get())
         for item in items:
             if item is None:
                 is_at_end = True

@@ -186,9 +186,9 @@ def open_token_file(path: Path, contents: Contents) -> TokenFile | None:
     if len(footer) < FOOTER.size or zlib.crc32(footer[:-4]).to_bytes(4, "little") != footer[-4:]:
         return None
     key, first, pairs, blocks_end, token_bytes, offsets_crc, lengths_crc, _ = FOOTER.unpack(footer)
-    stored = Contents(key.hex(), contents.texts, first, pairs, token_bytes)
+    actual = Contents(key.hex(), contents.texts, first, pairs, token_bytes)
     expected_size = blocks_end + 8 * (_block_count(pairs) + 1) + 4 * pairs + FOOTER.size
-    if (stored, size) != (contents, expected_size):
+    if (actual, size) != (contents, expected_size):
         return None
     return TokenFile(path, contents, inode, blocks_end, offsets_crc, lengths_crc)
 

@@ -60,8 +60,8 @@ def scan_corpora(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[CorpusS
 
     Raises UserError if a corpus is empty, or if its sides have different numbers of lines.
     """
-    cached = _read_cache(path)
-    scan_of = {(scan.path, scan.size, scan.mtime_ns): scan for scan in cached}
+    cache = _read_cache(path)
+    scan_of = {(scan.path, scan.size, scan.mtime_ns): scan for scan in cache}
 
     def scan(file: Path) -> TextScan:
         return scan_of.get(_identity(file)) or _scan(file)
@@ -76,7 +76,7 @@ def scan_corpora(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[CorpusS
                 raise text.empty(src.path, tgt.path)
             corpora.append((src, tgt))
     scans = [scan for pair in corpora for scan in pair]
-    if scans != cached:  # only the first of several processes writes
+    if scans != cache:  # only the first of several processes writes
         path.parent.mkdir(parents=True, exist_ok=True)
         content = encode_names(scans)
         path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)

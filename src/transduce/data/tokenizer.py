@@ -68,10 +68,10 @@ class Tokenizer:
         engine = engine_of(document_of(kind, {piece: i for i, piece in enumerate(fixed)}, []))
         engine.train_from_iterator(_training_text(lines), trainer=trainer_of(kind, vocab_size, fixed))
         model = json.loads(engine.to_str())["model"]
-        if (needed := len(model["vocab"])) > vocab_size:
+        if (size := len(model["vocab"])) > vocab_size:
             raise UserError(
-                f"data.vocab_size={vocab_size}: expected at least {needed:,}, because the text has "
-                f"{needed - len(fixed):,} different characters; or set data.tokenizer=wordpiece, made of bytes"
+                f"data.vocab_size={vocab_size}: expected at least {size:,}, because the text has "
+                f"{size - len(fixed):,} different characters; or set data.tokenizer=wordpiece, made of bytes"
             )
         document = document_of(kind, model["vocab"], model.get("merges", []))
         return cls(json.dumps(document, ensure_ascii=False, indent=1) + "\n")

@@ -45,7 +45,7 @@ def attention_picture(
     installed font has becomes a box.
     Raises UserError if `weights` are not attention over these pieces, or matplotlib is not installed.
     """
-    attention = _validated(weights, len(src_pieces), len(tgt_pieces))
+    attention = _validate(weights, len(src_pieces), len(tgt_pieces))
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ def readable(pieces: Sequence[str]) -> list[str]:
     return labels
 
 
-def _validated(weights: ArrayLike, n_src: int, n_tgt: int) -> np.ndarray:
+def _validate(weights: ArrayLike, n_src: int, n_tgt: int) -> np.ndarray:
     """Return `weights` as float64 (H, T, S). Raises UserError if they are not attention of T pieces over S pieces."""
     attention = np.asarray(weights, dtype=np.float64)
     expected = f"(heads, {n_tgt} target pieces, {n_src} source pieces)"
@@ -153,9 +153,9 @@ def _write(axes: "Axes", src: Sequence[str], tgt: Sequence[str], title: str, *, 
     """Write the source above the panel, the target on its left, and the title at the top."""
     font, known = _font_for("".join([*src, *tgt, title]))
     axes.xaxis.tick_top()
-    axes.set_xticks(np.arange(len(src)) + 0.5, [_boxed(piece, known) for piece in src], rotation=90)
-    axes.set_yticks(np.arange(len(tgt)) + 0.5, [_boxed(piece, known) for piece in tgt])
-    heading = axes.set_title(_boxed(title, known), loc="left", pad=12, color=_INK)
+    axes.set_xticks(np.arange(len(src)) + 0.5, [_box(piece, known) for piece in src], rotation=90)
+    axes.set_yticks(np.arange(len(tgt)) + 0.5, [_box(piece, known) for piece in tgt])
+    heading = axes.set_title(_box(title, known), loc="left", pad=12, color=_INK)
     for text in [heading, *axes.get_xticklabels(), *axes.get_yticklabels()]:
         text.set(fontproperties=font, fontsize=points, parse_math=False)
     heading.set_fontsize(11)
@@ -187,6 +187,6 @@ def _font_for(text: str) -> "tuple[FontProperties, frozenset[int]]":
     return FontProperties(family=families), known
 
 
-def _boxed(text: str, known: frozenset[int]) -> str:
+def _box(text: str, known: frozenset[int]) -> str:
     """Return `text` with a box for each character that is not among the code points `known`."""
     return "".join(character if ord(character) in known else "□" for character in text)

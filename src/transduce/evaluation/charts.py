@@ -116,7 +116,7 @@ def _curve(key: str, curve: Curve, across: "Axis", up: "Axis", best_step: int | 
         for step, value in zip(curve.steps, curve.values, strict=True)
     ]
     dense = " dense" if len(points) >= _DENSE else ""
-    yield stretched(f'<path class="{kind(key)}{dense}" data-curve="{key}" d="{strokes(points)}"/>')
+    yield stretch(f'<path class="{kind(key)}{dense}" data-curve="{key}" d="{strokes(points)}"/>')
     if kind(key) == "training":
         return
     if len(points) <= _MOST_DOTS:
@@ -147,10 +147,10 @@ def _skip_marks(skipped: Collection[int], across: "Axis") -> Iterator[str]:
     """Yield a short line on the axis for each step; steps at the same position share one."""
     positions = sorted({round(1000 * across.position(step)) for step in skipped})
     if positions:
-        yield stretched(f'<path class="skips" d="{"".join(f"M{x} 1000V940" for x in positions)}"/>')
+        yield stretch(f'<path class="skips" d="{"".join(f"M{x} 1000V940" for x in positions)}"/>')
 
 
-def stretched(path: str) -> str:
+def stretch(path: str) -> str:
     """Return a path on the square of 1000 x 1000, which the browser stretches over the chart."""
     return f'<svg viewBox="0 0 1000 1000" preserveAspectRatio="none">{path}</svg>'
 

@@ -61,7 +61,7 @@ def corpus_scores(
         _bleu(hyps, refs, tokenize),
         _chrf(hyps, refs),
         *(_moses_scores(hyps, refs, language) if _has_sacremoses() else []),
-        _bleu_as_given(hyps, refs),
+        _bleu_without_tokenizer(hyps, refs),
         _exact_match(hyps, refs),
     ]
 
@@ -141,15 +141,15 @@ def _moses_scores(hyps: Sequence[str], refs: Sequence[str], language: str) -> li
     moses = sacremoses.MosesTokenizer(language)
     straighten = sacremoses.MosesPunctNormalizer(language).replace_unicode_punct
 
-    def tokenised(line: str) -> str:
+    def tokenise(line: str) -> str:
         # XML escapes would rename the same tokens on both sides, which changes no count.
         return " ".join(moses.tokenize(line, escape=False))
 
-    ref_lines = [tokenised(line) for line in refs]
-    plain, plain_signature = _multi_bleu([tokenised(line) for line in hyps], ref_lines)
+    ref_lines = [tokenise(line) for line in refs]
+    plain, plain_signature = _multi_bleu([tokenise(line) for line in hyps], ref_lines)
     # The script of the paper's authors normalises punctuation in the output, not in the reference.
     split, split_signature = _multi_bleu(
-        [split_compounds(tokenised(straighten(line))) for line in hyps],
+        [split_compounds(tokenise(straighten(line))) for line in hyps],
         [split_compounds(line) for line in ref_lines],
     )
     has_rules = language in sacremoses.NonbreakingPrefixes().available_langs.values()
@@ -185,7 +185,7 @@ def _multi_bleu(hyps: Sequence[str], refs: Sequence[str]) -> "tuple[float, Signa
     return _corpus_score(metric, hyps, refs), metric.get_signature()
 
 
-def _bleu_as_given(hyps: Sequence[str], refs: Sequence[str]) -> Score:
+def _bleu_without_tokenizer(hyps: Sequence[str], refs: Sequence[str]) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="none", force=True)
@@ -202,8 +202,8 @@ def _exact_match(hyps: Sequence[str], refs: Sequence[str]) -> Score:
 
 def _caveat(refs: Sequence[str]) -> str:
     """Return a warning for the labels if 13a and Moses do not suit the references; empty if they do."""
-    unspaced = sum(len(_UNSPACED.findall(line)) for line in refs)
-    if 2 * unspaced > sum(len(line) for line in refs):
+    count = sum(len(_UNSPACED.findall(line)) for line in refs)
+    if 2 * count > sum(len(line) for line in refs):
         return "; but it finds no words in a script without spaces: use ja-mecab, zh or char, or read chrF"
     if 2 * sum(line.endswith(" .") for line in refs) > len(refs):
         return "; but the text looks tokenised already: see bleu_as_given"

@@ -110,7 +110,7 @@ def report(run: Path, now: float) -> str:
     history = read_history(run)
     best = best_step(config, history)
     state, progress = status(config, history, _silent_seconds(run, now))
-    thinned = {key: thin(history.curves[key]) for key in _FIGURES}
+    curves = {key: thin(history.curves[key]) for key in _FIGURES}
     facts = _card_facts(run / "model" / "README.md")
     settings = [_settings(name, getattr(config, name), section()) for name, section in sections(config).items()]
     fields = {
@@ -120,14 +120,14 @@ def report(run: Path, now: float) -> str:
         "progress": progress,
         "percent": f"{100 * min(1, history.last_step / config.train.max_steps):.2f}",
         "headline": _headline(config, history, best),
-        "charts": "\n".join(_chart(chart, thinned, history, best) for chart in _CHARTS),
+        "charts": "\n".join(_chart(chart, curves, history, best) for chart in _CHARTS),
         "skips": _skips(history),
         "figures": _figures(history, best),
         "card": f"<h2>Model</h2>\n{_facts_table(facts)}" if facts else "",
         "settings": "\n".join(settings),
         "written": _moment(now),
         "quoted": html.escape(shlex.quote(str(run))),
-        "points": _points(thinned, history.last_step),
+        "points": _points(curves, history.last_step),
     }
     return fill_page("run_report.html", fields)
 
@@ -180,8 +180,8 @@ def status(config: Config, history: History, silent_seconds: float) -> tuple[str
         return "No report yet", f"the first comes at step {min(config.train.log_every_steps, total):,} of {total:,}"
     if step >= total:
         return "Finished", progress
-    evaluated = history.curves["valid_loss"].steps
-    if best and config.train.patience and len(evaluated) - bisect.bisect(evaluated, best) >= config.train.patience:
+    steps = history.curves["valid_loss"].steps
+    if best and config.train.patience and len(steps) - bisect.bisect(steps, best) >= config.train.patience:
         return "Stopped early", f"{progress}: no better evaluation since step {best:,}"
     seconds_per_step = _seconds_per_step(history.curves["seconds"])
     if silent_seconds > max(600, 20 * seconds_per_step * config.train.log_every_steps):
@@ -329,8 +329,8 @@ def _card_facts(card: Path) -> dict[str, str]:
 
 
 def _facts_table(facts: dict[str, str]) -> str:
-    escaped = [(html.escape(name), html.escape(value)) for name, value in facts.items()]
-    rows = [f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' for name, value in escaped]
+    cells = [(html.escape(name), html.escape(value)) for name, value in facts.items()]
+    rows = [f'<tr><th scope="row">{name}</th><td>{value}</td></tr>' for name, value in cells]
     return "\n".join(['<table class="facts">', *rows, "</table>"])
 
 

@@ -62,8 +62,8 @@ def paired_bootstrap(
     check_tokenizer(tokenize)
     stats = np.stack([_line_stats(hyps, refs, tokenize) for hyps in (hyps_a, hyps_b)], axis=1)  # (lines, 2, 10)
     bleu_a, bleu_b = _bleu_from_stats(stats.sum(axis=0)).tolist()
-    resampled = _bleu_from_stats(_resample(stats, samples, seed))  # (samples, 2)
-    deltas = resampled[:, 1] - resampled[:, 0]
+    bleus = _bleu_from_stats(_resample(stats, samples, seed))  # (samples, 2)
+    deltas = bleus[:, 1] - bleus[:, 0]
     low, high = np.percentile(deltas, [2.5, 97.5]).tolist()
     return Bootstrap(
         bleu_a=bleu_a,
@@ -106,8 +106,8 @@ def _bleu_from_stats(stats: "np.ndarray") -> "np.ndarray":
 
     hyp_len, ref_len, matches, totals = stats[..., 0], stats[..., 1], stats[..., 2:6], stats[..., 6:]
     # "exp" smoothing: the k-th order without a match counts as 1/2^k matches.
-    smoothed = np.where(matches > 0, matches, 0.5 ** np.cumsum(matches == 0, axis=-1))
-    mean_log_precision = np.log(smoothed / np.maximum(totals, 1)).mean(axis=-1)
+    numerators = np.where(matches > 0, matches, 0.5 ** np.cumsum(matches == 0, axis=-1))
+    mean_log_precision = np.log(numerators / np.maximum(totals, 1)).mean(axis=-1)
     log_brevity_penalty = np.minimum(0, 1 - ref_len / np.maximum(hyp_len, 1))
     is_defined = (matches > 0).any(axis=-1) & (totals > 0).all(axis=-1)
     return np.where(is_defined, np.minimum(100 * np.exp(log_brevity_penalty + mean_log_precision), 100), 0.0)

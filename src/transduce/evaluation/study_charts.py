@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from transduce.evaluation.charts import Axis, axes, linear_axis, log_axis, round_numbers, stretched, strokes
+from transduce.evaluation.charts import Axis, axes, linear_axis, log_axis, round_numbers, stretch, strokes
 
 COLOURS = ("first", "second", "third", "fourth")
 ROW = 24  # pixels
@@ -38,7 +38,7 @@ def _curves(curves: Mapping[str, Sequence[tuple[float, float]]], across: Axis, u
     elements = ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
     for colour, curve in zip(COLOURS, curves.values(), strict=False):
         points = [(across.position(x), 1 - up.position(y)) for x, y in curve]
-        elements.append(stretched(f'<path class="{colour}" d="{strokes(points)}"/>'))
+        elements.append(stretch(f'<path class="{colour}" d="{strokes(points)}"/>'))
         elements += [f'<circle class="{colour}" cx="{100 * x:.2f}%" cy="{100 * y:.2f}%" r="2.5"/>' for x, y in points]
     return "\n".join(elements)
 

@@ -158,11 +158,13 @@ def _figure(figure: Figure) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col"{_aligned(table, i)}>{html.escape(cell)}</th>' for i, cell in enumerate(table.head))
+    head = "".join(
+        f'<th scope="col"{_alignment(table, i)}>{html.escape(cell)}</th>' for i, cell in enumerate(table.head)
+    )
     body = []
     for number, row in enumerate(table.rows):
         first = f'<th scope="row">{html.escape(row[0])}</th>'
-        rest = "".join(f"<td{_aligned(table, i)}>{html.escape(cell)}</td>" for i, cell in enumerate(row) if i)
+        rest = "".join(f"<td{_alignment(table, i)}>{html.escape(cell)}</td>" for i, cell in enumerate(row) if i)
         body.append(f"<tr{' class=quiet' if number in table.quiet else ''}>{first}{rest}</tr>")
     rows = "\n".join(body)
     return f"""<div class="wide" role="region" aria-label="{html.escape(table.head[0])}" tabindex="0"><table>
@@ -172,5 +174,5 @@ def _table(table: Table) -> str:
 </tbody></table></div>"""
 
 
-def _aligned(table: Table, column: int) -> str:
+def _alignment(table: Table, column: int) -> str:
     return ' class="words"' if column in table.words else ""

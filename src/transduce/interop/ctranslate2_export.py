@@ -157,9 +157,9 @@ def _difference(
     Raises ArithmeticError if one differs by more than `tolerance`.
     """
     src, tgt = random_pairs(loaded)
-    exported = ctranslate2.Translator("the export", compute_type=compute_type, files=files)
+    translator = ctranslate2.Translator("the export", compute_type=compute_type, files=files)
     sides = [[[loaded.tokenizer.vocabulary[token] for token in ids] for ids in side] for side in (src, tgt)]
-    results = exported.score_batch(*sides, max_input_length=0)
+    results = translator.score_batch(*sides, max_input_length=0)
     theirs = np.concatenate([result.log_probs for result in results])
     ours = own_log_probs(require_transformer(loaded), src, tgt)
     return describe_difference(f"CTranslate2 in {compute_type}", theirs, ours, tolerance)

@@ -58,7 +58,7 @@ SMALL = {"d_model": 4, "d_ff": 4, "d_k": 4, "d_v": 4, "max_positions": 4, "n_lay
 
 def paper(row: str) -> Config:
     """Return `row` as the paper trains it."""
-    return _changed(vaswani2017.big() if row == "big" else vaswani2017.base(), ROWS[row])
+    return _change(vaswani2017.big() if row == "big" else vaswani2017.base(), ROWS[row])
 
 
 def small(row: str) -> Config:
@@ -75,10 +75,10 @@ def small(row: str) -> Config:
         ),
     )
     columns = {**BASE, **ROWS[row]}
-    return _changed(start, {name: value // SMALL[name] if name in SMALL else value for name, value in columns.items()})
+    return _change(start, {name: value // SMALL[name] if name in SMALL else value for name, value in columns.items()})
 
 
-def _changed(start: Config, columns: dict[str, Any]) -> Config:
+def _change(start: Config, columns: dict[str, Any]) -> Config:
     """Return `start` with `columns`, and with the last checkpoint as its model."""
     of_model = {field.name for field in dataclasses.fields(ModelConfig)}
     model = {name: value for name, value in columns.items() if name in of_model}

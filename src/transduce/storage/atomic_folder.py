@@ -104,11 +104,11 @@ def _write_synced(path: Path, content: Content) -> str:
             file.flush()
             os.fsync(file.fileno())
     except OSError as problem:  # its message has no path
-        raise located(problem, f"writing {_size(content):,} bytes", path) from problem
+        raise error_at(problem, f"writing {_size(content):,} bytes", path) from problem
     return digest.hexdigest()
 
 
-def located(problem: OSError, doing: str, path: Path) -> OSError:
+def error_at(problem: OSError, doing: str, path: Path) -> OSError:
     """Return `problem` with the path and `doing`, such as "writing 5 bytes", in its message."""
     return OSError(problem.errno, f"{problem.strerror}, {doing}", str(path))
 
@@ -119,7 +119,7 @@ def _sync(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as problem:
-        raise located(problem, "making its names durable", folder) from problem
+        raise error_at(problem, "making its names durable", folder) from problem
     finally:
         os.close(descriptor)
 

@@ -94,12 +94,12 @@ def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]
     return _rounding_difference(checkpoint.state["made_with"], state.record["made_with"])
 
 
-def _rounding_difference(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    if (then["torch"], then["threads"]) == (now["torch"], now["threads"]):
+def _rounding_difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    if (old["torch"], old["threads"]) == (new["torch"], new["threads"]):
         return []
     return [
-        f"the checkpoint is of torch {then['torch']} on {then['threads']} threads, this is torch {now['torch']} on "
-        f"{now['threads']} threads: rounding may differ, and the weights slightly with it"
+        f"the checkpoint is of torch {old['torch']} on {old['threads']} threads, this is torch {new['torch']} on "
+        f"{new['threads']} threads: rounding may differ, and the weights slightly with it"
     ]
 
 
@@ -140,8 +140,8 @@ def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple
     """Return the weights that `train.use` names, and their origin in words, for the model card."""
     last = checkpoints(out)[-1]
     if train.use == "average":
-        whole = [path for path in regular_checkpoints(out, train.checkpoint_every_steps) if _is_whole(path)]
-        newest = whole[-train.average_checkpoints :]
+        candidates = [path for path in regular_checkpoints(out, train.checkpoint_every_steps) if _is_whole(path)]
+        newest = candidates[-train.average_checkpoints :]
         return average(newest), "the mean of the checkpoints " + ", ".join(path.name for path in newest)
     if train.use == "best" and best_step is not None:
         best = checkpoint_path(out, best_step)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from transduce.errors import UserError
-from transduce.storage.atomic_folder import located
+from transduce.storage.atomic_folder import error_at
 
 Value = int | float | str | None
 
@@ -53,7 +53,7 @@ class Log:
             self._write()
             os.fsync(self.file.fileno())
         except OSError as problem:
-            raise located(problem, f"writing {size:,} bytes", Path(self.file.name)) from problem
+            raise error_at(problem, f"writing {size:,} bytes", Path(self.file.name)) from problem
 
     def _write(self) -> None:
         """Append the pending bytes. Bytes that a full disk does not take remain pending."""

@@ -50,13 +50,13 @@ class TrainRequest:
     shard: bool = False
 
     @cached_property
-    def _configured(self) -> tuple[Config, list[str]]:
+    def _configuration(self) -> tuple[Config, list[str]]:
         return configure(self.recipe, self.settings)
 
     @property
     def config(self) -> Config:
         """The configuration of recipe and settings, before `complete_config` sets the size of the vocabulary."""
-        return self._configured[0]
+        return self._configuration[0]
 
     @cached_property
     def corpora(self) -> list[Corpus]:
@@ -66,7 +66,7 @@ class TrainRequest:
     def problems(self) -> list[str]:
         """Return a line for each mistake in the request. Reads no text."""
         return [
-            *self._configured[1],
+            *self._configuration[1],
             *(without_effect(self.settings, self.start_from) if self.start_from else []),
             *corpora.problems(self.corpora),
             *_missing_files(self.valid),

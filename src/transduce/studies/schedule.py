@@ -51,7 +51,7 @@ def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results,
                     schedule.stop()
                 else:
                     schedule.start_next(lock)
-                for outcome in schedule.record_ended():
+                for outcome in schedule.record_endings():
                     status.print(outcome)
                 if schedule.running:
                     status.show(lambda: estimate.in_words(schedule.running, queue))
@@ -63,9 +63,9 @@ def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results,
             raise
     if stop.is_requested:
         raise KeyboardInterrupt
-    if schedule.failed:
+    if schedule.failures:
         raise UserError(
-            f"{len(schedule.failed)} of {len(trainings)} trainings failed: {', '.join(schedule.failed)}; see their "
+            f"{len(schedule.failures)} of {len(trainings)} trainings failed: {', '.join(schedule.failures)}; see their "
             f"logs in {runs}, then run the same command again (to train from step 0, remove their folders there first)"
         )
 
@@ -74,7 +74,7 @@ class Schedule:
     """The waiting and the running trainings of a study.
 
     queue: trainings that have not started. environments: variables of free jobs. running: trainings with a process.
-    failed: names of failed trainings.
+    failures: names of failed trainings.
     """
 
     def __init__(self, queue: list[TrainingProcess], environments: list[dict[str, str]], results: Results) -> None:
@@ -82,7 +82,7 @@ class Schedule:
         self.environments = environments
         self.results = results
         self.running: list[TrainingProcess] = []
-        self.failed: list[str] = []
+        self.failures: list[str] = []
 
     def start_next(self, lock: IO[bytes]) -> None:
         """Start a training in every free environment, as long as the queue has one."""
@@ -95,7 +95,7 @@ class Schedule:
         for process in self.running:
             process.stop()
 
-    def record_ended(self) -> Iterator[str]:
+    def record_endings(self) -> Iterator[str]:
         """Record every training that has ended in results.json, and yield a line on its outcome."""
         for process in [*self.running]:
             if not process.poll():
@@ -104,7 +104,7 @@ class Schedule:
             self.environments.append(process.environment)
             yield process.outcome()
             if process.problem:
-                self.failed.append(process.name)
+                self.failures.append(process.name)
                 self.results.record(process.name, "failed", **process.origin(), why=process.problem)
             elif process.is_done:
                 self.results.record(process.name, "done", **process.origin(), **process.figures())

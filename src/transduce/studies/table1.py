@@ -79,12 +79,12 @@ def seconds(layer: nn.Module, n: int, d: int, repeats: int) -> float:
 def saved_bytes(layer: nn.Module, n: int, d: int) -> int:
     """Return the bytes that a forward pass saves for the backward pass, without input and weights."""
     x = torch.randn(1, n, d, requires_grad=True)
-    own = {p.untyped_storage().data_ptr() for p in [x, *layer.parameters()]}
+    own_storages = {p.untyped_storage().data_ptr() for p in [x, *layer.parameters()]}
     sizes: dict[int, int] = {}
 
     def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in own_storages:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -243,7 +243,7 @@ def report(results: Results) -> Report:
         [
             Section(
                 "Measured here, beside the paper",
-                [Table(head, rows, words=frozenset({0, 1, 2, 3})), HOW_MEASURED, HOW_COUNTED],
+                [Table(head, rows, words=frozenset({0, 1, 2, 3})), MEASUREMENT, COUNTING],
             ),
             Section("Curves", figures or ["No layer has been measured yet."]),
             Section("Counts", ["Sequential operations / longest path.", counts]),
@@ -251,12 +251,12 @@ def report(results: Results) -> Report:
     )
 
 
-HOW_MEASURED = (
+MEASUREMENT = (
     f"Exponents are fitted by least squares on logarithms: of n at d = {WIDTH}, of d at n = {LENGTH}. Time is the "
     f"processor time of a pass, the minimum of {REPEATS}. Memory is the bytes that a forward pass saves for the "
     "backward pass, without its input. Overhead and caches make exponents differ from those of the arithmetic."
 )
-HOW_COUNTED = (
+COUNTING = (
     "Sequential operations are the longest chain of matrix products that depend on one another. A path is the number "
     "of layers, or of recurrent steps, that a gradient takes from the last position to the first. Self-attention has "
     "two products in sequence, for every n."

@@ -180,7 +180,7 @@ def report(results: Results) -> Report:
         "search and scoring, evaluated on the test text at equal cost. In the paper the Transformer is better than "
         f"both kinds. Here, {_ranking(results, 'time')}; {_ranking(results, 'flops')}."
     )
-    blocks: list[str | Table | Figure] = [*(_comparison(results, budget) for budget in BUDGETS), HOW_EVALUATED]
+    blocks: list[str | Table | Figure] = [*(_comparison(results, budget) for budget in BUDGETS), EVALUATION_METHOD]
     if all("curve" in results.entries.get(system.name, {}) for system in trainings()):
         blocks += [_progress(results, "processor_seconds"), _progress(results, "flops")]
     failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
@@ -194,23 +194,23 @@ def report(results: Results) -> Report:
         lead,
         [
             Section("At equal cost", blocks),
-            Section("Cost of each training", [_costs(results), HOW_COUNTED]),
-            Section("The paper's Table 2, quoted", [quotations, HOW_QUOTED]),
+            Section("Cost of each training", [_costs(results), COST_METHOD]),
+            Section("The paper's Table 2, quoted", [quotations, QUOTATION_SOURCES]),
         ],
     )
 
 
-HOW_EVALUATED = (
+EVALUATION_METHOD = (
     f"Test text, sacreBLEU 13a, beam search, the mean of the newest {AVERAGED} checkpoints within a budget; one seed. "
     "Perplexity is per token, and the tokens are the same for all systems. A budget is the cost of the cheapest "
     "training. These trainings are short: after longer ones the order of the systems may be different."
 )
-HOW_COUNTED = (
+COST_METHOD = (
     "FLOPs are counted over the products of real batches, forward and backward, with padding; a multiplication and its "
     "addition are two. Processor seconds are those of the training process in batches and steps, without evaluations "
     "and saves. Time is all of it by the clock, which is longer on a busy machine."
 )
-HOW_QUOTED = (
+QUOTATION_SOURCES = (
     "newstest2014, tokenised BLEU, trained on millions of pairs. The paper's FLOPs are not counted: they are the time "
     "of a training times an estimate of the speed of its processors. Text, sizes and counting differ from those above, "
     "so only the order of the systems can be compared, not their figures."

@@ -57,14 +57,14 @@ RECIPE = {"small": "small-table3-", "paper": "vaswani2017-table3-"}
 
 # The order of the trainings (row, seed) gives a study that is stopped early as much as possible: first a spread
 # between seeds, then one row of each kind, then a better spread, and last the most expensive rows.
-THRICE = ("base", "n2", "dropout0")
-ONCE = ("h1", "dk16", "d256", "smoothing0", "learned", "ff1024", "dropout0.2", "smoothing0.2", "n4", "h4", "ff4096")
-ONCE_LATER = ("dk32", "h16", "n8", "h32")
+THREE_SEEDS = ("base", "n2", "dropout0")
+ONE_SEED = ("h1", "dk16", "d256", "smoothing0", "learned", "ff1024", "dropout0.2", "smoothing0.2", "n4", "h4", "ff4096")
+ONE_SEED_LATER = ("dk32", "h16", "n8", "h32")
 EXPENSIVE = ("d1024", "big")
 PLAN = (
-    *((row, seed) for seed in (1, 2) for row in THRICE),
-    *((row, 1) for row in (*ONCE, *ONCE_LATER)),
-    *((row, 3) for row in THRICE),
+    *((row, seed) for seed in (1, 2) for row in THREE_SEEDS),
+    *((row, 1) for row in (*ONE_SEED, *ONE_SEED_LATER)),
+    *((row, 3) for row in THREE_SEEDS),
     *((row, 1) for row in EXPENSIVE),
 )
 
@@ -142,19 +142,19 @@ class Noise:
     deviation: float
     freedom: int
 
-    def interval(self, n_seeds: int, n_others: int) -> float:
+    def interval(self, n_seeds: int, n_other_seeds: int) -> float:
         """Return half the 95 % interval of the difference between a mean of `n_seeds` and one of `n_others` seeds."""
         t = T95[min(self.freedom, len(T95)) - 1]
-        return t * self.deviation * math.sqrt(1 / n_seeds + 1 / n_others)
+        return t * self.deviation * math.sqrt(1 / n_seeds + 1 / n_other_seeds)
 
 
 def noise(samples: Sequence[Sequence[float]]) -> Noise | None:
     """Return the noise of a figure, pooled over all rows with several seeds; None if there is no such row."""
-    repeated = [values for values in samples if len(values) > 1]
-    if not repeated:
+    groups = [values for values in samples if len(values) > 1]
+    if not groups:
         return None
-    freedom = sum(len(values) - 1 for values in repeated)
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in repeated)
+    freedom = sum(len(values) - 1 for values in groups)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in groups)
     return Noise(math.sqrt(squares / freedom), freedom)
 
 
@@ -227,30 +227,30 @@ def _comparison(rows: dict[str, Row], bleu_noise: Noise | None, log_noise: Noise
     for number, (name, row) in enumerate((name, row) for name, row in rows.items() if name != "base"):
         paper = PAPER[name]
         bleu_change, factor = paper.bleu - paper_base.bleu, paper.perplexity / paper_base.perplexity
-        there = [
+        in_paper = [
             _published_effect(bleu_change, 0.1 + 1e-9),
             _published_effect(-math.log(factor), math.log(1.02)),
         ]
         if row.entries and base.entries:
-            here = [
+            in_study = [
                 effect(row.bleus, base.bleus, bleu_noise),
                 effect(_goodness(row), _goodness(base), log_noise),
             ]
             changes = [
-                f"{statistics.fmean(row.bleus) - statistics.fmean(base.bleus):+.2f} {here[0]}",
-                f"x {math.exp(statistics.fmean(_goodness(base)) - statistics.fmean(_goodness(row))):.3f} {here[1]}",
+                f"{statistics.fmean(row.bleus) - statistics.fmean(base.bleus):+.2f} {in_study[0]}",
+                f"x {math.exp(statistics.fmean(_goodness(base)) - statistics.fmean(_goodness(row))):.3f} {in_study[1]}",
             ]
-            agreement = [_agreement(*pair) for pair in zip(there, here, strict=True)]
+            agreement = [_agreement(*pair) for pair in zip(in_paper, in_study, strict=True)]
         else:
             changes, agreement = ["not run", "not run"], ["", ""]
             quiet.add(number)
         lines.append(
             [
                 _title(name),
-                f"{bleu_change:+.1f} {there[0]}",
+                f"{bleu_change:+.1f} {in_paper[0]}",
                 changes[0],
                 agreement[0],
-                f"x {factor:.3f} {there[1]}",
+                f"x {factor:.3f} {in_paper[1]}",
                 changes[1],
                 agreement[1],
             ]
@@ -258,11 +258,11 @@ def _comparison(rows: dict[str, Row], bleu_noise: Noise | None, log_noise: Noise
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset(range(7)))
 
 
-def _agreement(there: str, here: str) -> str:
+def _agreement(in_paper: str, in_study: str) -> str:
     """Return whether a change has the same effect as in the paper; "unclear" if either has no clear effect."""
-    if here not in ("helps", "hurts") or there == "no change":
+    if in_study not in ("helps", "hurts") or in_paper == "no change":
         return "unclear"
-    return "yes" if there == here else "no"
+    return "yes" if in_paper == in_study else "no"
 
 
 def _title(name: str) -> str:
@@ -291,8 +291,8 @@ def _changes(figure: str, rows: dict[str, Row]) -> Figure:
             change = Change(_title(name), PAPER[name].bleu - PAPER["base"].bleu, [v - middle for v in row.bleus])
         else:
             middle = math.exp(-statistics.fmean(_goodness(base)))
-            there = 100 * (PAPER[name].perplexity / PAPER["base"].perplexity - 1)
-            change = Change(_title(name), there, [100 * (v / middle - 1) for v in row.perplexities])
+            paper_change = 100 * (PAPER[name].perplexity / PAPER["base"].perplexity - 1)
+            change = Change(_title(name), paper_change, [100 * (v / middle - 1) for v in row.perplexities])
         changes.append(change)
     alt = "; ".join(
         f"{change.name}: {change.in_paper:+.1f} in the paper, "
@@ -323,11 +323,11 @@ def _figures(rows: dict[str, Row], scale: str) -> Table:
         else:
             cost, ours = "", ["not run", "not run", "", ""]
             quiet.add(number)
-        lines.append([_title(name), _here(name, scale), *ours, *theirs, cost])
+        lines.append([_title(name), _settings_here(name, scale), *ours, *theirs, cost])
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset({0, 1}))
 
 
-def _here(name: str, scale: str) -> str:
+def _settings_here(name: str, scale: str) -> str:
     """Return the settings that a row changes, at this scale; for base, its sizes."""
     config = find_recipe(RECIPE[scale] + name)()
     values = {**dataclasses.asdict(config.model), **dataclasses.asdict(config.train)}
