@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.random_models import CONFIG, random_model, saved
+from support.random_models import CONFIG, random_model, save_to
 
 from transduce import UserError
 from transduce.config.files import from_json
@@ -29,7 +29,7 @@ SIZES = {0: 4, 1: 1, 2: 2}  # bytes of a value, by the code of its type
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The content of each file of an exported model."""
     folder = tmp_path_factory.mktemp("export")
-    export_ctranslate2(saved(random_model(CONFIG), folder / "model"), folder / "out", request.param)
+    export_ctranslate2(save_to(random_model(CONFIG), folder / "model"), folder / "out", request.param)
     return {path.name: path.read_bytes() for path in (folder / "out").iterdir() if path.name != "manifest.json"}
 
 
