@@ -252,7 +252,16 @@ def test_the_log_has_its_keys_and_the_run_folder_its_files(finished_runs: dict[s
     reports = [line for line in lines if "loss" in line]
     evaluations = [line for line in lines if "valid_loss" in line]
     assert [line["step"] for line in reports] == [7, 14, 21, 28, 35, 42, 49, 56, 60]
-    assert {"step", "epoch", "loss", "lr", "gradient_norm", "tokens_per_second", "seconds"} == reports[0].keys()
+    assert {
+        "step",
+        "epoch",
+        "loss",
+        "lr",
+        "gradient_norm",
+        "tokens_per_second",
+        "seconds",
+        "processor_share",
+    } == reports[0].keys()
     assert [line["step"] for line in evaluations] == [15, 30, 45, 60]
     assert {"step", "valid_loss", "valid_perplexity", "valid_bleu"} == evaluations[0].keys()
     assert evaluations[-1]["valid_loss"] < evaluations[0]["valid_loss"]

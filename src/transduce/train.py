@@ -36,7 +36,7 @@ from transduce.training.optimizer import learning_rate
 from transduce.training.progress import Progress, format_scores
 from transduce.training.run import Run
 from transduce.training.signals import StopSignal
-from transduce.training.state import TrainingState
+from transduce.training.state import TrainingState, now
 from transduce.training.task import Task, translation_loss
 from transduce.training.weights import set_weights
 from transduce.translate import Translator, load
@@ -169,7 +169,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
     schedule = {"d_model": run.config.model.d_model, "warmup_steps": config.warmup_steps, "lr_factor": config.lr_factor}
     state.model.train()
     started_at, seconds_before = time.monotonic(), counters.seconds
-    step_started_at = time.process_time()
+    step_started_at = now()
     stream = run.batches.stream(state.position)
     upcoming = next(stream)
     while not (state.is_finished or distributed.any_rank(stop.is_requested and counters.step > 0)):
@@ -187,7 +187,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
         state.optimizer.zero_grad()
         state.position = next_position
         counters.seconds = seconds_before + time.monotonic() - started_at
-        counters.processor_seconds += time.process_time() - step_started_at
+        state.count_time(step_started_at)
         progress.advance(counters.step)
 
         is_last = counters.step == config.max_steps
@@ -206,7 +206,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
                 writer.save(counters.step, state.snapshot)
         if counters.step % config.checkpoint_every_steps == 0:
             writer.save(counters.step, state.snapshot)
-        step_started_at = time.process_time()
+        step_started_at = now()
 
 
 MAX_SKIPPED_IN_A_ROW = 5  # steps; after more the weights would hardly recover

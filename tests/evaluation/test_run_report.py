@@ -57,6 +57,13 @@ def page_of(run: Path, now: float = NOW) -> Page:
     return Page(report(run, now))
 
 
+@pytest.mark.parametrize(("share", "is_busy"), [(0.9, False), (0.31, True)])
+def test_the_page_says_that_the_machine_is_busy(share: float, is_busy: bool, tmp_path: Path) -> None:
+    lines = [{**line, "processor_share": share} for line in log_lines(500)]
+    text = report(make_run(tmp_path / "run", lines), NOW)
+    assert ("Machine busy" in text and "31%" in text) == is_busy
+
+
 # ---- the page ----------------------------------------------------------------------------------------------------
 
 

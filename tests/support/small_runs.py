@@ -58,7 +58,7 @@ def train_on(texts: Texts, out: Path, config: Config = AVERAGE, **request: Any) 
 
 # ---- the files at the end of a run -------------------------------------------------------------------------------
 
-TIMES = ("seconds", "processor_seconds", "tokens_per_second")
+TIMES = ("seconds", "processor_seconds", "processor_share", "tokens_per_second")
 
 
 def ending(run: Path) -> dict[str, Any]:

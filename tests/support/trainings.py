@@ -68,7 +68,7 @@ def checkpoint_steps(run: Path) -> list[int]:
 
 def log_without_times(run: Path) -> list[dict[str, Any]]:
     """Return the lines of the log of a run without the values that differ between two identical runs."""
-    times = ("seconds", "tokens_per_second")
+    times = ("seconds", "processor_share", "tokens_per_second")
     return [{name: value for name, value in line.items() if name not in times} for line in read_log(run)]
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from transduce.data.batches import collate
 from transduce.train import TranslationTask
-from transduce.training.gradients import Gradient, dropout_seed, halves, size
+from transduce.training.gradients import Gradient, cut, dropout_seed
 
 # ---- accumulation --------------------------------------------------------------------------------------------------
 
@@ -74,20 +74,25 @@ def test_every_step_and_rank_has_its_own_dropout() -> None:
     assert dropout_seed((1 << 63) - 1, 10**9, 10**4) == dropout_seed((1 << 63) - 1, 10**9, 10**4)
 
 
-# ---- halves of a micro-batch ---------------------------------------------------------------------------------------
+# ---- parts of a micro-batch ------------------------------------------------------------------------------------------
 
 
-@given(lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12))
-def test_halves_are_batches_of_their_own_pairs(lengths: list[tuple[int, int]]) -> None:
+@given(lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12), n=st.integers(1, 4))
+def test_parts_are_batches_of_their_own_pairs(lengths: list[tuple[int, int]], n: int) -> None:
     src, tgt = ([np.arange(4, 4 + pair[side]) for pair in lengths] for side in (0, 1))
     numbers = np.arange(100, 100 + len(lengths))
-    middle = (len(lengths) + 1) // 2
-    for half, rows in zip(halves(collate(src, tgt, numbers)), (slice(middle), slice(middle, None)), strict=True):
+    parts = cut(collate(src, tgt, numbers), n)
+    assert len(parts) == min(n, len(lengths))
+    assert [number for part in parts for number in part.pairs.tolist()] == numbers.tolist()
+    counts = [len(part.pairs) for part in parts]
+    assert max(counts) - min(counts) <= 1
+    start = 0
+    for part in parts:
+        rows = slice(start, start + len(part.pairs))
+        start = rows.stop
         expected = collate(src[rows], tgt[rows], numbers[rows])
         for field in ("src", "src_mask", "tgt_in", "tgt_out", "tgt_mask"):
-            assert getattr(half, field).equal(getattr(expected, field)), field
-        assert half.pairs.tolist() == expected.pairs.tolist()
-        assert size(half) < size(collate(src, tgt))
+            assert getattr(part, field).equal(getattr(expected, field)), field
 
 
 # ---- numbers that are not finite -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from transduce.config.schema import ModelConfig, TrainConfig
 from transduce.data.batches import DataPosition
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer
-from transduce.training.state import Checkpoint, Counters, TrainingState, move_average
+from transduce.training.state import Checkpoint, Counters, Meter, TrainingState, move_average
 from transduce.training.weights import weights
 
 CONFIG = TrainConfig(max_steps=40, ema_decay=0.9, evaluate_every_steps=2, patience=3)
@@ -131,6 +131,18 @@ def test_the_meter_restarts_only_at_its_interval() -> None:
     train_step(state)
     state.report(lr=0.1)
     assert state.meter.tgt_tokens == 0
+
+
+def test_the_share_of_the_processor_is_its_time_over_threads_and_clock() -> None:
+    state = new_state()
+    state.meter = Meter(threads=2)
+    train_step(state)
+    assert "processor_share" not in state.report(lr=0.1)
+    state.meter.add_time(3.0, 4.0)
+    state.meter.add_time(1.0, 1.0)
+    assert state.report(lr=0.1)["processor_share"] == 0.62
+    state.meter.threads = 0  # a GPU
+    assert "processor_share" not in state.report(lr=0.1)
 
 
 def test_a_nonfinite_parameter_is_named() -> None:

@@ -25,6 +25,7 @@ from transduce.evaluation.charts import Curve, chart_svg, kind, thin
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.page import duration, fill_page, write_page
 from transduce.storage.run_log import reports
+from transduce.training.progress import BUSY
 
 _MOST_ROWS = 50  # of a table
 _LARGEST = 1e99  # an axis cannot show larger values, nor values below 1 / _LARGEST: not finite, and 0
@@ -40,7 +41,7 @@ _FIGURES: dict[str, tuple[str, int | None]] = {
     "gradient_norm": ("gradient norm", 3),
     "tokens_per_second": ("tokens/s", 0),
 }
-_KEYS = (*_FIGURES, "epoch", "seconds")
+_KEYS = (*_FIGURES, "epoch", "seconds", "processor_share")
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,9 @@ def _headline(config: Config, history: History, best: int | None) -> str:
         rows.append(("Epoch", f"{epoch + 1:,.0f}", f"{history.last_step:,} steps"))
     if not math.isnan(seconds):
         rows.append(("Time in training", duration(seconds), f"{_figure('tokens_per_second', speed)} tokens/s"))
+    share = curves["processor_share"].last()
+    if share < BUSY:
+        rows.append(("Machine busy", f"{share:.0%}", "of the processor time that the threads could have"))
     items = [f"<div><dt>{name}</dt><dd>{value}</dd><dd>{note}</dd></div>" for name, value, note in rows]
     return "\n".join(['<dl class="headline">', *items, "</dl>"]) if items else ""
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.model.dropout import dropout as drop
+
 # ---- 3.2.1 Scaled dot-product attention --------------------------------------------------------------------------
 
 Mask = Tensor | Literal["causal"]
@@ -38,7 +40,7 @@ def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mas
     """Return Attention(Q, K, V) of eq. 1, computed step by step."""
     weights = attention_weights(queries, keys, mask)
     if dropout:
-        weights = F.dropout(weights, dropout)
+        weights = drop(weights, dropout)
     return weights @ values
 
 

@@ -8,10 +8,11 @@ fit into memory is cut in two.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from transduce.data.batches import Batch, indices_of
 from transduce.data.vocabulary import UNK
 from transduce.errors import is_out_of_memory
 from transduce.model.cpu_backend import faster_products
-from transduce.training import distributed, sharding
+from transduce.training import distributed, halves, sharding
 from transduce.training.task import Task
 
 # ---- the gradient of a step --------------------------------------------------------------------------------------
@@ -78,6 +79,7 @@ class Gradients:
         self.device, self.print_lines = device, print_lines
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
         self.is_sharded = any(sharding.is_sharded(parameter) for parameter in model.parameters())
+        self.workers = halves.Workers(model, halves.count(model, device))
 
     def of(self, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
         """Set .grad of every parameter to the gradient of the mean loss of a target token, and return its figures.
@@ -94,9 +96,9 @@ class Gradients:
         loss = None
         with distributed.lost_ranks_raise(), faster_products(self.device):  # other ranks may hold parts of the model
             while loss is None:
-                torch.manual_seed(seed)
-                self.model.zero_grad()
+                self.workers.reset(seed)
                 loss = self._accumulate([*self._fitting(micro_batches)], tgt_tokens)
+            self.workers.add_gradients()
         if not self.is_sharded:  # in shards the backward pass has summed them
             distributed.sum_gradients(self.model.parameters())
         distributed.sum_over_ranks(loss)
@@ -109,20 +111,21 @@ class Gradients:
         """Add the gradient of each micro-batch, and return their summed loss; None if one does not fit."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for batch in micro_batches:
-            loss = self._backward(batch, tokens)
-            if loss is None:
-                self._remember_too_large(batch)
-                return None
-            total += loss
+            parts = cut(batch, len(self.workers.models))
+            for loss in self.workers.run(partial(self._backward, tokens), parts):
+                if loss is None:
+                    self._remember_too_large(batch)
+                    return None
+                total += loss
         return total
 
-    def _backward(self, batch: Batch, tokens: int) -> Tensor | None:
-        """Add the gradient of one micro-batch, and return its summed loss; None if memory ran out.
+    def _backward(self, tokens: int, model: nn.Module, batch: Batch) -> Tensor | None:
+        """Add the gradient of one part, and return its summed loss; None if memory ran out.
 
         Retry only after this function returns: a live exception keeps the tensors of its frames in memory.
         """
         try:
-            loss = self.task.loss(self.model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
+            loss = self.task.loss(model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
             (loss / tokens).backward()
             return loss.detach()
         except (MemoryError, RuntimeError) as problem:
@@ -154,7 +157,7 @@ class Gradients:
             if size(batch) < self.too_large or len(batch.pairs) == 1:
                 yield batch
             else:
-                yield from self._fitting(halves(batch))
+                yield from self._fitting(cut(batch, 2))
 
     def _empty_batch(self) -> Batch:
         """Return a micro-batch without a target token, which adds nothing to a gradient."""
@@ -175,10 +178,13 @@ def size(batch: Batch) -> int:
     return batch.src.numel() + batch.tgt_in.numel()
 
 
-def halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Return the first and the second half of the pairs of a batch, each as wide as its own longest pair."""
-    middle = (len(batch.pairs) + 1) // 2
-    return _rows(batch, slice(middle)), _rows(batch, slice(middle, None))
+def cut(batch: Batch, n: int) -> list[Batch]:
+    """Return the pairs of a batch in `n` parts of the same number of pairs, each as wide as its own longest pair."""
+    n = max(1, min(n, len(batch.pairs)))
+    if n == 1:
+        return [batch]
+    ends = [-(-len(batch.pairs) * i // n) for i in range(n + 1)]
+    return [_rows(batch, slice(start, end)) for start, end in itertools.pairwise(ends)]
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:

@@ -10,7 +10,7 @@ from transduce.data.batches import Batches
 from transduce.data.overlap import Overlap
 from transduce.data.vocabulary import TokenizerLike
 from transduce.model.transformer import parameter_count
-from transduce.training import distributed
+from transduce.training import distributed, halves
 from transduce.training.state import TrainingState
 
 
@@ -31,9 +31,15 @@ def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list
     lines.append(
         f"{batches.usable:,} pairs, {len(batches.plan(0)):,} steps an epoch; "
         f"{parameter_count(model) / 1e6:.1f} M parameters; "
-        f"{config.train.precision} on {distributed.device()}, {torch.get_num_threads()} threads{ranks}"
+        f"{config.train.precision} on {distributed.device()}, {_threads(model)}{ranks}"
     )
     return lines
+
+
+def _threads(model: nn.Module) -> str:
+    """Return the number of threads, and their division if each computes a part of a batch."""
+    threads, n = torch.get_num_threads(), halves.count(model, distributed.device())
+    return f"{threads} threads" + (f", {threads // n} for each half of a batch" if n > 1 else "")
 
 
 def overlap(lines: Overlap, name: str, size: int) -> str:

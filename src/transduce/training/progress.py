@@ -14,6 +14,8 @@ from rich.progress import Progress as Bar
 
 from transduce.console import best_effort_stderr, printable
 
+BUSY = 0.5  # a training with less of the processor time that its threads could have shares the machine
+
 
 class Progress:
     """The progress of a run, from step `start` to step `total`. As a context manager it shows the bar.
@@ -49,6 +51,8 @@ class Progress:
     def report(self, step: int, report: dict[str, Any]) -> None:
         """Print loss, learning rate and speed: beside the bar, or as a line with the time left if there is no bar."""
         figures = f"loss {report['loss']:.3f}  lr {report['lr']:.2e}  {report['tokens_per_second']:,} tokens/s"
+        if report.get("processor_share", 1) < BUSY:
+            figures += f"  (machine busy: {report['processor_share']:.0%} of the processor time)"
         self.bar.update(self.task, description=figures)
         if self.bar.disable:
             left = (time.monotonic() - self.started_at) / (step - self.start) * (self.total - step)

@@ -54,11 +54,21 @@ class Counters:
     skipped_in_a_row: int = 0
 
 
-class Meter:
-    """Sums since the last report, and the speed since then."""
+def now() -> tuple[float, float]:
+    """Return the seconds of the clock, and those of all threads of this process on the processor."""
+    return time.monotonic(), time.process_time()
 
-    def __init__(self) -> None:
+
+class Meter:
+    """Sums since the last report, and the speed since then.
+
+    threads: that the steps may use. 0: unknown, or the steps are on a GPU; then no share of the processor is reported.
+    """
+
+    def __init__(self, threads: int = 0) -> None:
+        self.threads = threads
         self.loss, self.tgt_tokens = 0.0, 0
+        self.step_seconds, self.processor_seconds = 0.0, 0.0
         self.session_tokens = 0  # on both sides, in this session of the run
         self.gradient_norm = 0.0  # of the newest step
         self.started_at = time.monotonic()
@@ -70,11 +80,19 @@ class Meter:
         self.session_tokens += gradient.src_tokens + gradient.tgt_tokens
         self.gradient_norm = gradient.norm
 
+    def add_time(self, seconds: float, processor_seconds: float) -> None:
+        """Count the time of one step by the clock, and that of all threads on the processor."""
+        self.step_seconds += seconds
+        self.processor_seconds += processor_seconds
+
     def report(self, lr: float, epoch: int, seconds: float) -> dict[str, Any]:
         """Return the mean loss of a target token, and the speed in source and target tokens a second.
 
+        processor_share: time on the processor divided by threads and clock. Other programs take the rest.
         seconds: of training so far.
         """
+        possible = self.threads * self.step_seconds
+        share = {"processor_share": round(self.processor_seconds / possible, 2)} if possible else {}
         return {
             "epoch": epoch,
             "loss": round(self.loss / self.tgt_tokens, 5),
@@ -82,6 +100,7 @@ class Meter:
             "gradient_norm": round(self.gradient_norm, 5),
             "tokens_per_second": round(self.session_tokens / (time.monotonic() - self.started_at)),
             "seconds": round(seconds, 1),
+            **share,
         }
 
     def state(self) -> dict[str, Any]:
@@ -106,7 +125,9 @@ class TrainingState:
         self.ema: dict[str, Tensor] | None = None
         if config.ema_decay is not None:
             self.ema = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        self.counters, self.position, self.meter = Counters(), DataPosition(), Meter()
+        self.counters, self.position = Counters(), DataPosition()
+        self.threads = 0 if next(model.parameters()).is_cuda else torch.get_num_threads()
+        self.meter = Meter(self.threads)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -159,6 +180,12 @@ class TrainingState:
         if self.ema is not None:
             move_average(self.ema, self.model, self.config.ema_decay or 0.0)
 
+    def count_time(self, started_at: tuple[float, float]) -> None:
+        """Count the time of a step that began at `started_at`, a result of `now`."""
+        seconds, processor_seconds = (end - start for end, start in zip(now(), started_at, strict=True))
+        self.counters.processor_seconds += processor_seconds
+        self.meter.add_time(seconds, processor_seconds)
+
     def skip(self) -> None:
         """Count a step without an update: weights, moments and moving average stay as they are."""
         self.counters.skipped += 1
@@ -171,7 +198,7 @@ class TrainingState:
         """
         report = self.meter.report(lr, self.position.epoch, self.counters.seconds)
         if self.counters.step % self.config.log_every_steps == 0:
-            self.meter = Meter()
+            self.meter = Meter(self.threads)
         return report
 
     # ---- evaluation and the end ----------------------------------------------------------------------------------

@@ -1,0 +1,26 @@
+"""The progress of a training, as lines of text."""
+
+import pytest
+
+from transduce.training.progress import Progress
+
+REPORT = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12_000}
+
+
+@pytest.mark.parametrize(
+    ("share", "is_busy"),
+    [
+        ({}, False),
+        ({"processor_share": 0.93}, False),
+        ({"processor_share": 0.5}, False),
+        ({"processor_share": 0.41}, True),
+    ],
+)
+def test_a_report_says_that_the_machine_is_busy(
+    share: dict[str, float], is_busy: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Progress(1_000, 0) as progress:
+        progress.report(100, REPORT | share)
+    line = capsys.readouterr().err
+    assert line.startswith("step 100/1,000  loss 2.500  lr 1.00e-03  12,000 tokens/s")
+    assert ("machine busy: 41% of the processor time" in line) == is_busy
