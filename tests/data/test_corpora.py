@@ -186,11 +186,13 @@ def test_tab_separated_columns(tmp_path: Path) -> None:
     ("content", "columns", "message"),
     [
         ("a\tb\nc\n", "", r"t\.tsv:2: expected at least 2 tab-separated columns, not 1"),
-        ("a\tb\tc\n", "", r"expected two of its 3 tab-separated columns; name them: .*t\.tsv:1,2"),
-        ("a\tb\tc\n", ":1,4", "expected two of its 3 tab-separated columns, not 1,4"),
-        ("a\tb\tc\n", ":0,1", "tab-separated columns, not 0,1"),
-        ("a\tb\tc\n", ":en,de", "tab-separated columns, not en,de"),
-        ("a\tb\tc\n", ":2", "tab-separated columns, not 2"),
+        ("a\tb\tc\n", "", r"t\.tsv: expected 2 tab-separated columns, not 3; name two: .*t\.tsv:1,2$"),
+        ("a\tb\tc\n", ":1,4", r"t\.tsv:1: expected at least 4 tab-separated columns, not 3; correct the line"),
+        ("c\na\tb\n", "", r"t\.tsv:1: expected at least 2 tab-separated columns, not 1; correct the line"),
+        ("c\na\tb\n", ":1,2", r"t\.tsv:1: expected at least 2 tab-separated columns, not 1; correct the line"),
+        ("a\tb\tc\n", ":0,1", "expected the numbers of two columns, from 1, not 0,1; for"),
+        ("a\tb\tc\n", ":en,de", "expected the numbers of two columns, from 1, not en,de; for"),
+        ("a\tb\tc\n", ":2", "expected the numbers of two columns, from 1, not 2; for"),
         ("", "", r"t\.tsv: expected .* the file is empty"),
     ],
 )
@@ -296,7 +298,7 @@ def test_line_feeds_and_missing_values_in_cells(tmp_path: Path, pa: Any) -> None
         (":en,fr", "expected two of the text columns en, de; 'fr' is not one of them; name"),
         (":en,d", "'d' is not one of them; did you mean 'de'?"),
         (":en", "name them: .*:en,de"),
-        (":en,number", "'number' is not one of them"),
+        (":en,number", r"'number' is not one of them; name them: .*p\.parquet:en,de$"),
     ],
 )
 def test_missing_columns_are_refused(tmp_path: Path, pa: Any, names: str, message: str) -> None:

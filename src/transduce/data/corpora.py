@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from transduce.console import printable
 from transduce.data import text
@@ -96,7 +96,8 @@ def read_pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
     if not files:
         raise UserError(*_missing(corpus))
     if any(_is_table(file) for file in files):
-        return _read_tables(corpus.src, files, columns)
+        source = str(corpus.src).removesuffix(":" + ",".join(columns)) if columns else str(corpus.src)
+        return _read_tables(files, source, columns)
     return itertools.chain.from_iterable(_read_tsv(file, columns) for file in files)
 
 
@@ -211,35 +212,41 @@ def _read_tsv(path: Path, columns: list[str]) -> Iterator[tuple[str, str]]:
         if indices is None:
             indices = _column_indices(path, columns, len(cells))
         if len(cells) <= max(indices):
-            count = max(indices) + 1
-            raise UserError(f"{path}:{number}: expected at least {count} tab-separated columns, not {len(cells)}")
+            raise UserError(
+                f"{path}:{number}: expected at least {max(indices) + 1} tab-separated columns, not {len(cells)}; "
+                "correct the line, or name other columns"
+            )
         yield cells[indices[0]], cells[indices[1]]
     if indices is None:
         raise UserError(f"{path}: expected tab-separated source and target, one pair per line; the file is empty")
 
 
 def _column_indices(path: Path, columns: list[str], count: int) -> tuple[int, int]:
-    """Return the indices of the source and the target column. columns: their numbers from 1, or none."""
-    if not columns and count == 2:
+    """Return the indices of the source and the target column. columns: their numbers from 1, or none.
+
+    count: the number of columns of the first line.
+    """
+    if not columns and count <= 2:
         return 0, 1
-    if len(columns) == 2 and all(column.isdecimal() and 1 <= int(column) <= count for column in columns):
-        return int(columns[0]) - 1, int(columns[1]) - 1
-    wrong = f", not {','.join(columns)}" if columns else ""
-    raise UserError(f"{path}: expected two of its {count} tab-separated columns{wrong}; name them: {path}:1,2")
+    if not columns:
+        raise UserError(f"{path}: expected 2 tab-separated columns, not {count}; name two: {path}:1,2")
+    if len(columns) != 2 or not all(column.isdecimal() and int(column) > 0 for column in columns):
+        wrong = ",".join(columns)
+        raise UserError(f"{path}: expected the numbers of two columns, from 1, not {wrong}; for example {path}:1,2")
+    return int(columns[0]) - 1, int(columns[1]) - 1
 
 
 # ---- parquet and arrow -------------------------------------------------------------------------------------------
 
 
-def _read_tables(path: Path, files: Sequence[Path], columns: list[str]) -> Iterator[tuple[str, str]]:
-    empty = True
-    for batch in itertools.chain.from_iterable(map(_record_batches, files)):
-        sides = _sides(path, columns, batch)
-        for src, tgt in zip(*sides, strict=True):
-            empty = False
+def _read_tables(files: Sequence[Path], source: str, columns: list[str]) -> Iterator[tuple[str, str]]:
+    is_empty = True
+    for file in files:
+        for src, tgt in _read_table(file, source, columns):
+            is_empty = False
             yield _one_line(src), _one_line(tgt)
-    if empty:
-        raise UserError(f"{path}: expected a table of sentence pairs; it has no rows")
+    if is_empty:
+        raise UserError(f"{source}: expected a table of sentence pairs; it has no rows")
 
 
 def _one_line(cell: str | None) -> str:
@@ -247,39 +254,58 @@ def _one_line(cell: str | None) -> str:
     return "" if cell is None else cell.replace("\r\n", " ").replace("\n", " ")
 
 
-def _record_batches(file: Path) -> Iterator[Any]:
-    """Yield the rows of a parquet or arrow file, a record batch at a time."""
+def _read_table(file: Path, source: str, columns: list[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Yield the cells of the two columns of a parquet or arrow file. source, columns: for messages, see `_sides`."""
     try:
-        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+        pyarrow = importlib.import_module("pyarrow")
+        importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise UserError(f"{file}: expected the package pyarrow; pip install 'transduce[data]'") from None
     try:
-        if file.suffix == ".arrow":
-            with pyarrow.memory_map(str(file)) as source, pyarrow.ipc.open_stream(source) as stream:
-                yield from stream
-        else:
-            with parquet.ParquetFile(file) as table:
-                yield from table.iter_batches(batch_size=10_000)
-    except (pyarrow.ArrowException, OSError) as error:
-        reason = f"{error}".splitlines()[0]
+        with file.open("rb") as stream:
+            for batch in _record_batches(pyarrow, stream):
+                batch.validate(full=True)  # wrong offsets would let pyarrow read other memory, and end the process
+                yield from zip(*_sides(batch, source, columns), strict=True)
+    except (pyarrow.ArrowException, OSError, ValueError, SystemError, MemoryError) as error:
+        reason = next(iter(f"{error}".splitlines()), "not enough memory for a part of it")
         raise UserError(f"{file}: expected a table of sentence pairs: {reason}; get the file again") from error
 
 
-def _sides(path: Path, columns: list[str], batch: Any) -> list[list[str | None]]:
-    """Return the source and the target cells of a record batch."""
+def _record_batches(pyarrow: Any, stream: IO[bytes]) -> Iterator[Any]:
+    """Yield the rows of a parquet or arrow file, a record batch at a time."""
+    first = stream.read(8)
+    stream.seek(0)
+    if first.startswith(b"PAR1"):
+        yield from pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=10_000)
+    elif first.startswith(b"ARROW1"):  # the format of files, as Feather has it
+        table = pyarrow.ipc.open_file(stream)
+        yield from map(table.get_batch, range(table.num_record_batches))
+    else:
+        yield from pyarrow.ipc.open_stream(stream)
+
+
+TEXT_TYPES = ("string", "large_string", "string_view")
+
+
+def _sides(batch: Any, source: str, columns: list[str]) -> list[list[str | None]]:
+    """Return the source and the target cells of a record batch.
+
+    source: the files, without columns. columns: names of two columns; without any, the batch has two of text.
+    """
     cells = {}
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         if str(values.type).startswith("struct"):
             cells |= {field.name: values.field(field.name) for field in values.type}
         else:
             cells[name] = values
-    texts = [name for name, values in cells.items() if str(values.type) in ("string", "large_string", "string_view")]
+    texts = [name for name, values in cells.items() if str(values.type) in TEXT_TYPES]
+    if len(texts) < 2:
+        types = ", ".join(f"{name} ({str(values.type).partition('<')[0]})" for name, values in cells.items())
+        raise UserError(f"{source}: expected two text columns, not {types}; store the text as columns of type string")
     names = columns or texts
     unknown = [name for name in names if name not in texts]
     if len(names) != 2 or unknown:
         wrong = "".join(f"; {name!r} is not one of them{nearest(name, texts)}" for name in unknown)
-        raise UserError(
-            f"{path}: expected two of the text columns {', '.join(texts) or '(none)'}{wrong}; "
-            f"name them: {path}:{','.join(texts[:2]) or 'de,en'}"
-        )
+        example = f"{source}:{','.join(texts[:2])}"
+        raise UserError(f"{source}: expected two of the text columns {', '.join(texts)}{wrong}; name them: {example}")
     return [cells[name].to_pylist() for name in names]
