@@ -186,8 +186,8 @@ def test_a_mistake_exits_with_2_and_prints_no_score(
         ([toy.model, "--ref", ref], "--src: expected the source text"),
         ([toy.model, "--hyp", ref, "--ref", ref], "expected a model with --src"),
         (["--ref", ref], "expected a model with --src"),
-        ([toy.model, "--src", src, "--ref", ref, "--beam-size", 0], "search.beam_size=0"),
-        ([toy.model, "--src", src, "--ref", ref, "--alpha", 11], "search.alpha=11"),
+        ([toy.model, "--src", src, "--ref", ref, "--beam-size", 0], "--beam-size=0"),
+        ([toy.model, "--src", src, "--ref", ref, "--alpha", 11], "--alpha=11"),
     ):
         process = cli("evaluate", *arguments)
         assert (process.code, process.out) == (2, b""), (arguments, process)

@@ -300,3 +300,13 @@ def test_nonfinite_weights_are_not_saved(run_texts: Texts, tmp_path: Path, monke
     assert checkpoint_steps(tmp_path / "run") == [8]
     monkeypatch.undo()
     train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
+
+
+@pytest.mark.parametrize("evaluate_every", [2, 3])
+def test_a_training_that_has_diverged_by_an_evaluation_says_so(
+    tmp_path: Path, run_texts: Texts, evaluate_every: int
+) -> None:
+    """The weights are finite numbers, but so large that the outputs are not."""
+    steps = {"max_steps": 3, "evaluate_every_steps": evaluate_every, "checkpoint_every_steps": 1}
+    with pytest.raises(UserError, match=r"not finite numbers at step \d: the training diverged after its last good"):
+        train(with_train(CONFIG, lr_factor=9e18, **steps), out=tmp_path / "run", **run_texts)

@@ -174,7 +174,7 @@ def test_half_a_surrogate_pair_is_refused(model: Translator) -> None:
 
 def test_one_string_is_not_a_list_of_lines(model: Translator) -> None:
     for call in (lambda: model.translate("a b"), lambda: model.score("a", ["a"]), lambda: model.score(["a"], "a")):
-        with pytest.raises(UserError, match="expected a list of lines, not one string"):
+        with pytest.raises(UserError, match="expected a list of strings, not one string"):
             call()
 
 
@@ -246,7 +246,7 @@ def test_split_sentences_splits_every_line(model: Translator) -> None:
     ]
     assert translations != model.translate(lines)
     assert translations == model.translate(lines, split="sentences", prefixes=["", "", ""])
-    with pytest.raises(UserError, match="split='no': expected one of long, sentences"):
+    with pytest.raises(UserError, match="split='no': expected one of 'long', 'sentences'"):
         model.translate(["a"], split="no")  # pyright: ignore[reportArgumentType]
 
 
@@ -280,8 +280,8 @@ def test_prefixes_that_do_not_fit_are_refused(model: Translator) -> None:
 
 def test_impossible_options_are_refused(model: Translator) -> None:
     for options, message in (
-        ({"beam_size": 0}, "search.beam_size=0"),
-        ({"alpha": -1.0}, "search.alpha=-1.0"),
+        ({"beam_size": 0}, "beam_size=0"),
+        ({"alpha": -1.0}, "alpha=-1.0"),
         ({"n_best": 5}, "n_best=5: expected 1 to the beam size, 4"),
         ({"n_best": 0}, "n_best=0"),
     ):

@@ -79,7 +79,7 @@ def test_the_batch_changes_no_score(noisy: Translator) -> None:
 def test_score_refuses_lines_that_do_not_match_or_are_too_long(model: Translator) -> None:
     with pytest.raises(UserError, match="src and tgt: expected the same number of lines, not 2 and 1"):
         model.score(["a", "b"], ["a"])
-    with pytest.raises(UserError, match="line 1002: expected at most 8,192 tokens"):
+    with pytest.raises(UserError, match="tgt:1002: expected at most 8,192 tokens"):
         model.score(["a", "b"], ["a", "b " * 9_000], first_number=1_000)
 
 

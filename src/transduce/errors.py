@@ -1,4 +1,4 @@
-"""The exception for mistakes of the user, the nearest known name, and exceptions that mean lack of memory."""
+"""The exceptions for mistakes of the user, the nearest known name, and exceptions that mean lack of memory."""
 
 import difflib
 from collections.abc import Iterable
@@ -18,6 +18,10 @@ class UserError(Exception):
         if len(self.args) == 1:
             return self.args[0]
         return "\n".join([f"{len(self.args)} problems:", *(f"  {message}" for message in self.args)])
+
+
+class NotFiniteError(UserError):
+    """A model whose output is not a finite number: its weights are damaged, or its training diverged."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

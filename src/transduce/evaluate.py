@@ -65,6 +65,9 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
     """
     search = options.resolve(translator.config.search)
     sources, references = test_set.read()
+    too_long = translator.long_line(sources, references)
+    if too_long is not None:
+        raise UserError(too_long.problem((str(test_set.src), str(test_set.ref))))
     model_perplexity = perplexity(mean_loss(translator, sources, references))
     translations = translator.translate(sources, options=options)
     scores = corpus_scores(

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from transduce.config.schema import Config
+from transduce.config.validation import as_path, as_path_pair
 from transduce.console import printable
 from transduce.data.batches import Batches, Share, collate
 from transduce.data.corpora import Corpus
@@ -20,6 +21,7 @@ from transduce.data.text import file_sha256, read_pairs
 from transduce.data.token_store import open_store
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.segmentation import MAX_LINE_TOKENS
+from transduce.errors import NotFiniteError, UserError
 from transduce.evaluate import check_validation, validation_scores
 from transduce.evaluation.metrics import bleu_signature
 from transduce.evaluation.run_report import refresh_report
@@ -30,6 +32,7 @@ from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
 from transduce.storage.run_log import Log
 from transduce.storage.run_request import TrainRequest
+from transduce.storage.tensors import Tensors
 from transduce.training import distributed, notices, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
 from transduce.training.optimizer import learning_rate
@@ -79,10 +82,14 @@ def fit(
     (see `config.files.CHANGEABLE`).
     Raises UserError for every mistake that the user can fix.
     """
-    corpora = [Corpus(Path(src), Path(tgt) if tgt is not None else None)] if isinstance(src, str | Path) else src
-    valid_files = Path(valid[0]), Path(valid[1])
-    request = TrainRequest(recipe, corpora, valid_files, Path(out), settings, resume=True, allow_change=allow_change)
-    return load(train(request))
+    if isinstance(src, str | Path):
+        corpora = [Corpus(Path(src), None if tgt is None else as_path("tgt", tgt))]
+    elif tgt is None:
+        corpora = src
+    else:
+        raise UserError(f"tgt={tgt!r}: expected no value with corpora in src; leave it out")
+    files, run = as_path_pair("valid", valid), as_path("out", out)
+    return load(train(TrainRequest(recipe, corpora, files, run, settings, resume=True, allow_change=allow_change)))
 
 
 @distributed.process_group()
@@ -197,7 +204,7 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
             progress.report(counters.step, report)
         if is_last or counters.step % config.evaluate_every_steps == 0:
             run_folder.check_parameters(state, run.out)
-            scores = distributed.run_on_leader(run.evaluate, state.weights_to_evaluate())
+            scores = distributed.run_on_leader(evaluate, run, counters.step, state.weights_to_evaluate())
             is_best = state.note_scores(scores)
             writer.log.report(counters.step, {f"valid_{name}": value for name, value in scores.items()})
             progress.report_scores(counters.step, scores, is_best)
@@ -207,6 +214,15 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
         if counters.step % config.checkpoint_every_steps == 0:
             writer.save(counters.step, state.snapshot)
         step_started_at = now()
+
+
+def evaluate(run: Run, step: int, weights: Tensors) -> dict[str, float]:
+    """Return the validation scores of `weights` at `step`. Raises UserError if the model gives no finite numbers."""
+    try:
+        return run.evaluate(weights)
+    except NotFiniteError:
+        problem = "the outputs of the model for the validation text are not finite numbers"
+        raise run_folder.diverged(problem, step, run.out) from None
 
 
 MAX_SKIPPED_IN_A_ROW = 5  # steps; after more the weights would hardly recover
@@ -244,7 +260,7 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: P
             return
         facts = {**state.record["made_of"], "training": f"{counters.step:,} steps, {counters.seconds:,.0f} s"}
         if state.is_finished:
-            scores = run.task.describe(run.evaluate(weights))
+            scores = run.task.describe(evaluate(run, counters.step, weights))
             facts["validation"] = f"{scores}, on {' and '.join(run.valid_names)}"
         save_model(model_folder, weights, run.config, run.tokenizer, model_card(run.config, origin, facts))
         lines = notices.end(state, model_folder, origin, facts.get("validation"))

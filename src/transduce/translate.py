@@ -4,17 +4,18 @@ model = transduce.load("run/model")
 model.translate(["A dog runs."])[0].text
 """
 
+import contextlib
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 
 from transduce.config.schema import SearchConfig
+from transduce.config.validation import as_path
 from transduce.data.batches import Batch, collate
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS
@@ -22,9 +23,18 @@ from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fas
 from transduce.decoding.batched_search import BATCH_TOKENS, Draws, length_batches, max_lengths, search_all
 from transduce.decoding.constraint import Constraint, prefix_constraint
 from transduce.decoding.hypothesis import Attended, Scored, Translation
-from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, sentence_seed
-from transduce.decoding.segmentation import MAX_LINE_TOKENS, Segment, refuse_string, segments_of, translations_of
-from transduce.errors import UserError
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, sentence_seed, with_keywords
+from transduce.decoding.segmentation import (
+    LongLine,
+    Segment,
+    check_line,
+    check_lines,
+    check_number,
+    long_line,
+    segments_of,
+    translations_of,
+)
+from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import all_weights
 from transduce.model.transformer import mixed_precision
 from transduce.storage.model_folder import LoadedModel, load_model
@@ -47,7 +57,7 @@ def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
         raise UserError("no model: expected a model folder, such as RUN/model")
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
-    loaded = [load_model(Path(path)) for path in paths]
+    loaded = [load_model(as_path("path", path)) for path in paths]
     for path, other in zip(paths, loaded, strict=True):
         if other.tokenizer.sha256 != loaded[0].tokenizer.sha256:
             raise UserError(f"{path}: expected the tokenizer of {paths[0]}; models of an ensemble must share one")
@@ -65,6 +75,11 @@ class Translator:
         self.tokenizer = loaded[0].tokenizer
         self.config = loaded[0].config
         self.precision = fastest_precision(device, self.models) if precision == "auto" else precision
+        self._name = " and ".join(one.name for one in loaded)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the models made ready, which hold addresses in memory: a copy makes its own ready."""
+        return {name: value for name, value in self.__dict__.items() if name != "_backend"}
 
     def translate(
         self,
@@ -84,9 +99,10 @@ class Translator:
         A line of more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation.
         Raises UserError for options that cannot be met.
         """
-        options = replace(options, **keywords) if keywords else options
+        options = with_keywords(options, keywords)
         settings = options.resolve(self.config.search)
-        refuse_string(lines, prefixes or [])
+        check_lines(lines=lines, prefixes=[] if prefixes is None else prefixes)
+        check_number("first_number", first_number)
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines: expected one for each line, '' for none")
         longest = self.config.data.max_tokens - 1
@@ -95,65 +111,101 @@ class Translator:
         if options.sampling is not None:
             seeds = [sentence_seed(options.seed, first_number + segment.line) for segment in segments]
             draws = Draws(options.sampling, seeds)
-        hypotheses = search_all(
-            self._backend,
-            [segment.ids for segment in segments],
-            settings,
-            n_best=options.n_best,
-            constraint=None if prefixes is None else self._constraint(segments, prefixes, settings),
-            draws=draws,
-        )
+        with self._finite_output():
+            hypotheses = search_all(
+                self._backend,
+                [segment.ids for segment in segments],
+                settings,
+                n_best=options.n_best,
+                constraint=None if prefixes is None else self._constraint(segments, prefixes, settings),
+                draws=draws,
+            )
         return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """Return the log-probability of each given translation, log P(tgt | src), with each token's share.
 
         first_number: lines before these ones, which the line number in a message counts.
-        Raises UserError if the numbers of lines differ, or a side has more than 8,192 tokens.
+        Raises UserError if the numbers of lines differ, or `long_line` finds a line, and for a model in int8.
         """
-        refuse_string(src, tgt)
+        check_lines(src=src, tgt=tgt)
+        check_number("first_number", first_number)
+        if self.precision == "int8":
+            raise UserError("precision='int8': expected fp32 or bf16 to score; load the model in one of them")
         if len(src) != len(tgt):
             raise UserError(
                 f"src and tgt: expected the same number of lines, not {len(src):,} and {len(tgt):,}; "
                 "give one translation for each source line"
             )
-        pairs = list(zip(self.tokenizer.encode_batch(src), self.tokenizer.target.encode_batch(tgt), strict=True))
+        sides = self.tokenizer.encode_batch(src), self.tokenizer.target.encode_batch(tgt)
+        too_long = long_line(*sides, self._max_positions)
+        if too_long is not None:
+            raise UserError(too_long.problem(("src", "tgt"), first_number))
+        pairs = list(zip(*sides, strict=True))
         lengths = [max(len(ids) for ids in pair) for pair in pairs]
-        for number, length in enumerate(lengths, start=first_number + 1):
-            if length > MAX_LINE_TOKENS:
-                raise UserError(
-                    f"line {number}: expected at most {MAX_LINE_TOKENS:,} tokens, not {length:,}; split the line"
-                )
         results: list[Scored] = [Scored(0.0, (), ())] * len(pairs)
         for members in length_batches(lengths, 1, BATCH_TOKENS[self._device.type]):
             src_ids, tgt_ids = ([np.asarray(pairs[i][side]) for i in members] for side in (0, 1))
             batch = collate(src_ids, tgt_ids)
             for i, log_probs in zip(members, self._token_log_probs(batch), strict=True):
+                with self._finite_output():
+                    if not math.isfinite(sum(log_probs)):
+                        raise FloatingPointError(
+                            f"line {first_number + i + 1} has the log-probability {sum(log_probs)}"
+                        )
                 pieces = tuple(self.tokenizer.pieces([*pairs[i][1], EOS]))
                 results[i] = Scored(sum(log_probs), pieces, tuple(log_probs))
         return results
+
+    def long_line(self, src: Sequence[str], tgt: Sequence[str]) -> LongLine | None:
+        """Return the first line with more tokens than `score` takes, 8,192 or fewer; None if there is none."""
+        sides = self.tokenizer.encode_batch(src), self.tokenizer.target.encode_batch(tgt)
+        return long_line(*sides, self._max_positions)
 
     def attend(self, src: str, tgt: str | None = None) -> Attended:
         """Return all attention weights (§3.2) of the steps that write `tgt`, by default the model's own translation.
 
         An ensemble shows its first model. Raises UserError for a blank source, or a side of more than 8,192 tokens.
         """
+        check_line("src", src)
+        check_line("tgt", "" if tgt is None else tgt)
         if is_blank(src):
             raise UserError("attend: expected a sentence, but the source is blank")
         if tgt is None:
             tgt = self.translate([src])[0].text
         src_ids, tgt_ids = self.tokenizer.encode(src), self.tokenizer.target.encode(tgt)
-        longest = max(len(src_ids), len(tgt_ids))
-        if longest > MAX_LINE_TOKENS:
-            raise UserError(f"attend: expected at most {MAX_LINE_TOKENS:,} tokens, not {longest:,}; split the line")
+        too_long = long_line([src_ids], [tgt_ids], self._max_positions)
+        if too_long is not None:
+            raise UserError(too_long.problem(("src", "tgt")))
         batch = collate([np.asarray(src_ids)], [np.asarray(tgt_ids)]).to(self._device)
         src_pieces, tgt_pieces = (tuple(self.tokenizer.pieces([*ids, EOS])) for ids in (src_ids, tgt_ids))
-        return Attended(src_pieces, tgt_pieces, *all_weights(self.models[0], batch))
+        weights = all_weights(self.models[0], batch)
+        with self._finite_output():
+            if not all(np.isfinite(layers).all() for layers in weights):
+                raise FloatingPointError("attention weights are NaN")
+        return Attended(src_pieces, tgt_pieces, *weights)
 
     @functools.cached_property
     def _backend(self) -> Backend:
         """The models as the search takes them, made ready at the first translation."""
         return choose_backend(self.models, self.precision)
+
+    @contextlib.contextmanager
+    def _finite_output(self) -> Iterator[None]:
+        """Raise NotFiniteError, which names the model, for a FloatingPointError of the block."""
+        try:
+            yield
+        except FloatingPointError as problem:
+            remedy = "use an earlier checkpoint, or another copy"
+            raise NotFiniteError(
+                f"{self._name}: expected outputs that are finite numbers: {problem}; {remedy}"
+            ) from None
+
+    @property
+    def _max_positions(self) -> int | None:
+        """The most tokens of a side, EOS included, where the positions of a model are learned."""
+        limits = [getattr(model.config, "max_positions", None) for model in self.models]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def _device(self) -> torch.device:

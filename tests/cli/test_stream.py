@@ -204,7 +204,7 @@ def test_options_that_have_no_effect_or_no_meaning_are_refused(
         (["--temperature", 1, "--n-best", 2, "--json"], "--n-best=2: expected no value with sampling"),
         (["--temperature", 1, "--lookahead", 5], "--lookahead=5: expected no value with sampling"),
         (["--lookahead", 0], "transduce: --lookahead=0: expected at least 1"),
-        (["--temperature", 0], "transduce: --temperature=0.0: expected a finite"),
+        (["--temperature", 0], "transduce: --temperature=0.0: expected a number from 0.000001"),
         (["--top-p", 1.5], "transduce: --top-p=1.5: expected"),
         (["--beam-size", 0], "transduce: --beam-size=0: expected 1 to 10,000\n"),
         (["--n-best", 9, "--json"], "transduce: --n-best=9: expected 1 to the beam size"),

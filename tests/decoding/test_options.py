@@ -27,16 +27,16 @@ def test_an_option_replaces_the_setting_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"beam_size": 0}, "search.beam_size=0: expected 1 to 10,000"),
-        ({"beam_size": "4"}, "search.beam_size='4': expected an integer"),
-        ({"beam_size": 4.0}, "search.beam_size=4.0: expected an integer"),  # equal to the setting, of another type
-        ({"alpha": -1.0}, "search.alpha=-1.0: expected a number from 0 to 10"),
-        ({"alpha": math.nan}, "search.alpha=nan: expected a number from 0 to 10"),
-        ({"alpha": math.inf}, "search.alpha=inf: expected a number from 0 to 10"),
-        ({"lookahead": 0}, "search.lookahead=0: expected at least 1"),
+        ({"beam_size": 0}, "beam_size=0: expected 1 to 10,000"),
+        ({"beam_size": "4"}, "beam_size='4': expected an integer"),
+        ({"beam_size": 4.0}, "beam_size=4.0: expected an integer"),  # equal to the setting, of another type
+        ({"alpha": -1.0}, "alpha=-1.0: expected a number from 0 to 10"),
+        ({"alpha": math.nan}, "alpha=nan: expected a number from 0 to 10"),
+        ({"alpha": math.inf}, "alpha=inf: expected a number from 0 to 10"),
+        ({"lookahead": 0}, "lookahead=0: expected at least 1"),
         ({"n_best": 5}, "n_best=5: expected 1 to the beam size, 4"),
         ({"n_best": 0}, "n_best=0: expected 1 to the beam size, 4"),
-        ({"beam_size": 0, "alpha": 11.0}, "search.alpha=11.0: expected a number from 0 to 10"),
+        ({"beam_size": 0, "alpha": 11.0}, "alpha=11.0: expected a number from 0 to 10"),
     ],
 )
 def test_values_that_the_search_cannot_use(keywords: dict[str, Any], message: str) -> None:
@@ -48,10 +48,10 @@ def test_no_length_penalty_needs_no_alpha() -> None:
     assert DecodingOptions(length_penalty="power").resolve(SearchConfig()) == SearchConfig(length_penalty="power")
     none = DecodingOptions(length_penalty="none").resolve(SearchConfig())
     assert (none.length_penalty, none.alpha) == ("none", 0.0)
-    with pytest.raises(UserError, match="search.alpha=0.6"):
+    with pytest.raises(UserError, match="alpha=0.6"):
         DecodingOptions(length_penalty="none", alpha=0.6).resolve(SearchConfig())
-    with pytest.raises(UserError, match="search.length_penalty='wu': expected one of 'gnmt', 'power', 'none'"):
-        DecodingOptions(length_penalty="wu").resolve(SearchConfig())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match="length_penalty='wu': expected one of 'gnmt', 'power', 'none'"):
+        DecodingOptions(length_penalty="wu")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("keywords", [{"beam_size": 2}, {"lookahead": 2}, {"n_best": 2}])
@@ -63,7 +63,7 @@ def test_options_of_the_search_are_refused_with_sampling(keywords: dict[str, Any
 
 def test_splits() -> None:
     assert SPLITS == ("long", "sentences")
-    with pytest.raises(UserError, match="split='never': expected one of long, sentences"):
+    with pytest.raises(UserError, match="split='never': expected one of 'long', 'sentences'"):
         DecodingOptions(split="never")  # pyright: ignore[reportArgumentType]
 
 

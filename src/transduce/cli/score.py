@@ -1,18 +1,21 @@
 """`transduce score`: print the log-probability of given translations."""
 
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 
 from transduce.cli.options import Flag, Models, Precision
 from transduce.cli.output import print_json
+from transduce.errors import UserError
 
 CHUNK_LINES = 1_000
+Pair = tuple[str, str]
 
 
 def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", json: Flag = False) -> None:
     """Print the log-probability of given translations.
 
-    Each line has one number, a natural logarithm. It includes the end of the sentence.
+    Each line has one number, a natural logarithm. It includes the end of the sentence. A line that cannot be scored
+    ends the command, after the numbers of the lines before it.
 
     Parameters
     ----------
@@ -31,12 +34,31 @@ def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", 
     from transduce.data.text import read_pairs
     from transduce.translate import load
 
-    model, pairs, number = load(*models, precision=precision), read_pairs(src, tgt), 0
-    while chunk := list(islice(pairs, CHUNK_LINES)):
+    model, number = load(*models, precision=precision), 0
+    for chunk in _chunks(read_pairs(src, tgt)):
         sources, targets = [source for source, _ in chunk], [target for _, target in chunk]
-        for result in model.score(sources, targets, first_number=number):
+        too_long = model.long_line(sources, targets)
+        end = None if too_long is None else too_long.index
+        for result in model.score(sources[:end], targets[:end], first_number=number):
             if json:
                 print_json(result)
             else:
                 print(f"{result.log_prob:.6f}")
+        if too_long is not None:
+            raise UserError(too_long.problem((str(src), str(tgt)), number))
         number += len(chunk)
+
+
+def _chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+    """Yield pairs in lists of at most CHUNK_LINES. Those before a mistake in a text come before its exception."""
+    chunk: list[Pair] = []
+    try:
+        for pair in pairs:
+            chunk.append(pair)
+            if len(chunk) == CHUNK_LINES:
+                yield chunk
+                chunk = []
+    except UserError:
+        yield chunk
+        raise
+    yield chunk

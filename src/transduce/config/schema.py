@@ -4,16 +4,27 @@ A recipe is a Python function that returns a `Config` (see `transduce.recipes`).
 """
 
 import dataclasses
+import numbers
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from transduce.config.kinds import ModelSettings
+from transduce.errors import UserError
 
 Kind = Literal["transformer", "recurrent", "convolutional"]
 Norm = Literal["post", "pre"]
 Positions = Literal["interleaved", "halves", "tensor2tensor", "learned"]
 Activation = Literal["relu", "swish"]
 LengthPenalty = Literal["gnmt", "power", "none"]
+
+
+def use_python_numbers(settings: Any) -> None:
+    """Replace numbers of other libraries, such as NumPy's, in a new dataclass: files and checks know only Python's."""
+    for f in dataclasses.fields(settings):
+        value = getattr(settings, f.name)
+        if isinstance(value, numbers.Real) and type(value) not in (bool, int, float):
+            number = int(value) if isinstance(value, numbers.Integral) else float(value)
+            object.__setattr__(settings, f.name, number)
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,8 @@ class ModelConfig:
     tie_src_tgt: bool = True  # one embedding matrix for both languages (§3.4)
     tie_output: bool = True  # the target embedding is also the pre-softmax projection (§3.4)
     output_bias: bool = False  # a bias in the pre-softmax projection; not in the paper
+
+    __post_init__ = use_python_numbers
 
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""
@@ -103,6 +116,8 @@ class DataConfig:
     max_tokens: int = 256  # pairs with a longer side are skipped, and counted
     bpe_dropout: float = 0.0  # probability that a merge is skipped, drawn again in each epoch (BPE only)
 
+    __post_init__ = use_python_numbers
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -126,6 +141,8 @@ class TrainConfig:
     best_by: Literal["loss", "bleu"] = "loss"  # the score that "best" and patience use, every evaluate_every_steps
     patience: int | None = None  # evaluations without a new best before training stops; None: never stop early
 
+    __post_init__ = use_python_numbers
+
 
 @dataclass(frozen=True)
 class SearchConfig:
@@ -138,16 +155,28 @@ class SearchConfig:
     min_tokens: int = 0  # minimum number of tokens before the end of a sentence
     lookahead: int | None = None  # stop if no output can win within this number of tokens; None: no limit, exact
 
+    __post_init__ = use_python_numbers
+
 
 @dataclass(frozen=True)
 class Config:
-    """A whole run. By default, the tokenizer sets the number of rows of the embedding."""
+    """A whole run. By default, the tokenizer sets the number of rows of the embedding.
+
+    Raises UserError for a section of another class.
+    """
 
     # Any: a kind with its own keys (`config/kinds.py`) has another class here.
     model: ModelConfig | Any = field(default_factory=lambda: ModelConfig(vocab_size=None))
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+
+    def __post_init__(self) -> None:
+        for name, section in SECTIONS.items():
+            value = getattr(self, name)
+            is_config = dataclasses.is_dataclass(value) and not isinstance(value, type)
+            if not is_config or (name != "model" and not isinstance(value, section)):
+                raise UserError(f"{name}={value!r}: expected a {section.__name__}")
 
 
 SECTIONS: dict[str, type] = {

@@ -1,8 +1,11 @@
 """Validation of a configuration: all problems together, before the run reads any text."""
 
+import dataclasses
+import functools
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -32,15 +35,32 @@ def value_problems(config: Config) -> list[str]:
 
 
 def _type_problems(config: Config) -> list[str]:
-    lines = []
-    for name, section in sections(config).items():
-        for key, expected in get_type_hints(section).items():
-            value = getattr(getattr(config, name), key)
-            try:
-                msgspec.convert(value, expected)
-            except msgspec.ValidationError:
-                lines.append(f"{name}.{key}={value!r}: expected {type_name(expected)}")
+    lines = [f"{name}.{line}" for name in sections(config) for line in field_problems(getattr(config, name))]
     return lines or _kind_problems(config.model)
+
+
+def field_problems(settings: Any) -> list[str]:
+    """Return a line for each field of a dataclass that has a value of another type."""
+    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    types = _field_types(type(settings))
+    return [
+        f"{name}={value!r}: expected {type_name(types[name])}"
+        for name, value in values.items()
+        if not _has_type(value, types[name])
+    ]
+
+
+@functools.cache
+def _field_types(settings: type) -> Mapping[str, Any]:
+    return get_type_hints(settings)
+
+
+def _has_type(value: Any, expected: Any) -> bool:
+    try:
+        converted = msgspec.convert(value, expected)
+    except msgspec.ValidationError:
+        return False
+    return converted is value or converted == value  # 1 is a number; a dict with the keys of a dataclass is none
 
 
 def _kind_problems(model: ModelSettings) -> list[str]:
@@ -160,14 +180,28 @@ def refuse_impossible(model: ModelSettings) -> None:
     refuse(lines)
 
 
+def as_path(name: str, value: Any) -> Path:
+    """Return the argument `name` as a path. Raises UserError if its value is none."""
+    if not isinstance(value, str | Path):
+        raise UserError(f"{name}={value!r}: expected a path")
+    return Path(value)
+
+
+def as_path_pair(name: str, value: Any) -> tuple[Path, Path]:
+    """Return the argument `name` as two paths. Raises UserError if its value is another one."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise UserError(f"{name}={value!r}: expected two paths, of source and target text")
+    return as_path(f"{name}[0]", value[0]), as_path(f"{name}[1]", value[1])
+
+
 def type_name(expected: Any) -> str:
     """Return a field's type in words, such as "an integer or null" or "one of 'post', 'pre'"."""
     if get_origin(expected) is Literal:
         return "one of " + ", ".join(repr(choice) for choice in get_args(expected))
-    if get_origin(expected) is types.UnionType:
+    if get_origin(expected) in (types.UnionType, Union):
         return " or ".join(type_name(part) for part in get_args(expected))
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
-    return names.get(expected, str(expected))
+    return names.get(expected, f"a {getattr(expected, '__name__', expected)}")
 
 
 def refuse(lines: Sequence[str]) -> None:

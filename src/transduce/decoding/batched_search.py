@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -122,14 +123,39 @@ class _Work:
 
 def _in_threads(work: _Work, batches: Sequence[list[int]], n_threads: int) -> list[Outputs]:
     """Search `n_threads` batches at a time, each on one thread."""
-    threads_of_torch, switch_interval = torch.get_num_threads(), sys.getswitchinterval()
-    sys.setswitchinterval(5e-5)  # a thread that returns from a kernel of 0.1 ms must not wait 5 ms for its turn
+    threads_of_torch = torch.get_num_threads()
     try:
-        with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with SHORT_TURNS, ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(work.outputs, batches))
     finally:
         torch.set_num_threads(threads_of_torch)
-        sys.setswitchinterval(switch_interval)
+
+
+class _ShortTurns:
+    """A short switch interval of the interpreter while at least one caller is in the context.
+
+    A thread that returns from a kernel of 0.1 ms must not wait 5 ms for its turn. The interval is the same for all
+    threads, so the first of several callers at a time sets it, and the last restores it.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.callers, self.interval_before = threading.Lock(), 0, 0.0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.callers == 0:
+                self.interval_before = sys.getswitchinterval()
+                sys.setswitchinterval(5e-5)
+            self.callers += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.callers -= 1
+            if self.callers == 0:
+                sys.setswitchinterval(self.interval_before)
+
+
+SHORT_TURNS = _ShortTurns()
 
 
 def length_batches(

@@ -6,17 +6,19 @@ The door builds a `DecodingOptions` from keywords, and every layer below passes 
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
-from transduce.config.schema import Config, LengthPenalty, SearchConfig
-from transduce.config.validation import problems
-from transduce.errors import UserError
+from transduce.config.schema import Config, LengthPenalty, SearchConfig, use_python_numbers
+from transduce.config.validation import field_problems, problems, refuse
+from transduce.errors import UserError, nearest
 
 Split = Literal["long", "sentences"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+LEAST = 1e-6  # temperature and top_p; a much smaller one is 0 in float32, or its inverse is infinite
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Sampling:
     """Settings of a draw: the temperature is applied first, then top_k, then top_p.
 
     top_k keeps the K most likely tokens. top_p keeps the fewest tokens that have this probability together. None keeps
-    all tokens. Raises UserError for a value out of range.
+    all tokens. Raises UserError for a value of a wrong type or out of range.
     """
 
     temperature: float = 1.0
@@ -32,15 +34,17 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
+        use_python_numbers(self)
+        refuse(field_problems(self))
+        if not LEAST <= self.temperature <= 1 / LEAST:
             raise UserError(
-                f"temperature={self.temperature}: expected a finite number above 0; for the most likely token use "
-                "a beam size of 1"
+                f"temperature={self.temperature}: expected a number from {LEAST:f} to {1 / LEAST:,.0f}; for the most "
+                "likely token use a beam size of 1"
             )
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k={self.top_k}: expected at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p={self.top_p}: expected a number above 0 and at most 1")
+        if self.top_k is not None and not 1 <= self.top_k < 1 << 63:
+            raise UserError(f"top_k={self.top_k}: expected at least 1, below 2^63")
+        if self.top_p is not None and not LEAST <= self.top_p <= 1:
+            raise UserError(f"top_p={self.top_p}: expected a number from {LEAST:f} to 1")
 
 
 class DecodingKeywords(TypedDict, total=False):
@@ -67,7 +71,7 @@ class DecodingOptions:
     seed: of a draw; the draw for a line depends on `seed` and the number of the line.
     split: "long" translates a line of data.max_tokens tokens or more sentence by sentence, and halves a sentence of
     that length; "sentences" translates every line sentence by sentence. A line with a prefix stays whole.
-    Raises UserError for an option that has no effect beside another one, or that no model can meet.
+    Raises UserError for an option of a wrong type, or that has no effect beside another one.
     """
 
     beam_size: int | None = None
@@ -80,10 +84,9 @@ class DecodingOptions:
     split: Split = "long"
 
     def __post_init__(self) -> None:
-        wrong = []
-        if self.split not in SPLITS:
-            wrong.append(f"split={self.split!r}: expected one of {', '.join(SPLITS)}")
-        if self.sampling is not None:
+        use_python_numbers(self)
+        wrong = field_problems(self)
+        if isinstance(self.sampling, Sampling):
             values = {"beam_size": self.beam_size, "lookahead": self.lookahead}
             values["n_best"] = None if self.n_best == 1 else self.n_best
             wrong += [
@@ -91,8 +94,7 @@ class DecodingOptions:
                 for name, value in values.items()
                 if value is not None
             ]
-        if wrong:
-            raise UserError(*wrong)
+        refuse(wrong)
 
     @classmethod
     def from_arguments(
@@ -124,11 +126,10 @@ class DecodingOptions:
             values["alpha"] = 0.0
         values = {name: value for name, value in values.items() if value is not None}
         settings = dataclasses.replace(search, **values)
-        wrong = problems(Config(search=settings)) if values else []  # 4.0 == 4, so equal settings may be wrong, too
+        wrong = problems(Config(search=settings)) if values else []
         if not wrong and not 1 <= self.n_best <= settings.beam_size:
             wrong.append(f"n_best={self.n_best}: expected 1 to the beam size, {settings.beam_size}")
-        if wrong:
-            raise UserError(*wrong)
+        refuse([line.replace("search.", "") for line in wrong])
         return settings
 
     def refuse(self, names: Sequence[str], reason: str) -> None:
@@ -140,16 +141,22 @@ class DecodingOptions:
         wrong = [
             f"{name}={value}: expected no value {reason}" for name, value in values if value != getattr(DEFAULTS, name)
         ]
-        if wrong:
-            raise UserError(*wrong)
+        refuse(wrong)
 
 
 DEFAULTS = DecodingOptions()
+NAMES = [f.name for f in dataclasses.fields(DecodingOptions)]
 
 # Options that take the place of a search setting of the model.
-OF_THE_SEARCH = {f.name for f in dataclasses.fields(DecodingOptions)} & {
-    f.name for f in dataclasses.fields(SearchConfig)
-}
+OF_THE_SEARCH = {*NAMES} & {f.name for f in dataclasses.fields(SearchConfig)}
+
+
+def with_keywords(options: DecodingOptions, keywords: DecodingKeywords) -> DecodingOptions:
+    """Return `options` with the values of `keywords`. Raises UserError for unknown ones, and for other objects."""
+    if not isinstance(options, DecodingOptions):
+        raise UserError(f"options={options!r}: expected a DecodingOptions")
+    refuse([f"{name}: expected a known option{nearest(name, NAMES)}" for name in keywords if name not in NAMES])
+    return dataclasses.replace(options, **keywords) if keywords else options
 
 
 def sentence_seed(seed: int, number: int) -> int:

@@ -397,4 +397,6 @@ def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) 
 
 def _no_continuation(length: int) -> FloatingPointError:
     problem = f"after {length} tokens the model gives NaN, or probability zero to every token that may come next"
-    return FloatingPointError(f"{problem}: its weights are not finite, or all tokens with a probability are banned")
+    return FloatingPointError(
+        f"{problem}: its weights are too large or not finite, or all tokens with a probability are banned"
+    )

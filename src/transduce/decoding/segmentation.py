@@ -5,8 +5,10 @@ lines -> segments -> (a search) -> hypotheses of each segment -> translations of
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.hypothesis import Hypothesis, Translation
@@ -26,10 +28,64 @@ class Segment:
     ids: Sequence[int]
 
 
-def refuse_string(*arguments: Sequence[str]) -> None:
-    """Raise UserError if one of `arguments` is a string: it is a sequence of strings too, but of characters."""
-    if any(isinstance(lines, str) for lines in arguments):
-        raise UserError("expected a list of lines, not one string; write [line]")
+@dataclass(frozen=True)
+class LongLine:
+    """A line with more tokens than a model takes. side: 0 in the source, 1 in the target. index: of the line."""
+
+    side: int
+    index: int
+    tokens: int
+    limit: int
+
+    def problem(self, names: Sequence[str], first_number: int = 0) -> str:
+        """Return the message. names: of the two texts. first_number: the number of lines before these ones."""
+        expected = f"expected at most {self.limit:,} tokens, not {self.tokens:,}; split the line"
+        return f"{names[self.side]}:{first_number + self.index + 1}: {expected}"
+
+
+# ---- the arguments of a call -------------------------------------------------------------------------------------
+
+
+def check_lines(**texts: Sequence[str]) -> None:
+    """Raise UserError unless each of `texts`, by its name, is a sequence of strings, such as a list.
+
+    A string is also one, but of characters. An iterator can be read only once.
+    """
+    for name, lines in texts.items():
+        if isinstance(lines, str | bytes):
+            raise UserError(f"{name}: expected a list of strings, not one string; write [{name}]")
+        if not isinstance(lines, Sequence):
+            remedy = f"; write list({name})" if isinstance(lines, Iterable) else ""
+            raise UserError(f"{name}: expected a list of strings, not a {type(lines).__name__}{remedy}")
+        for i, line in enumerate(lines):
+            check_line(f"{name}[{i}]", line)
+
+
+def check_line(name: str, line: str) -> None:
+    """Raise UserError unless `line` is a string."""
+    if not isinstance(line, str):
+        raise UserError(f"{name}={reprlib.repr(line)}: expected a string, not a {type(line).__name__}")
+
+
+def check_number(name: str, number: int) -> None:
+    """Raise UserError unless `number` is an integer, of Python or another library."""
+    if not isinstance(number, Integral):
+        raise UserError(f"{name}={number!r}: expected an integer")
+
+
+def long_line(
+    src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], max_positions: int | None = None
+) -> LongLine | None:
+    """Return the first line with too many tokens, of two texts as token ids; None if there is none.
+
+    max_positions: of the model, which EOS takes one of; None: no limit but MAX_LINE_TOKENS.
+    """
+    limit = MAX_LINE_TOKENS if max_positions is None else min(MAX_LINE_TOKENS, max_positions - 1)
+    for i, pair in enumerate(zip(src, tgt, strict=True)):
+        for side, ids in enumerate(pair):
+            if len(ids) > limit:
+                return LongLine(side, i, len(ids), limit)
+    return None
 
 
 # ---- lines -> segments -------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ It follows the rules of `transduce.translate` for blank, long and cut lines. CTr
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +20,8 @@ from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
-from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions
-from transduce.decoding.segmentation import refuse_string, segments_of, translations_of
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
+from transduce.decoding.segmentation import check_lines, segments_of, translations_of
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import check_files
 from transduce.storage.atomic_folder import check_folder, listed_files
@@ -106,8 +105,8 @@ class ExportedTranslator:
 
         first_number has no effect: it selects random draws, and this engine refuses sampling.
         """
-        refuse_string(lines)
-        options = replace(options, **keywords) if keywords else options
+        check_lines(lines=lines)
+        options = with_keywords(options, keywords)
         check_options(options)
         settings = options.resolve(self.config.search)
         segments, problems = segments_of(lines, self.tokenizer, self.config.data.max_tokens - 1, options.split)

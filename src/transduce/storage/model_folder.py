@@ -37,11 +37,12 @@ def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: Tokenize
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model folder in memory."""
+    """A model folder in memory. name: of the model in messages."""
 
     model: Model
     config: Config
     tokenizer: TokenizerLike
+    name: str = "the model"
 
 
 def load_model(path: Path) -> LoadedModel:
@@ -67,7 +68,7 @@ def load_model(path: Path) -> LoadedModel:
     tensors = read_tensors(path, "model.safetensors")
     model = build(config.model)
     set_weights(model, tensors, where)
-    return LoadedModel(model.eval(), config, tokenizer)
+    return LoadedModel(model.eval(), config, tokenizer, str(path))
 
 
 def _refuse_other_folder(path: Path) -> None:

@@ -15,6 +15,7 @@ from transduce.data import corpora
 from transduce.data.corpora import Corpus
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.segmentation import check_lines
 from transduce.errors import UserError
 from transduce.recipes import configure
 from transduce.storage.checkpoints import checkpoints
@@ -36,6 +37,7 @@ class TrainRequest:
     start_from: a model folder; the run starts with its weights, tokenizer and architecture, and with a new optimizer.
     tensorboard: write TensorBoard events, too. shard: each rank keeps only a part of weights, gradients, moments and
     moving average, for a model that does not fit into one GPU; a checkpoint does not depend on it.
+    Raises UserError for an argument of a wrong type.
     """
 
     recipe: str | Config
@@ -48,6 +50,13 @@ class TrainRequest:
     start_from: Path | None = None
     tensorboard: bool = False
     shard: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.recipe, str | Config):
+            raise UserError(f"recipe={self.recipe!r}: expected a name, FILE.py:FUNCTION, or a Config")
+        if not isinstance(self.train, list | tuple) or not all(isinstance(one, Corpus | Path) for one in self.train):
+            raise UserError(f"train={self.train!r}: expected source and target text, or a list of Corpus")
+        check_lines(settings=self.settings, allow_change=self.allow_change)
 
     @cached_property
     def _configuration(self) -> tuple[Config, list[str]]:
