@@ -101,11 +101,18 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
     Raises UserError for every mistake that the user can fix; for those in the request before it reads any text.
     """
     request.check()
-    run, state = prepare(request, task or TranslationTask())
+    with run_folder.exclusive(request.out):
+        run, state = prepare(request, task or TranslationTask())
+        session(run, state, tensorboard=request.tensorboard)
+    return run.out / "model"
+
+
+def session(run: Run, state: TrainingState, *, tensorboard: bool) -> None:
+    """Train from the step of `state` on, and write checkpoints, log, model and report."""
     is_leader, step = distributed.is_leader(), state.counters.step
     keep, every = run.config.train.keep_checkpoints, run.config.train.checkpoint_every_steps
     with (
-        closing(Log(run.out if is_leader else None, step, tensorboard=request.tensorboard)) as log,
+        closing(Log(run.out if is_leader else None, step, tensorboard=tensorboard)) as log,
         Progress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
         StopSignal() as stop,
     ):
@@ -115,7 +122,6 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
             writer.prune(state.counters.best_step)  # a killed session may have left unfinished folders
         loop(run, state, writer, progress, stop)
         finish(run, state, writer, progress)
-    return run.out / "model"
 
 
 # ---- prepare -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from transduce.storage.atomic_folder import (
     encode_json,
     read_folder,
     remove_unfinished,
+    write_file,
     write_folder,
 )
 
@@ -250,10 +252,9 @@ def test_temporary_files_of_an_interrupted_write_are_removed(tmp_path: Path) -> 
     for name in (".tmp-model-12", ".tmp-old-model-12"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.json").touch()
-    (tmp_path / ".tmp-config.json").touch()
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / ".tmp-link").symlink_to(tmp_path / "elsewhere")
-    remove_unfinished(tmp_path)
+    (tmp_path / ".tmp-model-9").symlink_to(tmp_path / "elsewhere")
+    remove_unfinished(tmp_path, "model")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "model"]
     check_folder(tmp_path / "model")
 
@@ -262,6 +263,50 @@ def test_a_folder_that_was_moved_for_a_new_one_is_renamed_back(tmp_path: Path) -
     write_folder(tmp_path / "a-model-7", FILES)
     (tmp_path / "a-model-7").rename(tmp_path / ".tmp-old-a-model-7-12")
     (tmp_path / ".tmp-a-model-7-12").mkdir()
-    remove_unfinished(tmp_path)
+    remove_unfinished(tmp_path, "a-model-7")
     assert [path.name for path in tmp_path.iterdir()] == ["a-model-7"]
     check_folder(tmp_path / "a-model-7")
+
+
+def test_temporary_files_of_others_remain(tmp_path: Path) -> None:
+    names = [".tmp-precious", ".tmp-notes-1", ".tmp-model", ".tmp-model-x", ".tmp-old-other-1"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    remove_unfinished(tmp_path, "model")
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_files_of_the_user_move_to_the_new_folder(tmp_path: Path) -> None:
+    write_folder(tmp_path / "model", FILES)
+    (tmp_path / "model" / "notes.txt").write_text("mine", encoding="utf-8")
+    write_folder(tmp_path / "model", {"c.json": [b"{}"]})
+    assert sorted(os.listdir(tmp_path / "model")) == ["c.json", "manifest.json", "notes.txt"]
+    (tmp_path / "model").rename(tmp_path / ".tmp-old-model-3")  # killed before it moved the file
+    write_folder(tmp_path / "model", FILES)
+    remove_unfinished(tmp_path, "model")
+    assert os.listdir(tmp_path) == ["model"]
+    assert sorted(os.listdir(tmp_path / "model")) == sorted([*FILES, "manifest.json", "notes.txt"])
+
+
+def test_the_target_of_a_link_is_replaced(tmp_path: Path) -> None:
+    write_folder(tmp_path / "other" / "disk", FILES)
+    (tmp_path / "model").symlink_to(tmp_path / "other" / "disk")
+    write_folder(tmp_path / "model", {"c.json": [b"{}"]})
+    assert (tmp_path / "model").is_symlink() and read_folder(tmp_path / "other" / "disk") == {"c.json": b"{}"}
+    assert sorted(os.listdir(tmp_path)) == ["model", "other"] and os.listdir(tmp_path / "other") == ["disk"]
+
+
+def test_a_file_with_the_name_of_the_folder_remains(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("mine", encoding="utf-8")
+    with pytest.raises(NotADirectoryError):
+        write_folder(tmp_path / "model", FILES)
+    assert os.listdir(tmp_path) == ["model"] and (tmp_path / "model").read_text("utf-8") == "mine"
+
+
+def test_no_write_follows_a_link_under_a_temporary_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "victim").write_text("mine", encoding="utf-8")
+    monkeypatch.setattr(secrets, "randbelow", lambda limit: 5)
+    (tmp_path / ".tmp-config.json-5").symlink_to(tmp_path / "victim")
+    with pytest.raises(FileExistsError):
+        write_file(tmp_path / "config.json", b"{}")
+    assert (tmp_path / "victim").read_text("utf-8") == "mine"

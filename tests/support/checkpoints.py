@@ -1,11 +1,14 @@
 """Checkpoints with random tensors, and damage to files."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from transduce.storage.checkpoints import Checkpoint
+from transduce.training.state import Counters, Meter
 
 
 def random_checkpoint(step: int, *, ema: bool = False) -> Checkpoint:
@@ -13,9 +16,19 @@ def random_checkpoint(step: int, *, ema: bool = False) -> Checkpoint:
     torch.manual_seed(step)
     tensors = {"layer.weight": torch.randn(3, 4), "layer.bias": torch.randn(4)}
     moments = {f"exp_avg/{name}": torch.rand_like(values) for name, values in tensors.items()}
-    state = {"step": step, "best_score": 1 / 3, "best_step": None, "data": {"epoch": 2, "index": 17}, "data_key": "ab"}
     averages = {name: values / 2 for name, values in tensors.items()} if ema else None
-    return Checkpoint(tensors, moments, averages, state)
+    return Checkpoint(tensors, moments, averages, stored_state(step))
+
+
+def stored_state(step: int) -> dict[str, Any]:
+    """Return a state as a checkpoint of `step` holds it."""
+    record = {
+        "texts": {"train": "ab", "valid": "cd"},
+        "made_of": {},
+        "made_with": {"config": "ef", "tokenizer": "gh", "torch": "2", "threads": 1},
+    }
+    counters = dataclasses.asdict(Counters(step, best_score=1 / 3))
+    return {**counters, **record, "data": {"epoch": 2, "index": 17}, "since_report": Meter().state()}
 
 
 def are_equal(a: dict[str, Tensor] | None, b: dict[str, Tensor] | None) -> bool:

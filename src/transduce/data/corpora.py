@@ -198,8 +198,17 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
 
 def _stamps(corpus: Corpus) -> list[tuple[str, int, int]]:
     """Return name, size and time of each file of a corpus."""
-    files = [corpus.src, corpus.tgt] if corpus.tgt is not None else _files(corpus.src)[0]
-    return [(str(file), (status := file.stat()).st_size, status.st_mtime_ns) for file in files]
+    return [(str(file), (status := file.stat()).st_size, status.st_mtime_ns) for file in _all_files(corpus)]
+
+
+def hidden_modes(corpora: Sequence[Corpus]) -> int:
+    """Return the permissions that a copy of the text must not give: to the group or others who cannot read a file."""
+    modes = [file.stat().st_mode for corpus in corpora for file in _all_files(corpus)]
+    return sum(bits for bits in (0o070, 0o007) if not all(mode & bits & 0o444 for mode in modes))
+
+
+def _all_files(corpus: Corpus) -> list[Path]:
+    return [corpus.src, corpus.tgt] if corpus.tgt is not None else _files(corpus.src)[0]
 
 
 # ---- tab-separated columns ---------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def write_token_file(path: Path, contents: Contents, pairs: Iterator[NewPair]) -
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             while rows := list(islice(pairs, BLOCK_PAIRS)):
                 block = _block(rows, len(offsets) - 1, contents.token_bytes)
                 offsets.append(offsets[-1] + file.write(block))

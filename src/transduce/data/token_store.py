@@ -10,6 +10,7 @@ Damage is detected in two places:
 """
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from transduce.data import text
-from transduce.data.corpora import Corpus, plain_files
+from transduce.data.corpora import Corpus, hidden_modes, plain_files
 from transduce.data.token_file import EncodedPair, TokenFile, open_token_file
 from transduce.data.tokenize_corpus import CorpusScan, plan_jobs, run_jobs, scan_corpora
 from transduce.data.vocabulary import TokenizerLike
@@ -106,9 +107,12 @@ def _numbers(numbers: list[int], limit: int) -> str:
 def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: TokenizerLike) -> TokenStore:
     """Write the missing token files of these corpora and this tokenizer to `folder`, and return the store.
 
-    Removes everything else in `folder`, which belongs to other text or another tokenizer. With several processes, one
+    Removes the token files of other text or another tokenizer from `folder`. The folder is readable only for users who
+    can read all texts. With several processes, one
     must return from this function before the others call it. Raises UserError for mistakes in the text.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(folder.stat().st_mode & ~hidden_modes(corpora))
     texts = [plain_files(corpus, folder / f"text-{number}") for number, corpus in enumerate(corpora)]
     scans = scan_corpora(folder / "scans.json", texts)
     keys = [_key(scan, tokenizer) for scan in scans]
@@ -140,7 +144,7 @@ def _sha256(words: Sequence[str]) -> str:
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove everything in `folder` except `names`, and the temporary files of a killed process."""
+    """Remove what this module wrote to `folder`, except `names`, and the temporary files of a killed process."""
     for path in [*folder.iterdir(), *folder.glob("*/part-*.tmp-*")]:
-        if path.name not in names:
+        if path.name not in names and re.fullmatch(r"[0-9a-f]{64}|text-\d+|part-\d+\.tmp-\d+", path.name):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 """The parts that the report of a run and the reports of studies share: template, style, writing, durations."""
 
-import os
 from pathlib import Path
 from string import Template
 
+from transduce.storage.atomic_folder import replacement
 from transduce.version import __version__
 
 
@@ -20,9 +20,8 @@ def fill_page(template: str, fields: dict[str, str]) -> str:
 
 def write_page(path: Path, content: str) -> None:
     """Write a page whole or not at all, without waiting for the disk. Raises OSError."""
-    building = path.with_name(f".tmp-{path.name}")
-    building.write_text(content, encoding="utf-8", errors="backslashreplace")
-    os.replace(building, path)
+    with replacement(path) as building, building.open("x", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(content)
 
 
 def duration(seconds: float) -> str:

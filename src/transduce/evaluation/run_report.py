@@ -107,6 +107,8 @@ def report(run: Path, now: float) -> str:
     """
     if not (run / "config.json").is_file():
         raise UserError(f"{run}: expected the folder of a training run, with a config.json; give the --out of train")
+    if (run / "manifest.json").exists():
+        raise UserError(f"{run}: expected the folder of a training run, not a model; give the --out of train")
     config = from_json((run / "config.json").read_bytes(), run / "config.json")
     history = read_history(run)
     best = best_step(config, history)
@@ -143,7 +145,7 @@ def read_history(run: Path) -> History:
         step = line["step"]
         if not last <= step < 2**53:
             raise UserError(
-                f"{run / 'log.jsonl'}:{number}: expected a step of at least {last}, not {step}; restore the file"
+                f"{run / 'log.jsonl'}:{number}: expected a step of at least {last}, not {step}; remove this line"
             )
         last = step
         if "skipped" in line:

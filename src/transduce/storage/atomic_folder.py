@@ -8,8 +8,10 @@ import errno
 import hashlib
 import os
 import re
+import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,14 @@ Content = Sequence[bytes | memoryview]  # the content of a file, in pieces, to a
 def write_folder(path: Path, files: Mapping[str, Content]) -> None:
     """Write `files` and their manifest as the folder `path`, completely or not at all. Replace an older `path`.
 
-    If a process is killed while it replaces a folder, the old one remains under a temporary name; `remove_unfinished`
+    The user's own files in the older folder move to the new one. If `path` is a link, its target is replaced. If a
+    process is killed while it replaces a folder, the old one remains under a temporary name; `remove_unfinished`
     renames it back. Raises OSError, with the path and the bytes needed; everything is then as before.
     """
+    path = path.resolve() if path.is_symlink() else path
     path.parent.mkdir(parents=True, exist_ok=True)
     _check_free_space(path, sum(map(_size, files.values())))
-    building = path.parent / f".tmp-{path.name}-{os.getpid()}"
-    shutil.rmtree(building, ignore_errors=True)
+    building = _temporary(path)
     try:
         _fill(building, files)
         _rename_into_place(building, path)
@@ -44,6 +47,11 @@ def write_folder(path: Path, files: Mapping[str, Content]) -> None:
         shutil.rmtree(building, ignore_errors=True)
         raise
     _sync(path.parent)
+
+
+def _temporary(path: Path, prefix: str = "") -> Path:
+    """Return a new name beside `path`, which nobody can predict."""
+    return path.with_name(f".tmp-{prefix}{path.name}-{secrets.randbelow(10**12)}")
 
 
 def _size(content: Content) -> int:
@@ -75,29 +83,54 @@ def _rename_into_place(building: Path, path: Path) -> None:
     if not path.exists():
         building.rename(path)
         return
-    old = path.parent / f".tmp-old-{path.name}-{os.getpid()}"
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    old = _temporary(path, "old-")
     path.rename(old)
     try:
         building.rename(path)
     except BaseException:
         old.rename(path)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    _remove_replaced(old, path)
+
+
+def _remove_replaced(old: Path, new: Path) -> None:
+    """Remove the folder `old`, which `new` has replaced. Its files that we did not write move to `new`."""
+    own = {"manifest.json", "README.md", *os.listdir(new)}
+    with suppress(UserError):
+        own |= _manifest(old).keys()
+    with suppress(OSError):
+        for path in old.iterdir():
+            if path.name not in own:
+                path.rename(new / path.name)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Write the file `path` completely or not at all, and flush it to disk. Replace an older file."""
-    building = path.with_name(f".tmp-{path.name}")
-    _write_synced(building, [content])
-    building.replace(path)
+    with replacement(path) as building:
+        _write_synced(building, [content])
     _sync(path.parent)
+
+
+@contextmanager
+def replacement(path: Path) -> Iterator[Path]:
+    """Yield the name of a file to create, which replaces `path` at the end of the block. An error removes it."""
+    building = _temporary(path)
+    try:
+        yield building
+        building.replace(path)
+    except BaseException:
+        building.unlink(missing_ok=True)
+        raise
 
 
 def _write_synced(path: Path, content: Content) -> str:
     """Write a file, flush it to disk, and return its SHA-256."""
     digest = hashlib.sha256()
     try:
-        with path.open("wb") as file:
+        with path.open("xb") as file:  # never through a link
             for piece in content:
                 file.write(piece)
                 digest.update(piece)
@@ -124,16 +157,31 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files of interrupted writes from `folder`, and rename replaced folders back."""
+def remove_unfinished(folder: Path, names: str) -> None:
+    """Remove the temporary files of interrupted writes from `folder`, and rename replaced folders back.
+
+    names: a regular expression for the names whose writes are meant. Other files, also temporary ones, remain.
+    """
     for path in folder.glob(".tmp-*"):
-        match = re.fullmatch(r"\.tmp-old-(.+)-\d+", path.name)
-        if match and not (folder / match[1]).exists():
-            path.rename(folder / match[1])
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+        match = re.fullmatch(rf"\.tmp-(old-)?({names})-\d+", path.name)
+        if match is None:
+            continue
+        final = folder / match[2]
+        if match[1] and not final.exists():
+            path.rename(final)
+        elif match[1]:
+            _remove_replaced(path, final)
         else:
-            path.unlink()
+            with suppress(OSError):
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder with its content, or a link without its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------

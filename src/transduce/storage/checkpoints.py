@@ -5,12 +5,9 @@ optimizer.safetensors and state.json, and ema.safetensors if the run has a movin
 """
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import (
@@ -19,16 +16,18 @@ from transduce.storage.atomic_folder import (
     encode_json,
     listed_files,
     read_verified,
+    remove,
     remove_unfinished,
     write_folder,
 )
 from transduce.storage.run_log import Log
 from transduce.storage.tensors import encode_tensors, read_tensors
 from transduce.training import distributed
-from transduce.training.state import Checkpoint
+from transduce.training.state import Checkpoint, check_state
 from transduce.training.weights import check_finite
 
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+STEP_NAME = r"step-\d{8,}"
 LEAST_KEPT = 2  # checkpoints: one of them may become unreadable
 MAX_FAILED_SAVES = 3  # in a row, on a disk that is full or broken
 
@@ -72,17 +71,21 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read only the state of a checkpoint. Raises UserError if it is damaged."""
+    """Read only the state of a checkpoint. Raises UserError if it is damaged, or of another step than the folder."""
     listed_files(path, kind="checkpoint", needed=["state.json"])
     try:
-        return msgspec.convert(decode_json(read_verified(path, "state.json")), dict[str, Any])
-    except ValueError:
-        raise UserError(f"{path / 'state.json'}: expected the state of a run; use another copy") from None
+        state = decode_json(read_verified(path, "state.json"))
+        check_state(state)
+    except ValueError as problem:
+        raise UserError(f"{path / 'state.json'}: expected the state of a run ({problem}); use another copy") from None
+    if checkpoint_path(path, state["step"]).name != path.name:
+        raise UserError(f"{path}: expected the name of step {state['step']:,}, which it holds; restore its name")
+    return state
 
 
 def checkpoints(run: Path) -> list[Path]:
     """Return the checkpoint folders of a run, oldest first. Does not verify them."""
-    paths = (path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
+    paths = (path for path in (run / "checkpoints").glob("step-*") if re.fullmatch(STEP_NAME, path.name))
     return sorted(paths, key=step_of)
 
 
@@ -95,6 +98,7 @@ def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:
     for path in reversed(checkpoints(run)):
         try:
             check_folder(path)
+            load_state(path)
         except UserError as problem:
             problems.append(str(problem))
         else:
@@ -120,7 +124,7 @@ def regular_checkpoints(run: Path, every: int) -> list[Path]:
 
 
 def prune_checkpoints(run: Path, keep: int, best_step: int | None, *, every: int = 1) -> None:
-    """Remove older checkpoints, and temporary files of interrupted saves. These checkpoints remain:
+    """Remove older checkpoints, and the temporary files of interrupted saves. These checkpoints remain:
 
     - the newest `keep` at multiples of `every` steps, but at least `LEAST_KEPT`
     - the newest of all
@@ -131,16 +135,15 @@ def prune_checkpoints(run: Path, keep: int, best_step: int | None, *, every: int
     remaining = {*regular[-max(keep, LEAST_KEPT) :], *paths[-1:]}
     for path in paths:
         if path not in remaining and step_of(path) != best_step:
-            shutil.rmtree(path)
-    for folder in (run, run / "checkpoints"):
-        remove_unfinished(folder)
+            remove(path)
+    remove_unfinished(run / "checkpoints", STEP_NAME)
 
 
 def drop_checkpoints_after(run: Path, step: int) -> None:
     """Remove the checkpoints of later steps, which are damaged. The resumed run writes them again."""
     for path in checkpoints(run):
         if step_of(path) > step:
-            shutil.rmtree(path)
+            remove(path)
 
 
 class CheckpointWriter:

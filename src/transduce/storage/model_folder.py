@@ -5,7 +5,9 @@ A model folder has a manifest (`transduce.storage.atomic_folder`).
 
 import math
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +48,32 @@ class LoadedModel:
 
 
 def load_model(path: Path) -> LoadedModel:
-    """Read a model folder, and return its model in evaluation mode.
+    """Read a model folder, and return its model in evaluation mode. Reads again if a training replaces it meanwhile.
 
     Raises UserError if `path` is not a model folder, is damaged, or mixes files of different models.
     """
+    while True:
+        before = _identity(path)
+        try:
+            return _load(path)
+        except (UserError, OSError):
+            time.sleep(REPLACEMENT_SECONDS)
+            if _identity(path) == before:
+                raise
+
+
+REPLACEMENT_SECONDS = 0.01  # the two renames of a replacement take far less
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a folder from another one that replaces it; None if there is none."""
+    with suppress(OSError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
+
+
+def _load(path: Path) -> LoadedModel:
     _refuse_other_folder(path)
     listed_files(path, kind="model folder", needed=MODEL_FILES)
     config = from_json(read_verified(path, "config.json"), path / "config.json")

@@ -1,8 +1,11 @@
 """The folder of a run, RUN: its configuration and tokenizer, its newest checkpoint, and models of its checkpoints."""
 
 import dataclasses
+import fcntl
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from transduce.config.schema import Config, TrainConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
-from transduce.storage.atomic_folder import check_folder, write_file
+from transduce.storage.atomic_folder import check_folder, remove_unfinished, write_file
 from transduce.storage.checkpoints import (
     checkpoint_path,
     checkpoints,
@@ -32,6 +35,47 @@ from transduce.storage.tensors import average
 from transduce.training import distributed
 from transduce.training.state import TrainingState
 from transduce.training.weights import weights
+
+RUN_FILES = r"model|config\.json|tokenizer\.json|report\.html"  # this program replaces them
+
+
+@contextmanager
+def exclusive(out: Path) -> Iterator[None]:
+    """Lock the folder of a run against other trainings, until the block or this process ends. Only rank 0 locks.
+
+    Creates the folder, and removes it if it is empty at the end. Raises UserError if another training on this machine
+    holds the lock. A network file system may not pass the lock on to other machines.
+    """
+    if not distributed.is_leader():
+        yield
+        return
+    new_folders = [path for path in (out, *out.parents) if not path.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        if not _lock(folder):
+            raise UserError(
+                f"{out}: expected a run that no other training writes; wait for the other one or end it, or give "
+                "another --out"
+            )
+        yield
+    finally:
+        os.close(folder)
+        with suppress(OSError):
+            for path in new_folders:
+                path.rmdir()
+
+
+def _lock(folder: int) -> bool:
+    """Return True unless another process holds the lock of an open folder."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
 
 # ---- resuming ----------------------------------------------------------------------------------------------------
 
@@ -106,16 +150,19 @@ def _rounding_difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def claim(out: Path, config: Config, tokenizer: TokenizerLike, allow_change: Sequence[str]) -> None:
     """Write config.json and tokenizer.json of a new run, or check that a run in `out` has this configuration.
 
+    Removes the temporary files of interrupted sessions.
+
     allow_change: keys in which the configuration may differ; config.json then gets the new values. Raises UserError
     if another key differs.
     """
     path = out / "config.json"
     if checkpoints(out):
         _check_changes(out, from_json(path.read_bytes(), path), config, allow_change)
+        remove_unfinished(out, RUN_FILES)
         if path.read_bytes() != to_json(config).encode():
             write_file(path, to_json(config).encode())
         return
-    out.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(out, RUN_FILES)
     write_file(path, to_json(config).encode())  # the first file: it marks the folder as a run
     write_file(out / "tokenizer.json", tokenizer.to_json().encode())
 

@@ -153,7 +153,7 @@ def _foreign_file_problems(out: Path) -> list[str]:
         return [f"--out={out}: expected a new folder or a run, not a model; give another folder"]
     if (out / "config.json").exists():
         return _config_problems(out / "config.json")
-    for name in ("checkpoints", "data", "log.jsonl", "model", "tokenizer.json"):
+    for name in ("checkpoints", "data", "log.jsonl", "model", "report.html", "tokenizer.json"):
         if (out / name).exists():
             return [f"--out={out}: expected a new folder or a run, but {name} exists there; give another folder"]
     return []

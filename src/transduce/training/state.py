@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +24,8 @@ from transduce.training.optimizer import adam
 from transduce.training.sharding import full_tensor, gather_on_leader, shard_like
 from transduce.training.weights import set_weights
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]  # as far as JSON programs are exact
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's moments
 
 
@@ -44,14 +47,14 @@ class Checkpoint:
 class Counters:
     """The numbers that a run counts. A checkpoint stores each under its name."""
 
-    step: int = 0  # optimizer steps, skipped ones included
-    seconds: float = 0.0  # of training, over all sessions of the run
-    processor_seconds: float = 0.0  # of all threads of this process, in batches and steps; without evaluation
-    best_step: int | None = None
+    step: Count = 0  # optimizer steps, skipped ones included
+    seconds: Seconds = 0.0  # of training, over all sessions of the run
+    processor_seconds: Seconds = 0.0  # of all threads of this process, in batches and steps; without evaluation
+    best_step: Count | None = None
     best_score: float | None = None  # of the evaluation at best_step: the loss, or another score with a minus sign
-    evaluations_since_best: int = 0
-    skipped: int = 0  # steps without an update, because loss or gradient was not finite
-    skipped_in_a_row: int = 0
+    evaluations_since_best: Count = 0
+    skipped: Count = 0  # steps without an update, because loss or gradient was not finite
+    skipped_in_a_row: Count = 0
 
 
 def now() -> tuple[float, float]:
@@ -110,6 +113,47 @@ class Meter:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
         self.loss, self.tgt_tokens, self.gradient_norm = state["loss"], state["tgt_tokens"], state["gradient_norm"]
+
+
+class _Texts(msgspec.Struct):
+    train: str
+    valid: str
+
+
+class _Fingerprint(msgspec.Struct):
+    config: str
+    tokenizer: str
+    torch: str
+    threads: int
+
+
+class _Position(msgspec.Struct):
+    epoch: Count
+    index: Count
+
+
+class _Sums(msgspec.Struct):
+    loss: float
+    tgt_tokens: Count
+    gradient_norm: float
+
+
+_StoredState = msgspec.defstruct(
+    "_StoredState",
+    [
+        *((field.name, field.type) for field in dataclasses.fields(Counters)),
+        ("texts", _Texts),
+        ("made_of", dict[str, str]),
+        ("made_with", _Fingerprint),
+        ("data", _Position),
+        ("since_report", _Sums),
+    ],
+)
+
+
+def check_state(state: Any) -> None:
+    """Check that a stored state has all values, of the right types and in their ranges. Raises ValueError."""
+    msgspec.convert(state, _StoredState)
 
 
 class TrainingState:
