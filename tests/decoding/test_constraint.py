@@ -24,7 +24,7 @@ from support.search_tables import (
 )
 
 from transduce.decoding.constraint import Prefixes, prefix_constraint
-from transduce.decoding.decoder import Decoder
+from transduce.decoding.decoder import Decoder, most_likely
 from transduce.decoding.options import Sampling, sentence_seed
 from transduce.decoding.search import Request, greedy, sample
 
@@ -109,7 +109,7 @@ def test_greedy_takes_the_most_likely_allowed_token(has_best: bool) -> None:
 
 def with_best(decoder: Decoder) -> Decoder:
     """Return the decoder with the shortcut that compiled kernels have."""
-    return replace(decoder, best=lambda scores, count: scores.topk(count, dim=1))
+    return replace(decoder, best=most_likely)
 
 
 def test_draws_are_allowed_and_cover_all_allowed_outputs() -> None:

@@ -27,7 +27,7 @@ def test_a_product_is_the_product_of_the_rounded_factors(kernel: Kernels, shape:
     m, k, n = shape
     x, weight, bias, residual = noise(m, k), noise(n, k, seed=2), noise(n, seed=3), noise(m, n, seed=4)
     x[0] *= 1_000  # a scale for each row: a large row does not reduce the accuracy of the others
-    factors = kernel.pack(weight, bias)
+    factors = kernel.pack(weight, bias, int8=True)
 
     def round_factors(rows: Tensor) -> Tensor:
         scales = rows.abs().amax(1, keepdim=True) / 127
@@ -46,7 +46,7 @@ def test_a_product_is_the_product_of_the_rounded_factors(kernel: Kernels, shape:
 def test_a_product_is_near_the_exact_product(kernel: Kernels) -> None:
     x, weight, bias = noise(50, 512), noise(300, 512, seed=2), noise(300, seed=3)
     expected = x @ weight.T + bias
-    error = (kernel.linear(x, kernel.pack(weight, bias)) - expected).norm() / expected.norm()
+    error = (kernel.linear(x, kernel.pack(weight, bias, int8=True)) - expected).norm() / expected.norm()
     assert 1e-4 < error < 0.015
 
 
@@ -54,7 +54,7 @@ def test_a_product_is_near_the_exact_product(kernel: Kernels) -> None:
 def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
     weight, bias = noise(20, 8), noise(20, seed=2)
     weight[3] = 0
-    y = kernel.linear(torch.cat([torch.zeros(1, 8), noise(2, 8)]), kernel.pack(weight, bias))
+    y = kernel.linear(torch.cat([torch.zeros(1, 8), noise(2, 8)]), kernel.pack(weight, bias, int8=True))
     assert_close(y[0], bias)
     assert_close(y[:, 3], bias[3].expand(3))
 
@@ -62,7 +62,7 @@ def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
 @both
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_nan_and_infinity_stay_in_their_row(kernel: Kernels, bad: float) -> None:
-    x, factors = noise(9, 40), kernel.pack(noise(20, 40, seed=2), torch.zeros(20))
+    x, factors = noise(9, 40), kernel.pack(noise(20, 40, seed=2), torch.zeros(20), int8=True)
     good = kernel.linear(x, factors)
     x[4, 17] = bad
     y = kernel.linear(x, factors)
@@ -73,10 +73,47 @@ def test_nan_and_infinity_stay_in_their_row(kernel: Kernels, bad: float) -> None
 
 @both
 def test_a_row_of_a_product_does_not_depend_on_the_others(kernel: Kernels) -> None:
-    x, factors = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3))
+    x, factors = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3), int8=True)
     together = kernel.linear(x, factors)
     for begin, end in ((0, 1), (5, 7), (7, 12), (30, 31), (11, 31)):
         assert kernel.linear(x[begin:end].contiguous(), factors).equal(together[begin:end])
+
+
+# ---- products in fp32, and norms -----------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_product_in_fp32(kernel: Kernels, shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    x, weight, bias, residual = noise(m, k), noise(n, k, seed=2), noise(n, seed=3), noise(m, n, seed=4)
+    packed = kernel.pack(weight, bias, int8=False)
+    expected = x.double() @ weight.double().T + bias
+    assert_close(kernel.linear(x, packed).double(), expected, rtol=0, atol=3e-6 * k**0.5)
+    both = kernel.linear(x, packed, relu=True, residual=residual)
+    assert_close(both.double(), expected.relu() + residual, rtol=0, atol=3e-6 * k**0.5)
+
+
+@needs_compiled
+def test_a_row_of_a_product_in_fp32_does_not_depend_on_the_others() -> None:
+    kernel = compiled()
+    assert kernel is not None
+    x, packed = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3), int8=False)
+    together = kernel.linear(x, packed)
+    for begin, end in ((0, 1), (5, 7), (7, 12), (30, 31), (11, 31)):
+        assert kernel.linear(x[begin:end].contiguous(), packed).equal(together[begin:end])
+
+
+@both
+@pytest.mark.parametrize("width", [1, 8, 16, 70, 512])
+def test_norms(kernel: Kernels, width: int) -> None:
+    layer = torch.nn.LayerNorm(width, eps=1e-3)
+    with torch.no_grad():
+        layer.weight.copy_(noise(width, seed=2))
+        layer.bias.copy_(noise(width, seed=3))
+        x = 3 * noise(7, width) + 100
+        expected = torch.layer_norm(x.double(), (width,), layer.weight.double(), layer.bias.double(), 1e-3)
+        assert_close(kernel.norm(x, layer).double(), expected, rtol=0, atol=1e-4)
 
 
 # ---- attention ---------------------------------------------------------------------------------------------------

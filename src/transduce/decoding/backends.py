@@ -1,6 +1,7 @@
 """Backends: a model, or an ensemble of several, made ready for the search on this machine."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from transduce.decoding.cpu_transformer import CpuTransformer, Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
-from transduce.decoding.decoder import Decoder, ensemble
+from transduce.decoding.decoder import Decoder, ensemble, reordered
 from transduce.decoding.kernels import compiled
 from transduce.errors import UserError
 from transduce.model.build import Model
@@ -66,10 +67,16 @@ def _ready(model: Model, precision: str) -> Searchable:
 
 
 def decoder(model: Searchable) -> Decoder[Any]:
-    """Return the model's `decode_step` as a decoder over logits."""
-    if isinstance(model, CpuTransformer | CudaGraphTransformer):
-        return Decoder(model.decode_step, model.device, _log_probs, model.kernels.best)
+    """Return a decoding step of the model as a decoder."""
+    if isinstance(model, CpuTransformer):
+        return Decoder(model.decode, model.device, model.log_probs, model.best)
+    if isinstance(model, CudaGraphTransformer):
+        return Decoder(model.decode_step, model.device, _log_probs, partial(_best, model))
     return Decoder(model.decode_step, model.output.weight.device, _log_probs)
+
+
+def _best(model: CudaGraphTransformer, logits: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return reordered(*model.kernels.best(logits, min(count + len(barred), logits.size(1))), count, barred)
 
 
 def _log_probs(logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Compile kernels.cpp on this machine, and keep the library in the user's cache folder.
+"""Compile kernels.cpp, with products.h, on this machine, and keep the library in the user's cache folder.
 
 The name of a library has the hash of its source, its compiler and the processor. A library that is not as this program
 wrote it would crash the process that loads it. So its SHA-256 follows it in its file, and a library counts only with
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
+INCLUDED = SOURCE.with_name("products.h")
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
 INSTRUCTIONS = ("avx512f", "avx512bw", "avx512_vnni")
 HASH_BYTES = 32
@@ -41,7 +42,8 @@ def _has_instructions() -> bool:
 
 def _library(compiler: str) -> ctypes.CDLL:
     """Return the library of the cache folder, or a new one. Without a safe cache folder, it is compiled each time."""
-    key = hashlib.sha256(SOURCE.read_bytes() + "\0".join((compiler, *FLAGS, *_processor())).encode()).hexdigest()[:16]
+    source = SOURCE.read_bytes() + INCLUDED.read_bytes()
+    key = hashlib.sha256(source + "\0".join((compiler, *FLAGS, *_processor())).encode()).hexdigest()[:16]
     cache = _cache_folder()
     cached = cache / f"kernels-{key}.so" if cache else None
     if cached is not None and _is_intact(cached):

@@ -10,14 +10,18 @@ Letters as in transformer.py; R rows of all tokens of all source sentences, N ro
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.decoding.kernels import PLAIN, Kernels, Visible, compiled
+from transduce.decoding.compiled_stack import CompiledStack, Sizes, StackLayer
+from transduce.decoding.cpu_cache import CpuCache, Tables, sources
+from transduce.decoding.decoder import reordered
+from transduce.decoding.kernels import PLAIN, Compiled, Kernels, Packed, Visible, compiled
 from transduce.model.attention import MultiHeadAttention
 from transduce.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual, Transformer
 
@@ -27,14 +31,24 @@ Precision = Literal["fp32", "bf16", "int8"]
 Linear = Callable[[Tensor, bool, Tensor | None], Tensor]
 
 
+@dataclass(frozen=True)
+class _PackedLinear:
+    """Linear layers by the product of the kernels."""
+
+    kernels: Kernels
+    packed: Packed
+
+    def __call__(self, x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
+        return self.kernels.linear(x, self.packed, relu=relu, residual=residual)
+
+
 def _linear(layers: Sequence[nn.Linear], precision: Precision, kernels: Kernels) -> Linear:
     """Return one function for linear layers of one input, with their outputs side by side."""
     weight = torch.cat([layer.weight.detach().float() for layer in layers])
     biases = [layer.bias if layer.bias is not None else weight.new_zeros(layer.out_features) for layer in layers]
     bias = torch.cat([one.detach().float() for one in biases])
-    if precision == "int8":
-        int8 = kernels.pack(weight, bias)
-        return lambda x, relu, residual: kernels.linear(x, int8, relu=relu, residual=residual)
+    if precision == "int8" or (precision == "fp32" and isinstance(kernels, Compiled)):
+        return _PackedLinear(kernels, kernels.pack(weight, bias, int8=precision == "int8"))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     weight, bias = weight.to(dtype), bias.to(dtype)
     if weight.device.type != "cpu":
@@ -90,13 +104,10 @@ class _Attention:
 class _Norm:
     """A residual connection's norm: `before` its sub-layer or `after` the sum; the other one changes nothing."""
 
-    def __init__(self, residual: Residual) -> None:
-        layer = cast(nn.LayerNorm, residual.norm)
-        shape, weight, bias, eps = layer.normalized_shape, layer.weight, layer.bias, layer.eps
-
-        def norm(x: Tensor) -> Tensor:  # with few rows, the overhead of calling a module takes as long as the norm
-            return torch.layer_norm(x, shape, weight, bias, eps)
-
+    def __init__(self, residual: Residual, kernels: Kernels) -> None:
+        self.layer = cast(nn.LayerNorm, residual.norm)
+        self.post = residual.post
+        norm = partial(kernels.norm, layer=self.layer)
         self.before, self.after = (_same, norm) if residual.post else (norm, _same)
 
 
@@ -116,7 +127,14 @@ class _Layer:
         self.relu = feed_forward.activation is F.relu
         self.activation = _same if self.relu else feed_forward.activation
         self.w_2 = _linear([feed_forward.w_2], precision, kernels)
-        self.norms = [_Norm(cast(Residual, residual)) for residual in layer.residuals]
+        self.norms = [_Norm(cast(Residual, residual), kernels) for residual in layer.residuals]
+
+    def packed(self) -> StackLayer:
+        """Return the weights for a `CompiledStack`."""
+        own, cross = self.self_attention, self.cross_attention
+        linears = own.project, own.w_o, cross and cross.project, cross and cross.w_o, self.w_1, self.w_2
+        packed = [one.packed if isinstance(one, _PackedLinear) else None for one in linears]
+        return StackLayer(*packed, norms=[norm.layer for norm in self.norms])  # pyright: ignore[reportArgumentType]
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries (N, H*K), and the keys and values (N, H*K + H*W), of self-attention over x (N, D)."""
@@ -142,32 +160,6 @@ class _Layer:
         return norm.after(self.w_2(inner, False, x))
 
 
-@dataclass(frozen=True)
-class CpuCache:
-    """The state of N rows between two decoding steps.
-
-    Every step writes the projections of its rows below those of earlier steps, in tables that grow. `past` holds the
-    rows of the tables that lead to each row, so nothing is copied when rows are selected, repeated or dropped. A cache
-    is therefore good for one step: a second step from it would write to the same rows.
-    """
-
-    tables: list[Tensor]  # for each layer (rows, H*K + H*W): keys and values of all steps
-    written: int  # rows in use
-    past: Tensor  # (N, t) int32, the rows of the tables that hold the tokens so far of each row
-    cross: tuple[Tensor, ...]  # for each layer (R, H*K + H*W)
-    source: Visible  # the rows of `cross` that belong to each of the N rows
-
-    @property
-    def length(self) -> int:
-        """t, the number of tokens decoded so far."""
-        return self.past.size(1)
-
-    def select(self, rows: Tensor, sentences: Tensor) -> "CpuCache":
-        """Return the cache whose row i continues row rows[i] of this one."""
-        source = Visible(self.source.rows, self.source.lengths, self.source.row_of_query[rows])
-        return CpuCache(self.tables, self.written, self.past[rows], self.cross, source)
-
-
 class CpuTransformer:
     """A trained `model`, ready to translate in `precision` on a CPU.
 
@@ -183,21 +175,41 @@ class CpuTransformer:
         self.encoder, self.decoder = ([_Layer(one, precision, self.kernels) for one in stack] for stack in layers)
         self.output = _linear([model.output], precision, self.kernels)
         self.positions = model.positions(0, model.config.max_positions or 256)  # (positions, D)
+        self.stacks = self._stacks()
+
+    def _stacks(self) -> tuple[CompiledStack, CompiledStack] | None:
+        """Return the layers of encoder and decoder as one call each; None where the compiled kernels lack a part."""
+        kernels = self.kernels
+        if not isinstance(kernels, Compiled) or not isinstance(self.output, _PackedLinear):
+            return None
+        if not all(layer.relu for layer in (*self.encoder, *self.decoder)):
+            return None
+        attention, first = self.encoder[0].self_attention, self.encoder[0]
+        query, _, value = attention.widths
+        heads, post = attention.n_heads, first.norms[0].post
+        sizes = Sizes(self.config.d_model, self.config.d_ff, heads, query // heads, value // heads, post)
+        ends = (self.encoder, self.model.encoder_norm), (self.decoder, self.model.decoder_norm)
+        encoder, decoder = (
+            CompiledStack(kernels, [layer.packed() for layer in layers], last, sizes) for layers, last in ends
+        )
+        return encoder, decoder
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Return the memory (R,D) of token ids (B,S) with mask (B,S): rows for the real tokens of all sentences."""
         x = self._embed(self.model.src_embedding, src, 0)[src_mask]
-        sources = _sources(src_mask)
-        row_of_query = sources.row_of_query.repeat_interleave(sources.lengths)
-        visible = Visible(sources.rows, sources.lengths, row_of_query)
+        visible = sources(src_mask)
+        visible = Visible(visible.rows, visible.lengths, visible.row_of_query.repeat_interleave(visible.lengths))
+        if self.stacks is not None:
+            return self.stacks[0].encode(x, visible)
         for layer in self.encoder:
             x = layer.feed_forward(layer.attend_self(x, *layer.project(x), visible))
-        return self.model.encoder_norm(x)
+        return self._last_norm(x, self.model.encoder_norm)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> CpuCache:
         """Return the cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
-        past = torch.empty(len(src_mask), 0, dtype=torch.int32)
-        return CpuCache([], 0, past, self.keys_values(memory), _sources(src_mask))
+        past, source = torch.empty(len(src_mask), 0, dtype=torch.int32), sources(src_mask)
+        tables = [memory.new_empty(0, width) for width in self.table_widths]
+        return CpuCache(Tables(tables), 0, past, Tables(self.keys_values(memory)), source)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
         """Return keys and values (R, H*K + H*W) of `memory` (R,D) for the cross-attention of each layer."""
@@ -206,17 +218,40 @@ class CpuTransformer:
 
     def decode_step(self, ids: Tensor, cache: CpuCache) -> tuple[Tensor, CpuCache]:
         """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
+        decoded, cache = self.decode(ids, cache)
+        return self.output(decoded, False, None), cache
+
+    def decode(self, ids: Tensor, cache: CpuCache) -> tuple[Tensor, CpuCache]:
+        """Return the decoder's output (N,D) after one more token `ids` (N,) for each row, and the cache with it.
+
+        `log_probs` and `best` turn the output into log-probabilities.
+        """
         n, begin = len(ids), cache.written
+        room = n * cache.source.rows.size(1)  # of a new table: for as many steps as the longest source has tokens
+        tables = cache.tables.with_room(begin + n if begin else max(n, room))
+        if self.stacks is not None:
+            embedding = self.model.tgt_embedding.weight, math.sqrt(self.config.d_model)
+            position = self._positions(cache.length + 1)[cache.length]
+            return self.stacks[1].decode_step(ids, embedding, position, replace(cache, tables=tables))
         x = self._embed(self.model.tgt_embedding, ids[:, None], cache.length)[:, 0]
+        past, source = cache.rows()
         new = torch.arange(begin, begin + n, dtype=torch.int32)
-        past = torch.cat([cache.past, new[:, None]], dim=1)
+        past = torch.cat([past, new[:, None]], dim=1)
         lengths = torch.full((n,), past.size(1), dtype=torch.int32)
         visible = Visible(past, lengths, torch.arange(n, dtype=torch.int32))
-        room = n * cache.source.rows.size(1)  # for as many steps as the longest source has tokens
-        tables = cache.tables or [x.new_empty(room, width) for width in self.table_widths]
-        tables = [_with_room(table, begin + n) for table in tables]
-        x = self.through(x, tables, slice(begin, begin + n), visible, cache.cross, cache.source)
-        return self.output(x, False, None), CpuCache(tables, begin + n, past, cache.cross, cache.source)
+        x = self.through(x, tables.layers, slice(begin, begin + n), visible, cache.cross.layers, source)
+        return x, CpuCache(tables, begin + n, past, cache.cross, source)
+
+    def log_probs(self, decoded: Tensor) -> Tensor:
+        """Return the log-probabilities (N,V) of all tokens by the decoder's output (N,D)."""
+        return self.output(decoded, False, None).log_softmax(dim=-1)
+
+    def best(self, decoded: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities and ids of the most likely tokens by the decoder's output; see `Decoder`."""
+        if isinstance(self.kernels, Compiled) and isinstance(self.output, _PackedLinear):
+            return self.kernels.best_of(decoded, self.output.packed, count, barred)
+        logits = self.output(decoded, False, None)
+        return reordered(*self.kernels.best(logits, min(count + len(barred), logits.size(1))), count, barred)
 
     @property
     def table_widths(self) -> list[int]:
@@ -242,27 +277,19 @@ class CpuTransformer:
             table[new] = keys_values.to(table.dtype)
             x = layer.attend_self(x, queries, table, visible)
             x = layer.feed_forward(layer.attend_cross(x, memory, source))
-        return self.model.decoder_norm(x)
+        return self._last_norm(x, self.model.decoder_norm)
+
+    def _last_norm(self, x: Tensor, layer: nn.Module) -> Tensor:
+        return self.kernels.norm(x, layer) if isinstance(layer, nn.LayerNorm) else x
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
         end = start + ids.size(1)
+        positions = self._positions(end)[start:end]
+        return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + positions
+
+    def _positions(self, end: int) -> Tensor:
+        """Return a table of at least `end` positions, (positions, D)."""
         positions = self.positions  # read once: another thread may replace it by a table of another length
         if end > len(positions):
             positions = self.positions = self.model.positions(0, end)
-        return F.embedding(ids, embedding.weight) * math.sqrt(self.config.d_model) + positions[start:end]
-
-
-def _sources(src_mask: Tensor) -> Visible:
-    """Return the rows of each of B sentences, for one query each."""
-    lengths = src_mask.sum(1)
-    rows = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(src_mask.size(1))
-    return Visible(rows.int().contiguous(), lengths.int(), torch.arange(len(src_mask), dtype=torch.int32))
-
-
-def _with_room(table: Tensor, rows: int) -> Tensor:
-    """Return the table, or a larger one that begins with it."""
-    if rows <= len(table):
-        return table
-    larger = table.new_empty(max(rows, 2 * len(table)), table.size(1))
-    larger[: len(table)] = table
-    return larger
+        return positions

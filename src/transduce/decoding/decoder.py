@@ -32,18 +32,40 @@ class Decoder(Generic[State]):
     """A model as the search uses it.
 
     step(last_ids, state) -> (scores, state)
-        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, V) float32, what `log_probs` takes.
+        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, ...), for `log_probs` and `best`.
         A row whose hypothesis the search has given up gets any id, and its scores have no effect.
     device: where last_ids, rows and sentences are put.
     log_probs(scores) -> (N, V), none above 0; by default scores are that already.
-    best(scores, count) -> (log_probs, ids), both (N, count): the most likely tokens of each row in order, of equals
-        the lowest id first. None: the search finds them among all the `log_probs`, which takes longer.
+    best(scores, count, barred) -> (log_probs, ids), both (N, count): the most likely tokens of each row without the
+        `barred` ones, in order, of equals the lowest id first; -inf where no more are left. A row with a NaN gives NaN
+        in the first place. None: the search finds them among all the `log_probs`, which takes longer.
     """
 
     step: Callable[[Tensor, State], tuple[Tensor, State]]
     device: torch.device | str = "cpu"
     log_probs: Callable[[Tensor], Tensor] = lambda scores: scores
-    best: Callable[[Tensor, int], tuple[Tensor, Tensor]] | None = None
+    best: Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]] | None = None
+
+    def most_likely(self, scores: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return `best` of the scores, or find them (but where equals straddle the end, torch.topk picks)."""
+        return self.best(scores, count, barred) if self.best else most_likely(self.log_probs(scores), count, barred)
+
+
+def most_likely(log_probs: Tensor, count: int, barred: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """Return the `best` of log_probs (N, V), at most V of them."""
+    return reordered(*log_probs.topk(min(count + len(barred), log_probs.size(1)), dim=1), count, barred)
+
+
+def reordered(log_probs: Tensor, ids: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the `count` best of a few tokens of each row, both (N, C), in any order, as `Decoder.best` describes.
+
+    To take a few too many and strike some out is cheaper than to write into (N, V).
+    """
+    for one in barred:
+        log_probs = log_probs.masked_fill(ids == one, -math.inf)
+    ids, order = ids.sort(dim=1)
+    log_probs, order = log_probs.gather(1, order).sort(dim=1, descending=True, stable=True)
+    return log_probs[:, :count], ids.gather(1, order)[:, :count]
 
 
 class EnsembleState(tuple[DecoderState, ...]):

@@ -1,26 +1,13 @@
-// The kernels of translation on a CPU with AVX-512 and VNNI: products in int8, attention over an index of rows, and the
-// best tokens of each row. Rows are independent of one another to the last bit. kernels.py describes the functions.
+// The kernels of translation on a CPU with AVX-512 and VNNI: attention over an index of rows, norms, the best tokens of each
+// row, and these with the products of products.h composed to the layers of an encoder or decoder. Rows are independent of
+// one another to the last bit. kernels.py describes the functions.
 
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <vector>
+#include "products.h"
 
 namespace {
 
-constexpr long LANES = 16;             // floats in a register
-constexpr long PANEL = 4 * LANES;      // outputs computed together
-constexpr long ROWS = 6;               // rows computed together: 24 registers of sums, 4 of weights
-constexpr int ZERO = 128;              // added to int8 activations, which are stored as unsigned bytes
-
-__mmask16 first(long count) { return count >= LANES ? 0xFFFF : (__mmask16)((1u << std::max(count, 0L)) - 1); }
-
 // Return the product of two rows of n floats as LANES partial sums.
-__m512 product(const float* a, const float* b, long n) {
+__m512 partial_sums(const float* a, const float* b, long n) {
     __m512 sum = _mm512_setzero_ps();
     for (long i = 0; i < n; i += LANES) {
         __mmask16 m = first(n - i);
@@ -57,73 +44,227 @@ __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
-// Write a row as bytes around ZERO and return the scale that converts them back. A NaN in the row makes the scale NaN.
-float quantise(const float* x, long n, uint8_t* to) {
-    __m512 most = _mm512_setzero_ps();
-    __mmask16 nan = 0;
-    for (long i = 0; i < n; i += LANES) {
-        __m512 v = _mm512_maskz_loadu_ps(first(n - i), x + i);
-        nan |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-        most = _mm512_max_ps(most, _mm512_abs_ps(v));
-    }
-    float largest = _mm512_reduce_max_ps(most);
-    if (nan) return std::numeric_limits<float>::quiet_NaN();
-    __m512 inverse = _mm512_set1_ps(largest > 0 ? 127.0f / largest : 0.0f);
-    for (long i = 0; i < n; i += LANES) {
-        __mmask16 m = first(n - i);
-        __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), inverse);
-        __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(ZERO));
-        _mm512_mask_cvtepi32_storeu_epi8(to + i, m, q);
-    }
-    return largest / 127.0f;
-}
-
-struct Output {  // y = sums * scales + bias, then relu if `relu`, then plus `residual` unless that is null
-    const float *scales, *bias, *residual;
-    float* y;
-    long n;
-    bool relu;
+struct Visible {  // query i sees the first lengths[j] of the rows index[j * width ...], where j = row_of_query[i]
+    const int32_t* index;
+    long width;
+    const int32_t* lengths;       // null: all are `width`
+    const int32_t* row_of_query;  // null: j = i
 };
 
-// Multiply R rows of bytes (R, k4 * 4) by a panel of weights (k4, PANEL, 4).
-template <int R>
-void block(const uint8_t* rows, const float* row_scales, const int8_t* panel, const int32_t* zeros, long k4, long row,
-           long column, const Output& out) {
-    __m512i sums[R][4];
-#pragma GCC unroll 8
-    for (int i = 0; i < R; i++)
+// Add to V registers of `to` the n rows of values that `rows` names, `stride` floats apart, times weights, then times share.
+template <int V>
+void weighted_sum(const float* values, long stride, const int32_t* rows, const float* weights, long n, long d, __m512 share,
+                  float* to) {
+    __m512 sums[V];
+    __mmask16 last = first(d - (V - 1) * LANES);
+    for (int j = 0; j < V; j++) sums[j] = _mm512_setzero_ps();
+    for (long t = 0; t < n; t++) {
+        const float* value = values + rows[t] * stride;
+        __m512 weight = _mm512_set1_ps(weights[t]);
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) sums[i][j] = _mm512_setzero_si512();
-    for (long k = 0; k < k4; k++) {
-        __m512i w[4];
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) w[j] = _mm512_loadu_si512(panel + (k * 4 + j) * 64);
-#pragma GCC unroll 8
-        for (int i = 0; i < R; i++) {
-            int32_t four;
-            std::memcpy(&four, rows + (i * k4 + k) * 4, 4);
-            __m512i x = _mm512_set1_epi32(four);
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) asm("vpdpbusd %2, %1, %0" : "+v"(sums[i][j]) : "v"(x), "v"(w[j]));
+        for (int j = 0; j < V; j++) {
+            __m512 v = j + 1 < V ? _mm512_loadu_ps(value + j * LANES) : _mm512_maskz_loadu_ps(last, value + j * LANES);
+            sums[j] = _mm512_fmadd_ps(weight, v, sums[j]);
         }
     }
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-        long c = column + j * LANES;
-        __mmask16 m = first(out.n - c);
-        __m512i zero = _mm512_maskz_loadu_epi32(m, zeros + c);
-        __m512 scale = _mm512_maskz_loadu_ps(m, out.scales + c), bias = _mm512_maskz_loadu_ps(m, out.bias + c);
-#pragma GCC unroll 8
-        for (int i = 0; i < R; i++) {
-            long place = (row + i) * out.n + c;
-            __m512 both = _mm512_mul_ps(scale, _mm512_set1_ps(row_scales[i]));
-            __m512 y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(sums[i][j], zero)), both, bias);
-            if (out.relu) y = _mm512_max_ps(_mm512_setzero_ps(), y);
-            if (out.residual) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(m, out.residual + place));
-            _mm512_mask_storeu_ps(out.y + place, m, y);
+    for (int j = 0; j < V; j++)
+        _mm512_mask_storeu_ps(to + j * LANES, j + 1 < V ? 0xFFFF : last, _mm512_mul_ps(sums[j], share));
+}
+
+// Compute the attention of n queries, from number `begin` of `visible` on, over keys and values. Rows of queries are q_stride floats apart, rows of keys and of
+// values kv_stride floats. Heads are side by side.
+void attention(const float* queries, long q_stride, const float* keys, const float* values, long kv_stride,
+               const Visible& visible, long begin, long n, long heads, long d_k, long d_v, float* out) {
+    static thread_local std::vector<float> scores, products;  // (heads, padded), (heads, LANES keys, LANES)
+    products.resize(heads * LANES * LANES);
+    const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt((float)d_k));
+    for (long i = 0; i < n; i++) {
+        long line = visible.row_of_query ? visible.row_of_query[begin + i] : begin + i;
+        const int32_t* rows = visible.index + line * visible.width;
+        long length = visible.lengths ? visible.lengths[line] : visible.width, padded = (length + LANES - 1) / LANES * LANES;
+        scores.resize(heads * padded);
+        for (long block = 0; block < length; block += LANES) {
+            for (long t = block; t < std::min(block + LANES, length); t++)  // the outer loop over keys reads each row of keys once, in order
+                for (long h = 0; h < heads; h++)
+                    _mm512_storeu_ps(&products[(h * LANES + t - block) * LANES],
+                                     partial_sums(queries + i * q_stride + h * d_k, keys + rows[t] * kv_stride + h * d_k, d_k));
+            for (long h = 0; h < heads; h++)
+                _mm512_storeu_ps(&scores[h * padded + block], _mm512_mul_ps(scale, row_sums(&products[h * LANES * LANES])));
+        }
+        for (long h = 0; h < heads; h++) {
+            float* row = &scores[h * padded];
+            __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity()), mass = _mm512_setzero_ps();
+            for (long t = 0; t < length; t += LANES)
+                most = _mm512_mask_max_ps(most, first(length - t), most, _mm512_loadu_ps(row + t));
+            __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(most));
+            for (long t = 0; t < length; t += LANES) {
+                __m512 e = exponential(_mm512_sub_ps(_mm512_loadu_ps(row + t), highest));
+                _mm512_storeu_ps(row + t, e);
+                mass = _mm512_mask_add_ps(mass, first(length - t), mass, e);
+            }
+            __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(mass));
+            for (long d = 0; d < d_v; d += PANEL) {
+                const float* from = values + h * d_v + d;
+                float* to = out + (i * heads + h) * d_v + d;
+                switch (std::min(PANEL, d_v - d + LANES - 1) / LANES) {
+                    case 4: weighted_sum<4>(from, kv_stride, rows, row, length, d_v - d, share, to); break;
+                    case 3: weighted_sum<3>(from, kv_stride, rows, row, length, d_v - d, share, to); break;
+                    case 2: weighted_sum<2>(from, kv_stride, rows, row, length, d_v - d, share, to); break;
+                    default: weighted_sum<1>(from, kv_stride, rows, row, length, d_v - d, share, to);
+                }
+            }
         }
     }
 }
+
+struct Norm {  // layer normalisation; without `weight`, none
+    const float *weight, *bias;
+    double eps;
+};
+
+// Return the m rows of x (m, n) with zero mean and variance 1, times weight, plus bias, in y; or x itself without a norm.
+const float* normalised(const float* x, long m, long n, const Norm& norm, float* y) {
+    if (!norm.weight) return x;
+    for (long row = 0; row < m; row++) {
+        const float* from = x + row * n;
+        float* to = y + row * n;
+        __m512 sum = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
+        for (long i = 0; i < n; i += LANES) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(first(n - i), from + i));
+        __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / n);
+        for (long i = 0; i < n; i += LANES) {
+            __m512 d = _mm512_maskz_sub_ps(first(n - i), _mm512_maskz_loadu_ps(first(n - i), from + i), mean);
+            squares = _mm512_fmadd_ps(d, d, squares);
+        }
+        __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / n + (float)norm.eps));
+        for (long i = 0; i < n; i += LANES) {
+            __mmask16 m = first(n - i);
+            __m512 d = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(m, from + i), mean), scale);
+            d = _mm512_fmadd_ps(d, _mm512_maskz_loadu_ps(m, norm.weight + i), _mm512_maskz_loadu_ps(m, norm.bias + i));
+            _mm512_mask_storeu_ps(to + i, m, d);
+        }
+    }
+    return y;
+}
+
+struct Layer {
+    Linear project, out, cross_query, cross_out, inner, outer;
+    Norm norms[3];  // of self-attention, of cross-attention, and of the feed-forward network
+};
+
+struct Stack {  // the layers of an encoder or of a decoder
+    const Layer* layers;
+    Norm last;
+    long n_layers, d_model, d_ff, heads, d_k, d_v, post;
+};
+
+struct Rows {  // the n rows of one call
+    long n, written;             // each layer writes keys and values from row `written` of its table (rows, H*K + H*W) on,
+    float* const* tables;        // and attends to the rows `self` of the table,
+    const float* const* cross;   // and in a decoder (else null) to the rows `source` of these (rows, H*K + H*W)
+    Visible self, source;
+};
+
+constexpr long CHUNK = 256;  // rows that pass through the sub-layers together, so that their values stay in the second cache
+
+// Replace x (n, d_model) by the output of the stack.
+void through(const Stack& stack, const Rows& rows, float* x) {
+    static thread_local std::vector<float> queries, normed, projected, heads, inner;
+    long n = rows.n, d = stack.d_model, query = stack.heads * stack.d_k, value = stack.heads * stack.d_v, width = query + value;
+    queries.resize(n * query);
+    normed.resize(CHUNK * d);
+    projected.resize(CHUNK * (query + width));
+    heads.resize(CHUNK * value);
+    inner.resize(CHUNK * stack.d_ff);
+    const Norm none{};
+    for (long l = 0; l < stack.n_layers; l++) {
+        const Layer& layer = stack.layers[l];
+        float* table = rows.tables[l];
+        for (long begin = 0; begin < n; begin += CHUNK) {
+            long m = std::min(CHUNK, n - begin);
+            const float* y = normalised(x + begin * d, m, d, stack.post ? none : layer.norms[0], normed.data());
+            product(y, m, layer.project, false, nullptr, projected.data());
+            for (long i = 0; i < m; i++) {
+                const float* from = &projected[i * (query + width)];
+                std::memcpy(&queries[(begin + i) * query], from, query * sizeof(float));
+                std::memcpy(table + (rows.written + begin + i) * width, from + query, width * sizeof(float));
+            }
+        }
+        for (long begin = 0; begin < n; begin += CHUNK) {
+            long m = std::min(CHUNK, n - begin);
+            float* y = x + begin * d;
+            auto before = [&](const Norm& norm) { return normalised(y, m, d, stack.post ? none : norm, normed.data()); };
+            auto attend = [&](const float* q, const float* table, const Visible& visible) {
+                attention(q, query, table, table + query, width, visible, begin, m, stack.heads, stack.d_k, stack.d_v, heads.data());
+                return heads.data();
+            };
+            auto add = [&](const float* from, const Linear& w, const Norm& norm) {
+                product(from, m, w, false, y, y);
+                normalised(y, m, d, stack.post ? norm : none, y);
+            };
+            add(attend(&queries[begin * query], table, rows.self), layer.out, layer.norms[0]);
+            if (rows.cross) {
+                product(before(layer.norms[1]), m, layer.cross_query, false, nullptr, projected.data());
+                add(attend(projected.data(), rows.cross[l], rows.source), layer.cross_out, layer.norms[1]);
+            }
+            product(before(layer.norms[2]), m, layer.inner, true, nullptr, inner.data());
+            add(inner.data(), layer.outer, layer.norms[2]);
+        }
+    }
+    normalised(x, n, d, stack.last, x);
+}
+
+constexpr long GROUP = 8 * PANEL;  // logits of a row that are computed, then ranked, while they are in the first cache
+
+// The most likely tokens of one row so far, best first, of equals the lowest id first, and the sum of e^(logit - highest).
+struct Best {
+    long count;
+    float* values;
+    int64_t* ids;
+    float highest, mass;
+
+    void clear() {
+        highest = -std::numeric_limits<float>::infinity(), mass = 0;
+        std::fill(values, values + count, highest);
+        std::fill(ids, ids + count, 0);
+    }
+
+    // Take in the logits of the n tokens from `begin` on. `barred` tokens are never among the best.
+    void add(const float* logits, long begin, long n, const int64_t* barred, long n_barred) {
+        float least = values[count - 1];
+        __m512 bar = _mm512_set1_ps(least), most = _mm512_set1_ps(highest), sum = _mm512_setzero_ps();
+        for (long j = 0; j < n; j += LANES) {
+            __mmask16 m = first(n - j);
+            __m512 v = _mm512_maskz_loadu_ps(m, logits + j);
+            most = _mm512_mask_max_ps(most, m, v, most);  // keeps `most` where v is NaN
+            __mmask16 above = _mm512_mask_cmp_ps_mask(m, v, bar, _CMP_GT_OQ);
+            for (; above; above &= above - 1) {
+                float value = logits[j + __builtin_ctz(above)];
+                int64_t id = begin + j + __builtin_ctz(above);
+                if (!(value > least) || std::find(barred, barred + n_barred, id) != barred + n_barred) continue;
+                long place = count - 1;
+                for (; place > 0 && value > values[place - 1]; place--) values[place] = values[place - 1], ids[place] = ids[place - 1];
+                values[place] = value, ids[place] = id;
+                least = values[count - 1];
+                bar = _mm512_set1_ps(least);
+            }
+        }
+        float before = highest;
+        highest = _mm512_reduce_max_ps(most);
+        __m512 top = _mm512_set1_ps(highest);
+        for (long j = 0; j < n; j += LANES) {
+            __mmask16 m = first(n - j);
+            sum = _mm512_add_ps(sum, _mm512_maskz_mov_ps(m, exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(m, logits + j), top))));
+        }
+        if (before < highest) mass *= std::exp(before - highest);
+        mass += _mm512_reduce_add_ps(sum);
+    }
+
+    // Turn the logits into log-probabilities.
+    void finish() {
+        float log_mass = highest + std::log(mass);
+        for (long place = 0; place < count; place++) values[place] -= log_mass;
+    }
+};
 
 }  // namespace
 
@@ -148,114 +289,88 @@ void pack_int8(const float* w, long n, long k, int8_t* packed, float* scales, in
     }
 }
 
-// Compute y (m, n) = W x + bias of x (m, k), relu, plus residual (null: none). Each row of x has its own scale.
-void linear_int8(const float* x, long m, long k, const int8_t* packed, const float* scales, const int32_t* zeros,
-                 const float* bias, long n, long relu, const float* residual, float* y) {
-    static thread_local std::vector<uint8_t> bytes;
-    static thread_local std::vector<float> row_scales;
-    long k4 = (k + 3) / 4;
-    bytes.resize(m * k4 * 4);
-    row_scales.resize(m);
-    for (long i = 0; i < m; i++) row_scales[i] = quantise(x + i * k, k, bytes.data() + i * k4 * 4);
-    Output out{scales, bias, residual, y, n, relu != 0};
-    for (long column = 0; column < n; column += PANEL) {
-        const int8_t* panel = packed + column * k4 * 4;
-        long row = 0;
-        auto rows = [&] { return bytes.data() + row * k4 * 4; };
-        for (; row + ROWS <= m; row += ROWS) block<ROWS>(rows(), &row_scales[row], panel, zeros, k4, row, column, out);
-        switch (m - row) {
-            case 5: block<5>(rows(), &row_scales[row], panel, zeros, k4, row, column, out); break;
-            case 4: block<4>(rows(), &row_scales[row], panel, zeros, k4, row, column, out); break;
-            case 3: block<3>(rows(), &row_scales[row], panel, zeros, k4, row, column, out); break;
-            case 2: block<2>(rows(), &row_scales[row], panel, zeros, k4, row, column, out); break;
-            case 1: block<1>(rows(), &row_scales[row], panel, zeros, k4, row, column, out); break;
-        }
-    }
+// Pack W (n, k) into floats (panels, k, PANEL).
+void pack_fp32(const float* w, long n, long k, float* packed) {
+    std::memset(packed, 0, (n + PANEL - 1) / PANEL * PANEL * k * sizeof(float));
+    for (long j = 0; j < n; j++)
+        for (long i = 0; i < k; i++) packed[(j / PANEL * k + i) * PANEL + j % PANEL] = w[j * k + i];
 }
 
-// Compute the attention of n queries over keys and values. Query i attends to the first lengths[j] of the rows
-// index[j * width ...], where j = which[i]. Rows of queries are q_stride floats apart, rows of keys and of values
-// kv_stride floats. Heads are side by side.
+// Compute y (m, n) = W x + bias of x (m, k), relu, plus residual (null: none). In int8 each row of x has its own scale.
+void linear(const Linear* w, const float* x, long m, long relu, const float* residual, float* y) {
+    product(x, m, *w, relu != 0, residual, y);
+}
+
+// Compute the attention of n queries: `attention` above.
 void attend(const float* queries, long q_stride, const float* keys, const float* values, long kv_stride,
-            const int32_t* index, long width, const int32_t* lengths, const int32_t* which, long n, long heads, long d_k,
-            long d_v, float* out) {
-    static thread_local std::vector<float> scores, products;  // (heads, padded), (heads, LANES keys, LANES)
-    products.resize(heads * LANES * LANES);
-    const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt((float)d_k));
-    for (long i = 0; i < n; i++) {
-        const int32_t* rows = index + which[i] * width;
-        long length = lengths[which[i]], padded = (length + LANES - 1) / LANES * LANES;
-        scores.resize(heads * padded);
-        for (long begin = 0; begin < length; begin += LANES) {
-            for (long t = begin; t < std::min(begin + LANES, length); t++)  // the outer loop over keys reads each row of keys once, in order
-                for (long h = 0; h < heads; h++)
-                    _mm512_storeu_ps(&products[(h * LANES + t - begin) * LANES],
-                                     product(queries + i * q_stride + h * d_k, keys + rows[t] * kv_stride + h * d_k, d_k));
-            for (long h = 0; h < heads; h++)
-                _mm512_storeu_ps(&scores[h * padded + begin], _mm512_mul_ps(scale, row_sums(&products[h * LANES * LANES])));
-        }
-        for (long h = 0; h < heads; h++) {
-            float* row = &scores[h * padded];
-            __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity()), mass = _mm512_setzero_ps();
-            for (long t = 0; t < length; t += LANES)
-                most = _mm512_mask_max_ps(most, first(length - t), most, _mm512_loadu_ps(row + t));
-            __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(most));
-            for (long t = 0; t < length; t += LANES) {
-                __m512 e = exponential(_mm512_sub_ps(_mm512_loadu_ps(row + t), highest));
-                _mm512_storeu_ps(row + t, e);
-                mass = _mm512_mask_add_ps(mass, first(length - t), mass, e);
-            }
-            __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(mass));
-            float* to = out + (i * heads + h) * d_v;
-            for (long d = 0; d < d_v; d += PANEL) {
-                __m512 sums[4] = {};
-                __mmask16 m[4];
-                for (int j = 0; j < 4; j++) m[j] = first(d_v - d - j * LANES);
-                for (long t = 0; t < length; t++) {
-                    const float* value = values + rows[t] * kv_stride + h * d_v + d;
-                    __m512 weight = _mm512_set1_ps(row[t]);
-#pragma GCC unroll 4
-                    for (int j = 0; j < 4; j++)
-                        sums[j] = _mm512_fmadd_ps(weight, _mm512_maskz_loadu_ps(m[j], value + j * LANES), sums[j]);
-                }
-                for (int j = 0; j < 4; j++) _mm512_mask_storeu_ps(to + d + j * LANES, m[j], _mm512_mul_ps(sums[j], share));
-            }
-        }
-    }
+            const int32_t* index, long width, const int32_t* lengths, const int32_t* row_of_query, long n, long heads,
+            long d_k, long d_v, float* out) {
+    Visible visible{index, width, lengths, row_of_query};
+    attention(queries, q_stride, keys, values, kv_stride, visible, 0, n, heads, d_k, d_v, out);
 }
 
-// Find the `count` greatest of each row of logits (n, v). Return log-probabilities, best first, and ids. Equal ones are
-// in the order of their ids.
+// Compute y (m, n), the rows of x (m, n) normalised.
+void norm(const float* x, long m, long n, const Norm* norm, float* y) { normalised(x, m, n, *norm, y); }
+
+// Find the `count` most likely tokens of each row by logits (n, v): log-probabilities, best first, and ids.
 void best(const float* logits, long n, long v, long count, float* values, int64_t* ids) {
     for (long i = 0; i < n; i++) {
-        const float* row = logits + i * v;
-        float* top = values + i * count;
-        int64_t* who = ids + i * count;
-        std::fill(top, top + count, -std::numeric_limits<float>::infinity());
-        std::fill(who, who + count, 0);
-        float least = -std::numeric_limits<float>::infinity();
-        __m512 bar = _mm512_set1_ps(least);
-        for (long j = 0; j < v; j += LANES) {
-            __mmask16 m = first(v - j);
-            __mmask16 above = _mm512_mask_cmp_ps_mask(m, _mm512_maskz_loadu_ps(m, row + j), bar, _CMP_GT_OQ);
-            for (; above; above &= above - 1) {
-                long id = j + __builtin_ctz(above);
-                if (!(row[id] > least)) continue;
-                long place = count - 1;
-                for (; place > 0 && row[id] > top[place - 1]; place--) top[place] = top[place - 1], who[place] = who[place - 1];
-                top[place] = row[id], who[place] = id;
-                least = top[count - 1];
-                bar = _mm512_set1_ps(least);
-            }
-        }
-        __m512 highest = _mm512_set1_ps(top[0]), mass = _mm512_setzero_ps();
-        for (long j = 0; j < v; j += LANES) {
-            __mmask16 m = first(v - j);
-            mass = _mm512_add_ps(mass, _mm512_maskz_mov_ps(m, exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(m, row + j), highest))));
-        }
-        float log_mass = top[0] + std::log(_mm512_reduce_add_ps(mass));
-        for (long place = 0; place < count; place++) top[place] -= log_mass;
+        Best best{count, values + i * count, ids + i * count};
+        best.clear();
+        for (long j = 0; j < v; j += GROUP) best.add(logits + i * v + j, j, std::min(GROUP, v - j), nullptr, 0);
+        best.finish();
     }
+}
+
+// The same for the logits of x (n, k), of which `output` makes (n, v), without those of `barred` tokens among the best.
+void best_of(const Linear* output, const float* x, long n, long count, const int64_t* barred, long n_barred, float* values,
+             int64_t* ids) {
+    static thread_local std::vector<Best> states;
+    static thread_local std::vector<float> logits(ROWS * GROUP);
+    states.resize(n);
+    for (long i = 0; i < n; i++) states[i] = {count, values + i * count, ids + i * count}, states[i].clear();
+    Input in = input(x, n, *output);
+    for (long begin = 0; begin < output->n; begin += GROUP) {
+        long width = std::min(GROUP, output->n - begin);
+        for (long row = 0; row < n; row += ROWS) {
+            long count = std::min(ROWS, n - row);
+            for (long j = 0; j < width; j += PANEL)
+                rows_by_panel(in, *output, row, count, begin + j, 0, {nullptr, &logits[j], GROUP, false});
+            for (long i = 0; i < count; i++) states[row + i].add(&logits[i * GROUP], begin, width, barred, n_barred);
+        }
+    }
+    for (Best& state : states) state.finish();
+}
+
+// Replace x by the output of the stack.
+void stack(const Stack* stack, const Rows* rows, float* x) { through(*stack, *rows, x); }
+
+struct Step {  // what one decoding step adds to its rows
+    const float *embedding, *position;  // (tokens, d_model); the row of the position
+    float scale;
+    const int64_t *ids, *selected;  // row i is token ids[i] after row selected[i] of the last step (null: i)
+    const int32_t* past;            // (rows of the last step, width of self - 1): the rows of the tables that lead to each
+    const int32_t* last_source;     // its row_of_query
+};
+
+// Decode one more token for each row: write the index of `self` and the row_of_query of `source`, and the output to x.
+void decode_step(const Stack* stack, const Rows* rows, const Step* step, float* x) {
+    long d = stack->d_model, length = rows->self.width - 1;
+    __m512 scale = _mm512_set1_ps(step->scale);
+    for (long i = 0; i < rows->n; i++) {
+        long from = step->selected ? step->selected[i] : i;
+        int32_t* index = (int32_t*)rows->self.index + i * (length + 1);
+        std::memcpy(index, step->past + from * length, length * sizeof(int32_t));
+        index[length] = (int32_t)(rows->written + i);
+        ((int32_t*)rows->source.row_of_query)[i] = step->last_source[from];
+        for (long j = 0; j < d; j += LANES) {
+            __mmask16 m = first(d - j);
+            __m512 y = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, step->embedding + step->ids[i] * d + j), scale);
+            asm("" : "+v"(y));  // rounded here, as in torch
+            _mm512_mask_storeu_ps(x + i * d + j, m, _mm512_add_ps(y, _mm512_maskz_loadu_ps(m, step->position + j)));
+        }
+    }
+    through(*stack, *rows, x);
 }
 
 }  // extern "C"

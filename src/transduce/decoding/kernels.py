@@ -8,29 +8,32 @@ Installing needs no compiler. The first use compiles the kernels (compile_kernel
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transduce.decoding.compile_kernels import library
 
 
 @dataclass(frozen=True)
-class Int8:
-    """A weight (n, k) in int8, with a scale for each of its n rows: w[j] is about weight[j] * scales[j]."""
+class Packed:
+    """A weight (n, k) with its bias. In int8 each of its rows has a scale: w[j] is about weight[j] * scales[j]."""
 
     weight: Tensor  # in the layout of the kernels that packed it
-    scales: Tensor  # (n,) fp32
-    zeros: Tensor  # (n,) int32, for the compiled kernel
     bias: Tensor  # (n,) fp32
     shape: tuple[int, int]
+    scales: Tensor | None = None  # (n,) fp32; None: the weight is fp32
+    zeros: Tensor | None = None  # (n,) int32, for the compiled kernel in int8
 
     @functools.cached_property
-    def pointers(self) -> tuple[int, int, int, int]:
-        """The addresses of the tensors for the compiled kernel, which is called some hundred thousand times a file."""
-        return self.weight.data_ptr(), self.scales.data_ptr(), self.zeros.data_ptr(), self.bias.data_ptr()
+    def struct(self) -> "CLinear":
+        """The addresses of the tensors for the compiled kernels."""
+        pointers = (None if x is None else x.data_ptr() for x in (self.weight, self.bias, self.scales, self.zeros))
+        return CLinear(*pointers, *self.shape)
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,19 @@ class Kernels(Protocol):
     All tensors are fp32 on the CPU. Rows are independent of one another.
     """
 
-    def pack(self, weight: Tensor, bias: Tensor) -> Int8:
-        """Quantise weight (n, k) to int8, symmetrically, with a scale for each row."""
+    def pack(self, weight: Tensor, bias: Tensor, *, int8: bool) -> Packed:
+        """Pack weight (n, k). In int8 it is quantised, symmetrically, with a scale for each row."""
         ...
 
-    def linear(self, x: Tensor, packed: Int8, *, relu: bool = False, residual: Tensor | None = None) -> Tensor:
-        """Return x W^T + bias (m, n) of x (m, k), then relu, then plus `residual`. Each row of x has its own scale."""
+    def linear(self, x: Tensor, packed: Packed, *, relu: bool = False, residual: Tensor | None = None) -> Tensor:
+        """Return x W^T + bias (m, n) of x (m, k), then relu, then plus `residual`.
+
+        In int8 the rows of x are quantised as well, each with a scale of its own.
+        """
+        ...
+
+    def norm(self, x: Tensor, layer: nn.LayerNorm) -> Tensor:
+        """Return the layer normalisation of the rows of x (m, n)."""
         ...
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Visible, n_heads: int) -> Tensor:
@@ -80,20 +90,29 @@ GATHERED = 1 << 22  # most floats of keys and values in one gather
 class Plain:
     """The kernels in torch, step by step."""
 
-    def pack(self, weight: Tensor, bias: Tensor) -> Int8:
+    def pack(self, weight: Tensor, bias: Tensor, *, int8: bool) -> Packed:
+        shape = weight.size(0), weight.size(1)
+        if not int8:
+            return Packed(weight, bias, shape)
         largest = weight.abs().amax(dim=1)
         inverse = torch.where(largest > 0, 127 / largest, 0.0)
         rounded = (weight * inverse[:, None]).round().to(torch.int8)
-        return Int8(rounded, largest / 127, torch.zeros(0, dtype=torch.int32), bias, (weight.size(0), weight.size(1)))
+        return Packed(rounded, bias, shape, largest / 127)
 
-    def linear(self, x: Tensor, packed: Int8, *, relu: bool = False, residual: Tensor | None = None) -> Tensor:
-        largest = x.abs().amax(dim=1, keepdim=True)  # NaN if one value is NaN
-        inverse = torch.where(largest > 0, 127 / largest, 0.0)
-        rounded = (x * inverse).round().nan_to_num().to(torch.int8)
-        sums = torch.ops.aten._int_mm(rounded, packed.weight.T)
-        y = sums * (largest / 127 * packed.scales) + packed.bias
+    def linear(self, x: Tensor, packed: Packed, *, relu: bool = False, residual: Tensor | None = None) -> Tensor:
+        if packed.scales is None:
+            y = F.linear(x, packed.weight, packed.bias)
+        else:
+            largest = x.abs().amax(dim=1, keepdim=True)  # NaN if one value is NaN
+            inverse = torch.where(largest > 0, 127 / largest, 0.0)
+            rounded = (x * inverse).round().nan_to_num().to(torch.int8)
+            sums = torch.ops.aten._int_mm(rounded, packed.weight.T)
+            y = sums * (largest / 127 * packed.scales) + packed.bias
         y = y.relu() if relu else y
         return y if residual is None else y + residual
+
+    def norm(self, x: Tensor, layer: nn.LayerNorm) -> Tensor:
+        return torch.layer_norm(x, layer.normalized_shape, layer.weight, layer.bias, layer.eps)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Visible, n_heads: int) -> Tensor:
         n_queries = max(1, GATHERED // max(1, visible.rows.size(1) * (keys.size(1) + values.size(1))))
@@ -126,15 +145,42 @@ PLAIN = Plain()
 
 POINTER = ctypes.c_void_p
 INTEGER = ctypes.c_long
+
+
+class CLinear(ctypes.Structure):
+    """Linear of products.h."""
+
+    _fields_ = [*((name, POINTER) for name in ("weight", "bias", "scales", "zeros")), ("n", INTEGER), ("k", INTEGER)]
+
+
+class CNorm(ctypes.Structure):
+    """Norm of kernels.cpp. All zero: no norm."""
+
+    _fields_ = [("weight", POINTER), ("bias", POINTER), ("eps", ctypes.c_double)]
+
+
+def norm_struct(layer: nn.Module) -> CNorm:
+    """Return the norm for the compiled kernels. A module that is no `LayerNorm` changes nothing."""
+    if not isinstance(layer, nn.LayerNorm):
+        return CNorm()
+    assert layer.weight.is_contiguous() and layer.bias.is_contiguous() and layer.weight.dtype == torch.float32
+    return CNorm(layer.weight.data_ptr(), layer.bias.data_ptr(), layer.eps)
+
+
 ARGUMENTS = {  # of the functions of kernels.cpp
     "pack_int8": [POINTER, INTEGER, INTEGER, POINTER, POINTER, POINTER],
-    "linear_int8": [POINTER, INTEGER, INTEGER, *[POINTER] * 4, INTEGER, INTEGER, POINTER, POINTER],
+    "pack_fp32": [POINTER, INTEGER, INTEGER, POINTER],
+    "linear": [POINTER, POINTER, INTEGER, INTEGER, POINTER, POINTER],
+    "norm": [POINTER, INTEGER, INTEGER, POINTER, POINTER],
     "attend": [
         *(POINTER, INTEGER, POINTER, POINTER, INTEGER),  # queries, keys, values
         *(POINTER, INTEGER, POINTER, POINTER),  # visible rows
         *(INTEGER, INTEGER, INTEGER, INTEGER, POINTER),  # sizes, output
     ],
     "best": [POINTER, INTEGER, INTEGER, INTEGER, POINTER, POINTER],
+    "best_of": [POINTER, POINTER, INTEGER, INTEGER, POINTER, INTEGER, POINTER, POINTER],
+    "stack": [POINTER, POINTER, POINTER],
+    "decode_step": [POINTER, POINTER, POINTER, POINTER],
 }
 
 
@@ -146,21 +192,31 @@ class Compiled:
         for name, arguments in ARGUMENTS.items():
             getattr(library, name).argtypes, getattr(library, name).restype = arguments, None
 
-    def pack(self, weight: Tensor, bias: Tensor) -> Int8:
+    def pack(self, weight: Tensor, bias: Tensor, *, int8: bool) -> Packed:
         n, k = weight.shape
-        packed = torch.empty(-(-n // 64), -(-k // 4), 64, 4, dtype=torch.int8)
+        panels, weight, bias = -(-n // 64), weight.contiguous(), bias.contiguous()  # names keep them in memory
+        if not int8:
+            packed = torch.empty(panels, k, 64)
+            self.library.pack_fp32(weight.data_ptr(), n, k, packed.data_ptr())
+            return Packed(packed, bias, (n, k))
+        packed = torch.empty(panels, -(-k // 4), 64, 4, dtype=torch.int8)
         scales, zeros = torch.empty(n), torch.empty(n, dtype=torch.int32)
-        weight = weight.contiguous()  # a name keeps it in memory during the call
-        outputs = packed.data_ptr(), scales.data_ptr(), zeros.data_ptr()
-        self.library.pack_int8(weight.data_ptr(), n, k, *outputs)
-        return Int8(packed, scales, zeros, bias.contiguous(), (n, k))
+        self.library.pack_int8(weight.data_ptr(), n, k, packed.data_ptr(), scales.data_ptr(), zeros.data_ptr())
+        return Packed(packed, bias, (n, k), scales, zeros)
 
-    def linear(self, x: Tensor, packed: Int8, *, relu: bool = False, residual: Tensor | None = None) -> Tensor:
+    def linear(self, x: Tensor, packed: Packed, *, relu: bool = False, residual: Tensor | None = None) -> Tensor:
         (n, k), m = packed.shape, x.size(0)
         assert x.is_contiguous() and x.size(1) == k and (residual is None or residual.is_contiguous())
         y = torch.empty(m, n)
         residual_pointer = None if residual is None else residual.data_ptr()
-        self.library.linear_int8(x.data_ptr(), m, k, *packed.pointers, n, relu, residual_pointer, y.data_ptr())
+        weight = ctypes.addressof(packed.struct)
+        self.library.linear(weight, x.data_ptr(), m, relu, residual_pointer, y.data_ptr())
+        return y
+
+    def norm(self, x: Tensor, layer: nn.LayerNorm) -> Tensor:
+        (m, n), struct, x = x.shape, norm_struct(layer), x.contiguous()
+        y = torch.empty(m, n)
+        self.library.norm(x.data_ptr(), m, n, ctypes.addressof(struct), y.data_ptr())
         return y
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Visible, n_heads: int) -> Tensor:
@@ -179,6 +235,23 @@ class Compiled:
         logits = logits.contiguous()
         self.library.best(logits.data_ptr(), n, v, count, values.data_ptr(), ids.data_ptr())
         return values, ids
+
+    def best_of(self, x: Tensor, output: Packed, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return `best` of the logits `linear(x, output)`, which are never all in memory, without the `barred` ids.
+
+        Where fewer than `count` ids are left, the log-probability -inf fills up.
+        """
+        n, without = len(x), _integers(tuple(barred))
+        values, ids, x = torch.empty(n, count), torch.empty(n, count, dtype=torch.int64), x.contiguous()
+        outputs = values.data_ptr(), ids.data_ptr()
+        weight = ctypes.addressof(output.struct)
+        self.library.best_of(weight, x.data_ptr(), n, count, ctypes.addressof(without), len(without), *outputs)
+        return values, ids
+
+
+@functools.lru_cache(maxsize=32)
+def _integers(values: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(values))(*values)
 
 
 @functools.cache

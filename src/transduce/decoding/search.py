@@ -6,11 +6,12 @@ The search knows no model. It takes a `Decoder`, which is a function over a stat
 - A sentence leaves the batch at the step at which its search ends.
 - Lengths count every token that has a log-probability: tokens of a prefix, and EOS.
 
-The bookkeeping, a few numbers for each hypothesis, is on the CPU, in float64. The decoder's device computes `step`,
-`select` and the best few tokens of each row. The search waits for the device once in a step: for these tokens.
+The bookkeeping, a few numbers for each hypothesis, is in numpy, in float64: there a step of a single sentence costs
+numbers of calls, and numpy's take a third of torch's time. The decoder's device computes `step`, `select` and the best
+few tokens of each row. The search waits for the device once in a step: for these tokens.
 
 Letters: B sentences still searched, K beam, N = B * K rows (those of a sentence are adjacent, the best first),
-V vocabulary, C tokens in the shortlist of a row, R restricted rows, T tokens so far.
+V vocabulary, C tokens in the shortlist of a row, M candidates of a sentence, R restricted rows, T tokens so far.
 """
 
 import math
@@ -19,12 +20,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from transduce.config.schema import SearchConfig
 from transduce.decoding.constraint import Constraint
-from transduce.decoding.decoder import Decoder, State
+from transduce.decoding.decoder import Decoder, State, most_likely
 from transduce.decoding.hypothesis import Hypothesis, penalty_table
 from transduce.decoding.options import Sampling
 from transduce.errors import UserError
@@ -50,26 +52,27 @@ class Request:
             raise UserError(f"max_lengths={self.max_lengths}: expected at least 1 for each sentence")
 
     @cached_property
-    def penalties(self) -> Sequence[float]:
+    def penalties(self) -> np.ndarray:
         """The divisor of the log-probability of a hypothesis, by its length in tokens."""
         longest = max(self.max_lengths, default=1)
-        return penalty_table(self.search.length_penalty, self.search.alpha, 1 << longest.bit_length())
+        return np.array(penalty_table(self.search.length_penalty, self.search.alpha, 1 << longest.bit_length()))
 
     def barred(self, length: int) -> list[int]:
         """Return the ids that may not follow `length` tokens."""
         return [*self.banned, self.eos] if length < self.search.min_tokens else [*self.banned]
 
 
-def best_attainable(log_prob: float, length: int, max_length: int, request: Request) -> float:
+def best_attainable(log_prob: Any, length: int, max_length: Any, request: Request) -> Any:
     """Return the highest score that an unfinished hypothesis of `length` tokens and `log_prob` can still reach.
 
     Its extensions have at least one token more (EOS) and at most `max_length`. Their log-probability is no higher. So
     none scores more than log_prob over the greatest penalty of those lengths. Penalties are monotonic in the length,
     rising or (alpha < 0) falling: the greatest is at one of the ends. A lookahead leaves longer extensions out.
+    A model may give each of these tokens the probability 1: no lower bound holds for all models.
     """
     lookahead = request.search.lookahead
-    longest = max_length if lookahead is None else min(max_length, length + lookahead)
-    return log_prob / max(request.penalties[length + 1], request.penalties[longest])
+    longest = max_length if lookahead is None else np.minimum(max_length, length + lookahead)
+    return log_prob / np.maximum(request.penalties[length + 1], request.penalties[longest])
 
 
 # ---- one hypothesis for each sentence ----------------------------------------------------------------------------
@@ -90,14 +93,11 @@ def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypo
         scores: Tensor, length: int, sentences: list[int], restricted: Restricted | None
     ) -> tuple[Tensor, Tensor]:
         if decoder.best is not None:
-            values, shortlist = _shortlist(decoder, scores, 1, length, request)
-            values, columns = values.max(dim=1)  # the first of equals, here and below
-            ids = shortlist.gather(1, columns[:, None])[:, 0]
-        else:
-            values, ids = _fetch(*_without_barred(decoder.log_probs(scores), length, request).max(dim=1))  # NaN wins
+            values, ids = (x[:, 0] for x in _fetch(*decoder.best(scores, 1, request.barred(length))))
+        else:  # the first of equals; NaN wins
+            values, ids = _fetch(*_without_barred(decoder.log_probs(scores), length, request).max(dim=1))
         if restricted is not None:
-            rows, log_probs = restricted
-            values[rows], ids[rows] = _fetch(*log_probs.max(dim=1))
+            values[restricted[0]], ids[restricted[0]] = _fetch(*restricted[1].max(dim=1))
         return ids, values
 
     return _follow(decoder, state, request, most_likely)
@@ -186,40 +186,77 @@ def _follow(decoder: Decoder[State], state: State, request: Request, choose: Cho
 
 # ---- beam search -------------------------------------------------------------------------------------------------
 
-Pools = list[list[Hypothesis]]  # for every sentence of the request, its best finished hypotheses so far, best first
-
 
 class _Extensions(NamedTuple):
-    """M extensions by one token for each sentence; all (B, M)."""
+    """M extensions by one token for each sentence, the best first; all (B, M)."""
 
-    scores: Tensor  # log-probability of the whole hypothesis; -inf: not possible
-    beams: Tensor  # which of the K hypotheses it extends
-    ids: Tensor  # by which token
-    values: Tensor  # at which log-probability
+    scores: np.ndarray  # float64, log-probability of the whole hypothesis; -inf: no hypothesis
+    rows: np.ndarray  # int64, which row of the last step it extends
+    ids: np.ndarray  # int64, by which token
+    values: np.ndarray  # at which log-probability
 
-    def best(self, count: int, scores: Tensor) -> "_Extensions":
-        """Return the `count` extensions with the best `scores` (B, M), the first of equals first."""
-        columns = scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
-        return _Extensions(scores.gather(1, columns), *(x.gather(1, columns) for x in self[1:]))
+    def take(self, columns: np.ndarray) -> "_Extensions":
+        """Return the extensions in `columns` (B, M') of each sentence."""
+        places = columns + np.arange(0, self.scores.size, self.scores.shape[1])[:, None]
+        return _Extensions(*(x.take(places) for x in self))
+
+    def unfinished(self, eos: int, count: int) -> "_Extensions":
+        """Return the best `count` that do not end."""
+        ended = self.ids == eos
+        others = self._replace(scores=np.where(ended, -math.inf, self.scores))
+        return others.take(ended.argsort(axis=1, kind="stable")[:, :count])
 
 
-class _Beam(NamedTuple):
-    """K unfinished hypotheses for each sentence, best first."""
+class _End(NamedTuple):
+    """A finished hypothesis, or one that is cut: an extension of a row after `length` tokens."""
 
-    scores: Tensor  # (B, K) float64, log-probabilities; -inf: no hypothesis
-    ids: Tensor  # (B, K, T) int64
-    token_log_probs: Tensor  # (B, K, T) float64
+    score: float
+    length: int
+    row: int
+    id: int
+    value: float
 
-    def extended(self, by: _Extensions) -> "_Beam":
-        """Return the beam of the hypotheses that `by` extends, with their new tokens."""
-        history = by.beams[:, :, None].expand(-1, -1, self.ids.size(2))  # (B, K, T)
-        ids = torch.cat([self.ids.gather(1, history), by.ids[:, :, None]], dim=2)
-        values = torch.cat([self.token_log_probs.gather(1, history), by.values[:, :, None]], dim=2)
-        return _Beam(by.scores, ids, values)
 
-    def hypothesis(self, row: int, k: int, request: Request) -> Hypothesis:
-        """Return hypothesis k of sentence `row` as a result."""
-        return _hypothesis(self.ids[row, k].tolist(), self.token_log_probs[row, k].tolist(), request)
+class _Pools:
+    """For every sentence of a request its n_best finished hypotheses so far, best first."""
+
+    def __init__(self, request: Request, n_best: int) -> None:
+        self.request = request
+        self.n_best = n_best
+        self.ends: list[list[_End]] = [[] for _ in request.max_lengths]
+        self.max_lengths = np.array(request.max_lengths, dtype=np.int64)
+        self.worst = np.full(len(self.ends), -math.inf)  # the score that a hypothesis must exceed to enter each pool
+
+    def collect(self, sentences: np.ndarray, candidates: _Extensions, length: int) -> None:
+        """Let the candidates that end after `length` more tokens compete for places; of equals the first stays."""
+        scores = candidates.scores / self.request.penalties[length + 1]
+        enters = (candidates.ids == self.request.eos) & (scores > self.worst[sentences][:, None])
+        for row, column in zip(*(x.tolist() for x in enters.nonzero()), strict=True) if enters.any() else ():
+            i, score = sentences[row], float(scores[row, column])
+            pool = self.ends[i]
+            if score > self.worst[i]:
+                pool.insert(sum(old.score >= score for old in pool), _end(score, length, candidates, row, column))
+                del pool[self.n_best :]
+                self.worst[i] = pool[-1].score if len(pool) == self.n_best else -math.inf
+
+    def settle(self, sentences: np.ndarray, beam: _Extensions, length: int) -> np.ndarray:
+        """Fill up the pools of the sentences that are cut here; return the rows of those that can still change."""
+        first, longest = beam.scores[:, 0], self.max_lengths[sentences]
+        for row in (first == -math.inf).nonzero()[0].tolist():
+            if not self.ends[sentences[row]]:
+                raise _no_continuation(length)
+        is_cut = longest == length + 1
+        for row in is_cut.nonzero()[0].tolist():
+            pool, scores = self.ends[sentences[row]], beam.scores[row] / self.request.penalties[length + 1]
+            live = (scores > -math.inf).nonzero()[0].tolist()
+            pool += [_end(float(scores[k]), length, beam, row, k) for k in live[: self.n_best - len(pool)]]
+        attainable = best_attainable(first, length + 1, longest, self.request)
+        return ((self.worst[sentences] < attainable) & ~is_cut).nonzero()[0]
+
+
+def _end(score: float, length: int, extensions: _Extensions, row: int, column: int) -> _End:
+    _, rows, ids, values = (x[row, column].item() for x in extensions)
+    return _End(score, length, rows, ids, values)
 
 
 @torch.inference_mode()
@@ -242,104 +279,67 @@ def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_be
     """
     if request.search.beam_size == 1:
         return [[hypothesis] for hypothesis in greedy(decoder, state, request)]
-    pools: Pools = [[] for _ in request.max_lengths]
-    sentences = list(range(len(pools)))  # the numbers of the B sentences still searched
-    empty = torch.empty(len(pools), 1, 0)
-    beam = _Beam(torch.zeros(len(pools), 1, dtype=torch.float64), empty.long(), empty.double())
-    last_ids = torch.full((len(pools),), request.bos, device=decoder.device)
+    pools, past = _Pools(request, n_best), list[_Extensions]()  # of each step its beam: a hypothesis is a chain of rows
+    sentences = np.arange(len(pools.ends))  # the numbers of the B sentences still searched
+    scores = np.zeros((len(sentences), 1))  # (B, K) of the beam; a sentence begins with one row
+    last_ids = torch.full((len(sentences),), request.bos, device=decoder.device)
     constraint = request.constraint
-    while sentences:
-        scores, state = decoder.step(last_ids, state)
-        candidates = _candidates(decoder, scores, beam, constraint, request)  # (B, 2K)
-        ended = candidates.ids == request.eos
-        _collect(pools, n_best, sentences, beam.extended(candidates), ended, request)
-        others = candidates.best(request.search.beam_size, candidates.scores.masked_fill(ended, -math.inf))  # (B, K)
-        width = beam.scores.size(1)
-        beam = beam.extended(others)
-        stay = torch.tensor(_settle(pools, n_best, sentences, beam, request), dtype=torch.int64)  # (B',)
-        rows = (others.beams + width * torch.arange(len(sentences))[:, None])[stay].flatten()  # (B' * K,)
-        sentences = [sentences[row] for row in stay.tolist()]
-        beam = _Beam(*(x[stay] for x in beam))
-        next_ids = beam.ids[:, :, -1].flatten()
+    while len(sentences):
+        output, state = decoder.step(last_ids, state)
+        candidates = _candidates(decoder, output, scores, constraint, len(past), request)  # (B, 2K)
+        pools.collect(sentences, candidates, len(past))
+        beam = candidates.unfinished(request.eos, request.search.beam_size)  # (B, K)
+        stay = pools.settle(sentences, beam, len(past))
+        if len(stay) < len(sentences):
+            sentences, beam = sentences[stay], _Extensions(*(x[stay] for x in beam))
+        past.append(beam)
+        scores, rows, ids = beam.scores, beam.rows.ravel(), beam.ids.ravel()
         if constraint is not None:
-            constraint = constraint.select(rows.tolist()).advance(next_ids.tolist())
-        if sentences:
-            rows, stay, last_ids = (_send(x, decoder.device) for x in (rows, stay, next_ids))
-            state = state.select(rows, stay)
-    return pools
+            constraint = constraint.select(rows.tolist()).advance(ids.tolist())
+        if len(sentences):
+            *selected, last_ids = (_send(torch.from_numpy(x), decoder.device) for x in (rows, stay, ids))
+            state = state.select(*selected)
+    return [[_hypothesis(*_path(end, past), request) for end in pool] for pool in pools.ends]
+
+
+def _path(end: _End, past: Sequence[_Extensions]) -> tuple[list[int], list[float]]:
+    """Return all tokens of a hypothesis and their log-probabilities, found from its last token backwards."""
+    ids, values, row = [end.id], [end.value], end.row
+    for step in reversed(past[: end.length]):
+        ids.append(int(step.ids.item(row)))
+        values.append(float(step.values.item(row)))
+        row = int(step.rows.item(row))
+    return ids[::-1], values[::-1]
 
 
 def _candidates(
-    decoder: Decoder[Any], scores: Tensor, beam: _Beam, constraint: Constraint | None, request: Request
+    decoder: Decoder[Any],
+    output: Tensor,
+    scores: np.ndarray,
+    constraint: Constraint | None,
+    length: int,
+    request: Request,
 ) -> _Extensions:
     """Return the 2K most likely extensions of each sentence's hypotheses.
 
     No row has more than 2K of them, so the rows' shortlists replace a search through all V sums of each.
+    Raises FloatingPointError for a NaN anywhere in a row.
     """
-    count, width, length = beam.ids.shape
     size = 2 * request.search.beam_size
-    values, ids = _shortlist(decoder, scores, size, length, request)  # (N, C)
+    values, ids = _fetch(*decoder.most_likely(output, size, request.barred(length)))  # (N, C)
     restricted = None
     if constraint is not None:
-        restricted = _restricted(decoder, scores, constraint, length, request, beam.scores.flatten())
+        restricted = _restricted(decoder, output, constraint, length, request, scores.ravel())
     if restricted is not None:
         rows, log_probs = restricted
-        best_values, best_ids = _fetch(*log_probs.topk(values.size(1), dim=1))
-        ids[rows], order = best_ids.sort(dim=1)
-        values[rows] = best_values.gather(1, order)
-    totals = beam.scores[:, :, None] + values.view(count, width, -1)  # (B, K, C)
-    beams = torch.arange(width)[:, None].expand_as(totals)
-    extensions = _Extensions(*(x.reshape(count, -1) for x in (totals, beams, ids, values)))
-    return extensions.best(size, extensions.scores)
-
-
-def _shortlist(
-    decoder: Decoder[Any], scores: Tensor, count: int, length: int, request: Request
-) -> tuple[Tensor, Tensor]:
-    """Return the `count` most likely ids of each row that may come next, and a few more: values, ids (N, C) on the CPU.
-
-    Ids ascend along a row; those that may not come have the value -inf. (To take a few too many and strike some out
-    is cheaper than to write into (N, V).) Raises FloatingPointError for a NaN anywhere in a row: topk puts it first.
-    """
-    barred = request.barred(length)
-    count = min(count + len(barred), scores.size(1))
-    best = decoder.best(scores, count) if decoder.best else decoder.log_probs(scores).topk(count, dim=1)
-    values, ids = _fetch(*best)
-    ids, order = ids.sort(dim=1)
-    values = values.gather(1, order)
-    if values.isnan().any():
+        values[rows], ids[rows] = _fetch(*most_likely(log_probs, values.size(1)))
+    values, ids = values.numpy(), ids.numpy()
+    if math.isnan(values[:, 0].max()):
         raise _no_continuation(length)
-    return values.masked_fill(torch.isin(ids, torch.tensor(barred, dtype=torch.int64)), -math.inf), ids
-
-
-def _collect(pools: Pools, n_best: int, sentences: list[int], beam: _Beam, ended: Tensor, request: Request) -> None:
-    """Let the hypotheses of `beam` that `ended` (B, 2K) compete for places in the pools; of equals the first stays."""
-    scores = (beam.scores / request.penalties[beam.ids.size(2)]).tolist()
-    for row, k in ended.nonzero().tolist():
-        pool = pools[sentences[row]]
-        if scores[row][k] > _worst(pool, n_best):
-            new = beam.hypothesis(row, k, request)
-            pool.insert(sum(old.score >= new.score for old in pool), new)
-            del pool[n_best:]
-
-
-def _settle(pools: Pools, n_best: int, sentences: list[int], beam: _Beam, request: Request) -> list[int]:
-    """Fill up the pools of the sentences that are cut here; return the rows of those whose pool can still change."""
-    length, stay = beam.ids.size(2), []
-    for row, (i, scores) in enumerate(zip(sentences, beam.scores.tolist(), strict=True)):
-        max_length, live = request.max_lengths[i], [k for k, score in enumerate(scores) if score > -math.inf]
-        if not live and not pools[i]:
-            raise _no_continuation(length - 1)
-        if length == max_length:
-            pools[i] += [beam.hypothesis(row, k, request) for k in live[: n_best - len(pools[i])]]
-        elif _worst(pools[i], n_best) < best_attainable(scores[0], length, max_length, request):
-            stay.append(row)
-    return stay
-
-
-def _worst(pool: list[Hypothesis], n_best: int) -> float:
-    """Return the score that a hypothesis must exceed to enter the pool."""
-    return pool[-1].score if len(pool) == n_best else -math.inf
+    totals = (scores.reshape(-1, 1) + values).reshape(len(scores), -1)  # (B, K * C)
+    rows = np.arange(len(values)).repeat(values.shape[1])
+    extensions = _Extensions(totals, rows, ids, values)
+    return extensions.take((-totals).argsort(axis=1, kind="stable")[:, :size])  # the first of equals first
 
 
 # ---- parts of every search ---------------------------------------------------------------------------------------
@@ -351,9 +351,9 @@ def _send(values: Tensor, device: torch.device | str) -> Tensor:
 
 
 def _fetch(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both on the CPU, log_probs as float64. float64 holds any id exactly, so a GPU copies both in one go."""
+    """Return both on the CPU. float64 holds any id and any float32 exactly, so a GPU copies both in one go."""
     if log_probs.device.type == "cpu":
-        return log_probs.double(), ids
+        return log_probs, ids
     both = torch.stack([log_probs.double(), ids.double()]).cpu()
     return both[0], both[1].long()
 
@@ -364,7 +364,7 @@ def _restricted(
     constraint: Constraint,
     length: int,
     request: Request,
-    beam_scores: Tensor | None = None,
+    beam_scores: np.ndarray | None = None,
 ) -> Restricted | None:
     """Return the rows that `constraint` restricts and their log-probabilities; None if all rows are free.
 
@@ -391,7 +391,7 @@ def _restricted(
 def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) -> Hypothesis:
     """Return a hypothesis from all its tokens, EOS included if it ended so."""
     finished, log_prob = ids[-1] == request.eos, sum(token_log_probs)
-    score = log_prob / request.penalties[len(ids)]
+    score = log_prob / float(request.penalties[len(ids)])
     return Hypothesis(ids[:-1] if finished else ids, score, log_prob, token_log_probs, finished)
 
 
