@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from transduce.errors import UserError
-from transduce.evaluation.metrics import Score, check_settings, corpus_scores, missing_scores, split_compounds
+from transduce.evaluation.metrics import Brevity, Score, check_settings, corpus_scores, missing_scores, split_compounds
 
 REFS = [
     "Zwei Männer stehen am Herd und bereiten Essen zu.",
@@ -69,6 +69,8 @@ def test_brevity_penalty() -> None:
     """Every n-gram matches, with 5 words against 6: exp(1 - 6/5) = 0.8187."""
     for name in ("bleu", "bleu_tokenised", "bleu_compound_split", "bleu_as_given"):
         assert value(name, "a b c d e", "a b c d e f") == pytest.approx(81.87, abs=0.005), name
+        assert by_name(["a b c d e"], ["a b c d e f"])[name].brevity == Brevity(pytest.approx(0.8187, abs=5e-5), 5, 6)
+    assert by_name(["a b"], ["a b"])["chrf"].brevity is None
 
 
 def test_compounds_count_as_several_words() -> None:

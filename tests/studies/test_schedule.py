@@ -16,6 +16,7 @@ import pytest
 from support.studies import write_study
 from support.toy_task import ROOT, CommandResult
 
+from transduce.config.files import to_json
 from transduce.errors import UserError
 from transduce.studies.results import Results, open_results, read_results
 from transduce.studies.schedule import run_trainings
@@ -62,6 +63,10 @@ while step < int(settings.get("train.max_steps", 40)) and not stops:
         file.write(json.dumps({"step": step, "seconds": step / 100}) + "\\n")
     if settings.get("train.lr_factor") == "8":
         stops.append(1)
+config = json.loads(pathlib.Path(__file__).with_name("config.json").read_text())
+for name, value in settings.items():
+    config["train"][name.removeprefix("train.")] = json.loads(value)
+(run / "config.json").write_text(json.dumps(config))
 header = json.dumps({"__metadata__": {}, "a": {"shape": [3, 4]}, "b": {"shape": [5]}}).encode()
 (run / "model" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
 (run / "model" / "bleu").write_text(settings["train.seed"])
@@ -74,11 +79,12 @@ def texts(tmp_path: Path) -> Texts:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stand_in(tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "stand-in" / "transduce"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(STAND_IN, encoding="utf-8")
+    (package / "config.json").write_text(to_json(Training("x", 1, f"{tmp_path / 'recipe.py'}:tiny").config()))
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     return package.parent
 
@@ -124,6 +130,41 @@ def test_a_finished_training_does_not_run_again_without_its_folder(
     run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out))
     assert [path.name for path in (out / "runs").iterdir() if path.is_dir()] == ["y-1"]
     assert read_results(out / "results.json").entries["x-1"] == json.loads(before)["cells"]["x-1"]
+
+
+def change_recipe(texts: Texts, old: str, new: str) -> None:
+    recipe = texts.train[0].parent / "recipe.py"
+    text = recipe.read_text()
+    assert old in text
+    recipe.write_text(text.replace(old, new))
+
+
+def test_a_result_of_another_recipe_is_refused(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
+    out = tmp_path / "out"
+    run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out))
+    entry = read_results(out / "results.json").entries["x-1"]
+    assert entry["config"]["train"]["max_steps"] == 40 and entry["config"]["train"]["seed"] == 1
+    before = (out / "results.json").read_bytes()
+    change_recipe(texts, "max_steps=40", "max_steps=30")
+    message = r"train x-1, y-1 again with --rerun:\n  x-1, y-1: train.max_steps=40 then, 30 now$"
+    with pytest.raises(UserError, match=message):
+        run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out))
+    assert (out / "results.json").read_bytes() == before
+
+
+def test_rerun_trains_results_of_another_recipe_from_step_0(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
+    out = tmp_path / "out"
+    run_trainings(trainings_of(texts, "x"), texts, results_in(out))
+    change_recipe(texts, "max_steps=40", "max_steps=30")
+    other = trainings_of(texts, "other", settings=("train.max_steps=30",))
+    run_trainings(other, texts, results_in(out))
+    earlier = read_results(out / "results.json").entries
+    again = trainings_of(texts, "x", settings=("train.max_steps=30",))  # our fast program reads no recipe
+    run_trainings([*again, *other], texts, results_in(out), rerun=True)
+    entries = read_results(out / "results.json").entries
+    assert (entries["x-1"]["steps"], entries["x-1"]["config"]["train"]["max_steps"]) == (30, 30)
+    assert entries["x-1"]["seconds"] < 2 * earlier["other-1"]["seconds"]  # without the cost of the first training
+    assert entries["other-1"] == earlier["other-1"]
 
 
 def test_a_failure_is_reported_and_the_others_continue(

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ from support.pages import Page
 from support.toy_task import write_pairs
 
 from transduce.config.validation import problems
+from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.recipes import RECIPES, table3
+from transduce.studies.effects import Noise, effect, noise, published_effect, verdict
+from transduce.studies.entries import encode_config
 from transduce.studies.results import Results, provenance, read_results
-from transduce.studies.table3 import PAPER, PLAN, Noise, effect, noise, report, run_table3, table, trainings
+from transduce.studies.table3 import PAPER, PLAN, report, run_table3, table, trainings
 from transduce.studies.trainings import Texts
 
 # ---- rows --------------------------------------------------------------------------------------------------------
@@ -83,6 +87,20 @@ def test_an_effect_is_larger_than_noise() -> None:
     assert Noise(1.0, 1_000).interval(1, 1) == pytest.approx(2.23 * math.sqrt(2))  # cautious beyond the table
 
 
+def test_no_change_in_the_paper_is_compared_by_size() -> None:
+    """N = 8 has 35 % more perplexity here, 13 standard deviations, and 0.8 % less in the paper."""
+    there = published_effect(-math.log(4.88 / 4.92), math.log(1.02))
+    assert there == "no change"
+    assert verdict(there, "hurts", -math.log(1.351), math.log(1.02)) == "no"
+    assert verdict(there, "helps", 0.03, 0.02) == "no"
+    assert verdict(there, "within noise", 0.01, 0.02) == "yes, none"
+    assert verdict(there, "helps", 0.01, 0.02) == "yes, none"  # as small as what counts as none in the paper
+    assert verdict(there, "within noise", 0.03, 0.02) == "unclear"
+    assert verdict(there, "spread unknown", 0.01, 0.02) == "unclear"
+    verdicts = {here: verdict("hurts", here, -0.05, 0.02) for here in ("hurts", "helps", "within noise")}
+    assert verdicts == {"hurts": "yes", "helps": "no", "within noise": "unclear"}
+
+
 # ---- the report --------------------------------------------------------------------------------------------------
 
 
@@ -133,6 +151,58 @@ def test_the_report_marks_rows_that_were_not_run(results: Results) -> None:
         assert figures[name][8:] == [""]
     assert "Failed: h1-1: train: a <b>disk</b> is full" in text
     assert "4 trainings of 26 done; 17 of 20 rows not run" in text
+
+
+def test_captions_are_those_of_the_entries(results: Results) -> None:
+    """And not those of today's recipes."""
+    text = markdown(report(results))
+    assert "at small scale, where base has settings that were not recorded: 4 trainings" in text
+    assert rows_of(text, "Every row")["(C) N = 2"][0] == "not recorded"
+    assert rows_of(text, "Every row")["(A) h = 4"][0] == "n_heads 4"  # not run: as in the recipe
+    for row, changes in {"base": {"n_layers": 7}, "n2": {"n_layers": 5}}.items():
+        config = table3.small(row)
+        train = replace(config.train, max_steps=321)
+        config = replace(config, model=replace(config.model, **changes), train=train)
+        results.entries[f"{row}-1"] |= {"config": encode_config(config), "steps": 321}
+    text = markdown(report(results))
+    assert "where base has 7 + 7 layers, d_model 128, d_ff 512, 8 heads and 321 steps: 4" in text
+    assert rows_of(text, "Every row")["(C) N = 2"][0] == "n_layers 5" and "800" not in text
+
+
+def test_the_papers_scale_has_the_papers_bleu(results: Results) -> None:
+    brevity = {"bleu_compound_split": {"penalty": 0.875, "hyp_tokens": 88, "ref_tokens": 100}}
+    for number, one in enumerate(results.entries.values()):
+        if one["status"] == "done":
+            one["valid"] = {"bleu_compound_split": 50.0 + number, "brevity": brevity}
+    assert "brevity penalty" not in markdown(report(results))  # of the BLEU in the table, which has none recorded
+    results.settings["scale"] = "paper"
+    text = markdown(report(results))
+    assert rows_of(text, "Every row")["base"][2:4] == ["50.50 (50.00 to 51.00)", "0.875"]
+    assert "tokenised BLEU with compounds split" in text and "13a" not in text
+    results.save()
+    del results.entries["n2-1"]["valid"]["bleu_compound_split"]
+    results.save()
+    with pytest.raises(UserError, match="n2-1: Object missing required field `bleu_compound_split`"):
+        read_results(results.path)
+
+
+def test_the_papers_scale_needs_the_papers_bleu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transduce.evaluation.metrics._has_sacremoses", lambda: False)
+    texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
+    with pytest.raises(UserError, match=r"--scale=paper: expected .*pip install 'transduce\[eval\]'"):
+        run_table3(texts, tmp_path / "out", scale="paper")
+
+
+def test_a_changed_recipe_is_refused_also_for_rows_that_are_not_selected(tmp_path: Path) -> None:
+    texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
+    study = Results(tmp_path / "results.json", "table3", {"scale": "small", "language": "en", **texts.read()})
+    config = table3.small("base")
+    config = replace(config, train=replace(config.train, seed=4, lr_factor=0.7))
+    study.entries["base-4"] = {**entry("base", 4, 9.0, 20.0), "config": encode_config(config)}
+    study.save()
+    with pytest.raises(UserError, match=r"base-4 again with --rerun:\n  base-4: train.lr_factor=0.7 then, 0.6 now"):
+        run_table3(texts, tmp_path, rows=["h1"], rerun=True)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_report_without_results_has_every_row(tmp_path: Path) -> None:

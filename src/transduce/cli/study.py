@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from transduce.cli.help import add_command
-from transduce.cli.options import Integer, Jobs, Language
+from transduce.cli.options import Flag, Integer, Jobs, Language
 from transduce.errors import UserError
 
 
@@ -39,6 +39,7 @@ def table2(
     out: Path,
     language: Language = "en",
     jobs: Jobs = None,
+    rerun: Flag = False,
 ) -> None:
     r"""Run Table 2: train and compare three kinds of model.
 
@@ -55,6 +56,8 @@ def table2(
         Source and target text for the comparison. It is used once, at the end.
     out
         Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
+    rerun
+        Train again those whose recipe has changed since their result, which is replaced.
 
     Examples
     --------
@@ -66,7 +69,7 @@ def table2(
     from transduce.studies.trainings import Texts
 
     _check_jobs(jobs)
-    run_table2(Texts(train, valid, test, language), out, jobs=jobs)
+    run_table2(Texts(train, valid, test, language), out, jobs=jobs, rerun=rerun)
     _print_report(out)
 
 
@@ -85,6 +88,7 @@ def table3(
         Parameter(consume_multiple=True, show_default="1, and 1 2 3 for base, n2 and dropout0"),
     ] = None,
     jobs: Jobs = None,
+    rerun: Flag = False,
 ) -> None:
     r"""Run Table 3: train and evaluate variations on the base model.
 
@@ -106,6 +110,8 @@ def table3(
         Rows to train, such as base h1 n2.
     seeds
         Seeds of each row.
+    rerun
+        Train again the selected rows whose recipe has changed since their result, which is replaced.
 
     Examples
     --------
@@ -121,7 +127,7 @@ def table3(
     if seeds is not None and len({*seeds}) < len(seeds):
         raise UserError(f"--seeds={' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
     _check_jobs(jobs)
-    run_table3(Texts(train, valid, test, language), out, scale=scale, rows=rows, seeds=seeds, jobs=jobs)
+    run_table3(Texts(train, valid, test, language), out, scale=scale, rows=rows, seeds=seeds, jobs=jobs, rerun=rerun)
     _print_report(out)
 
 

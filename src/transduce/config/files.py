@@ -129,12 +129,18 @@ def permission_problems(allowed: Sequence[str]) -> list[str]:
 def differences(old: Config, new: Config, allowed: Sequence[str] = ()) -> list[str]:
     """Return a line for each key that differs between `old`, the run so far, and `new`, and is not in `allowed`."""
     lines = []
-    for name in dict.fromkeys([*keys(old), *keys(new)]):
-        before, after = _value_or_none(old, name), _value_or_none(new, name)
-        if before != after and name not in allowed:
+    for name, (before, after) in changed_values(old, new).items():
+        if name not in allowed:
             remedy = f" (--allow-change {name} allows it)" if name in CHANGEABLE else ""
             lines.append(f"  {name}: {before!r} then, {after!r} now{remedy}")
     return lines
+
+
+def changed_values(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the values in `old` and in `new` of each key that differs."""
+    names = dict.fromkeys([*keys(old), *keys(new)])
+    values = {name: (_value_or_none(old, name), _value_or_none(new, name)) for name in names}
+    return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
 
 
 def _value_or_none(config: Config, name: str) -> Any:

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from transduce.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric, Signature
+    from sacrebleu.metrics.base import Signature
+    from sacrebleu.metrics.bleu import BLEU
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """The values of `tokenize`: the tokenisers of sacreBLEU that download nothing."""
@@ -33,17 +34,27 @@ _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 
 
 @dataclass(frozen=True)
+class Brevity:
+    """The brevity penalty of a BLEU score, which is a factor of it, and the tokens of output and references."""
+
+    penalty: float
+    hyp_tokens: int
+    ref_tokens: int
+
+
+@dataclass(frozen=True)
 class Score:
     """One figure of one output.
 
     name: stable, as in the table of this module. value: from 0 to 100. signature: how it was computed. label: which
-    published figures it compares with.
+    published figures it compares with. brevity: None if the score has no brevity penalty.
     """
 
     name: str
     value: float
     signature: str
     label: str
+    brevity: Brevity | None = None
 
 
 def corpus_scores(
@@ -108,28 +119,29 @@ def split_compounds(line: str) -> str:
 # ---- one function per score ------------------------------------------------------------------------------
 
 
-def _corpus_score(metric: "Metric", hyps: Sequence[str], refs: Sequence[str]) -> float:
-    """Return the score by `metric`, 0 to 100."""
+def _bleu_score(metric: "BLEU", hyps: Sequence[str], refs: Sequence[str]) -> tuple[float, Brevity]:
+    """Return the score by `metric`, 0 to 100, and its brevity penalty."""
+    score = metric.corpus_score(hyps, [refs])
     # sacreBLEU computes with logarithms: a perfect output scores 100.00000000000004 without the limit.
-    return min(metric.corpus_score(hyps, [refs]).score, 100.0)
+    return min(score.score, 100.0), Brevity(score.bp, score.sys_len, score.ref_len)
 
 
 def _bleu(hyps: Sequence[str], refs: Sequence[str], tokenize: str) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenize, force=True)
-    value = _corpus_score(metric, hyps, refs)
+    value, brevity = _bleu_score(metric, hyps, refs)
     label = f"cased, tokenised by {tokenize}: compare it with figures of the same signature"
     if tokenize == "13a":
         label = f"cased, detokenised, 13a: the number to compare between papers since 2018{_caveat(refs)}"
-    return Score("bleu", value, str(metric.get_signature()), label)
+    return Score("bleu", value, str(metric.get_signature()), label, brevity)
 
 
 def _chrf(hyps: Sequence[str], refs: Sequence[str]) -> Score:
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF()
-    value = _corpus_score(metric, hyps, refs)
+    value = min(metric.corpus_score(hyps, [refs]).score, 100.0)
     label = "chrF2, character n-grams: needs no tokeniser, so it suits every script"
     return Score("chrf", value, str(metric.get_signature()), label)
 
@@ -146,9 +158,9 @@ def _moses_scores(hyps: Sequence[str], refs: Sequence[str], language: str) -> li
         return " ".join(moses.tokenize(line, escape=False))
 
     ref_lines = [tokenise(line) for line in refs]
-    plain, plain_signature = _multi_bleu([tokenise(line) for line in hyps], ref_lines)
+    plain, plain_brevity, plain_signature = _multi_bleu([tokenise(line) for line in hyps], ref_lines)
     # The script of the paper's authors normalises punctuation in the output, not in the reference.
-    split, split_signature = _multi_bleu(
+    split, split_brevity, split_signature = _multi_bleu(
         [split_compounds(tokenise(straighten(line))) for line in hyps],
         [split_compounds(line) for line in ref_lines],
     )
@@ -165,8 +177,8 @@ def _moses_scores(hyps: Sequence[str], refs: Sequence[str], language: str) -> li
     plain_label = f"cased, tokenised, as multi-bleu counts: the number of papers before 2018{caveat}"
     split_label = f"cased, tokenised, compounds split: {_split_comparison(language)}{caveat}"
     return [
-        Score("bleu_tokenised", plain, str(plain_signature), plain_label),
-        Score("bleu_compound_split", split, str(split_signature), split_label),
+        Score("bleu_tokenised", plain, str(plain_signature), plain_label, plain_brevity),
+        Score("bleu_compound_split", split, str(split_signature), split_label, split_brevity),
     ]
 
 
@@ -177,21 +189,21 @@ def _split_comparison(language: str) -> str:
     return "counted like the paper's English-German figures"
 
 
-def _multi_bleu(hyps: Sequence[str], refs: Sequence[str]) -> "tuple[float, Signature]":
+def _multi_bleu(hyps: Sequence[str], refs: Sequence[str]) -> "tuple[float, Brevity, Signature]":
     """Return BLEU of tokenised lines like multi-bleu.perl: no smoothing, and 0 if no 4-gram matches."""
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
-    return _corpus_score(metric, hyps, refs), metric.get_signature()
+    return *_bleu_score(metric, hyps, refs), metric.get_signature()
 
 
 def _bleu_without_tokenizer(hyps: Sequence[str], refs: Sequence[str]) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="none", force=True)
-    value = _corpus_score(metric, hyps, refs)
+    value, brevity = _bleu_score(metric, hyps, refs)
     label = "split at spaces only: the number to compare on text tokenised beforehand, such as Multi30k's"
-    return Score("bleu_as_given", value, str(metric.get_signature()), label)
+    return Score("bleu_as_given", value, str(metric.get_signature()), label, brevity)
 
 
 def _exact_match(hyps: Sequence[str], refs: Sequence[str]) -> Score:

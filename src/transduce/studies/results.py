@@ -4,7 +4,7 @@
     asked      the settings that all entries share, such as hashes of the texts; other settings are refused
     sessions   one for each time that the study ran: command, versions, commit, machine, date
     cells      the entries by name (table1: layers). `status` is "done", "failed" or "not run"; each study adds its
-               own figures
+               own figures. A cell of Tables 2 and 3 has the configuration that made it, as `config`
 
 A study resumes from this file alone. An entry that is done is not computed again, even if the folder of its run is
 gone. All figures of a report are from this file.
@@ -24,6 +24,7 @@ from typing import Any
 
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import decode_json, encode_json, write_file
+from transduce.studies.entries import check_entries
 
 FORMAT_VERSION = 1
 ENTRIES = {"table1": "layers", "table2": "cells", "table3": "cells"}  # the key of the entries in the file
@@ -92,9 +93,13 @@ def read_results(path: Path) -> Results:
         version = content["format_version"]
         if version == FORMAT_VERSION:
             names = ("study", "asked", "sessions", ENTRIES[content["study"]])
-            return Results(path, *(content[name] for name in names))
-    except (ValueError, TypeError, KeyError):
-        raise UserError(f"{path}: expected the results of a study; restore it, or give another --out") from None
+            results = Results(path, *(content[name] for name in names))
+            check_entries(results.study, results.settings, results.sessions, results.entries)
+            return results
+    except (ValueError, TypeError, KeyError) as problem:
+        raise UserError(
+            f"{path}: expected the results of a study ({problem}); restore it, or give another --out"
+        ) from None
     raise UserError(f"{path}: expected format version {FORMAT_VERSION}, not {version}; update transduce")
 
 

@@ -21,29 +21,44 @@ from transduce.config.schema import Config
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.page import duration
+from transduce.studies.entries import changes_since
 from transduce.studies.results import Results, cores, read_results, visible_gpus
-from transduce.studies.trainings import Texts, Training, TrainingProcess
+from transduce.studies.trainings import Texts, Training, TrainingProcess, remove_training
 from transduce.training.signals import StopSignal
 
 
-def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results, *, jobs: int | None = None) -> None:
+def run_trainings(
+    trainings: Sequence[Training], texts: Texts, results: Results, *, jobs: int | None = None, rerun: bool = False
+) -> None:
     """Train and evaluate the `trainings` that are not done, in their order, in the folder of `results.path`.
 
-    jobs: number of trainings at a time; None means one on each GPU, or one on a machine without.
+    rerun: train also those whose settings have changed since their entry. jobs: number of trainings at a time; None
+    means one on each GPU, or one on a machine without.
     results.json has the figures of a training as soon as it has ended. A failed training is noted there and on stderr,
     and the other trainings continue. After SIGINT or SIGTERM the trainings save and end. A second signal ends the study
     at once.
-    Raises UserError before the first training if a training is wrong, or if another study runs in the same folder.
+    Raises UserError before the first training if a training is wrong, if another study runs in the same folder, or if
+    the settings of a done entry have changed.
     Raises UserError at the end if trainings have failed. Raises KeyboardInterrupt after a signal.
     """
     runs = results.path.parent / "runs"
-    queue = [TrainingProcess(one, texts, runs / one.name) for one in trainings if not results.is_done(one.name)]
+    if not rerun:
+        refuse_outdated(trainings, results)
+    outdated = _outdated(trainings, results)
+    queue = [
+        TrainingProcess(one, texts, runs / one.name)
+        for one in trainings
+        if not results.is_done(one.name) or one.name in outdated
+    ]
     if not queue:
         _print_line(f"{results.path} has all {len(trainings)} trainings; there is nothing to do")
         return
     schedule = Schedule(queue, _environments(jobs, len(queue)), results)
     estimate = TimeEstimate(trainings, results, len(schedule.environments))
     with _exclusive_folder(results) as lock, StopSignal() as stop, StatusLine() as status:
+        for name in outdated:
+            remove_training(runs / name)
+            results.entries[name] = {"status": "not run"}
         results.start_session([one.name for one in trainings])
         try:
             while schedule.running or (queue and not stop.is_requested):
@@ -68,6 +83,27 @@ def run_trainings(trainings: Sequence[Training], texts: Texts, results: Results,
             f"{len(schedule.failures)} of {len(trainings)} trainings failed: {', '.join(schedule.failures)}; see their "
             f"logs in {runs}, then run the same command again (to train from step 0, remove their folders there first)"
         )
+
+
+def refuse_outdated(trainings: Sequence[Training], results: Results) -> None:
+    """Raise UserError if the settings of a training have changed since its entry."""
+    outdated = _outdated(trainings, results)
+    names: dict[str, list[str]] = {}
+    for name, changes in outdated.items():
+        names.setdefault(", ".join(changes), []).append(name)
+    if outdated:
+        raise UserError(
+            f"{results.path}: expected the settings of today's recipes; undo the change, give another --out, or train "
+            f"{', '.join(outdated)} again with --rerun:\n"
+            + "\n".join(f"  {', '.join(group)}: {changes}" for changes, group in names.items())
+        )
+
+
+def _outdated(trainings: Sequence[Training], results: Results) -> dict[str, list[str]]:
+    """Return by name the done trainings whose settings have changed since their entry, with a line for each setting."""
+    done = [one for one in trainings if results.is_done(one.name)]
+    changes = {one.name: changes_since(results.entries[one.name], one.config()) for one in done}
+    return {name: lines for name, lines in changes.items() if lines}
 
 
 class Schedule:

@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from transduce.config.files import from_json
-from transduce.config.schema import Config
+from transduce.config.schema import Config, architecture
 from transduce.data.batches import Batches, DataPosition
 from transduce.data.corpora import Corpus
 from transduce.data.token_store import open_store
@@ -28,9 +27,10 @@ from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints, load_state, regular_checkpoints, step_of
 from transduce.storage.run_folder import average_run
 from transduce.storage.run_log import reports
+from transduce.studies.entries import config_of, encode_config
 from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import run_trainings
-from transduce.studies.trainings import Texts, Training
+from transduce.studies.trainings import Texts, Training, read_config, score_figures
 from transduce.training.flops import step_flops
 from transduce.translate import load
 
@@ -46,10 +46,10 @@ def trainings() -> list[Training]:
     return [Training(system, 1, f"small-table2-{system}") for system in SYSTEMS]
 
 
-def run_table2(texts: Texts, out: Path, *, jobs: int | None = None) -> Results:
+def run_table2(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool = False) -> Results:
     """Train the systems that are not yet in OUT/results.json, then evaluate each at both budgets.
 
-    jobs: as in `schedule.run_trainings`. Raises UserError if there is no test text, or if a folder in OUT/runs
+    jobs, rerun: as in `schedule.run_trainings`. Raises UserError if there is no test text, or if a folder in OUT/runs
     that the study still needs is missing.
     """
     if texts.test is None:
@@ -59,15 +59,16 @@ def run_table2(texts: Texts, out: Path, *, jobs: int | None = None) -> Results:
     systems = trainings()
     evaluations = {f"{system.row}-{budget}": (system, budget) for system in systems for budget in BUDGETS}
     try:
-        run_trainings(systems, Texts(texts.train, texts.valid, language=texts.language), results, jobs=jobs)
+        training_texts = Texts(texts.train, texts.valid, language=texts.language)
+        run_trainings(systems, training_texts, results, jobs=jobs, rerun=rerun)
         for name in evaluations:
             results.entries.setdefault(name, {"status": "not run"})
         for system in systems:
-            if "curve" not in results.entries[system.name]:
+            if not COSTS <= results.entries[system.name].keys():
                 results.entries[system.name] |= costs(out / "runs" / system.name, Corpus(*texts.train))
                 results.save()
         for name, (system, budget) in evaluations.items():
-            if not results.is_done(name):
+            if not is_evaluated(name, results):
                 step = step_within(BUDGETS[budget], system.name, results)
                 figures = evaluate_checkpoint(out / "runs" / system.name, step, texts)
                 results.record(name, "done", row=system.row, seed=system.seed, **figures)
@@ -79,13 +80,15 @@ def run_table2(texts: Texts, out: Path, *, jobs: int | None = None) -> Results:
 
 # ---- the cost of a training --------------------------------------------------------------------------------------
 
+COSTS = {"flops_per_step", "flops_per_target_token", "checkpoints", "curve"}
+
 
 def costs(run: Path, corpus: Corpus) -> dict[str, Any]:
     """Return the FLOPs of a step and of a target token, the cost of each checkpoint, and the validation curve.
 
     processor_seconds: of batches and steps, without evaluations and saves. flops: steps times FLOPs of a step.
     """
-    config = _config(run)
+    config = read_config(run)
     of_steps, of_tokens = _mean_flops(run, config, corpus)
     cost = [
         {"step": step_of(path), "processor_seconds": round(load_state(path)["processor_seconds"], 2)}
@@ -98,13 +101,6 @@ def costs(run: Path, corpus: Corpus) -> dict[str, Any]:
         "checkpoints": [{**point, "flops": round(point["step"] * of_steps)} for point in cost],
         "curve": curve,
     }
-
-
-def _config(run: Path) -> Config:
-    path = run / "config.json"
-    if not path.is_file():
-        raise UserError(f"{run}: expected the folder of a training, which the study still needs; give another --out")
-    return from_json(path.read_bytes(), path)
 
 
 def _mean_flops(run: Path, config: Config, corpus: Corpus) -> tuple[float, float]:
@@ -125,6 +121,17 @@ def _mean_flops(run: Path, config: Config, corpus: Corpus) -> tuple[float, float
 # ---- at equal cost -----------------------------------------------------------------------------------------------
 
 
+def is_evaluated(name: str, results: Results) -> bool:
+    """Check whether a system has its scores at a budget, which are no older than the trainings that set the budget."""
+    if not results.is_done(name):
+        return False
+    entry, systems = results.entries[name], [results.entries.get(system.name, {}) for system in trainings()]
+    steps = [[point["step"] for point in system["checkpoints"]] for system in systems if "checkpoints" in system]
+    ends = [system.get("ended_at", "") for system in systems]
+    is_known = len(steps) == len(systems) and any(entry["step"] in of_system for of_system in steps)
+    return is_known and max(ends) <= entry.get("ended_at", "")
+
+
 def step_within(cost: str, name: str, results: Results) -> int:
     """Return the step of the last checkpoint of training `name` within the budget."""
     limit = budget_of(cost, results)
@@ -140,18 +147,16 @@ def evaluate_checkpoint(run: Path, step: int, texts: Texts) -> dict[str, Any]:
     """Return the scores on the test text of the mean of the `AVERAGED` checkpoints up to `step`."""
     assert texts.test is not None
     folder = run.with_name(f"{run.name}-step-{step}")
+    count = min(AVERAGED, sum(step_of(path) <= step for path in checkpoints(run)))
     if not folder.exists():
-        count = min(AVERAGED, sum(step_of(path) <= step for path in checkpoints(run)))
         average_run(run, last=count, until=step, out=folder)
     translator = load(folder)
     evaluation = evaluate_model(translator, TestSet(*texts.test, texts.language), DecodingOptions())
-    scores = evaluation.systems["model"]
     return {
         "step": step,
-        "lines": evaluation.lines,
-        "perplexity": round(evaluation.perplexity or 0.0, 4),
-        **{score.name: round(score.value, 4) for score in scores},
-        "signatures": {score.name: score.signature for score in scores},
+        "averaged": count,
+        "config": encode_config(translator.config),
+        **score_figures(evaluation.lines, evaluation.perplexity or 0.0, evaluation.systems["model"]),
     }
 
 
@@ -180,8 +185,9 @@ def report(results: Results) -> Report:
         "search and scoring, evaluated on the test text at equal cost. In the paper the Transformer is better than "
         f"both kinds. Here, {_ranking(results, 'time')}; {_ranking(results, 'flops')}."
     )
-    blocks: list[str | Table | Figure] = [*(_comparison(results, budget) for budget in BUDGETS), EVALUATION_METHOD]
-    if all("curve" in results.entries.get(system.name, {}) for system in trainings()):
+    blocks: list[str | Table | Figure] = [*(_comparison(results, budget) for budget in BUDGETS)]
+    blocks.append(_evaluation_method(results))
+    if all(COSTS <= results.entries.get(system.name, {}).keys() for system in trainings()):
         blocks += [_progress(results, "processor_seconds"), _progress(results, "flops")]
     failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
     blocks += [f"Failed: {'; '.join(failures)}."] if failures else []
@@ -189,38 +195,67 @@ def report(results: Results) -> Report:
         ["system", "BLEU EN-DE", "BLEU EN-FR", "training FLOPs EN-DE", "EN-FR"],
         [[f"{name} (quoted)", *row] for name, row in PAPER.items()],
     )
+    systems = "; ".join(f"{_title(system.row, results)}: {_settings(system, results)}" for system in trainings())
     return Report(
         "Table 2 at small scale",
         lead,
         [
             Section("At equal cost", blocks),
+            Section("The systems", [f"{systems}."]),
             Section("Cost of each training", [_costs(results), COST_METHOD]),
             Section("The paper's Table 2, quoted", [quotations, QUOTATION_SOURCES]),
         ],
     )
 
 
-EVALUATION_METHOD = (
-    f"Test text, sacreBLEU 13a, beam search, the mean of the newest {AVERAGED} checkpoints within a budget; one seed. "
-    "Perplexity is per token, and the tokens are the same for all systems. A budget is the cost of the cheapest "
-    "training. These trainings are short: after longer ones the order of the systems may be different."
-)
+def _evaluation_method(results: Results) -> str:
+    """Return the paragraph on the scores, with the number of checkpoints from the entries."""
+    counts = {entry.get("averaged") for budget in BUDGETS for entry in _scores(results, budget).values()}
+    averaged = " or ".join(f"{count} " for count in sorted(count for count in counts if count))
+    return (
+        f"Test text, sacreBLEU 13a, beam search, the mean of the newest {averaged}checkpoints within a budget; one "
+        "seed. Perplexity is per token, and the tokens are the same for all systems. A budget is the cost of the "
+        "cheapest training. These trainings are short: after longer ones the order of the systems may be different."
+    )
+
+
+def _settings(system: Training, results: Results) -> str:
+    """Return the sizes, the steps and the peak of the learning rate of a training, from its entry."""
+    entry = results.entries.get(system.name, {})
+    config = config_of(entry)
+    if config is None:
+        return "settings not recorded" if entry.get("status") == "done" else "not run"
+    train = config.train
+    return (
+        f"{architecture(config.model)}, {train.max_steps:,} steps, lr_factor {train.lr_factor:g}, "
+        f"{train.warmup_steps:,} steps of warm-up, dropout {config.model.dropout:g}"
+    )
+
+
 COST_METHOD = (
     "FLOPs are counted over the products of real batches, forward and backward, with padding; a multiplication and its "
     "addition are two. Processor seconds are those of the training process in batches and steps, without evaluations "
     "and saves. Time is all of it by the clock, which is longer on a busy machine."
 )
 QUOTATION_SOURCES = (
-    "newstest2014, tokenised BLEU, trained on millions of pairs. The paper's FLOPs are not counted: they are the time "
-    "of a training times an estimate of the speed of its processors. Text, sizes and counting differ from those above, "
-    "so only the order of the systems can be compared, not their figures."
+    "newstest2014, tokenised BLEU, trained on millions of pairs. Both Transformers quoted are post-norm. The paper's "
+    "FLOPs are not counted: they are the time of a training times an estimate of the speed of its processors. Text, "
+    "sizes and counting differ from those above, so only the order of the systems can be compared, not their figures."
 )
 
 
 def _scores(results: Results, budget: str) -> dict[str, dict[str, Any]]:
     """Return the entry of each system at a budget, for the systems that have been evaluated there."""
-    entries = {system.row: results.entries.get(f"{system.row}-{budget}", {}) for system in trainings()}
-    return {system: entry for system, entry in entries.items() if entry.get("status") == "done"}
+    names = {system.row: f"{system.row}-{budget}" for system in trainings()}
+    return {system: results.entries[name] for system, name in names.items() if is_evaluated(name, results)}
+
+
+def _title(row: str, results: Results) -> str:
+    """Return the name of a system; a Transformer's has the order of its norms, which is not that of the paper."""
+    entries = [results.entries.get(system.name, {}) for system in trainings() if system.row == row]
+    configs = [config_of(entry) for entry in entries]
+    norms = {config.model.norm for config in configs if config and config.model.kind == "transformer"}
+    return f"{SYSTEMS[row]} ({' and '.join(sorted(norms))}-norm)" if norms else SYSTEMS[row]
 
 
 def _ranking(results: Results, budget: str) -> str:
@@ -231,7 +266,7 @@ def _ranking(results: Results, budget: str) -> str:
     limit = budget_of(BUDGETS[budget], results)
     cost = f"{limit:,.0f} processor seconds" if budget == "time" else f"{_short(limit)} FLOPs"
     order = sorted(scores, key=lambda system: -scores[system]["bleu"])
-    figures = ", ".join(f"{SYSTEMS[system]} {scores[system]['bleu']:.2f}" for system in order)
+    figures = ", ".join(f"{_title(system, results)} {scores[system]['bleu']:.2f}" for system in order)
     return f"for {cost} each, BLEU: {figures}"
 
 
@@ -242,7 +277,7 @@ def _comparison(results: Results, budget: str) -> Table:
     quiet = set()
     for number, system in enumerate(trainings()):
         if system.row not in scores:
-            rows.append([SYSTEMS[system.row], "not run", *[""] * 5])
+            rows.append([_title(system.row, results), "not run", *[""] * 5])
             quiet.add(number)
             continue
         entry = scores[system.row]
@@ -250,7 +285,7 @@ def _comparison(results: Results, budget: str) -> Table:
         cost = next(point for point in points if point["step"] == entry["step"])
         rows.append(
             [
-                SYSTEMS[system.row],
+                _title(system.row, results),
                 *(f"{entry[score]:.2f}" for score in ("bleu", "chrf", "perplexity")),
                 f"{entry['step']:,}",
                 f"{cost['processor_seconds']:,.0f}",
@@ -274,7 +309,7 @@ def _progress(results: Results, cost: str) -> Figure:
         entry = results.entries[system.name]
         cost_at = {point["step"]: point[cost] / unit for point in entry["checkpoints"]}
         points = [(cost_at[p["step"]], p["valid_perplexity"]) for p in entry["curve"] if p["step"] in cost_at]
-        curves[SYSTEMS[system.row]] = points
+        curves[_title(system.row, results)] = points
     alt = "; ".join(
         f"{system}: " + ", ".join(f"{y:.2f} after {x:,.1f}" for x, y in points) for system, points in curves.items()
     )
@@ -290,15 +325,15 @@ def _costs(results: Results) -> Table:
     quiet = set()
     for number, system in enumerate(trainings()):
         entry = results.entries.get(system.name, {})
-        if "checkpoints" not in entry:
-            rows.append([SYSTEMS[system.row], "not run", *[""] * 7])
+        if not COSTS <= entry.keys():
+            rows.append([_title(system.row, results), "not run", *[""] * 7])
             quiet.add(number)
             continue
         end = entry["checkpoints"][-1]
         seconds = end["processor_seconds"] / end["step"]
         rows.append(
             [
-                SYSTEMS[system.row],
+                _title(system.row, results),
                 f"{entry['parameters'] / 1e6:.2f} M",
                 _short(entry["flops_per_step"]),
                 _short(entry["flops_per_target_token"]),

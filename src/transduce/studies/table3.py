@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from transduce.config.schema import Config, architecture
 from transduce.errors import UserError, nearest
+from transduce.evaluation.metrics import missing_scores
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table, write_report
 from transduce.recipes import find_recipe, table3
+from transduce.studies.effects import Noise, effect, noise, published_effect, verdict
+from transduce.studies.entries import config_of
 from transduce.studies.results import Results, open_results
-from transduce.studies.schedule import run_trainings
+from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.trainings import Texts, Training
 
 Scale = Literal["small", "paper"]
@@ -92,30 +96,49 @@ def run_table3(
     rows: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     jobs: int | None = None,
+    rerun: bool = False,
 ) -> Results:
     """Train and evaluate the rows of the table that are not yet in OUT/results.json, and write the report.
 
-    rows, seeds: as in `trainings`. jobs: as in `schedule.run_trainings`.
+    rows, seeds: as in `trainings`. jobs, rerun: as in `schedule.run_trainings`.
     """
+    if scale == "paper" and (missing := missing_scores()):
+        raise UserError(f"--scale=paper: expected the BLEU of the paper, bleu_compound_split; {missing}")
     selection = trainings(scale, rows, seeds)
     results = open_results(out, "table3", {"scale": scale, "language": texts.language, **texts.read()})
+    refuse_outdated(_other_trainings(scale, selection, results), results)
     try:
-        run_trainings(selection, texts, results, jobs=jobs)
+        run_trainings(selection, texts, results, jobs=jobs, rerun=rerun)
     finally:
         if results.entries:
             write_report(out, report(results), results.sessions)
     return results
 
 
+def _other_trainings(scale: Scale, selection: Sequence[Training], results: Results) -> list[Training]:
+    """Return the trainings that have results, and are shown in the report, but are not in `selection`."""
+    pairs = [(entry["row"], entry["seed"]) for entry in results.entries.values() if entry["status"] == "done"]
+    done = [Training(row, seed, RECIPE[scale] + row) for row, seed in pairs if row in PAPER]
+    return [training for training in done if training not in selection]
+
+
 # ---- results -----------------------------------------------------------------------------------------------------
+
+SCORES = {"small": "bleu", "paper": "bleu_compound_split"}  # the BLEU in the table; the paper's has compounds split
 
 
 @dataclass(frozen=True)
 class Row:
-    """The results of a row. entries: of the seeds that are done, from results.json."""
+    """The results of a row. entries: of the seeds that are done, from results.json. score: one of `SCORES`."""
 
     name: str
     entries: list[dict[str, Any]]
+    score: str = "bleu"
+
+    @property
+    def config(self) -> Config | None:
+        """The configuration of the first seed; None if the row was not run, or if its entry does not have it."""
+        return config_of(self.entries[0]) if self.entries else None
 
     @property
     def perplexities(self) -> list[float]:
@@ -123,58 +146,14 @@ class Row:
 
     @property
     def bleus(self) -> list[float]:
-        return [entry["bleu"] for entry in self.entries]
+        return [entry["valid"][self.score] if self.score != "bleu" else entry["bleu"] for entry in self.entries]
 
 
 def table(results: Results) -> dict[str, Row]:
     """Return every row of Table 3, in its order, with its results; a row that was not run has none."""
+    score = SCORES[results.settings["scale"]]
     entries = [entry for entry in results.entries.values() if entry["status"] == "done"]
-    return {name: Row(name, [entry for entry in entries if entry["row"] == name]) for name in PAPER}
-
-
-T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t, 95 %, by degrees of freedom from 1
-
-
-@dataclass(frozen=True)
-class Noise:
-    """The spread of a figure between seeds: its standard deviation, and the degrees of freedom of that estimate."""
-
-    deviation: float
-    freedom: int
-
-    def interval(self, n_seeds: int, n_other_seeds: int) -> float:
-        """Return half the 95 % interval of the difference between a mean of `n_seeds` and one of `n_others` seeds."""
-        t = T95[min(self.freedom, len(T95)) - 1]
-        return t * self.deviation * math.sqrt(1 / n_seeds + 1 / n_other_seeds)
-
-
-def noise(samples: Sequence[Sequence[float]]) -> Noise | None:
-    """Return the noise of a figure, pooled over all rows with several seeds; None if there is no such row."""
-    groups = [values for values in samples if len(values) > 1]
-    if not groups:
-        return None
-    freedom = sum(len(values) - 1 for values in groups)
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in groups)
-    return Noise(math.sqrt(squares / freedom), freedom)
-
-
-def effect(values: Sequence[float], base: Sequence[float], spread: Noise | None) -> str:
-    """Return the effect of a change on a figure that is better when larger: "helps", "hurts" or "within noise".
-
-    Within noise: the difference is smaller than its 95 % interval. spread: between seeds; None if unknown, and then
-    the effect is "spread unknown".
-    """
-    if spread is None:
-        return "spread unknown"
-    difference = statistics.fmean(values) - statistics.fmean(base)
-    if abs(difference) <= spread.interval(len(values), len(base)):
-        return "within noise"
-    return "helps" if difference > 0 else "hurts"
-
-
-def _published_effect(difference: float, smallest: float) -> str:
-    """Return the effect of a change in the paper, which gives no spread; a change of at most `smallest` is none."""
-    return "no change" if abs(difference) <= smallest else "helps" if difference > 0 else "hurts"
+    return {name: Row(name, [entry for entry in entries if entry["row"] == name], score) for name in PAPER}
 
 
 def report(results: Results) -> Report:
@@ -183,7 +162,8 @@ def report(results: Results) -> Report:
     scale = results.settings["scale"]
     missing = [row.name for row in rows.values() if not row.entries]
     count = sum(len(row.entries) for row in rows.values())
-    lead = f"The variations on the Transformer, at {SCALES[scale]}: {count} trainings of {len(trainings(scale))} done"
+    lead = f"The variations on the Transformer, at {_scale(scale, rows['base'])}: {count} trainings of "
+    lead += f"{len(trainings(scale))} done"
     lead += f"; {len(missing)} of {len(rows)} rows not run." if missing else ", every row at least once."
     noises = noise([row.bleus for row in rows.values()]), noise([_goodness(row) for row in rows.values()])
     blocks: list[str | Table | Figure] = [_comparison(rows, *noises)]
@@ -191,11 +171,13 @@ def report(results: Results) -> Report:
         blocks += [_changes("BLEU", rows), _changes("perplexity", rows)]
     blocks += [
         "A change hurts or helps if it moves a figure by more than the 95 % interval of the difference (Student's t), "
-        f"by the spread between seeds{_spread(*noises)}. The paper gives no spread: a difference there of at most 0.1 "
-        "BLEU or 2 % of perplexity counts as no change. Label smoothing raises perplexity by design.",
+        f"by the spread between seeds{_spread(*noises)}. The paper gives no spread: a difference there of at most "
+        f"{SMALLEST_BLEU} BLEU or {100 * SMALLEST_FACTOR - 100:.0f} % of perplexity counts as no change. Such a change "
+        'is "yes, none" if it is as small here, "no" if it is larger here and beyond noise, and otherwise unclear. '
+        "Label smoothing raises perplexity by design.",
         "Perplexity is per token of the development text and depends on the vocabulary, so compare it with the other "
-        "rows here, not with the paper's. BLEU is sacreBLEU 13a of beam search on the same text, from the last "
-        "checkpoint, as in the paper. Text and scale differ from the paper's: compare differences, not figures.",
+        f"rows here, not with the paper's. BLEU is {BLEU_IN_WORDS[scale]}, of beam search on the same text, from the "
+        "last checkpoint, as in the paper. Text and scale differ from the paper's: compare differences, not figures.",
     ]
     return Report(
         f"Table 3 at {scale} scale",
@@ -207,10 +189,21 @@ def report(results: Results) -> Report:
     )
 
 
-SCALES = {
-    "small": "small scale, with a quarter of the widths, half of the layers and 800 steps",
-    "paper": "the paper's scale",
+BLEU_IN_WORDS = {
+    "small": "sacreBLEU 13a",
+    "paper": "tokenised BLEU with compounds split (`bleu_compound_split`), the paper's",
 }
+SMALLEST_BLEU, SMALLEST_FACTOR = 0.1, 1.02  # the largest differences in the paper that count as no change
+
+
+def _scale(scale: Scale, base: Row) -> str:
+    """Return the scale in words, with the sizes and steps of the base row that was trained."""
+    name = {"small": "small scale", "paper": "the paper's scale"}[scale]
+    if not base.entries:
+        return name
+    config, steps = base.config, base.entries[0].get("steps")
+    sizes = architecture(config.model) if config else "settings that were not recorded"
+    return f"{name}, where base has {sizes}" + (f" and {steps:,} steps" if steps else "")
 
 
 def _goodness(row: Row) -> list[float]:
@@ -221,28 +214,24 @@ def _goodness(row: Row) -> list[float]:
 def _comparison(rows: dict[str, Row], bleu_noise: Noise | None, log_noise: Noise | None) -> Table:
     """Return the table of the effect of each change in the paper and here."""
     base, paper_base = rows["base"], PAPER["base"]
+    limits = SMALLEST_BLEU + 1e-9, math.log(SMALLEST_FACTOR)
     head = ["change", "BLEU: paper", "here", "same effect?", "perplexity: paper", "here", "same effect?"]
     lines = []
     quiet = set()
     for number, (name, row) in enumerate((name, row) for name, row in rows.items() if name != "base"):
         paper = PAPER[name]
         bleu_change, factor = paper.bleu - paper_base.bleu, paper.perplexity / paper_base.perplexity
-        in_paper = [
-            _published_effect(bleu_change, 0.1 + 1e-9),
-            _published_effect(-math.log(factor), math.log(1.02)),
-        ]
+        in_paper = [published_effect(bleu_change, limits[0]), published_effect(-math.log(factor), limits[1])]
+        changes, agreement = ["not run", "not run"], ["", ""]
         if row.entries and base.entries:
-            in_study = [
-                effect(row.bleus, base.bleus, bleu_noise),
-                effect(_goodness(row), _goodness(base), log_noise),
+            in_study = [effect(row.bleus, base.bleus, bleu_noise), effect(_goodness(row), _goodness(base), log_noise)]
+            differences = [
+                statistics.fmean(row.bleus) - statistics.fmean(base.bleus),
+                statistics.fmean(_goodness(row)) - statistics.fmean(_goodness(base)),
             ]
-            changes = [
-                f"{statistics.fmean(row.bleus) - statistics.fmean(base.bleus):+.2f} {in_study[0]}",
-                f"x {math.exp(statistics.fmean(_goodness(base)) - statistics.fmean(_goodness(row))):.3f} {in_study[1]}",
-            ]
-            agreement = [_agreement(*pair) for pair in zip(in_paper, in_study, strict=True)]
+            changes = [f"{differences[0]:+.2f} {in_study[0]}", f"x {math.exp(-differences[1]):.3f} {in_study[1]}"]
+            agreement = [verdict(*pair) for pair in zip(in_paper, in_study, differences, limits, strict=True)]
         else:
-            changes, agreement = ["not run", "not run"], ["", ""]
             quiet.add(number)
         lines.append(
             [
@@ -256,13 +245,6 @@ def _comparison(rows: dict[str, Row], bleu_noise: Noise | None, log_noise: Noise
             ]
         )
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset(range(7)))
-
-
-def _agreement(in_paper: str, in_study: str) -> str:
-    """Return whether a change has the same effect as in the paper; "unclear" if either has no clear effect."""
-    if in_study not in ("helps", "hurts") or in_paper == "no change":
-        return "unclear"
-    return "yes" if in_paper == in_study else "no"
 
 
 def _title(name: str) -> str:
@@ -306,10 +288,11 @@ def _changes(figure: str, rows: dict[str, Row]) -> Figure:
 
 
 def _figures(rows: dict[str, Row], scale: str) -> Table:
-    """Return the table of all figures with the paper's."""
-    head = ["row", "here", "perplexity", "BLEU", "seeds", "parameters"]
-    head += ["perplexity in the paper", "BLEU", "parameters"]
-    head += ["processor time"]
+    """Return the table of all figures beside the paper's."""
+    penalties = {name: _brevity(row) for name, row in rows.items()}
+    has_penalties = any(penalties.values())
+    head = ["row", "here", "perplexity", "BLEU", *["brevity penalty"] * has_penalties, "seeds", "parameters"]
+    head += ["perplexity in the paper", "BLEU", "parameters", "processor time"]
     lines = []
     quiet = set()
     for number, (name, row) in enumerate(rows.items()):
@@ -319,19 +302,29 @@ def _figures(rows: dict[str, Row], scale: str) -> Table:
             cost = duration(statistics.fmean(entry["cpu_seconds"] for entry in row.entries))
             seeds = " ".join(str(seed) for seed in sorted(entry["seed"] for entry in row.entries))
             parameters = f"{row.entries[0]['parameters'] / 1e6:.2f} M"
-            ours = [_with_spread(row.perplexities), _with_spread(row.bleus), seeds, parameters]
+            scores = [_with_spread(row.perplexities), _with_spread(row.bleus)]
+            ours = [*scores, *[penalties[name]] * has_penalties, seeds, parameters]
         else:
-            cost, ours = "", ["not run", "not run", "", ""]
+            cost, ours = "", ["not run", "not run", *[""] * has_penalties, "", ""]
             quiet.add(number)
-        lines.append([_title(name), _settings_here(name, scale), *ours, *theirs, cost])
+        lines.append([_title(name), _settings_here(row, scale), *ours, *theirs, cost])
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset({0, 1}))
 
 
-def _settings_here(name: str, scale: str) -> str:
-    """Return the settings that a row changes, at this scale; for base, its sizes."""
-    config = find_recipe(RECIPE[scale] + name)()
+def _settings_here(row: Row, scale: str) -> str:
+    """Return the settings that a row changes, as it was trained, or else as in its recipe; for base, its sizes."""
+    config = row.config if row.entries else find_recipe(RECIPE[scale] + row.name)()
+    if config is None:
+        return "not recorded"
     values = {**dataclasses.asdict(config.model), **dataclasses.asdict(config.train)}
-    return ", ".join(f"{key} {values[key]}" for key in table3.ROWS[name] or table3.BASE)
+    return ", ".join(f"{key} {values.get(key)}" for key in table3.ROWS[row.name] or table3.BASE)
+
+
+def _brevity(row: Row) -> str:
+    """Return the mean brevity penalty of the seeds that have it; "" if none has it, as in results of 0.1.0."""
+    brevities = [entry.get("valid", {}).get("brevity", {}).get(row.score) for entry in row.entries]
+    penalties = [brevity["penalty"] for brevity in brevities if brevity]
+    return f"{statistics.fmean(penalties):.3f}" if penalties else ""
 
 
 def _with_spread(values: Sequence[float]) -> str:

@@ -9,25 +9,29 @@ OUT/runs/ROW-SEED.log. `transduce.studies.schedule` runs several trainings side 
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
+from transduce.config.files import from_json
 from transduce.config.schema import Config
 from transduce.console import printable
 from transduce.data import corpora, text
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
-from transduce.evaluation.metrics import check_settings
+from transduce.evaluation.metrics import Score, check_settings
 from transduce.evaluation.page import duration
 from transduce.recipes import configure
 from transduce.storage.run_log import reports
+from transduce.studies.entries import encode_config
 
 FilePair = tuple[Path, Path]
 
@@ -196,7 +200,7 @@ class TrainingProcess:
         return {"row": self.training.row, "seed": self.training.seed, "command": printable(command)}
 
     def figures(self) -> dict[str, Any]:
-        """Return perplexity and BLEU on the validation text, all other scores, size and cost."""
+        """Return perplexity and BLEU on the validation text, all other scores, configuration, size and cost."""
         evaluations = {
             name: self._evaluation(name) for name in ("valid", "test") if self._file(f"{name}.json").exists()
         }
@@ -205,6 +209,7 @@ class TrainingProcess:
             "bleu": evaluations["valid"]["bleu"],
             "parameters": stored_parameters(self.run / "model"),
             "steps": self.step(),
+            "config": encode_config(read_config(self.run)),
             **evaluations,
             **{name: round(value, 1) for name, value in self.cost().items()},
             "threads": int(self.environment["OMP_NUM_THREADS"]),
@@ -214,15 +219,8 @@ class TrainingProcess:
     def _evaluation(self, name: str) -> dict[str, Any]:
         """Return the scores on the text `name` from the output of `transduce evaluate --json`."""
         evaluation = msgspec.json.decode(self._file(f"{name}.json").read_bytes())
-        scores = evaluation["systems"]["model"]
-        figures = {score["name"]: round(score["value"], 4) for score in scores}
-        signatures = {score["name"]: score["signature"] for score in scores}
-        return {
-            "lines": evaluation["lines"],
-            "perplexity": round(evaluation["perplexity"], 4),
-            **figures,
-            "signatures": signatures,
-        }
+        scores = msgspec.convert(evaluation["systems"]["model"], list[Score])
+        return score_figures(evaluation["lines"], evaluation["perplexity"], scores)
 
     def outcome(self) -> str:
         """Return a line on how the training ended."""
@@ -247,6 +245,36 @@ class TrainingProcess:
     def training_seconds(self) -> float:
         """Return the time of the training up to its last report, over all sessions."""
         return max((report.get("seconds", 0.0) for report in reports(self.run)), default=0.0)
+
+
+def score_figures(lines: int, perplexity: float, scores: Sequence[Score]) -> dict[str, Any]:
+    """Return an evaluation as figures of an entry: the scores by name, their brevity penalties and signatures."""
+    return {
+        "lines": lines,
+        "perplexity": round(perplexity, 4),
+        **{score.name: round(score.value, 4) for score in scores},
+        "brevity": {score.name: asdict(score.brevity) for score in scores if score.brevity},
+        "signatures": {score.name: score.signature for score in scores},
+    }
+
+
+def read_config(run: Path) -> Config:
+    """Return the configuration of a run. Raises UserError if its folder is missing."""
+    path = run / "config.json"
+    if not path.is_file():
+        raise UserError(f"{run}: expected the folder of a training, which the study still needs; give another --out")
+    return from_json(path.read_bytes(), path)
+
+
+def remove_training(run: Path) -> None:
+    """Remove the folder of a training and all other files that the study wrote for it."""
+    files = [
+        run.with_name(f"{run.name}.{kind}") for kind in ("log", "train.json", "valid.json", "test.json", "spent.json")
+    ]
+    for file in files:
+        file.unlink(missing_ok=True)
+    for folder in [run, *run.parent.glob(f"{run.name}-step-*")]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def stored_parameters(model: Path) -> int:

@@ -1,0 +1,241 @@
+"""The form of the entries in results.json, and of their configurations.
+
+A results.json may come from an earlier version, or from an editor. `check_entries` therefore accepts only values from
+which a report can be written. Keys that are not named here may have any value.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from transduce.config.files import changed_values, from_json, to_json
+from transduce.config.schema import Config, with_value
+from transduce.errors import UserError
+
+Count = Annotated[int, Meta(ge=1, le=1 << 62)]
+Cost = Annotated[float, Meta(gt=0, le=1e30)]  # seconds, bytes or FLOPs of something that was measured
+Duration = Annotated[float, Meta(ge=0, le=1e30)]
+Exponent = Annotated[float, Meta(ge=-100, le=100)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Perplexity = Annotated[float, Meta(ge=1, le=1e100)]
+
+# ---- sessions ----------------------------------------------------------------------------------------------------
+
+
+class Machine(TypedDict):
+    processor: str
+    cores: Count
+    gpus: list[str]
+
+
+class Session(TypedDict):
+    """A session of a study: command, versions of the programs by name, commit, machine and date."""
+
+    command: str
+    versions: dict[str, str]
+    commit: str | None
+    machine: Machine
+    started_at: str
+
+
+# ---- Table 1 -----------------------------------------------------------------------------------------------------
+
+
+class Chains(TypedDict):
+    """The counts of a layer at length n."""
+
+    n: Count
+    sequential_ops: Count
+    path_length: Count
+
+
+class Measurement(TypedDict):
+    """The costs of a pass at length n and width d."""
+
+    n: Count
+    d: Count
+    time_seconds: Cost
+    kept_bytes: Cost
+
+
+class Measurements(TypedDict):
+    """The measurements over lengths, and over widths."""
+
+    n: Annotated[list[Measurement], Meta(min_length=1)]
+    d: Annotated[list[Measurement], Meta(min_length=1)]
+
+
+class Layer(TypedDict):
+    """A kind of layer of Table 1."""
+
+    time_exponent_n: Exponent
+    time_exponent_d: Exponent
+    memory_exponent_n: Exponent
+    memory_exponent_d: Exponent
+    sequential_ops: Count
+    path_length: Count
+    counts: list[Chains]
+    points: Measurements
+
+
+# ---- Tables 2 and 3 ----------------------------------------------------------------------------------------------
+
+
+class Penalty(TypedDict):
+    """The brevity penalty of a BLEU score, and the tokens of output and references."""
+
+    penalty: Annotated[float, Meta(ge=0, le=1)]
+    hyp_tokens: Annotated[int, Meta(ge=0)]
+    ref_tokens: Annotated[int, Meta(ge=0)]
+
+
+class Scores(TypedDict):
+    """All scores on a text, by name. brevity: of each BLEU."""
+
+    bleu_compound_split: NotRequired[Percent]
+    brevity: NotRequired[dict[str, Penalty]]
+
+
+class TrainingCell(TypedDict):
+    """A training of Table 3. Cells of 0.1.0 have neither a configuration nor brevity penalties."""
+
+    row: str
+    seed: int
+    perplexity: Perplexity
+    bleu: Percent
+    parameters: Count
+    seconds: Duration
+    cpu_seconds: Duration
+    steps: NotRequired[Count]
+    ended_at: NotRequired[str]
+    valid: NotRequired[Scores]
+    config: NotRequired[dict[str, Any]]
+
+
+class PaperScores(TypedDict):
+    bleu_compound_split: Percent
+
+
+class PaperCell(TypedDict):
+    """What a training of Table 3 has besides at the paper's scale, where the table shows the paper's BLEU."""
+
+    valid: PaperScores
+
+
+class CheckpointCost(TypedDict):
+    """The cost of a training up to a checkpoint."""
+
+    step: Count
+    processor_seconds: Cost
+    flops: Cost
+
+
+class CurvePoint(TypedDict):
+    step: Count
+    valid_perplexity: Perplexity
+
+
+class SystemCell(TrainingCell):
+    """A training of Table 2. The last four keys are computed after the training."""
+
+    threads: Count
+    flops_per_step: NotRequired[Cost]
+    flops_per_target_token: NotRequired[Cost]
+    checkpoints: NotRequired[Annotated[list[CheckpointCost], Meta(min_length=1)]]
+    curve: NotRequired[list[CurvePoint]]
+
+
+class BudgetCell(TypedDict):
+    """A system of Table 2 at a budget. averaged: number of checkpoints whose mean was evaluated."""
+
+    row: str
+    step: Count
+    bleu: Percent
+    chrf: Percent
+    perplexity: Perplexity
+    ended_at: NotRequired[str]
+    averaged: NotRequired[Count]
+    config: NotRequired[dict[str, Any]]
+
+
+class Table3Settings(TypedDict):
+    scale: str
+
+
+class State(TypedDict):
+    status: Literal["done", "failed", "not run"]
+
+
+class Failure(TypedDict):
+    why: str
+
+
+# ---- checks ------------------------------------------------------------------------------------------------------
+
+
+def check_entries(study: str, settings: Any, sessions: Any, entries: Any) -> None:
+    """Raise ValueError if a session or an entry of the study has a key without which no report can be written."""
+    _check("asked", settings, Table3Settings if study == "table3" else dict[str, Any])
+    _check("sessions", sessions, list[Session])
+    _check("the entries", entries, dict[str, dict[str, Any]])
+    for name, entry in entries.items():
+        _check(name, entry, State)
+        if entry["status"] == "failed":
+            _check(name, entry, Failure)
+        if entry["status"] == "done":
+            for form in _forms(study, settings, name):
+                _check(name, entry, form)
+            if "config" in entry:
+                _check_config(name, entry["config"])
+
+
+def _forms(study: str, settings: Mapping[str, Any], name: str) -> list[Any]:
+    """Return the forms of the entry `name` if it is done."""
+    if study == "table1":
+        return [Layer]
+    if study == "table2":
+        return [BudgetCell if name.endswith(("-time", "-flops")) else SystemCell]
+    return [TrainingCell, *([PaperCell] if settings["scale"] == "paper" else [])]
+
+
+def _check(name: str, value: Any, form: Any) -> None:
+    try:
+        msgspec.convert(value, form)
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"{name}: {problem}") from None
+
+
+def _check_config(name: str, content: Any) -> None:
+    try:
+        config_of({"config": content})
+    except UserError as problem:
+        raise ValueError(f"{name}: {problem}") from None
+
+
+# ---- configurations ----------------------------------------------------------------------------------------------
+
+
+def encode_config(config: Config) -> dict[str, Any]:
+    """Return a configuration as the key "config" of an entry: the content of config.json."""
+    return json.loads(to_json(config))
+
+
+def config_of(entry: Mapping[str, Any]) -> Config | None:
+    """Return the configuration that made an entry; None for entries of 0.1.0, which do not have it."""
+    return from_json(json.dumps(entry["config"]), "config") if "config" in entry else None
+
+
+def changes_since(entry: Mapping[str, Any], config: Config) -> list[str]:
+    """Return a line for each setting of an entry that differs from `config`; none if the entry has no configuration.
+
+    config: from a recipe, where a vocab_size of None means the size of the tokenizer.
+    """
+    before = config_of(entry)
+    if before is None:
+        return []
+    if config.model.vocab_size is None:
+        config = with_value(config, "model.vocab_size", before.model.vocab_size)
+    return [f"{name}={old!r} then, {new!r} now" for name, (old, new) in changed_values(before, config).items()]
