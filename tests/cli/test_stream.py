@@ -206,7 +206,7 @@ def test_options_that_have_no_effect_or_no_meaning_are_refused(
         (["--lookahead", 0], "transduce: --lookahead=0: expected at least 1"),
         (["--temperature", 0], "transduce: --temperature=0.0: expected a number from 0.000001"),
         (["--top-p", 1.5], "transduce: --top-p=1.5: expected"),
-        (["--beam-size", 0], "transduce: --beam-size=0: expected 1 to 10,000\n"),
+        (["--beam-size", 0], "transduce: --beam-size=0: expected 1 to 500\n"),
         (["--n-best", 9, "--json"], "transduce: --n-best=9: expected 1 to the beam size"),
         (["--n-best", 0], "transduce: --n-best=0: expected 1 to the beam size"),
         (["--precision", "int4"], "transduce: --precision='int4': expected"),

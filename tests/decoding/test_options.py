@@ -27,7 +27,7 @@ def test_an_option_replaces_the_setting_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"beam_size": 0}, "beam_size=0: expected 1 to 10,000"),
+        ({"beam_size": 0}, "beam_size=0: expected 1 to 500"),
         ({"beam_size": "4"}, "beam_size='4': expected an integer"),
         ({"beam_size": 4.0}, "beam_size=4.0: expected an integer"),  # equal to the setting, of another type
         ({"alpha": -1.0}, "alpha=-1.0: expected a number from 0 to 10"),

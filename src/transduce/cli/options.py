@@ -31,7 +31,9 @@ Models = Annotated[
 BeamSize = Annotated[
     int | None,
     Integer,
-    Parameter(help="Hypotheses that the beam search keeps. 1 is greedy search.", show_default=OF_THE_MODEL),
+    Parameter(
+        help="Hypotheses that the beam search keeps, at most 500. 1 is greedy search.", show_default=OF_THE_MODEL
+    ),
 ]
 Alpha = Annotated[
     float | None,
