@@ -4,7 +4,10 @@ Most ranks are forked (`support/ranks.py`). The slow tests at the end are the sh
 """
 
 import itertools
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +32,7 @@ from support.ranks import (
     wait_for_leader,
 )
 from support.small_runs import AVERAGE, Texts, differences, ending
-from support.toy_task import CommandResult
+from support.toy_task import ROOT, CommandResult
 
 from transduce.storage.checkpoints import checkpoints, step_of
 from transduce.storage.run_log import read_log
@@ -204,6 +207,24 @@ def test_gradients_are_summed_with_any_bucket_size(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_other_ranks_wait_for_the_leader_longer_than_the_timeout(tmp_path: Path) -> None:
     assert run_on_ranks(tmp_path, 3, wait_for_leader, 6.5) == ["message"] * 3
+
+
+THREADS_AFTER_THE_GROUP = """
+import os, torch
+from transduce.training import distributed
+with distributed.process_group():
+    torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
+print([open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_no_thread_of_the_process_group_outlives_it() -> None:
+    """Such a thread aborts the process if it ends after Python."""
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    environment = {**os.environ, **rank, "PYTHONPATH": str(ROOT / "src")}
+    names = subprocess.check_output([sys.executable, "-c", THREADS_AFTER_THE_GROUP], env=environment, text=True)
+    assert "gloo" not in names and "python" in names
 
 
 # ---- the process group -------------------------------------------------------------------------------------------
