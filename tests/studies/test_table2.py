@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from support.studies import write_study
+from support.toy_task import ROOT
 
 from transduce.errors import UserError
+from transduce.evaluation.study_report import markdown
 from transduce.studies import table2
 from transduce.studies.results import read_results
 from transduce.studies.trainings import Texts, Training
@@ -115,6 +117,41 @@ def test_an_interrupted_study_reports_gaps_and_resumes(
     assert curves[0] == curves[1] and reproducible(after) == reproducible(reference)
     page = (out / "report.html").read_text("utf-8")
     assert page.count("<svg role") == 2 and "not run" not in page and "LSTM with attention" in page
+
+
+def test_scores_are_computed_again_after_a_later_training() -> None:
+    """The cheapest training sets the budget of all systems."""
+    results = read_results(ROOT / "docs" / "results" / "table2" / "results.json")
+    names = [f"{system}-{budget}" for system in table2.SYSTEMS for budget in table2.BUDGETS]
+    assert all(table2.is_evaluated(name, results) for name in names)
+    assert "not run" not in markdown(table2.report(results))
+    results.entries["recurrent-1"]["ended_at"] = "2026-11-22T00:00:00+00:00"
+    assert not any(table2.is_evaluated(name, results) for name in names)
+    assert markdown(table2.report(results)).count("not run") == 6
+
+
+def test_scores_without_their_checkpoint_are_computed_again() -> None:
+    results = read_results(ROOT / "docs" / "results" / "table2" / "results.json")
+    points = results.entries["transformer-1"]["checkpoints"]
+    points[:] = [point for point in points if point["step"] != results.entries["transformer-time"]["step"]]
+    assert not table2.is_evaluated("transformer-time", results) and table2.is_evaluated("recurrent-time", results)
+    assert markdown(table2.report(results)).count("not run") == 1
+
+
+def test_the_report_names_the_norm_and_the_sizes_that_were_trained() -> None:
+    results = read_results(ROOT / "docs" / "results" / "table2" / "results.json")
+    text = markdown(table2.report(results))
+    assert "| Transformer (pre-norm) | 22.68 |" in text and "Both Transformers quoted are post-norm" in text
+    assert "4 + 4 layers, d_model 128, d_ff 256, 4 heads, 800 steps" in text and "newest 5 checkpoints" in text
+    for entry in results.entries.values():
+        if "config" in entry:
+            entry["config"]["model"]["norm"] = "post" if "n_heads" in entry["config"]["model"] else "pre"
+            entry["config"]["train"]["max_steps"] = 123
+        entry["averaged"] = 7
+    text = markdown(table2.report(results))
+    assert "| Transformer (post-norm) | 22.68 |" in text and "4 heads, 123 steps" in text and "newest 7" in text
+    del results.entries["transformer-1"]["config"]
+    assert "Transformer: settings not recorded" in markdown(table2.report(results))
 
 
 @pytest.mark.slow

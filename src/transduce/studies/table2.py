@@ -126,9 +126,10 @@ def is_evaluated(name: str, results: Results) -> bool:
     if not results.is_done(name):
         return False
     entry, systems = results.entries[name], [results.entries.get(system.name, {}) for system in trainings()]
-    steps = [[point["step"] for point in system["checkpoints"]] for system in systems if "checkpoints" in system]
+    row = name.rpartition("-")[0]
+    steps = [p["step"] for system in systems for p in system.get("checkpoints", []) if system["row"] == row]
     ends = [system.get("ended_at", "") for system in systems]
-    is_known = len(steps) == len(systems) and any(entry["step"] in of_system for of_system in steps)
+    is_known = all("checkpoints" in system for system in systems) and entry["step"] in steps
     return is_known and max(ends) <= entry.get("ended_at", "")
 
 
