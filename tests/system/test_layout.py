@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src" / "transduce"
 
 # A group may import the groups before it. Members of one group do not import each other.
 ORDER = """
-errors version console | config | recipes data model | training decoding | storage | evaluation | translate |
+errors version console processes | config | recipes data model | training decoding | storage | evaluation | translate |
 evaluate check | train | interop parsing serve family | studies demo | cli
 """
 LEVEL = {name: level for level, group in enumerate(ORDER.split("|")) for name in group.split()}

@@ -30,6 +30,7 @@ from transduce.data.token_file import Contents, NewPair, write_token_file
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
+from transduce.processes import import_path, module_command
 
 FILE_PAIRS = 100_000
 CHUNK_PAIRS, CHUNK_CHARACTERS = 2_048, 1 << 20  # the most that one call encodes
@@ -229,9 +230,8 @@ class _Worker:
     """
 
     def __init__(self, tokenizer: TokenizerLike) -> None:
-        import_path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": import_path, "TOKENIZERS_PARALLELISM": "false"}
-        command = [sys.executable, "-m", "transduce.data.tokenize_corpus"]
+        environment = {**os.environ, "PYTHONPATH": import_path(), "TOKENIZERS_PARALLELISM": "false"}
+        command = module_command("transduce.data.tokenize_corpus")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._send(tokenizer.to_json())
 

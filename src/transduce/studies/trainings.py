@@ -12,7 +12,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from transduce.data.corpora import Corpus
 from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, check_settings
 from transduce.evaluation.page import duration
+from transduce.processes import import_path, module_command
 from transduce.recipes import configure
 from transduce.storage.run_log import reports
 from transduce.studies.entries import encode_config
@@ -128,11 +128,11 @@ class TrainingProcess:
         self.stage_started_at = time.monotonic()
         with self._file("log").open("ab") as log, self._file(f"{name}.json").open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "transduce", *arguments],
+                module_command("transduce", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
-                env=self.environment,
+                env={**self.environment, "PYTHONPATH": import_path()},
                 pass_fds=[self.lock.fileno()],
                 start_new_session=True,  # only our SIGTERM reaches it, not also a Ctrl-C of the terminal
             )
