@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from transduce.evaluation.page import duration, fill_page, write_page
+from transduce.storage.atomic_folder import replacement
 
 TEMPLATES = Path(fill_page.__code__.co_filename).parent
 COLOURS = {
@@ -58,6 +59,14 @@ def test_a_page_replaces_the_old_one_whole(tmp_path: Path) -> None:
     path.write_text("old", encoding="utf-8")
     write_page(path, "new \udce9")
     assert path.read_text("utf-8") == "new \\udce9" and [*tmp_path.iterdir()] == [path]
+
+
+def test_two_pages_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    with replacement(path) as first, replacement(path) as second:
+        first.write_text("first", encoding="utf-8")
+        second.write_text("second", encoding="utf-8")
+    assert path.read_text("utf-8") == "first" and [*tmp_path.iterdir()] == [path]
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,12 @@ def test_the_command_writes_the_page_and_prints_its_path(tmp_path: Path, cli: Ca
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "log.jsonl", "report.html"]
 
 
+def test_a_model_is_refused_and_unchanged(toy: Toy, cli: Callable[..., CommandResult]) -> None:
+    result = cli("report", toy.model)
+    assert result.code == 2 and "expected the folder of a training run, not a model" in result.err
+    assert not (toy.model / "report.html").exists()
+
+
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         process = cli("report", folder)

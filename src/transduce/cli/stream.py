@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from transduce.console import printable
 from transduce.data.text import arriving_lines, count_lines, lines_of
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
@@ -53,7 +54,7 @@ def run_filter(
     total = _count_input_lines(source)
     translator = _load(models, options)
     options.resolve(translator.config.search)
-    name = "standard input" if source is None else str(source)
+    name = "standard input" if source is None else printable(source)
     with ExitStack() as stack:
         # Never closed, and not sys.stdin: a thread reads it, and may still wait for a line when this program ends.
         lines = open(STDIN if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)
