@@ -146,7 +146,7 @@ def test_a_result_of_another_recipe_is_refused(tmp_path: Path, texts: Texts, sta
     assert entry["config"]["train"]["max_steps"] == 40 and entry["config"]["train"]["seed"] == 1
     before = (out / "results.json").read_bytes()
     change_recipe(texts, "max_steps=40", "max_steps=30")
-    message = r"train x-1, y-1 again with --rerun:\n  x-1, y-1: train.max_steps=40 then, 30 now$"
+    message = r"train them again with --rerun:\n  x-1, y-1: train.max_steps=40 then, 30 now$"
     with pytest.raises(UserError, match=message):
         run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out))
     assert (out / "results.json").read_bytes() == before

@@ -200,7 +200,7 @@ def test_a_changed_recipe_is_refused_also_for_rows_that_are_not_selected(tmp_pat
     config = replace(config, train=replace(config.train, seed=4, lr_factor=0.7))
     study.entries["base-4"] = {**entry("base", 4, 9.0, 20.0), "config": encode_config(config)}
     study.save()
-    with pytest.raises(UserError, match=r"base-4 again with --rerun:\n  base-4: train.lr_factor=0.7 then, 0.6 now"):
+    with pytest.raises(UserError, match=r"again with --rerun:\n  base-4: train.lr_factor=0.7 then, 0.6 now"):
         run_table3(texts, tmp_path, rows=["h1"], rerun=True)
     assert not (tmp_path / "runs").exists()
 

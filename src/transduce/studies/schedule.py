@@ -93,8 +93,8 @@ def refuse_outdated(trainings: Sequence[Training], results: Results) -> None:
         names.setdefault(", ".join(changes), []).append(name)
     if outdated:
         raise UserError(
-            f"{results.path}: expected the settings of today's recipes; undo the change, give another --out, or train "
-            f"{', '.join(outdated)} again with --rerun:\n"
+            f"{results.path}: expected the settings of today's recipes; undo the change, give another --out, or select "
+            "these rows and train them again with --rerun:\n"
             + "\n".join(f"  {', '.join(group)}: {changes}" for changes, group in names.items())
         )
 
