@@ -122,3 +122,20 @@ def test_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(board, Board)
     assert (board.folder, board.purge_step, board.is_open) == (str(tmp_path / "tensorboard"), 41, False)
     assert board.scalars == [("loss", 1.5, 50), ("epoch", 2, 50)]
+
+
+class FullBoard:
+    """TensorBoard events on a full disk."""
+
+    def add_scalar(self, *arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def close(self) -> None: ...
+
+
+def test_events_that_cannot_be_written_do_not_stop_a_training(tmp_path: Path) -> None:
+    log = Log(tmp_path, 0)
+    log.board = FullBoard()
+    log.report(1, {"loss": 1.5})
+    log.close()
+    assert read_log(tmp_path) == [{"step": 1, "loss": 1.5}]

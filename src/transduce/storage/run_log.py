@@ -36,15 +36,16 @@ class Log:
         self.file.truncate(length)
 
     def report(self, step: int, values: dict[str, Value]) -> None:
-        """Append one line for `step`. If the write fails, the next report and `sync` repeat it."""
+        """Append one line for `step`. If the write fails, the next report and `sync` repeat it, but no event."""
         self.pending += msgspec.json.encode({"step": step, **values}) + b"\n"
         with suppress(OSError):
             self._write()
         if self.board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self.board.add_scalar(name, value, step)
-            self.board.flush()
+            with suppress(OSError):
+                for name, value in values.items():
+                    if isinstance(value, int | float):
+                        self.board.add_scalar(name, value, step)
+                self.board.flush()
 
     def sync(self) -> None:
         """Flush all reports to disk, before a checkpoint is written. Raises OSError if the disk fails."""
