@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.streams import piped
 from support.toy_task import CommandResult, Toy, reverse_words, write_lines
 
 import transduce
@@ -53,6 +54,15 @@ def loss_by_hand(model: Translator, src: list[str], ref: list[str]) -> float:
                 tokens += 1
     network.float()
     return total / tokens
+
+
+def test_translations_and_references_can_be_pipes() -> None:
+    """A pipe can be read only once: two systems share the references."""
+    lines = "".join(f"{number} a b c d\n" for number in range(900)).encode()
+    with piped(lines, lines, lines) as (one, two, ref):
+        evaluation = evaluate_hypotheses([one, two], ref, language="de", tokenize="13a")
+    assert evaluation.lines == 900
+    assert [scores[0].value for scores in evaluation.systems.values()] == pytest.approx([100, 100])
 
 
 def test_the_mean_loss_equals_the_loss_by_hand(toy: Toy, model: Translator) -> None:

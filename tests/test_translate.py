@@ -161,9 +161,10 @@ def test_a_megabyte_and_a_line_of_too_many_tokens_have_a_problem(model: Translat
     lines = ["a b c", "x" * 1_000_000, "z " * (MAX_LINE_TOKENS // 2 + 1), "\u00e9" * 5_000, "d e"]
     translations = model.translate(lines, beam_size=1)
     assert [translations[0].text, translations[4].text] == ["c b a", "e d"]
-    for translation in translations[1:4]:
+    kinds = "characters", "tokens", "tokens"
+    for kind, translation in zip(kinds, translations[1:4], strict=True):
         assert translation.text == ""
-        assert re.fullmatch(r"[\d,]+ tokens, expected at most 8,192; split the line", translation.problem or "")
+        assert re.fullmatch(rf"expected at most [\d,]+ {kind}, not [\d,]+; split the line", translation.problem or "")
 
 
 def test_half_a_surrogate_pair_is_refused(model: Translator) -> None:

@@ -19,7 +19,7 @@ from rich.progress import track
 from transduce.console import printable
 from transduce.data import corpora, text
 from transduce.data.alignment import SharedAnchors, unrelated_pairs
-from transduce.data.compression import open_text
+from transduce.data.compression import open_file, open_text
 from transduce.data.corpora import Corpus
 from transduce.data.corpus_report import CorpusReport, Findings, SideStatistics
 from transduce.data.line_checks import PieceCheck, check_line, check_pair, unusual_ratios
@@ -132,21 +132,29 @@ def _with_progress(corpus: Corpus, findings: Findings) -> Iterable[tuple[str | N
 def _pairs(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str | None]]:
     """Yield the pairs without the white space around lines. A line that is not UTF-8 is None, and a finding."""
     if corpus.tgt is None:
-        yield from ((src.strip(), tgt.strip()) for src, tgt in corpora.read_pairs(corpus))
+        yield from ((_trim(src), _trim(tgt)) for src, tgt in corpora.read_pairs(corpus))
         return
+    for path in (corpus.src, corpus.tgt):
+        open_file(path).close()  # it refuses a pipe, which cannot be read again to find the overlap
     with open_text(corpus.src) as src_file, open_text(corpus.tgt) as tgt_file:
-        for number, (src, tgt) in enumerate(zip_longest(src_file, tgt_file), start=1):
+        sides = text.raw_lines(src_file, f"{corpus.src}"), text.raw_lines(tgt_file, f"{corpus.tgt}")
+        for number, (src, tgt) in enumerate(zip_longest(*sides), start=1):
             if src is None or tgt is None:
-                rest = 1 + sum(1 for _ in (src_file if tgt is None else tgt_file))
+                rest = 1 + text.lines_of(src_file if tgt is None else tgt_file)
                 findings.add("unequal", "src" if src is None else "tgt", number, f"the other has {rest:,} more")
                 return
             yield _decode(src, "src", number, findings), _decode(tgt, "tgt", number, findings)
 
 
+def _trim(line: str) -> str:
+    """Return a line without the white space around it; "" if nothing in it is visible."""
+    return "" if text.is_blank(line) else line.strip()
+
+
 def _decode(raw: bytes, side: str, number: int, findings: Findings) -> str | None:
     """Return a line without the white space around it. If it is not UTF-8, add a finding and return None."""
     try:
-        return text.decode_line(raw, side, number).strip()
+        return _trim(text.decode_line(raw, side, number))
     except UserError as error:
         cause, evidence = error.__cause__, ""
         if isinstance(cause, UnicodeDecodeError):

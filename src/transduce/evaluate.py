@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from transduce.config.schema import SearchConfig
 from transduce.console import printable
-from transduce.data.text import is_blank, read_lines, read_pairs
+from transduce.data.text import empty, is_blank, read_lines, read_pairs, unequal
 from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, bleu, check_settings, corpus_scores, missing_scores
@@ -90,11 +90,13 @@ def evaluate_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, token
     check_settings(language=language, tokenize=tokenize)
     if len(hyps) > 2:
         raise UserError(f"--hyp: expected 1 or 2 files, not {len(hyps)}; compare two at a time")
-    for hyp in hyps:
-        for _ in read_pairs(hyp, ref):
-            pass
-    references = list(read_lines(ref))
+    references = list(read_lines(ref))  # once, because a pipe can be read only once
     outputs = [list(read_lines(hyp)) for hyp in hyps]
+    for hyp, output in zip(hyps, outputs, strict=True):
+        if len(output) != len(references):
+            raise unequal((f"{hyp}", f"{ref}"), (len(output), len(references)))
+        if not output:
+            raise empty(f"{hyp}", f"{ref}")
     systems = {
         printable(hyp): corpus_scores(output, references, language=language, tokenize=tokenize)
         for hyp, output in zip(hyps, outputs, strict=True)

@@ -30,7 +30,7 @@ from transduce.decoding.segmentation import (
     check_line,
     check_lines,
     check_number,
-    long_line,
+    encode_pairs,
     segments_of,
     translations_of,
 )
@@ -126,7 +126,7 @@ class Translator:
         """Return the log-probability of each given translation, log P(tgt | src), with each token's share.
 
         first_number: lines before these ones, which the line number in a message counts.
-        Raises UserError if the numbers of lines differ, or `long_line` finds a line, and for a model in int8.
+        Raises UserError if the numbers of lines differ, or a line is too long, and for a model in int8.
         """
         check_lines(src=src, tgt=tgt)
         check_number("first_number", first_number)
@@ -137,11 +137,9 @@ class Translator:
                 f"src and tgt: expected the same number of lines, not {len(src):,} and {len(tgt):,}; "
                 "give one translation for each source line"
             )
-        sides = self.tokenizer.encode_batch(src), self.tokenizer.target.encode_batch(tgt)
-        too_long = long_line(*sides, self._max_positions)
+        pairs, too_long = encode_pairs(src, tgt, self.tokenizer, self._max_positions)
         if too_long is not None:
             raise UserError(too_long.problem(("src", "tgt"), first_number))
-        pairs = list(zip(*sides, strict=True))
         lengths = [max(len(ids) for ids in pair) for pair in pairs]
         results: list[Scored] = [Scored(0.0, (), ())] * len(pairs)
         for members in length_batches(lengths, 1, BATCH_TOKENS[self._device.type]):
@@ -158,9 +156,8 @@ class Translator:
         return results
 
     def long_line(self, src: Sequence[str], tgt: Sequence[str]) -> LongLine | None:
-        """Return the first line with more tokens than `score` takes, 8,192 or fewer; None if there is none."""
-        sides = self.tokenizer.encode_batch(src), self.tokenizer.target.encode_batch(tgt)
-        return long_line(*sides, self._max_positions)
+        """Return the first line that is too long for `score`, 8,192 tokens or fewer; None if there is none."""
+        return encode_pairs(src, tgt, self.tokenizer, self._max_positions)[1]
 
     def attend(self, src: str, tgt: str | None = None) -> Attended:
         """Return all attention weights (§3.2) of the steps that write `tgt`, by default the model's own translation.
@@ -173,10 +170,10 @@ class Translator:
             raise UserError("attend: expected a sentence, but the source is blank")
         if tgt is None:
             tgt = self.translate([src])[0].text
-        src_ids, tgt_ids = self.tokenizer.encode(src), self.tokenizer.target.encode(tgt)
-        too_long = long_line([src_ids], [tgt_ids], self._max_positions)
+        pairs, too_long = encode_pairs([src], [tgt], self.tokenizer, self._max_positions)
         if too_long is not None:
             raise UserError(too_long.problem(("src", "tgt")))
+        src_ids, tgt_ids = pairs[0]
         batch = collate([np.asarray(src_ids)], [np.asarray(tgt_ids)]).to(self._device)
         src_pieces, tgt_pieces = (tuple(self.tokenizer.pieces([*ids, EOS])) for ids in (src_ids, tgt_ids))
         weights = all_weights(self.models[0], batch)

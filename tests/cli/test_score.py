@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.streams import piped
 from support.toy_task import CommandResult, Toy, write_lines
 
 
@@ -18,6 +19,8 @@ def test_prints_one_log_probability_per_line(toy: Toy, tmp_path: Path, cli: Call
     assert [score["log_prob"] for score in objects] == pytest.approx(numbers, abs=1e-5)
     assert objects[0]["pieces"][-1] == "</s>"
     assert len(objects[0]["pieces"]) == len(objects[0]["token_log_probs"])
+    with piped(src.read_bytes(), tgt.read_bytes()) as (first, second):
+        assert cli("score", toy.model, "--src", first, "--tgt", second, "--json").out == result.out
 
 
 def test_lines_before_one_that_cannot_be_scored_are_scored(

@@ -199,9 +199,10 @@ def test_spans_from_the_middle_of_a_file(write: Callable[[str, bytes], Path]) ->
         list(text.spanned_lines(path, 11, 15, first=3))
 
 
-def test_blank_is_white_space_only() -> None:
+def test_blank_is_what_has_no_visible_character() -> None:
     assert all(map(text.is_blank, ["", " ", "\t \r", "\u3000\u00a0\u2028\u0085", "\x0b\x0c"]))
-    assert not any(map(text.is_blank, ["a", " . ", "\0", "\ufeff", "\u200b", "▁"]))
+    assert all(map(text.is_blank, ["\0", "\ufeff", "\u200b", "\u200e \u2060\u00ad", "\x1b"]))
+    assert not any(map(text.is_blank, ["a", " . ", "\u200ba", "▁", "\u0301", "\ufffd"]))
 
 
 def test_the_locale_has_no_effect(write: Callable[[str, bytes], Path]) -> None:

@@ -5,7 +5,9 @@ import time
 import pytest
 
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.segmentation import join, segments_of, sentences, split_line
+from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.options import Split
+from transduce.decoding.segmentation import join, segments_of, sentences, split_line, translations_of
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,43 @@ def test_nothing_is_lost_and_no_sentence_is_blank(line: str) -> None:
     texts = [*sentences(line)]
     assert "".join("".join(text.split()) for text, _ in texts) == "".join(line.split())
     assert all(text.strip() for text, _ in texts) or not line.strip()
+
+
+@pytest.mark.parametrize("split", ["long", "sentences"])
+def test_what_has_no_visible_character_is_not_translated(tokenizer: Tokenizer, split: Split) -> None:
+    lines = ["\u200b", "\ufeff \0", "A dog runs. \u200b", "\u200bA dog."]
+    segments, problems = segments_of(lines, tokenizer, 20, split)
+    assert [segment.line for segment in segments] == [2, 3] and problems == {}
+
+
+def test_long_lines_are_encoded_in_portions_or_not_at_all(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoding takes 100 bytes of memory for each character."""
+    portions: list[int] = []
+
+    def encode_batch(self: Tokenizer, lines: list[str]) -> list[list[int]]:
+        portions.append(sum(map(len, lines)))
+        return [[5] for _ in lines]
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", encode_batch)
+    lines = ["x" * 500_000, "a b c"] * 3 + ["x" * 600_000] * 3
+    segments, problems = segments_of(lines, tokenizer, 20, "long")
+    assert sum(portions) == 3 * 500_005 and max(portions) < 600_000
+    assert [segment.line for segment in segments] == [*range(6)]
+    expected = "expected at most 524,288 characters, not 600,000; split the line"
+    assert problems == dict.fromkeys(range(6, 9), expected)
+
+
+def test_the_outputs_for_a_line_of_two_sentences_are_the_best_combinations(tokenizer: Tokenizer) -> None:
+    segments, _ = segments_of(["A dog. It runs."], tokenizer, 20, "sentences")
+    ids = [tokenizer.encode(text) for text in ("a", "b", "c")]
+
+    def outputs(*scores: float) -> list[Hypothesis]:
+        return [Hypothesis(i, score, score, [score], True) for i, score in zip(ids, scores, strict=True)]
+
+    (line,) = translations_of(["A dog. It runs."], segments, [outputs(-1, -2, -6), outputs(-1, -4, -5)], {}, tokenizer)
+    assert [(t.text, t.score) for t in (line, *line.alternatives)] == [("a a", -2), ("b a", -3), ("a b", -5)]
 
 
 def test_a_line_of_nothing_but_abbreviations_takes_no_time() -> None:

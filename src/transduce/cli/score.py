@@ -7,7 +7,7 @@ from transduce.cli.options import Flag, Models, Precision
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
-CHUNK_LINES = 1_000
+CHUNK_LINES, CHUNK_CHARACTERS = 1_000, 1 << 20  # read, scored and printed together
 Pair = tuple[str, str]
 
 
@@ -50,14 +50,19 @@ def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", 
 
 
 def _chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """Yield pairs in lists of at most CHUNK_LINES. Those before a mistake in a text come before its exception."""
+    """Yield pairs in lists of at most CHUNK_LINES, fewer if they are long.
+
+    Those before a mistake in a text come before its exception.
+    """
     chunk: list[Pair] = []
+    characters = 0
     try:
-        for pair in pairs:
-            chunk.append(pair)
-            if len(chunk) == CHUNK_LINES:
+        for src, tgt in pairs:
+            chunk.append((src, tgt))
+            characters += len(src) + len(tgt)
+            if len(chunk) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
                 yield chunk
-                chunk = []
+                chunk, characters = [], 0
     except UserError:
         yield chunk
         raise

@@ -1,13 +1,15 @@
-"""Compressed text: gz, xz and zst files, recognised by their first bytes and decompressed while they are read."""
+"""Compressed text: gz, xz and zst, recognised by its first bytes and decompressed while it is read."""
 
 import importlib
 import io
 import lzma
 import os
+import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import BufferedReader
-from typing import Any
+from typing import Any, Protocol
 
 from transduce.errors import UserError
 
@@ -18,14 +20,62 @@ FORMATS = {
     b"\xfd7zXZ\x00": "xz",
     b"\x28\xb5\x2f\xfd": "zst",
 }  # by the first bytes of a file, which are not valid UTF-8
-CHUNK_BYTES = 1 << 14  # compressed bytes of one step; decompressed, they may be a thousand times as long
+OTHER_FORMATS = {
+    **{f"BZh{level}1AY&SY".encode(): "bz2" for level in range(1, 10)},
+    b"PK\x03\x04": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"Rar!\x1a\x07": "rar",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"\x1f\x9d": "Z",
+}  # these are refused by name: read as text, they would be a line that is not UTF-8
+ALL_FORMATS = FORMATS | OTHER_FORMATS
+PLAIN_BYTES = 1 << 18  # bytes of one read
+PACKED_BYTES = 1 << 10  # compressed bytes of one step: at most 33 MB of text, in the densest zst file
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes | None: ...
 
 
 def open_file(path: StrPath) -> BufferedReader:
-    """Open a file as bytes. Raises UserError if the path is missing, is not a file, or is not readable."""
+    """Open a regular file as bytes. Unlike a pipe, it can be opened and read more than once.
+
+    Raises UserError if the path is missing, is not a regular file, or is not readable.
+    """
+    with _explain(path):
+        _check_regular(path)
+        return BufferedReader(io.FileIO(path))
+
+
+def open_text(path: StrPath) -> BufferedReader:
+    """Open a file or a pipe as bytes, decompressed if it is gz, xz or zst. Reads each byte once.
+
+    Raises UserError if the path is missing, is a folder, or is not readable.
+    """
+    with _explain(path):
+        return text_of(io.FileIO(path), os.fspath(path))
+
+
+def text_of(file: io.RawIOBase, where: str) -> BufferedReader:
+    """Return the text of an open file or pipe, decompressed if it is gz, xz or zst. Reads nothing yet.
+
+    where: the name of the file in messages. Reading raises UserError for another compression, or damaged content.
+    """
+    return BufferedReader(_Blocks(_text_blocks(file, where), file), 1 << 20)
+
+
+def compression_format(path: StrPath) -> str | None:
+    """Return "gz", "xz" or "zst", or None if a file is not compressed by one of these."""
+    with open_file(path) as file:
+        return FORMATS.get(_first_bytes(file))
+
+
+@contextmanager
+def _explain(path: StrPath) -> Iterator[None]:
+    """Raise UserError for a path that cannot be opened in the block."""
     where = os.fspath(path)
     try:
-        return open(path, "rb")
+        yield
     except FileNotFoundError as error:
         raise UserError(f"{where}: expected a text file, but it does not exist; check the path") from error
     except (IsADirectoryError, NotADirectoryError) as error:
@@ -35,27 +85,55 @@ def open_file(path: StrPath) -> BufferedReader:
         raise UserError(f"{where}: expected a readable file; change its permissions") from error
 
 
-def open_text(path: StrPath) -> BufferedReader:
-    """Open a file as bytes, decompressed if it is a gz, xz or zst file."""
-    kind = compression_format(path)
-    file = open_file(path)
-    return BufferedReader(_Decompressor(file, os.fspath(path), kind), 1 << 20) if kind else file
+def _check_regular(path: StrPath) -> None:
+    """Raise UserError for a pipe or a device. To open a pipe would take its bytes from the next reader."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UserError(
+            f"{os.fspath(path)}: expected a regular file, which can be read again, not a pipe or a device; "
+            "write the text to a file first"
+        )
 
 
-def compression_format(path: StrPath) -> str | None:
-    """Return "gz", "xz" or "zst", or None if a file is not compressed."""
-    with open_file(path) as file:
-        first = file.read(max(map(len, FORMATS)))
-    return next((kind for magic, kind in FORMATS.items() if first.startswith(magic)), None)
+def _first_bytes(file: _Readable) -> bytes:
+    """Read and return the first bytes of a file, up to the first that no format has. All of a key of ALL_FORMATS."""
+    head = b""
+    while head not in ALL_FORMATS and any(magic.startswith(head) for magic in ALL_FORMATS):
+        byte = file.read(1)
+        if not byte:
+            break
+        head += byte
+    return head
 
 
-class _Decompressor(io.RawIOBase):
-    """The decompressed bytes of `file`. Reading raises UserError if it is damaged or cut short."""
+def _rest(head: bytes, file: _Readable, size: int) -> Iterator[bytes]:
+    """Yield `head`, which was read from `file`, and the rest of `file`, at most `size` bytes at a time."""
+    yield head
+    while block := file.read(size):
+        yield block
 
-    def __init__(self, file: BufferedReader, where: str, kind: str) -> None:
-        self._file, self._where, self._kind = file, where, kind
-        self._new_engine, self._error = _decompressor(kind, where)
-        self._engine = self._new_engine()
+
+def _text_blocks(file: _Readable, where: str) -> Iterator[bytes]:
+    """Yield the text of a file, in blocks."""
+    head = _first_bytes(file)
+    if head in OTHER_FORMATS:
+        raise UserError(f"{where}: expected text, or gz, xz or zst, not {OTHER_FORMATS[head]}; decompress it first")
+    if head not in FORMATS:
+        yield from _rest(head, file, PLAIN_BYTES)
+        return
+    kind = FORMATS[head]
+    text = _Blocks(_decompress(_rest(head, file, PACKED_BYTES), where, kind))
+    head = _first_bytes(text)
+    if head in ALL_FORMATS:
+        raise UserError(f"{where}: expected text in the {kind} file, not {ALL_FORMATS[head]}; decompress it first")
+    yield from _rest(head, text, PLAIN_BYTES)
+
+
+class _Blocks(io.RawIOBase):
+    """A raw file of `blocks`. Closing it closes `origin`."""
+
+    def __init__(self, blocks: Iterator[bytes], origin: io.RawIOBase | None = None) -> None:
+        self._blocks, self._origin = blocks, origin
         self._ready = memoryview(b"")
 
     def readable(self) -> bool:
@@ -63,34 +141,47 @@ class _Decompressor(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
-            raw = self._file.read(CHUNK_BYTES) if not self._engine.eof else self._next_stream()
-            if not raw:
-                if self._engine.eof:
-                    return 0
-                raise self._damage("it ends in the middle")
-            try:
-                self._ready = memoryview(self._engine.decompress(raw))
-            except self._error as error:
-                raise self._damage(f"{error}") from error
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._ready = memoryview(block)
         count = min(len(buffer), len(self._ready))
         buffer[:count], self._ready = self._ready[:count], self._ready[count:]
         return count
 
-    def _next_stream(self) -> bytes:
-        """Return the bytes after the end of a stream: another stream (`cat a.gz b.gz`), or none. Skip padding zeros."""
-        raw = self._engine.unused_data.lstrip(b"\0")
-        while not raw and (more := self._file.read(CHUNK_BYTES)):
-            raw = more.lstrip(b"\0")
-        if raw:
-            self._engine = self._new_engine()
-        return raw
-
-    def _damage(self, reason: str) -> UserError:
-        return UserError(f"{self._where}: expected a complete {self._kind} file: {reason}; get the file again")
-
     def close(self) -> None:
-        self._file.close()
+        if self._origin is not None:
+            self._origin.close()
         super().close()
+
+
+def _decompress(blocks: Iterator[bytes], where: str, kind: str) -> Iterator[bytes]:
+    """Yield the decompressed blocks of one stream or several (`cat a.gz b.gz`). Skip zeros after a stream, as padding.
+
+    Raises UserError if the content is damaged or cut short.
+    """
+    new_engine, failure = _decompressor(kind, where)
+    engine = new_engine()
+    for block in blocks:
+        raw = block
+        while raw:
+            if engine.eof:
+                raw = raw.lstrip(b"\0")
+                if not raw:
+                    break
+                engine = new_engine()
+            try:
+                plain = engine.decompress(raw)
+            except failure as error:
+                raise _damage(where, kind, f"{error}") from error
+            yield plain
+            raw = engine.unused_data if engine.eof else b""
+    if not engine.eof:
+        raise _damage(where, kind, "it ends in the middle")
+
+
+def _damage(where: str, kind: str, reason: str) -> UserError:
+    return UserError(f"{where}: expected a complete {kind} file: {reason}; get the file again")
 
 
 def _decompressor(kind: str, where: str) -> tuple[Callable[[], Any], type[Exception]]:

@@ -14,7 +14,6 @@ language. A line feed within a cell becomes a space. A cell without a value is a
 import glob
 import importlib
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import IO, Any
 
 from transduce.console import printable
 from transduce.data import text
-from transduce.data.compression import compression_format, open_text
+from transduce.data.compression import compression_format, open_file, open_text
+from transduce.data.disk import check_room, synced_file
 from transduce.data.text import encode_names
 from transduce.errors import UserError, nearest
 
@@ -160,7 +160,7 @@ def _is_table(file: Path) -> bool:
     """Return True if a file is a table (arrow or parquet), and False if it is text."""
     if file.suffix == ".arrow":
         return True
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         return stream.read(4) == b"PAR1"
 
 
@@ -185,14 +185,14 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
     if not stamp.exists() or stamp.read_bytes() != origin:
         folder.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)
-        with plain[0].open("wb") as src_file, plain[1].open("wb") as tgt_file:
+        if corpus.tgt is not None:  # the text takes at least the bytes of its compressed form
+            check_room(folder, sum(size for _, size, _ in _stamps(corpus)))
+        with synced_file(plain[0]) as src_file, synced_file(plain[1]) as tgt_file:
             for src, tgt in read_pairs(corpus):
                 src_file.write(src.encode() + b"\n")
                 tgt_file.write(tgt.encode() + b"\n")
-            for file in (src_file, tgt_file):
-                file.flush()
-                os.fsync(file.fileno())
-        stamp.write_bytes(origin)
+        with synced_file(stamp) as file:
+            file.write(origin)
     return plain
 
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from transduce.data.disk import synced_file
 from transduce.data.token_store import TokenStore
 
 
@@ -52,7 +53,8 @@ def cached_overlap(valid: Sequence[tuple[str, str]], store: TokenStore, path: Pa
         if cached_key == key:
             return overlap
     overlap = find_overlap(store.lines(), valid)
-    path.write_bytes(msgspec.json.encode((key, overlap)))
+    with synced_file(path) as file:
+        file.write(msgspec.json.encode((key, overlap)))
     return overlap
 
 

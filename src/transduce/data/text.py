@@ -10,10 +10,12 @@ A line is the text between two LF bytes, decoded as strict UTF-8 in any locale:
     U+2028, U+2029, U+0085, NUL, VT, FF, CR   are characters inside a line
     a blank line, on one side or both         is an ordinary line, so the lines stay aligned (see `is_blank`)
     a line of a megabyte                      is an ordinary line; memory holds one line at a time
+    a line over MAX_LINE_BYTES                UserError with file and line: it may never end
     bytes that are not UTF-8                  UserError with file, line and byte
     two sides of unequal length               UserError with both counts, when the shorter side ends
     no line                                   UserError from `read_pairs`; `read_lines` yields nothing
     gz, xz or zst                             is decompressed while it is read; recognised by its first bytes
+    a pipe                                    is read once; what must be read again refuses it (`open_file`)
 """
 
 import codecs
@@ -22,6 +24,7 @@ import json
 import os
 import queue
 import threading
+import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
@@ -29,17 +32,21 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 
-from transduce.data.compression import StrPath, open_file, open_text
+from transduce.data.compression import StrPath, open_file, open_text, text_of
 from transduce.errors import UserError
 
 T = TypeVar("T")
+
+MAX_LINE_BYTES = 1 << 26
+INVISIBLE = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf"))  # Unicode categories, such as Cf of U+200B and U+FEFF
+READ_AHEAD_BYTES = 1 << 22  # read from a stream before it is needed, and at most one line more
 
 
 def read_lines(path: StrPath) -> Iterator[str]:
     """Yield the lines of a file."""
     where = os.fspath(path)
     with open_text(path) as file:
-        for number, raw in enumerate(file, start=1):
+        for number, raw in enumerate(raw_lines(file, where), start=1):
             yield decode_line(raw, where, number)
 
 
@@ -51,14 +58,28 @@ def read_pairs(src_path: StrPath, tgt_path: StrPath) -> Iterator[tuple[str, str]
     src_name, tgt_name = os.fspath(src_path), os.fspath(tgt_path)
     number = 0
     with open_text(src_path) as src_file, open_text(tgt_path) as tgt_file:
-        for number, (src, tgt) in enumerate(zip_longest(src_file, tgt_file), start=1):
+        sides = raw_lines(src_file, src_name), raw_lines(tgt_file, tgt_name)
+        for number, (src, tgt) in enumerate(zip_longest(*sides), start=1):
             if src is None or tgt is None:
-                rest = number + sum(1 for _ in (src_file if tgt is None else tgt_file))
+                rest = number + lines_of(src_file if tgt is None else tgt_file)
                 counts = (rest, number - 1) if tgt is None else (number - 1, rest)
                 raise unequal((src_name, tgt_name), counts)
             yield decode_line(src, src_name, number), decode_line(tgt, tgt_name, number)
     if number == 0:
         raise empty(src_name, tgt_name)
+
+
+def raw_lines(file: IO[bytes], where: str, *, first: int = 1) -> Iterator[bytes]:
+    """Yield the undecoded lines of a file, from its position on. first: the number of the first of them.
+
+    Raises UserError, which names `where`, for a line over MAX_LINE_BYTES.
+    """
+    number = first
+    while raw := file.readline(MAX_LINE_BYTES + 1):
+        if len(raw) > MAX_LINE_BYTES:
+            raise UserError(f"{where}:{number}: expected a line of at most {MAX_LINE_BYTES:,} bytes; split the line")
+        yield raw
+        number += 1
 
 
 def decode_line(raw: bytes, where: str, number: int) -> str:
@@ -75,18 +96,19 @@ def decode_line(raw: bytes, where: str, number: int) -> str:
 def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[list[str]]:
     """Yield the lines of a stream as they arrive, in lists of 1 to `at_most` lines.
 
-    The caller can process lines before the stream ends. A thread reads at most `at_most` lines ahead. Raises UserError
-    for a line that is not UTF-8, after it has yielded the lines before it.
+    The caller can process lines before the stream ends. A thread reads ahead, at most `at_most` lines and about
+    READ_AHEAD_BYTES; no list is longer. Raises UserError for a line that is not UTF-8, after it has yielded the lines
+    before it.
     """
-    blocks: queue.Queue[bytes | BaseException | None] = queue.Queue(at_most)
+    ahead = _ReadAhead(at_most)
 
     def read_ahead() -> None:
         try:
-            for raw in file:
-                blocks.put(raw)
+            for raw in raw_lines(file, where):
+                ahead.put(raw)
         except BaseException as problem:  # raised in the thread of the caller, which can report it
-            blocks.put(problem)
-        blocks.put(None)
+            ahead.put(problem)
+        ahead.put(None)
 
     threading.Thread(target=read_ahead, daemon=True).start()
     number = 0
@@ -94,10 +116,7 @@ def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[lis
     while not is_at_end:
         lines: list[str] = []
         problem: BaseException | None = None
-        items = [blocks.get()]
-        while not blocks.empty() and len(items) < at_most:
-            items.append(blocks.get())
-        for item in items:
+        for item in ahead.take():
             if item is None:
                 is_at_end = True
                 break
@@ -116,14 +135,49 @@ def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[lis
             raise problem
 
 
+class _ReadAhead(queue.Queue[bytes | BaseException | None]):
+    """A queue of raw lines, an error, and None at the end. It is full at `at_most` items, or at READ_AHEAD_BYTES."""
+
+    def __init__(self, at_most: int) -> None:
+        self._least = READ_AHEAD_BYTES // at_most  # the size that an item counts at least
+        self._size = 0
+        super().__init__(READ_AHEAD_BYTES)
+
+    def take(self) -> list[bytes | BaseException | None]:
+        """Wait for an item, and return it and the items after it that are there, up to the size of a full queue."""
+        items = [self.get()]
+        size = self._size_of(items[0])
+        while size + self._least <= self.maxsize and not self.empty():
+            items.append(self.get())
+            size += self._size_of(items[-1])
+        return items
+
+    def _size_of(self, item: bytes | BaseException | None) -> int:
+        return max(self._least, len(item)) if isinstance(item, bytes) else self._least
+
+    # queue.Queue calls these under its lock. It compares _qsize with maxsize.
+
+    def _qsize(self) -> int:
+        return self._size
+
+    def _put(self, item: bytes | BaseException | None) -> None:
+        super()._put(item)
+        self._size += self._size_of(item)
+
+    def _get(self) -> bytes | BaseException | None:
+        item = super()._get()
+        self._size -= self._size_of(item)
+        return item
+
+
 def is_blank(line: str) -> bool:
-    """Return True if a line holds only white space."""
-    return not line or line.isspace()
+    """Return True if a line has no visible character: only white space, control and format characters."""
+    return all(unicodedata.category(c) in INVISIBLE for c in line)
 
 
 def count_lines(path: StrPath) -> int:
     """Return the number of lines that `read_lines` would yield. The text is not checked."""
-    with open_text(path) as file:
+    with text_of(open_file(path).detach(), os.fspath(path)) as file:
         return lines_of(file)
 
 
@@ -145,7 +199,7 @@ def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterato
     where, position = os.fspath(path), begin
     with open_file(path) as file:
         file.seek(begin)
-        for number, raw in enumerate(file, start=first):
+        for number, raw in enumerate(raw_lines(file, where, first=first), start=first):
             if position >= end:
                 break
             start = position + (len(codecs.BOM_UTF8) if number == 1 and raw.startswith(codecs.BOM_UTF8) else 0)

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from transduce.data import text
+from transduce.data.disk import synced_file
 
 BLOCK_PAIRS = 32
 TOO_LONG = (1 << 16) - 1  # stored as the length of a side of at least this many tokens; its ids are not stored
@@ -199,14 +200,12 @@ def write_token_file(path: Path, contents: Contents, pairs: Iterator[NewPair]) -
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
-        with temporary.open("xb") as file:
+        with synced_file(temporary) as file:
             while rows := list(islice(pairs, BLOCK_PAIRS)):
                 block = _block(rows, len(offsets) - 1, contents.token_bytes)
                 offsets.append(offsets[-1] + file.write(block))
                 lengths.extend(min(len(ids) + 1, TOO_LONG) for _, both in rows for ids in both)
             file.write(_tail(contents, offsets, lengths))
-            file.flush()
-            os.fsync(file.fileno())
         temporary.rename(path)
     finally:
         temporary.unlink(missing_ok=True)

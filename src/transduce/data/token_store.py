@@ -21,6 +21,7 @@ import numpy as np
 
 from transduce.data import text
 from transduce.data.corpora import Corpus, hidden_modes, plain_files
+from transduce.data.disk import check_room
 from transduce.data.token_file import EncodedPair, TokenFile, open_token_file
 from transduce.data.tokenize_corpus import CorpusScan, plan_jobs, run_jobs, scan_corpora
 from transduce.data.vocabulary import TokenizerLike
@@ -123,7 +124,9 @@ def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: TokenizerLike
         for number, (scan, key) in enumerate(zip(scans, keys, strict=True))
         for job in plan_jobs(scan, folder / key, key, token_bytes)
     ]
-    run_jobs([job for _, job in jobs if not open_token_file(Path(job.path), job.contents)], tokenizer)
+    missing = [job for _, job in jobs if not open_token_file(Path(job.path), job.contents)]
+    check_room(folder, sum(job.estimated_bytes for job in missing))
+    run_jobs(missing, tokenizer)
     files = []
     for _, job in jobs:
         file = open_token_file(Path(job.path), job.contents)

@@ -25,14 +25,18 @@ from rich.progress import track
 
 from transduce.data import text
 from transduce.data.compression import open_text
+from transduce.data.disk import synced_file
 from transduce.data.text import decode_names, encode_names
-from transduce.data.token_file import Contents, NewPair, write_token_file
+from transduce.data.token_file import TOO_LONG, Contents, NewPair, write_token_file
 from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import TokenizerLike
+from transduce.data.vocabulary import PAD, TokenizerLike
 from transduce.errors import UserError
 from transduce.processes import import_path, module_command
 
 FILE_PAIRS = 100_000
+BYTES_PER_PAIR = 44  # in a token file: four places in the text, two numbers of tokens, two lengths
+BYTES_PER_TOKEN = 5  # of text; English and German have 4 to 5 with 8,000 pieces
+LONGEST = 64 * TOO_LONG  # characters of a line that is encoded; this takes 100 bytes of memory for each
 CHUNK_PAIRS, CHUNK_CHARACTERS = 2_048, 1 << 20  # the most that one call encodes
 
 # ---- scanning ----------------------------------------------------------------------------------------------------
@@ -80,7 +84,8 @@ def scan_corpora(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[CorpusS
     if scans != cache:  # only the first of several processes writes
         path.parent.mkdir(parents=True, exist_ok=True)
         content = encode_names(scans)
-        path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+        with synced_file(path) as file:
+            file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
     return corpora
 
 
@@ -128,6 +133,12 @@ class Job:
     begins: tuple[int, int]
     ends: tuple[int, int]
 
+    @property
+    def estimated_bytes(self) -> int:
+        """The size of the token file, estimated for tokens of `BYTES_PER_TOKEN` bytes of text."""
+        text_bytes = sum(self.ends) - sum(self.begins)
+        return BYTES_PER_PAIR * self.contents.pairs + text_bytes * self.contents.token_bytes // BYTES_PER_TOKEN
+
 
 def plan_jobs(scan: CorpusScan, folder: Path, key: str, token_bytes: int) -> list[Job]:
     """Return the jobs that write the token files of a corpus to `folder`, under the key of a store."""
@@ -154,13 +165,20 @@ def _encode(job: Job, tokenizer: TokenizerLike) -> Iterator[NewPair]:
     count = 0
     for pairs in _chunks(job):
         count += len(pairs)
-        lines = [["" if text.is_blank(line) else line for _, _, line in side] for side in zip(*pairs, strict=True)]
-        ids = [tokenizer.encode_batch(lines[0]), tokenizer.target.encode_batch(lines[1])]
+        sides = [[line for _, _, line in side] for side in zip(*pairs, strict=True)]
+        ids = [_ids(sides[0], tokenizer), _ids(sides[1], tokenizer.target)]
         for (src, tgt), both in zip(pairs, zip(*ids, strict=True), strict=True):
             yield (src[0], src[1], tgt[0], tgt[1]), both
     if count != job.contents.pairs:
         texts = " or ".join(job.contents.texts)
         raise text.changed(texts, f"bytes that held {job.contents.pairs:,} lines do not hold them now")
+
+
+def _ids(lines: list[str], tokenizer: TokenizerLike) -> list[list[int]]:
+    """Return the ids of each line: none for a blank line, and `TOO_LONG` for one of more than `LONGEST` characters."""
+    texts = ["" if len(line) > LONGEST or text.is_blank(line) else line for line in lines]
+    ids_of_lines = tokenizer.encode_batch(texts)
+    return [[PAD] * TOO_LONG if len(line) > LONGEST else ids for line, ids in zip(lines, ids_of_lines, strict=True)]
 
 
 def _chunks(job: Job) -> Iterator[list[tuple[Any, Any]]]:

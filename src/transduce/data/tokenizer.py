@@ -30,6 +30,7 @@ from pathlib import Path
 from transduce.data.bpe_dropout import BpeDropout, Draws
 from transduce.data.sentencepiece_pair import SentencePieces, is_pair
 from transduce.data.subwords import KINDS, document_of, engine_of, fixed_pieces, model_of, trainer_of
+from transduce.data.text import is_blank
 from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike
 from transduce.errors import UserError
 
@@ -190,9 +191,9 @@ def _check_text(line: str) -> str:
 
 def _training_text(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines. Raises UserError at the end if all lines were blank."""
-    is_blank = True
+    has_text = False
     for line in lines:
-        is_blank = is_blank and not line.strip()
+        has_text = has_text or not is_blank(line)
         yield _check_text(line)
-    if is_blank:
+    if not has_text:
         raise UserError("train: expected at least 1 line that is not blank, to learn a tokenizer; give other text")

@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
+from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.hypothesis import Hypothesis, Translation
 from transduce.decoding.options import Split
 from transduce.errors import UserError
 
 MAX_LINE_TOKENS = 8_192  # a longer line is not translated
+MAX_LINE_CHARACTERS = 64 * MAX_LINE_TOKENS  # a longer line is not even encoded
+PORTION_LINES, PORTION_CHARACTERS = 1_024, 1 << 18  # encoded at once, because a character takes 100 bytes meanwhile
 
 
 @dataclass(frozen=True)
@@ -30,17 +33,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class LongLine:
-    """A line with more tokens than a model takes. side: 0 in the source, 1 in the target. index: of the line."""
+    """A line that is too long for a model. side: 0 in the source, 1 in the target. index, excess: of the line."""
 
     side: int
     index: int
-    tokens: int
-    limit: int
+    excess: str
 
     def problem(self, names: Sequence[str], first_number: int = 0) -> str:
         """Return the message. names: of the two texts. first_number: the number of lines before these ones."""
-        expected = f"expected at most {self.limit:,} tokens, not {self.tokens:,}; split the line"
-        return f"{names[self.side]}:{first_number + self.index + 1}: {expected}"
+        return f"{names[self.side]}:{first_number + self.index + 1}: {self.excess}"
 
 
 # ---- the arguments of a call -------------------------------------------------------------------------------------
@@ -73,19 +74,53 @@ def check_number(name: str, number: int) -> None:
         raise UserError(f"{name}={number!r}: expected an integer")
 
 
-def long_line(
-    src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], max_positions: int | None = None
-) -> LongLine | None:
-    """Return the first line with too many tokens, of two texts as token ids; None if there is none.
+# ---- lines -> ids ------------------------------------------------------------------------------------------------
+
+
+def encode_lines(lines: Iterable[str], tokenizer: TokenizerLike) -> Iterator[list[int] | None]:
+    """Yield the ids of each line; None for a line of more than MAX_LINE_CHARACTERS."""
+    for portion in _portions(lines):
+        texts = [line if len(line) <= MAX_LINE_CHARACTERS else "" for line in portion]
+        for line, ids in zip(portion, tokenizer.encode_batch(texts), strict=True):
+            yield ids if len(line) <= MAX_LINE_CHARACTERS else None
+
+
+def _portions(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the lines in lists that are encoded at once."""
+    portion: list[str] = []
+    characters = 0
+    for line in lines:
+        portion.append(line)
+        characters += min(len(line), MAX_LINE_CHARACTERS)
+        if len(portion) == PORTION_LINES or characters >= PORTION_CHARACTERS:
+            yield portion
+            portion, characters = [], 0
+    yield portion
+
+
+def excess(line: str, ids: Sequence[int] | None, limit: int = MAX_LINE_TOKENS) -> str | None:
+    """Return the message that a line is too long, or None. ids: of the line, as `encode_lines` yields them."""
+    if ids is None:
+        return f"expected at most {MAX_LINE_CHARACTERS:,} characters, not {len(line):,}; split the line"
+    return f"expected at most {limit:,} tokens, not {len(ids):,}; split the line" if len(ids) > limit else None
+
+
+def encode_pairs(
+    src: Sequence[str], tgt: Sequence[str], tokenizer: TokenizerLike, max_positions: int | None = None
+) -> tuple[list[tuple[list[int], list[int]]], LongLine | None]:
+    """Return the ids of the pairs before the first line that is too long, and this line; None if there is none.
 
     max_positions: of the model, which EOS takes one of; None: no limit but MAX_LINE_TOKENS.
     """
     limit = MAX_LINE_TOKENS if max_positions is None else min(MAX_LINE_TOKENS, max_positions - 1)
-    for i, pair in enumerate(zip(src, tgt, strict=True)):
-        for side, ids in enumerate(pair):
-            if len(ids) > limit:
-                return LongLine(side, i, len(ids), limit)
-    return None
+    pairs = []
+    sides = encode_lines(src, tokenizer), encode_lines(tgt, tokenizer.target)
+    for i, (src_ids, tgt_ids) in enumerate(zip(*sides, strict=True)):
+        for side, line, ids in ((0, src[i], src_ids), (1, tgt[i], tgt_ids)):
+            if problem := excess(line, ids, limit):
+                return pairs, LongLine(side, i, problem)
+        pairs.append((src_ids, tgt_ids))
+    return pairs, None
 
 
 # ---- lines -> segments -------------------------------------------------------------------------------------------
@@ -102,11 +137,11 @@ def segments_of(
     """
     segments: list[Segment] = []
     problems: dict[int, str] = {}
-    for i, (line, ids) in enumerate(zip(lines, tokenizer.encode_batch(lines), strict=True)):
-        if not line.strip():
+    for i, (line, ids) in enumerate(zip(lines, encode_lines(lines, tokenizer), strict=True)):
+        if is_blank(line):
             continue
-        if len(ids) > MAX_LINE_TOKENS:
-            problems[i] = f"{len(ids):,} tokens, expected at most {MAX_LINE_TOKENS:,}; split the line"
+        if ids is None or len(ids) > MAX_LINE_TOKENS:
+            problems[i] = excess(line, ids) or ""
         elif (prefixes and prefixes[i]) or (split == "long" and len(ids) <= limit):
             segments.append(Segment(i, line, "", ids))
         else:
@@ -119,13 +154,13 @@ def segments_of(
 def split_line(line: str, tokenizer: TokenizerLike, limit: int) -> list[tuple[str, str]]:
     """Return the sentences of `line`, cut to at most `limit` tokens, each with the gap that followed it ("" or " ").
 
-    Nothing but white space is lost. No text is blank unless the line is.
+    Nothing visible is lost. No text is blank unless the line is.
     """
     texts: list[tuple[str, str]] = []
     for sentence, gap in sentences(line):
         texts += _halved(sentence, tokenizer, limit)
         texts[-1] = (texts[-1][0], gap)
-    return texts
+    return [(text, gap) for text, gap in texts if not is_blank(text)] or [(line, "")]
 
 
 # The end of a sentence, with closing quotes and brackets; before white space, or in scripts that have none.
@@ -211,8 +246,8 @@ def translations_of(
     """Return the translation of each line, put together from the outputs for its segments.
 
     hypotheses: for each segment its n-best list. problems: as `segments_of` returns them.
-    A line with a problem has an empty translation. A blank line is its own translation, but stays one line. Only a line
-    of one segment has alternatives.
+    A line with a problem has an empty translation. A blank line is its own translation, but stays one line. The
+    outputs for a line of several segments are the best combinations of the outputs for its segments.
     """
     members: list[list[int]] = [[] for _ in lines]  # the segments of each line
     for i, segment in enumerate(segments):
@@ -224,11 +259,29 @@ def translations_of(
             text = "" if i in problems else line.replace("\n", " ")
             translations.append(Translation(text, problem=problems.get(i)))
             continue
-        best = _translation([hypotheses[j][0] for j in members[i]], gaps, tokenizer)
-        others = hypotheses[members[i][0]][1:] if len(gaps) == 1 else []
-        alternatives = tuple(_translation([other], gaps, tokenizer) for other in others)
-        translations.append(dataclasses.replace(best, alternatives=alternatives) if others else best)
+        best, *others = (
+            _translation(combination, gaps, tokenizer)
+            for combination in _best_combinations([hypotheses[j] for j in members[i]])
+        )
+        translations.append(dataclasses.replace(best, alternatives=tuple(others)) if others else best)
     return translations
+
+
+def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tuple[Hypothesis, ...]]:
+    """Return the best choices of a hypothesis from each list, best first, at most as many as the longest list has.
+
+    Finished hypotheses come before unfinished ones, as in a list. The score of a choice is the sum of its scores.
+    """
+    count = max(map(len, n_best_lists))
+    best: list[tuple[Hypothesis, ...]] = [()]
+    for hypotheses in n_best_lists:
+        choices = [(*chosen, hypothesis) for chosen in best for hypothesis in hypotheses]
+        best = sorted(choices, key=_rank)[:count]
+    return best
+
+
+def _rank(hypotheses: Sequence[Hypothesis]) -> tuple[int, float]:
+    return sum(not h.finished for h in hypotheses), -sum(h.score for h in hypotheses)
 
 
 def _translation(hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenizer: TokenizerLike) -> Translation:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from transduce.data.disk import check_room, error_at
 from transduce.errors import UserError
 
 FORMAT_VERSION = 1
@@ -38,7 +39,7 @@ def write_folder(path: Path, files: Mapping[str, Content]) -> None:
     """
     path = path.resolve() if path.is_symlink() else path
     path.parent.mkdir(parents=True, exist_ok=True)
-    _check_free_space(path, sum(map(_size, files.values())))
+    check_room(path, int(FREE_SPACE_FACTOR * sum(map(_size, files.values()))))
     building = _temporary(path)
     try:
         _fill(building, files)
@@ -57,13 +58,6 @@ def _temporary(path: Path, prefix: str = "") -> Path:
 def _size(content: Content) -> int:
     """Return the size in bytes."""
     return sum(map(len, content))
-
-
-def _check_free_space(path: Path, size: int) -> None:
-    """Raise OSError if the disk has less than `FREE_SPACE_FACTOR` times `size` bytes free."""
-    needed, free = int(FREE_SPACE_FACTOR * size), shutil.disk_usage(path.parent).free
-    if free < needed:
-        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {needed:,} bytes needed, {free:,} free", str(path))
 
 
 def _fill(folder: Path, files: Mapping[str, Content]) -> None:
@@ -139,11 +133,6 @@ def _write_synced(path: Path, content: Content) -> str:
     except OSError as problem:  # its message has no path
         raise error_at(problem, f"writing {_size(content):,} bytes", path) from problem
     return digest.hexdigest()
-
-
-def error_at(problem: OSError, doing: str, path: Path) -> OSError:
-    """Return `problem` with the path and `doing`, such as "writing 5 bytes", in its message."""
-    return OSError(problem.errno, f"{problem.strerror}, {doing}", str(path))
 
 
 def _sync(folder: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from transduce.data.disk import error_at
 from transduce.errors import UserError
-from transduce.storage.atomic_folder import error_at
 
 Value = int | float | str | None
 
