@@ -60,6 +60,18 @@ def test_only_the_width_breaks_the_lines_of_help(command: str, columns: int) -> 
         assert_filled(cell, columns - 4 - indentation)
 
 
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
+@pytest.mark.parametrize("value", ["", "0", "1", "2", "99999999", "9" * 5_000, "²", "-5", "x"])
+def test_help_is_printed_for_any_size_of_the_terminal(
+    cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    result = cli("translate", "--help")
+    lines = result.out.decode().splitlines()
+    assert result.code == 0 and result.out.startswith(b"Usage: transduce") and result.err == ""
+    assert max(map(len, lines)) <= 1_000
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_usage_names_every_argument(command: str) -> None:
     assert "ARGS" not in help_of(command, 120)

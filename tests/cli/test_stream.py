@@ -1,7 +1,10 @@
 """`transduce translate` as a Unix filter: real pipes, any bytes, closed pipes and full disks."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import os
 import pty
 import random
@@ -17,6 +20,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from support.command_line import assert_mistake
+from support.streams import standard_input
 from support.toy_task import ROOT, CommandResult, Toy, needs_dev_full, reverse_words, run_transduce, write_lines
 
 import transduce
@@ -115,7 +120,9 @@ def test_a_full_disk_exits_with_code_3(toy: Toy) -> None:
     with open("/dev/full", "wb") as full:
         result = subprocess.run(command, input=b"a\n", stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60)
     assert result.returncode == 3
-    assert result.stderr.decode() == "transduce: No space left on device; make room there, or use another folder\n"
+    assert result.stderr.decode() == (
+        "transduce: standard output: No space left on device, writing 2 bytes; make room there, or use another folder\n"
+    )
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -138,6 +145,23 @@ def test_a_named_pipe_is_read_once(toy: Toy, tmp_path: Path, cli: Callable[..., 
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["sh", "-c", f"printf 'a b\\nc d\\n' > {tmp_path / 'pipe'}"]):
         assert cli("translate", toy.model, "--input", tmp_path / "pipe").out == b"b a\nd c\n"
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+def test_compressed_input_is_read_as_text(
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult], compress: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "in").write_bytes(compress(b"a b\nc d\n"))
+    assert cli("translate", toy.model, "--input", tmp_path / "in").out == b"b a\nd c\n"
+    with standard_input(tmp_path / "in"):
+        assert cli("translate", toy.model).out == b"b a\nd c\n"
+    (tmp_path / "in").write_bytes(bz2.compress(b"a b\n"))
+    assert_mistake(cli("translate", toy.model, "--input", tmp_path / "in"), "expected text, or gz, xz or zst, not bz2")
+
+
+def test_lines_without_a_visible_character_stay(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    source = write_lines(tmp_path / "in", ["\u200b", "a b", "\ufeff", "\0"])
+    assert cli("translate", toy.model, "--input", source).out == "\u200b\nb a\n\ufeff\n\0\n".encode()
 
 
 def test_impossible_files_are_refused_and_the_input_is_kept(
@@ -304,9 +328,9 @@ def test_options_reach_the_translator(model: transduce.Translator, monkeypatch: 
 
 def test_samples_do_not_depend_on_when_the_lines_arrive(model: transduce.Translator) -> None:
     class Slow(io.BytesIO):
-        def __next__(self) -> bytes:
+        def readline(self, size: int | None = -1, /) -> bytes:
             time.sleep(0.002)
-            return super().__next__()
+            return super().readline(size)
 
     options = replace(PLAIN, sampling=Sampling(temperature=3), seed=5)
     content = b"a b c d\n" * 60

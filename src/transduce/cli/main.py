@@ -17,9 +17,10 @@ from transduce.cli.check import check
 from transduce.cli.demo import demo
 from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
-from transduce.cli.help import add_command
+from transduce.cli.help import add_command, limit_size
 from transduce.cli.import_ import import_
 from transduce.cli.messages import describe_lack, describe_os_error, describe_usage_error, name_option_as_typed
+from transduce.cli.output import standard_output
 from transduce.cli.recipes import recipes
 from transduce.cli.report import report
 from transduce.cli.score import score
@@ -64,16 +65,16 @@ def main() -> None:
 
 
 def _run() -> None:
+    limit_size()
     try:
-        app(sys.argv[1:], exit_on_error=False, print_error=False)
-        sys.stdout.flush()
+        with standard_output():
+            app(sys.argv[1:], exit_on_error=False, print_error=False)
     except CycloptsError as mistake:
         _stop(describe_usage_error(mistake), 2)
     except UserError as mistake:
         messages = [name_option_as_typed(message, sys.argv[1:]) for message in mistake.args]
         _stop(str(UserError(*messages)), 2)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
-        drop_unwritten(sys.stdout)
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -81,7 +82,6 @@ def _run() -> None:
         _print(describe_os_error(problem))
         os._exit(3)  # sys.exit would wait for threads that wait for lost ranks, or abort in them
     except OSError as problem:
-        drop_unwritten(sys.stdout)
         _stop(describe_os_error(problem), 3)
     except (MemoryError, RuntimeError) as problem:
         message = describe_lack(problem)

@@ -24,6 +24,7 @@ from transduce.errors import is_out_of_memory, nearest
 REMEDIES = {
     errno.ENOSPC: "make room there, or use another folder",
     errno.EDQUOT: "make room there, or use another folder",
+    errno.EFBIG: "raise the limit of the size of a file (ulimit -f)",
     errno.EACCES: "change its permissions, or use another folder",
     errno.EPERM: "change its permissions, or use another folder",
     errno.EROFS: "use a folder on a writable disk",

@@ -1,7 +1,25 @@
-"""Output that several commands share."""
+"""Output that several commands share: standard output in any encoding, and files that are replaced when complete."""
 
+import codecs
+import io
+import os
+import re
+import shutil
+import stat
 import sys
-from typing import Any
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from transduce.console import drop_unwritten, printable
+from transduce.data.disk import LocatedFile
+from transduce.errors import UserError
+
+STDOUT = "standard output"
+BARS = dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True))  # of a histogram, where the encoding has none
+DESCRIPTORS = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def print_json(value: Any) -> None:
@@ -9,3 +27,135 @@ def print_json(value: Any) -> None:
     import msgspec
 
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+
+
+# ---- standard output ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """Write to standard output, in the block, with errors that name it, and with any character in any encoding."""
+    original = sys.stdout
+    if not isinstance(original, io.TextIOWrapper):  # the program that called `main` has replaced it
+        yield
+        original.flush()
+        return
+    original.flush()
+    raw = LocatedFile(original.fileno(), STDOUT, closefd=False)
+    is_direct = original.line_buffering or original.write_through
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), original.encoding, errors=ESCAPES, line_buffering=is_direct)
+    try:
+        yield
+    finally:
+        output, sys.stdout = sys.stdout, original
+        try:
+            output.flush()
+        except OSError:
+            drop_unwritten(output)
+            raise
+
+
+def _escape(problem: UnicodeError) -> tuple[str | bytes, int]:
+    """Return the replacement of a character that the encoding lacks: a digit for a bar, an escape for all others."""
+    if isinstance(problem, UnicodeEncodeError) and (digit := BARS.get(problem.object[problem.start])):
+        return digit, problem.start + 1
+    return codecs.backslashreplace_errors(problem)
+
+
+ESCAPES = "transduce.escapes"
+codecs.register_error(ESCAPES, _escape)
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def check_output(path: Path | None, source: int | Path) -> None:
+    """Raise UserError for an output that cannot be written, or that is the input.
+
+    path: None is standard output. source: the input, a file or the number of an open one.
+    """
+    name = STDOUT if path is None else f"--output={path}"
+    if path is not None:
+        if path.is_dir():
+            raise UserError(f"{name}: expected a file, not a folder; give the name of a file")
+        if not path.absolute().parent.is_dir():
+            raise UserError(f"{name}: expected a file in an existing folder; make {path.parent} first")
+    with suppress(OSError):  # one of them does not exist yet, or is closed
+        statuses = [os.stat(1 if path is None else path), os.stat(source)]
+        if os.path.samestat(*statuses) and stat.S_ISREG(statuses[0].st_mode):
+            raise UserError(f"{name}: expected another file than the input; give another name")
+    if path is not None and _is_replaceable(path):
+        place = Path(os.path.realpath(path))
+        if place.exists() and not os.access(place, os.W_OK):
+            raise UserError(f"{name}: expected a file that may be written; change its permissions")
+        if not os.access(place.parent, os.W_OK):
+            raise UserError(f"{name}: expected a folder in which a file can be made; use standard output: > {path}")
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[BinaryIO]:
+    """Open `path` for writing. A regular file keeps its old content until the block has ended without an error.
+
+    Until then the output is in a file beside it, PATH.partial-..., which remains after an error unless it is empty.
+    Pipes and devices, such as /dev/stdout, are written as they are.
+    """
+    if not _is_replaceable(path):
+        number = _descriptor(path)
+        raw = LocatedFile(path, path) if number is None else LocatedFile(number, path, closefd=False)
+        with raw, io.BufferedWriter(raw) as file:
+            yield file
+        return
+    place = Path(os.path.realpath(path))  # a link stays a link
+    number, name = tempfile.mkstemp(prefix=f"{place.name[:60]}.partial-", dir=place.parent)
+    partial = Path(name)
+    try:
+        _copy_permissions(place, number)
+        with LocatedFile(number, partial) as raw, io.BufferedWriter(raw) as file:
+            yield file
+            file.flush()
+            raw.sync()
+        _replace(partial, place)
+    except BaseException:
+        if partial.stat().st_size:
+            message = f"{printable(path)}: unchanged; the output so far is in {printable(partial)}"
+            print(f"transduce: {message}", file=sys.stderr)
+        else:
+            partial.unlink()
+        raise
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Return True for a path of a regular file, or of none yet. It is False for pipes, devices and descriptors."""
+    return _descriptor(path) is None and (path.is_file() or not path.exists())
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return the number of the open file that a path such as /dev/stdout names. To open it anew would truncate it."""
+    match = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
+    return int(match[1]) if match else DESCRIPTORS.get(str(path))
+
+
+def _copy_permissions(place: Path, number: int) -> None:
+    """Give the open file `number` the owner and the permissions of `place`, or those of a new file."""
+    if place.exists():
+        status = place.stat()
+        mode = stat.S_IMODE(status.st_mode)
+        with suppress(OSError):  # only root may give files away
+            os.fchown(number, status.st_uid, status.st_gid)
+    else:
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    with suppress(OSError):  # some file systems have no permissions
+        os.fchmod(number, mode)
+
+
+def _replace(partial: Path, place: Path) -> None:
+    try:
+        partial.replace(place)
+    except OSError:  # a mount point, as a container has for a single file, cannot be replaced
+        if not place.is_file():
+            raise
+        with partial.open("rb") as source, LocatedFile(place, place) as raw, io.BufferedWriter(raw) as target:
+            shutil.copyfileobj(source, target)
+        partial.unlink()

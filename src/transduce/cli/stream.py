@@ -4,8 +4,9 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
@@ -13,7 +14,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from transduce.cli.output import check_output, output_file
 from transduce.console import printable
+from transduce.data.compression import open_text, text_of
 from transduce.data.text import arriving_lines, count_lines, lines_of
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 Engine = Literal["torch", "ctranslate2"]
 
-STDIN = 0
+STDIN, STDIN_NAME = 0, "standard input"
 CHUNK_LINES = 1_024  # lines that are read, translated and written together
 SPEED_SECONDS = 1_800  # the progress bar averages the speed over this time, because it moves by whole chunks
 
@@ -50,16 +53,14 @@ def run_filter(
     """
     if options.n_best > 1 and not json:
         raise UserError(f"--n-best={options.n_best}: expected 1 without --json; add --json")
-    _check_files(source, target)
-    total = _count_input_lines(source)
+    check_output(target, STDIN if source is None else source)
+    lines = _open_input(source)
+    bar = _progress_bar(source, target)
+    total = None if bar.disable else _count_input_lines(source)
     translator = _load(models, options)
     options.resolve(translator.config.search)
-    name = "standard input" if source is None else printable(source)
-    with ExitStack() as stack:
-        # Never closed, and not sys.stdin: a thread reads it, and may still wait for a line when this program ends.
-        lines = open(STDIN if source is None else os.open(source, os.O_RDONLY), "rb", closefd=False)
-        output = stack.enter_context(target.open("wb")) if target is not None else sys.stdout.buffer
-        bar = stack.enter_context(_progress_bar(source, target))
+    name = STDIN_NAME if source is None else printable(source)
+    with output_file(target) if target is not None else nullcontext(sys.stdout.buffer) as output, bar:
         task, number = bar.add_task("translating", total=total), 0
         for chunk in translations(translator, lines, name, options):
             for translation in chunk:
@@ -85,31 +86,23 @@ def translations(
         number += len(chunk)
 
 
-def _check_files(source: Path | None, target: Path | None) -> None:
-    """Raise UserError for an output that cannot be written or is the input. This comes before a model is loaded."""
-    if target is None:
-        return
-    if target.is_dir():
-        raise UserError(f"--output={target}: expected a file, not a folder; give the name of a file")
-    if not target.absolute().parent.is_dir():
-        raise UserError(f"--output={target}: expected a file in an existing folder; make {target.parent} first")
-    if source is not None and source.exists() and target.exists() and source.samefile(target):
-        raise UserError(f"--output={target}: expected another file than the input; give another name")
+def _open_input(source: Path | None) -> BinaryIO:
+    """Return the text of the input, decompressed if it is compressed. Raises UserError if it cannot be opened."""
+    if source is not None:
+        return open_text(source)
+    # Never closed, and not sys.stdin: a thread reads it, and may still wait for a line when this program ends.
+    return text_of(FileIO(STDIN, closefd=False), STDIN_NAME)
 
 
 def _count_input_lines(source: Path | None) -> int | None:
-    """Return the number of lines, or None for a pipe, which can be read only once.
-
-    Raises UserError or OSError if the file cannot be read.
-    """
-    if source is not None:
-        return None if source.is_fifo() else count_lines(source)
-    if not stat.S_ISREG(os.fstat(STDIN).st_mode):
+    """Return the number of lines, or None for a pipe or a device, which can be read only once."""
+    if not stat.S_ISREG(os.stat(STDIN if source is None else source).st_mode):
         return None
-    with open(STDIN, "rb", closefd=False) as file:
-        start = file.tell()
-        lines = lines_of(file)
-        file.seek(start)
+    if source is not None:
+        return count_lines(source)
+    start = os.lseek(STDIN, 0, os.SEEK_CUR)
+    lines = lines_of(_open_input(None))
+    os.lseek(STDIN, start, os.SEEK_SET)
     return lines
 
 
