@@ -190,7 +190,7 @@ def test_the_papers_scale_needs_the_papers_bleu(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("transduce.evaluation.metrics._has_sacremoses", lambda: False)
     texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
     with pytest.raises(UserError, match=r"--scale=paper: expected .*pip install 'transduce\[eval\]'"):
-        run_table3(texts, tmp_path / "out", scale="paper")
+        run_table3(texts, tmp_path / "out", trainings("paper"), scale="paper")
 
 
 def test_a_changed_recipe_is_refused_also_for_rows_that_are_not_selected(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_changed_recipe_is_refused_also_for_rows_that_are_not_selected(tmp_pat
     study.entries["base-4"] = {**entry("base", 4, 9.0, 20.0), "config": encode_config(config)}
     study.save()
     with pytest.raises(UserError, match=r"again with --rerun:\n  base-4: train.lr_factor=0.7 then, 0.6 now"):
-        run_table3(texts, tmp_path, rows=["h1"], rerun=True)
+        run_table3(texts, tmp_path, trainings("small", ["h1"]), rerun=True)
     assert not (tmp_path / "runs").exists()
 
 
@@ -237,6 +237,6 @@ def test_finished_trainings_are_reported_without_their_runs(tmp_path: Path, capf
     study.sessions = [provenance()]
     study.entries = {f"n4-{seed}": entry("n4", seed, 9.0, 20.0 + seed) for seed in (1, 2)}
     study.save()
-    results = run_table3(texts, out, rows=["n4"], seeds=[1, 2])
+    results = run_table3(texts, out, trainings("small", ["n4"], [1, 2]))
     assert "there is nothing to do" in capfd.readouterr().err and table(results)["n4"].bleus == [21.0, 22.0]
     assert "21.50 (21.00 to 22.00)" in (out / "report.md").read_text("utf-8") and not (out / "runs").exists()

@@ -121,13 +121,15 @@ def table3(
         --valid valid.en valid.de --language de --out table3 \
         --rows base h1 --seeds 1 2 3 --jobs 2
     """
-    from transduce.studies.table3 import run_table3
+    from transduce.studies.table3 import run_table3, trainings
     from transduce.studies.trainings import Texts
 
     if seeds is not None and len({*seeds}) < len(seeds):
         raise UserError(f"--seeds={' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
     _check_jobs(jobs)
-    run_table3(Texts(train, valid, test, language), out, scale=scale, rows=rows, seeds=seeds, jobs=jobs, rerun=rerun)
+    run_table3(
+        Texts(train, valid, test, language), out, trainings(scale, rows, seeds), scale=scale, jobs=jobs, rerun=rerun
+    )
     _print_report(out)
 
 

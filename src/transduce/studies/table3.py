@@ -91,20 +91,18 @@ def trainings(scale: Scale, rows: Sequence[str] | None = None, seeds: Sequence[i
 def run_table3(
     texts: Texts,
     out: Path,
+    selection: Sequence[Training],
     *,
     scale: Scale = "small",
-    rows: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
     jobs: int | None = None,
     rerun: bool = False,
 ) -> Results:
-    """Train and evaluate the rows of the table that are not yet in OUT/results.json, and write the report.
+    """Train and evaluate the rows of `selection` that are not yet in OUT/results.json, and write the report.
 
-    rows, seeds: as in `trainings`. jobs, rerun: as in `schedule.run_trainings`.
+    selection: from `trainings`, at this scale. jobs, rerun: as in `schedule.run_trainings`.
     """
     if scale == "paper" and (missing := missing_scores()):
         raise UserError(f"--scale=paper: expected the BLEU of the paper, bleu_compound_split; {missing}")
-    selection = trainings(scale, rows, seeds)
     results = open_results(out, "table3", {"scale": scale, "language": texts.language, **texts.read()})
     refuse_outdated(_other_trainings(scale, selection, results), results)
     try:
