@@ -9,11 +9,10 @@ namespace {
 // Return the product of two rows of n floats as LANES partial sums.
 __m512 partial_sums(const float* a, const float* b, long n) {
     __m512 sum = _mm512_setzero_ps();
-    for (long i = 0; i < n; i += LANES) {
-        __mmask16 m = first(n - i);
-        sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, a + i), _mm512_maskz_loadu_ps(m, b + i), sum);
-    }
-    return sum;
+    long i = 0;
+    for (; i + LANES <= n; i += LANES) sum = _mm512_fmadd_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i), sum);
+    __mmask16 rest = first(n - i);
+    return rest ? _mm512_fmadd_ps(_mm512_maskz_loadu_ps(rest, a + i), _mm512_maskz_loadu_ps(rest, b + i), sum) : sum;
 }
 
 // Return the sum of each of LANES rows of LANES floats.
@@ -230,30 +229,35 @@ struct Best {
 
     // Take in the logits of the n tokens from `begin` on. `barred` tokens are never among the best.
     void add(const float* logits, long begin, long n, const int64_t* barred, long n_barred) {
-        float least = values[count - 1];
-        __m512 bar = _mm512_set1_ps(least), most = _mm512_set1_ps(highest), sum = _mm512_setzero_ps();
+        const float least_of_all = -std::numeric_limits<float>::infinity();
+        __m512 most = _mm512_set1_ps(least_of_all), sum = _mm512_setzero_ps();
+        for (long j = 0; j < n; j += LANES) {
+            __mmask16 m = first(n - j);
+            most = _mm512_mask_max_ps(most, m, _mm512_maskz_loadu_ps(m, logits + j), most);  // keeps `most` where a logit is NaN
+        }
+        float before = highest, bar = values[count - 1];
+        highest = std::max(highest, _mm512_reduce_max_ps(most));
+        if (bar == least_of_all && count + n_barred <= LANES) {  // each lane has a logit that is at least the lowest of the greatest
+            float lanes[LANES];
+            _mm512_storeu_ps(lanes, most);
+            std::nth_element(lanes, lanes + count + n_barred - 1, lanes + LANES, std::greater<float>());
+            bar = std::nextafter(lanes[count + n_barred - 1], least_of_all);
+        }
+        __m512 top = _mm512_set1_ps(highest), above = _mm512_set1_ps(bar);
         for (long j = 0; j < n; j += LANES) {
             __mmask16 m = first(n - j);
             __m512 v = _mm512_maskz_loadu_ps(m, logits + j);
-            most = _mm512_mask_max_ps(most, m, v, most);  // keeps `most` where v is NaN
-            __mmask16 above = _mm512_mask_cmp_ps_mask(m, v, bar, _CMP_GT_OQ);
-            for (; above; above &= above - 1) {
-                float value = logits[j + __builtin_ctz(above)];
-                int64_t id = begin + j + __builtin_ctz(above);
-                if (!(value > least) || std::find(barred, barred + n_barred, id) != barred + n_barred) continue;
+            sum = _mm512_mask_add_ps(sum, m, sum, exponential(_mm512_sub_ps(v, top)));
+            for (__mmask16 high = _mm512_mask_cmp_ps_mask(m, v, above, _CMP_GT_OQ); high; high &= high - 1) {
+                float value = logits[j + __builtin_ctz(high)];
+                int64_t id = begin + j + __builtin_ctz(high);
+                if (!(value > bar) || std::find(barred, barred + n_barred, id) != barred + n_barred) continue;
                 long place = count - 1;
                 for (; place > 0 && value > values[place - 1]; place--) values[place] = values[place - 1], ids[place] = ids[place - 1];
                 values[place] = value, ids[place] = id;
-                least = values[count - 1];
-                bar = _mm512_set1_ps(least);
+                bar = std::max(bar, values[count - 1]);
+                above = _mm512_set1_ps(bar);
             }
-        }
-        float before = highest;
-        highest = _mm512_reduce_max_ps(most);
-        __m512 top = _mm512_set1_ps(highest);
-        for (long j = 0; j < n; j += LANES) {
-            __mmask16 m = first(n - j);
-            sum = _mm512_add_ps(sum, _mm512_maskz_mov_ps(m, exponential(_mm512_sub_ps(_mm512_maskz_loadu_ps(m, logits + j), top))));
         }
         if (before < highest) mass *= std::exp(before - highest);
         mass += _mm512_reduce_add_ps(sum);
