@@ -11,7 +11,6 @@ speed alone. The script writes results/neighbours.json.
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from peers import RESULTS, Worker, command_line, in_turn, write_results
+from peers import RESULTS, Worker, command_line, in_turn, processor, write_results
 
 SIDES = ("halves", "operations", "translation")
 SECONDS = 6.0  # of a measurement, about
@@ -153,12 +152,6 @@ def print_table(size: str, speeds: dict[str, dict[int, list[float]]], neighbours
     if {"halves", "operations"} <= speeds.keys():
         pairs = zip(*(speeds[side][neighbours[0]] for side in ("halves", "operations")), strict=True)
         print(f"halves / operations, alone: {statistics.median(a / b for a, b in pairs):.2f}")
-
-
-def processor() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:
-        names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
-    return ", ".join(sorted(names)) or platform.processor()
 
 
 def main() -> None:

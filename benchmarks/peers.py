@@ -6,6 +6,7 @@ input with one line. The script that compares lets the sides take turns, so that
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -72,6 +73,19 @@ class Worker:
             if not expected or line == expected:
                 return line
         raise RuntimeError(f"{self.name} ended; its message is above")
+
+    def close(self) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def processor() -> str:
+    """Return the name of this machine's processor."""
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        names = {line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")}
+    return ", ".join(sorted(names)) or platform.processor()
 
 
 def in_turn(sides: Sequence[Any], round_number: int) -> Sequence[Any]:

@@ -1,8 +1,8 @@
 """Translation on a CPU compared with CTranslate2 and Hugging Face: the same weights, text and number of threads.
 
-    python benchmarks/translate.py MODEL --src test.en --ref test.de [--rounds 5] [--threads 2]
+    python benchmarks/translate.py MODEL... --src test.en --ref test.de [--rounds 5] [--threads 2]
 
-The script exports MODEL to both and installs them into their own environment (benchmarks/peers). Each side is a
+The script exports each MODEL to both and installs them into their own environment (benchmarks/peers). Each side is a
 process that has loaded its model and warmed up. The sides take turns, round by round, with the whole file. The time
 includes reading and detokenising, not loading. Then each side translates single sentences.
 
@@ -11,7 +11,7 @@ includes reading and detokenising, not loading. Then each side translates single
   as many hypotheses have ended as the beam has.
 - Length penalty of the peers: length^0.6, the nearest to the paper's that they have.
 - Hugging Face's Marian is post-norm. The weights of a pre-norm model go into its M2M100.
-- A ratio is that of our best setting. A ratio with "exact" is that of our default.
+- A ratio is that of our best setting, with "exact" that of our default. The lowest ratios are over all models.
 
 The script writes benchmarks/results/translate.json.
 """
@@ -19,7 +19,6 @@ The script writes benchmarks/results/translate.json.
 import argparse
 import json
 import os
-import platform
 import re
 import statistics
 import sys
@@ -31,7 +30,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from peers import RESULTS, Worker, command_line, export, in_turn, install, write_results
+from peers import RESULTS, Worker, command_line, export, in_turn, install, processor, write_results
 
 PACKAGES = ("ctranslate2", "transformers", "torch", "safetensors", "tokenizers", "msgspec", "numpy")
 
@@ -233,12 +232,12 @@ class Side:
         return self.worker.name
 
 
-def start_sides(args: argparse.Namespace, folder: Path) -> list[Side]:
+def start_sides(args: argparse.Namespace, model: Path, folder: Path) -> list[Side]:
     """Export the model for each program and start a worker for each side."""
     python = install("translate", PACKAGES)
-    folders = {"transduce": args.model, "ctranslate2": export(args.model, "ctranslate2", folder)}
-    norm = json.loads((args.model / "config.json").read_text(encoding="utf-8"))["model"]["norm"]
-    folders["huggingface"] = export(args.model, "marian", folder) if norm == "post" else args.model
+    folders = {"transduce": model, "ctranslate2": export(model, "ctranslate2", folder)}
+    norm = json.loads((model / "config.json").read_text(encoding="utf-8"))["model"]["norm"]
+    folders["huggingface"] = export(model, "marian", folder) if norm == "post" else model
     sides = []
     for i, name in enumerate(args.sides or sides_of(args.threads)):
         program = name.split(" ")[0]
@@ -301,6 +300,7 @@ def latency_ratios(latencies: Latencies) -> dict[str, float]:
     for name, ours, peers in (
         ("latency_ratio_exact", ("transduce fp32", "transduce int8"), "ctranslate2"),
         ("latency_ratio", ("transduce fp32,5", "transduce int8,5"), "ctranslate2"),
+        ("latency_ratio_int8_exact", ("transduce int8",), "ctranslate2 int8"),
         ("latency_ratio_fp32_exact", ("transduce fp32",), "ctranslate2 float32"),
         ("latency_ratio_fp32", ("transduce fp32,5",), "ctranslate2 float32"),
     ):
@@ -329,20 +329,21 @@ def lines_changed_by_lookahead(outputs: dict[str, list[str]]) -> dict[str, int]:
     }
 
 
-def print_tables(result: dict[str, Any], ratios: dict[str, float]) -> None:
+def print_tables(title: str, result: dict[str, Any]) -> None:
+    print(f"\n## {title}\n")
     rates = result["sentences_per_second"]
     print(table(rates["beam4"], "beam 4, sentences/s"), "", table(rates["greedy"], "greedy, sentences/s"), sep="\n")
     print("\n| one sentence alone, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
     for name, (median, most) in sorted(result["latency_ms"].items(), key=lambda item: item[1]):
         print(f"| {name} | {median:.1f} | {most:.1f} | {result['bleu'][name]:.2f} |")
-    print("\n" + "\n".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+    print("\n" + "\n".join(f"{name} {value:.2f}" for name, value in result["ratios"].items()))
     for name, count in result["lines_changed_by_lookahead"].items():
-        print(f"{name}: the lookahead changes {count} of {result['lines']} lines")
+        print(f"{name}: the lookahead changes {count} lines")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
     parser.add_argument("--src", type=Path, required=True)
     parser.add_argument("--ref", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
@@ -354,36 +355,41 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
+def measure(args: argparse.Namespace, model: Path, references: Sequence[str]) -> dict[str, Any]:
+    """Return the speeds, latencies and scores of all sides with the weights of one model."""
     from transduce.evaluation.metrics import bleu
 
-    args = arguments()
-    references = args.ref.read_text(encoding="utf-8").splitlines()[: args.lines]
     with tempfile.TemporaryDirectory() as folder:
-        sides = start_sides(args, Path(folder))
+        sides = start_sides(args, model, Path(folder))
         beam4 = speeds(sides, 4, len(references), args.rounds)
         outputs = {side.name: side.out.read_text(encoding="utf-8").split("\n")[:-1] for side in sides}
         exact = [side for side in sides if not LOOKAHEAD.fullmatch(side.name)]  # greedy search has no lookahead
         greedy = speeds(exact, 1, len(references), args.rounds)
         latencies = measure_latencies(sides, args.alone)
-    scores = {name: bleu(output, references) for name, output in outputs.items()}
+        for side in sides:
+            side.worker.close()
     ratios = {**speed_ratios(beam4, greedy), **latency_ratios(latencies)}
-    result = {
-        **{name: round(value, 3) for name, value in ratios.items()},
-        "bleu_fp32": scores.get("transduce fp32"),
-        "bleu_int8": scores.get("transduce int8"),
-        "bleu": scores,
+    return {
+        "ratios": {name: round(value, 3) for name, value in ratios.items()},
+        "bleu": {name: bleu(output, references) for name, output in outputs.items()},
         "lines_changed_by_lookahead": lines_changed_by_lookahead(outputs),
         "sentences_per_second": {"beam4": beam4, "greedy": greedy},
         "latency_ms": latencies,
-        "lines": len(references),
-        "threads": args.threads,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "date": date.today().isoformat(),
-        "command": command_line(),
     }
-    print_tables(result, ratios)
-    write_results(args.out, result)
+
+
+def main() -> None:
+    args = arguments()
+    references = args.ref.read_text(encoding="utf-8").splitlines()[: args.lines]
+    results = {f"{model.parent.name}/{model.name}": measure(args, model, references) for model in args.models}
+    for model, result in results.items():
+        print_tables(model, result)
+    ratios = [result["ratios"] for result in results.values()]
+    lowest = {name: min(one[name] for one in ratios) for name in ratios[0]}
+    print(f"\nlowest ratios on {processor()}: {lowest}")
+    facts = {"processor": processor(), "cores": os.cpu_count(), "threads": args.threads, "lines": len(references)}
+    facts |= {"date": date.today().isoformat(), "command": command_line()}
+    write_results(args.out, {"lowest_ratios": lowest, **facts, "models": results})
 
 
 if __name__ == "__main__":
