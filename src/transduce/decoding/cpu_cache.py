@@ -2,8 +2,9 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,8 +33,7 @@ class Tables:
         return Tables(larger)
 
 
-@dataclass(frozen=True)
-class CpuCache:
+class CpuCache(NamedTuple):
     """The state of N rows between two decoding steps.
 
     Every step writes the projections of its rows below those of earlier steps, in tables that grow. `past` holds the
@@ -55,7 +55,7 @@ class CpuCache:
 
     def select(self, rows: Tensor, sentences: Tensor) -> "CpuCache":
         """Return the cache whose row i continues row rows[i] of this one. The next step looks its rows up."""
-        return replace(self, selected=(rows if self.selected is None else self.selected[rows]).contiguous())
+        return self._replace(selected=(rows if self.selected is None else self.selected[rows]).contiguous())
 
     def rows(self) -> tuple[Tensor, Visible]:
         """Return `past` and `source` of each of the N rows."""

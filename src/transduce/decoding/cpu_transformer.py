@@ -10,7 +10,7 @@ Letters as in transformer.py; R rows of all tokens of all source sentences, N ro
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
@@ -175,6 +175,7 @@ class CpuTransformer:
         self.encoder, self.decoder = ([_Layer(one, precision, self.kernels) for one in stack] for stack in layers)
         self.output = _linear([model.output], precision, self.kernels)
         self.positions = model.positions(0, model.config.max_positions or 256)  # (positions, D)
+        self.tgt_embedding = model.tgt_embedding.weight, math.sqrt(model.config.d_model)  # (V, D), and its scale
         self.stacks = self._stacks()
 
     def _stacks(self) -> tuple[CompiledStack, CompiledStack] | None:
@@ -230,9 +231,8 @@ class CpuTransformer:
         room = n * cache.source.rows.size(1)  # of a new table: for as many steps as the longest source has tokens
         tables = cache.tables.with_room(begin + n if begin else max(n, room))
         if self.stacks is not None:
-            embedding = self.model.tgt_embedding.weight, math.sqrt(self.config.d_model)
             position = self._positions(cache.length + 1)[cache.length]
-            return self.stacks[1].decode_step(ids, embedding, position, replace(cache, tables=tables))
+            return self.stacks[1].decode_step(ids, self.tgt_embedding, position, cache._replace(tables=tables))
         x = self._embed(self.model.tgt_embedding, ids[:, None], cache.length)[:, 0]
         past, source = cache.rows()
         new = torch.arange(begin, begin + n, dtype=torch.int32)

@@ -10,7 +10,7 @@ import ctypes
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,7 @@ class Packed:
         return CLinear(*pointers, *self.shape)
 
 
-@dataclass(frozen=True)
-class Visible:
+class Visible(NamedTuple):
     """The rows of keys and values that each of N queries may attend to, all int32.
 
     Query i sees rows[j, :lengths[j]] with j = row_of_query[i]. The tokens of a sentence share a line of `rows`: a line
