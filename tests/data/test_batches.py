@@ -76,6 +76,15 @@ def test_the_seed_draws_the_pairs_of_a_fractional_weight(tmp_path: Path, tokeniz
     assert 100 < len(first[1]) < 200 and first[1] != list(range(first[1][0], first[1][-1] + 1))
 
 
+def test_a_weight_that_leaves_no_pair_in_an_epoch_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    files, config = write_corpus(tmp_path, PAIRS[:100]), DataConfig(batch_tokens=1_000, max_tokens=60)
+    store = open_store(tmp_path / "data", [Corpus(*files, weight=1e-9)], tokenizer)
+    with pytest.raises(UserError, match=r"at least 1 of the 100 usable pairs, not 1e-07 pairs; give larger weights"):
+        Batches(store, tokenizer, config, seed=1)
+    store = open_store(tmp_path / "data", [Corpus(*files, weight=0.011)], tokenizer)
+    assert len(next(Batches(store, tokenizer, config, seed=1).stream(DataPosition()))[0]) == 1
+
+
 # ---- the plan ----------------------------------------------------------------------------------------------------
 
 LENGTHS = st.lists(st.tuples(st.integers(2, 40), st.integers(2, 40)), min_size=1, max_size=200)

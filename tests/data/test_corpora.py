@@ -360,7 +360,7 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
     second = cli(*command, "--resume")
     assert second.code == 0 and leaks in second.err
     command[command.index("0.5")] = "0.25"
-    assert f"expected the text that {tmp_path / 'run'} started with" in cli(*command, "--resume").err
+    assert f"expected the text and the weight that {tmp_path / 'run'} started with" in cli(*command, "--resume").err
 
 
 def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., CommandResult]) -> None:

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import os
 import pickle
 import random
 from collections.abc import Callable
@@ -117,6 +118,11 @@ def test_invalid_merges_are_refused(bpe: Tokenizer, merge: object) -> None:
         Tokenizer.from_json(with_change(bpe, lambda document: document["model"]["merges"].append(merge)))
 
 
+def test_repeated_merges_are_refused(bpe: Tokenizer) -> None:
+    with pytest.raises(UserError, match="its merges repeat"):
+        Tokenizer.from_json(with_change(bpe, lambda document: document["model"]["merges"].extend(bpe._merges)))
+
+
 def test_the_tokenizer_of_another_program_is_refused() -> None:
     engine = Engine(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -142,6 +148,10 @@ def test_the_error_for_an_unreadable_path_names_it(tmp_path: Path) -> None:
     big = tmp_path / "big.json"
     with big.open("wb") as file:
         file.truncate(tokenizer_module.MAX_FILE_BYTES + 1)
+    os.mkfifo(tmp_path / "pipe")
+    for special in (tmp_path / "pipe", Path("/dev/zero")):  # reading them would not end
+        with pytest.raises(UserError, match=f"{special}: expected a tokenizer.json, but it is not a file"):
+            Tokenizer.load(special)
     for path, reason in ((tmp_path / "missing", "No such file"), (tmp_path, "directory"), (big, "67,108,865 bytes")):
         with pytest.raises(UserError, match=reason) as caught:
             Tokenizer.load(path)

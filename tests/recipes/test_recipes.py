@@ -250,6 +250,7 @@ def test_a_function_that_is_no_recipe_is_refused(user_file: Path, function: str,
         ("recipe.py", b"\xff\xfe\x00", "failed: SyntaxError"),
         ("recipe.txt", "x = 1", "expected a Python file; give a name that ends in .py"),
         ("folder.py/x", "", "does not exist"),
+        (".", "", "is a folder; give the path of a file in it"),
     ],
 )
 def test_a_file_without_a_recipe_is_refused(tmp_path: Path, name: str, text: str | bytes, words: str) -> None:

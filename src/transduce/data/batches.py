@@ -237,17 +237,23 @@ class Batches:
         self._collate = collate
         self.usable = 0  # pairs that can be used for training
         self._most_keys = 0  # sort keys of an epoch, at most
-        longest = 1
+        longest, epoch_pairs = 1, 0.0
         for _, lengths, weight in store.lengths():
             usable = lengths[self._is_usable(lengths)]
             self.usable += len(usable)
             self._most_keys += len(usable) * math.ceil(weight)
+            epoch_pairs += len(usable) * weight
             longest = max(longest, int(usable.max(initial=1)))
+        names = ", ".join(corpus.name for corpus in store.corpora)
         if not self.usable:
-            names = ", ".join(corpus.name for corpus in store.corpora)
             raise UserError(
                 f"{names}: expected a pair that can be used for training, but all {len(store)} have an empty side or "
                 f"more than data.max_tokens={config.max_tokens} tokens on one side; give other text, or raise the limit"
+            )
+        if epoch_pairs < 1:  # a step would wait for millions of epochs without a pair
+            raise UserError(
+                f"{names}: expected weights with which an epoch has at least 1 of the {self.usable:,} usable pairs, "
+                f"not {epoch_pairs:.2g} pairs; give larger weights"
             )
         self._sort_keys = SortKeys(longest, len(store))
         self._newest_plan: tuple[int, Plan] | None = None

@@ -152,6 +152,8 @@ def _problem(document: Any) -> str | None:
         return "it does not begin with the control and byte pieces"
     if not isinstance(merges, list) or not all(_is_merge(merge, vocabulary) for merge in merges):
         return "its merges do not join two pieces to a third one"
+    if len({tuple(merge) for merge in merges}) < len(merges):
+        return "its merges repeat"
     expected = document_of(kind, vocabulary, merges)
     foreign = [key for key in {**expected, **document} if key not in document or document[key] != expected.get(key)]
     return f"its {foreign[0]} was not written by transduce" if foreign else None

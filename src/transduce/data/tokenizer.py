@@ -23,6 +23,7 @@ all of it except the vocabulary and the merges. Loading refuses a file that diff
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -149,9 +150,12 @@ class Tokenizer:
         """Return the tokenizer of a file that `save` wrote. Raises UserError, with the path, for any other file."""
         where = os.fspath(path)
         try:
-            if (size := os.stat(path).st_size) > MAX_FILE_BYTES:
+            status = os.stat(path)
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # a device or a pipe may never end
+                raise UserError(f"{where}: expected a tokenizer.json, but it is not a file; give the path of a file")
+            if status.st_size > MAX_FILE_BYTES:
                 raise UserError(
-                    f"{where}: expected a tokenizer of at most {MAX_FILE_BYTES:,} bytes, not {size:,} bytes"
+                    f"{where}: expected a tokenizer of at most {MAX_FILE_BYTES:,} bytes, not {status.st_size:,} bytes"
                 )
             return cls.from_json(Path(path).read_bytes().decode(), path)
         except (OSError, UnicodeDecodeError) as error:

@@ -83,6 +83,8 @@ def find_recipe(name: str) -> Recipe:
 
 def _from_file(path: Path, function: str) -> Recipe:
     recipe = f"recipe='{path}:{function}'"
+    if path.is_dir():
+        raise UserError(f"{recipe}: expected a Python file, but {path} is a folder; give the path of a file in it")
     if not path.is_file():
         raise UserError(f"{recipe}: expected a Python file, but {path} does not exist; check the path")
     spec = importlib.util.spec_from_file_location("user_recipe", path)

@@ -129,8 +129,9 @@ def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]
     for name, key in state.record["texts"].items():
         if checkpoint.state["texts"][name] != key:
             text = request.text_names()[name]
+            expected = "the text and the weight" if name == "train" else "the text"
             raise UserError(
-                f"{text}: expected the text that {request.out} started with; restore it, or start a new run"
+                f"{text}: expected {expected} that {request.out} started with; restore it, or start a new run"
             )
     state.restore(checkpoint, path)
     if distributed.is_leader():
