@@ -130,7 +130,7 @@ def _is_replaceable(path: Path) -> bool:
 
 
 def _descriptor(path: Path) -> int | None:
-    """Return the number of the open file that a path such as /dev/stdout names. To open it anew would truncate it."""
+    """Return the number of the open file that a path such as /dev/stdout names: a second open would truncate it."""
     match = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
     return int(match[1]) if match else DESCRIPTORS.get(str(path))
 

@@ -58,7 +58,7 @@ ENOUGH_SHARED = 20  # pairs
 
 
 class SharedAnchors:
-    """The number of pairs that share an anchor (`own`), and of those that would if the lines were mixed (`mixed`).
+    """The number of pairs that share an anchor (`own`), and of those that would in mixed lines (`mixed`).
 
     Both count by block. They hold at most one block of text.
     """

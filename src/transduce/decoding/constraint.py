@@ -36,7 +36,7 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True)
 class Prefixes:
-    """The constraint that each output begins with given ids: row i must go on with prefixes[i][length:]."""
+    """The constraint that each output begins with given ids: row i must continue with prefixes[i][length:]."""
 
     prefixes: Sequence[Sequence[int]]
     length: int = 0  # tokens so far

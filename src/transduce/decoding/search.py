@@ -6,9 +6,8 @@ The search knows no model. It takes a `Decoder`, which is a function over a stat
 - A sentence leaves the batch at the step at which its search ends.
 - Lengths count every token that has a log-probability: tokens of a prefix, and EOS.
 
-The bookkeeping, a few numbers for each hypothesis, is in numpy, in float64: there a step of a single sentence costs
-numbers of calls, and numpy's take a third of torch's time. The decoder's device computes `step`, `select` and the best
-few tokens of each row. The search waits for the device once in a step: for these tokens.
+The bookkeeping is in numpy, in float64: a call takes a third of the time of torch's. The decoder's device computes
+`step`, `select` and the best few tokens of each row. The search waits for it once in a step: for these tokens.
 
 Letters: B sentences still searched, K beam, N = B * K rows (those of a sentence are adjacent, the best first),
 V vocabulary, C tokens in the shortlist of a row, M candidates of a sentence, R restricted rows, T tokens so far.
@@ -34,7 +33,7 @@ from transduce.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The outputs that a search shall return. Raises UserError for a request that no search can meet."""
+    """The outputs that a search must return. Raises UserError for a request that no search can meet."""
 
     search: SearchConfig
     max_lengths: Sequence[int]  # of each sentence: most tokens of its output, EOS counted; a longer one is cut
@@ -68,7 +67,7 @@ def best_attainable(log_prob: Any, length: int, max_length: Any, request: Reques
     Its extensions have at least one token more (EOS) and at most `max_length`. Their log-probability is no higher. So
     none scores more than log_prob over the greatest penalty of those lengths. Penalties are monotonic in the length,
     rising or (alpha < 0) falling: the greatest is at one of the ends. A lookahead leaves longer extensions out.
-    A model may give each of these tokens the probability 1: no lower bound holds for all models.
+    A model may give each of these tokens the probability 1, so no tighter bound holds for all models.
     """
     lookahead = request.search.lookahead
     longest = max_length if lookahead is None else np.minimum(max_length, length + lookahead)
@@ -240,7 +239,7 @@ class _Pools:
                 self.worst[i] = pool[-1].score if len(pool) == self.n_best else -math.inf
 
     def settle(self, sentences: np.ndarray, beam: _Extensions, length: int) -> np.ndarray:
-        """Fill up the pools of the sentences that are cut here; return the rows of those that can still change."""
+        """Fill the pools of the sentences that are cut here, and return the rows whose sentences continue."""
         first, longest = beam.scores[:, 0], self.max_lengths[sentences]
         for row in (first == -math.inf).nonzero()[0].tolist():
             if not self.ends[sentences[row]]:
@@ -397,6 +396,5 @@ def _hypothesis(ids: list[int], token_log_probs: list[float], request: Request) 
 
 def _no_continuation(length: int) -> FloatingPointError:
     problem = f"after {length} tokens the model gives NaN, or probability zero to every token that may come next"
-    return FloatingPointError(
-        f"{problem}: its weights are too large or not finite, or all tokens with a probability are banned"
-    )
+    causes = "its weights are too large or not finite, or all tokens with a probability are banned"
+    return FloatingPointError(f"{problem}: {causes}")

@@ -51,7 +51,7 @@ def write_folder(path: Path, files: Mapping[str, Content]) -> None:
 
 
 def _temporary(path: Path, prefix: str = "") -> Path:
-    """Return a new name beside `path`, which nobody can predict."""
+    """Return a new, unpredictable name beside `path`."""
     return path.with_name(f".tmp-{prefix}{path.name}-{secrets.randbelow(10**12)}")
 
 
