@@ -19,7 +19,7 @@ from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
 from transduce.cli.help import add_command, limit_size
 from transduce.cli.import_ import import_
-from transduce.cli.messages import describe_lack, describe_os_error, describe_usage_error, name_option_as_typed
+from transduce.cli.messages import describe_lack, describe_os_error, describe_usage_error, name_option_as_typed, shorten
 from transduce.cli.output import standard_output
 from transduce.cli.recipes import recipes
 from transduce.cli.report import report
@@ -96,5 +96,5 @@ def _stop(message: str, code: int) -> NoReturn:
 
 
 def _print(message: str) -> None:
-    text = printable(message, keep="\n")
+    text = shorten(printable(message, keep="\n"))
     print(f"transduce: {text}", file=sys.stderr, flush=True)

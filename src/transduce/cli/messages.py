@@ -30,6 +30,15 @@ REMEDIES = {
     errno.EROFS: "use a folder on a writable disk",
 }
 
+LINE_CHARACTERS = 2_000  # of a message; a longer one quotes a value that would hide the rest of it
+
+
+def shorten(message: str) -> str:
+    """Return a message without the middle of each line that is too long. The remedy is at the end."""
+    half = LINE_CHARACTERS // 2
+    lines = message.split("\n")
+    return "\n".join(f"{line[:half]} ... {line[-half:]}" if len(line) > 2 * half else line for line in lines)
+
 
 def describe_os_error(problem: OSError) -> str:
     """Return the file, the error of the operating system and, if known, the remedy."""

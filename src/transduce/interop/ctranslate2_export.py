@@ -161,7 +161,7 @@ def _difference(
     sides = [[[loaded.tokenizer.vocabulary[token] for token in ids] for ids in side] for side in (src, tgt)]
     results = translator.score_batch(*sides, max_input_length=0)
     theirs = np.concatenate([result.log_probs for result in results])
-    ours = own_log_probs(require_transformer(loaded), src, tgt)
+    ours = own_log_probs(loaded, src, tgt)
     return describe_difference(f"CTranslate2 in {compute_type}", theirs, ours, tolerance)
 
 

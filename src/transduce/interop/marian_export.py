@@ -163,5 +163,5 @@ def _difference(loaded: LoadedModel, folder: Path) -> str:
         output = exported(input_ids=batch.src, attention_mask=batch.src_mask.long(), decoder_input_ids=batch.tgt_in)
         log_probs = output.logits.log_softmax(-1).gather(2, batch.tgt_out[:, :, None])[..., 0]
     theirs: np.ndarray = log_probs[batch.tgt_mask].numpy()
-    ours = own_log_probs(require_transformer(loaded), src, tgt)
+    ours = own_log_probs(loaded, src, tgt)
     return describe_difference("MarianMTModel", theirs, ours, TOLERANCE)

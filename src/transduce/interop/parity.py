@@ -38,12 +38,18 @@ def random_pairs(loaded: LoadedModel) -> tuple[list[np.ndarray], list[np.ndarray
 
 
 @torch.inference_mode()
-def own_log_probs(model: Transformer, src: list[np.ndarray], tgt: list[np.ndarray]) -> np.ndarray:
-    """Return our model's log-probability of every target token, EOS included: (tokens of all targets,), on the CPU."""
-    batch = collate(src, tgt)
+def own_log_probs(loaded: LoadedModel, src: list[np.ndarray], tgt: list[np.ndarray]) -> np.ndarray:
+    """Return our model's log-probability of every target token, EOS included: (tokens of all targets,), on the CPU.
+
+    Raises UserError if one is not finite, because weights are too large: no other program could compute the same.
+    """
+    model, batch = require_transformer(loaded), collate(src, tgt)
     decoded = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)
     hidden, targets = batch.real(decoded)
-    return token_log_probs(hidden, model.output.weight, targets, model.output.bias).numpy()
+    log_probs = token_log_probs(hidden, model.output.weight, targets, model.output.bias).numpy()
+    if not np.isfinite(log_probs).all():
+        raise UserError(f"{loaded.name}: expected outputs that are finite numbers; export an earlier checkpoint")
+    return log_probs
 
 
 def describe_difference(program: str, theirs: np.ndarray, ours: np.ndarray, tolerance: float) -> str:

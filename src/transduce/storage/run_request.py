@@ -144,11 +144,16 @@ def _missing_files(paths: Sequence[Path]) -> list[str]:
     return [f"{path}: expected a text file, UTF-8, one sentence per line; check the path" for path in missing]
 
 
+def folder_problems(out: Path) -> list[str]:
+    """Return a line if `out` cannot be a folder, because it or a folder above it is a file."""
+    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
+    return [] if parent.is_dir() else [f"--out={out}: expected a folder, but {parent} is a file; give another folder"]
+
+
 def _foreign_file_problems(out: Path) -> list[str]:
     """Return a line if `out` has files that are not of a run: training would overwrite config.json and data/."""
-    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not parent.is_dir():
-        return [f"--out={out}: expected a folder, but {parent} is a file; give another folder"]
+    if problems := folder_problems(out):
+        return problems
     if (out / "manifest.json").exists():
         return [f"--out={out}: expected a new folder or a run, not a model; give another folder"]
     if (out / "config.json").exists():

@@ -24,6 +24,7 @@ from typing import Any
 
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import decode_json, encode_json, write_file
+from transduce.storage.run_request import folder_problems
 from transduce.studies.entries import check_entries
 
 FORMAT_VERSION = 1
@@ -68,9 +69,11 @@ class Results:
 def open_results(out: Path, study: str, settings: dict[str, Any]) -> Results:
     """Return the results in `out`, or new ones that are not on disk yet.
 
-    Raises UserError if they are damaged, or of another study or other settings.
+    Raises UserError if they are damaged, or of another study or other settings, or if `out` cannot be a folder.
     """
     path = out / "results.json"
+    if problems := folder_problems(out):
+        raise UserError(*problems)
     if not path.exists():
         return Results(path, study, settings)
     results = read_results(path)
