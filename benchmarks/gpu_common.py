@@ -39,6 +39,8 @@ class _Absent(types.ModuleType):
 for _name in ("msgspec", "tokenizers", "safetensors", "safetensors.torch", "rich", "rich.console", "rich.progress"):
     if importlib.util.find_spec(_name.split(".")[0]) is None:
         sys.modules[_name] = _Absent(_name)
+if isinstance(_msgspec := sys.modules.get("msgspec"), _Absent):  # a check of types that accepts every value
+    vars(_msgspec).update(convert=lambda value, _: value, Meta=lambda **_: None)
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 

@@ -145,7 +145,7 @@ def test_a_signal_during_preparation_ends_the_program(number: signal.Signals, co
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == code and "Traceback" not in errors
-    assert not (tmp_path / "run").exists()
+    assert not [*tmp_path.glob("run/*")]  # SIGTERM may leave the empty folder
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
