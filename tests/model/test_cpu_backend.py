@@ -1,5 +1,9 @@
 """fp32 matrix products on a CPU: oneDNN only where it is exact, and no other setting changes."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -35,3 +39,37 @@ def test_another_device_and_another_precision_are_unchanged() -> None:
             assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+MANY_SHAPES = """
+import resource, sys, torch
+from transduce.model import cpu_backend
+if sys.argv[1] == "limited":
+    cpu_backend.limit_kept_code()
+weights = torch.randn(256, 512, dtype=torch.bfloat16)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+torch.randn(1_500, 256, dtype=torch.bfloat16) @ weights
+before = peak()
+for rows in range(1, 401):
+    torch.randn(rows, 256, dtype=torch.bfloat16) @ weights
+print(peak() - before)
+"""
+
+
+def test_the_code_of_many_shapes_takes_little_memory() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in cpu_backend.CAPACITIES:
+        environment.pop(name, None)
+
+    def growth(word: str) -> float:
+        command = [sys.executable, "-c", MANY_SHAPES, word]
+        return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+    assert growth("limited") < growth("unlimited") / 2
+
+
+def test_a_limit_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = cpu_backend.CAPACITIES
+    monkeypatch.setattr(os, "environ", {first: "7"})
+    cpu_backend.limit_kept_code()
+    assert (os.environ[first], os.environ[second]) == ("7", cpu_backend.SHAPES)

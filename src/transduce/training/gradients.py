@@ -23,7 +23,7 @@ from transduce.config.schema import TrainConfig
 from transduce.data.batches import Batch, indices_of
 from transduce.data.vocabulary import UNK
 from transduce.errors import is_out_of_memory
-from transduce.model.cpu_backend import faster_products
+from transduce.model.cpu_backend import faster_products, limit_kept_code
 from transduce.training import distributed, halves, sharding
 from transduce.training.task import Task
 
@@ -79,6 +79,7 @@ class Gradients:
         self.device, self.print_lines = device, print_lines
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
         self.is_sharded = any(sharding.is_sharded(parameter) for parameter in model.parameters())
+        limit_kept_code()
         self.workers = halves.Workers(model, halves.count(model, device))
 
     def of(self, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
