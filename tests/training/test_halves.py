@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +17,15 @@ from support.gradients import (
     small_transformer,
 )
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce.config.schema import ModelConfig
 from transduce.model.build import build
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import Transformer
-from transduce.training.gradients import Gradients
+from transduce.training.gradients import Gradients, update
 from transduce.training.halves import Workers, count
+from transduce.training.optimizer import adam
 
 CPU = torch.device("cpu")
 
@@ -105,6 +108,26 @@ def test_each_worker_has_its_share_of_the_threads() -> None:
     workers.run(work, [None, None])  # pyright: ignore[reportArgumentType]
     assert {threads for _, threads in workplaces} == {1} and len({name for name, _ in workplaces}) == 2
     assert torch.get_num_threads() == 2
+
+
+def test_no_product_and_no_update_waits_for_all_threads() -> None:
+    model, threads = small_transformer(), dict[str, int]()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = function.overloadpacket.__name__
+            if not (isinstance(args[0], torch.Tensor) and args[0].dim() == 0):
+                threads[name] = max(threads.get(name, 0), torch.get_num_threads())
+            return function(*args, **(kwargs or {}))
+
+    (batch,) = micro_batches_of(*random_pairs(3, 8), 1)
+    gradients, optimizer = gradients_for(model), adam(model.parameters())
+    gradients.of([batch], seed=1)  # the first call also examines the machine
+    with Watch():
+        gradients.of([batch], seed=1)
+        update(optimizer, 1)
+    assert {"mm", "add_", "linalg_vector_norm", "_fused_adam_"} <= threads.keys()
+    assert {threads[name] for name in ("mm", "add_", "linalg_vector_norm", "_fused_adam_")} == {1}, threads
 
 
 def test_a_failure_in_a_half_is_raised() -> None:

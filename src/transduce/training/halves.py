@@ -60,7 +60,7 @@ class Workers:
         """Return work(copy, part) for each part. `work` adds to the gradient of its copy."""
         pairs = zip(self.pools, self.models[1:], parts[1:], strict=False)
         futures = [pool.submit(work, model, part) for pool, model, part in pairs]
-        with _threads(self.threads):
+        with threads(self.threads):
             first = work(self.models[0], parts[0])
         return [first, *(future.result() for future in futures)]
 
@@ -82,7 +82,7 @@ def _copy_with_shared_weights(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def threads(number: int) -> Iterator[None]:
     """Let torch use `number` threads in an operation of this thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
