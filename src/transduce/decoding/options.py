@@ -16,6 +16,7 @@ from transduce.errors import UserError, nearest
 
 Split = Literal["long", "sentences"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+MbrMetric = Literal["chrf", "bleu"]
 
 
 LEAST = 1e-6  # temperature and top_p; a much smaller one is 0 in float32, or its inverse is infinite
