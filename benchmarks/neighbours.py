@@ -6,7 +6,7 @@ A neighbour is a process in an endless loop. Sides of training: `halves`, each t
 what transduce does; and `operations`, all threads in each operation, which is the common way. The side of translation
 translates lines in batches, one thread each. All take turns, alone and beside each number of neighbours, on random
 tokens. The first round warms up. The tables have tokens or lines a second, medians of the rounds, and the share of the
-speed alone. The script writes results/neighbours.json.
+speed alone. The script writes the sizes that it measured to results/neighbours.json.
 """
 
 import argparse
@@ -164,13 +164,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    results: dict[str, Any] = {}
+    path = RESULTS / "neighbours.json"
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}  # other sizes stay
+    facts = {"processor": processor(), "threads": args.threads, "date": date.today().isoformat()}
     for size in args.sizes:
         speeds = measure(args, size)
         print_table(size, speeds, args.neighbours)
-        results[size] = speeds
-    facts = {"processor": processor(), "threads": args.threads, "date": date.today().isoformat()}
-    write_results(RESULTS / "neighbours.json", {**results, **facts, "command": command_line()})
+        results[size] = {"per_second": speeds, **facts, "command": command_line()}
+    write_results(path, results)
     print(json.dumps(facts))
 
 
