@@ -71,6 +71,7 @@ def test_flat_arguments() -> None:
     assert DecodingOptions.from_arguments(beam_size=2) == DecodingOptions(beam_size=2)
     options = DecodingOptions.from_arguments(top_k=3, seed=0)
     assert options == DecodingOptions(sampling=Sampling(1.0, 3), seed=0)
+    assert DecodingOptions.from_arguments(epsilon=0.02) == DecodingOptions(sampling=Sampling(epsilon=0.02))
     with pytest.raises(UserError, match="seed=0: expected no value without sampling"):
         DecodingOptions.from_arguments(seed=0)
 

@@ -35,6 +35,11 @@ def draws(probs: list[float], sampling: Sampling, count: int = 20_000) -> Counte
         (Sampling(top_p=0.75), [0, 4 / 9, 2 / 9, 3 / 9]),
         (Sampling(top_p=1.0), [0.1, 0.4, 0.2, 0.3]),
         (Sampling(top_k=3, top_p=0.5), [0, 4 / 7, 0, 3 / 7]),  # of the 9/9 left, 4/9 is not 0.5 but 7/9 is
+        (Sampling(epsilon=0.15), [0, 4 / 9, 2 / 9, 3 / 9]),
+        (Sampling(epsilon=0.25, top_p=0.6), [0, 4 / 7, 0, 3 / 7]),
+        (Sampling(epsilon=0.9), [0, 1, 0, 0]),  # the most likely one stays
+        (Sampling(top_k=3, epsilon=0.21), [0, 4 / 9, 2 / 9, 3 / 9]),  # cut after top_k: 2/9 > 0.21 > 0.2
+        (Sampling(temperature=0.5, epsilon=0.25), [0, 16 / 25, 0, 9 / 25]),  # cut after the temperature: 9/30 > 0.25
         (Sampling(temperature=0.5), [1 / 30, 16 / 30, 4 / 30, 9 / 30]),  # squares
         (Sampling(temperature=0.5, top_p=0.8), [0, 16 / 25, 0, 9 / 25]),  # cut after the temperature: 25/30 > 0.8
     ],

@@ -123,6 +123,7 @@ NUMBERS = [
         ("--top-p", "0"), ("--top-p", "1.5"), ("--top-p", "nan"),
         ("--temperature", "0"), ("--temperature", "-1"), ("--temperature", "nan"), ("--temperature", "inf"),
         ("--temperature", "1e-40"), ("--temperature", "1e+39"), ("--top-p", "1e-46"),
+        ("--epsilon", "0"), ("--epsilon", "1.5"), ("--epsilon", "nan"),
       )),
     Attack("translate model --temperature 1 --seed 1.5", 2, "--seed=1.5: expected an integer"),
     Attack(f"translate model --temperature 1 --seed {'9' * 30}", 0, stdin="short.txt"),

@@ -20,6 +20,7 @@ NBest = Annotated[int, Integer, Parameter(help="Number of outputs for each line.
 Temperature = Annotated[float | None, Parameter(help="Sample at this temperature instead of searching.")]
 TopK = Annotated[int | None, Integer, Parameter(help="Sample from the K most likely tokens.")]
 TopP = Annotated[float | None, Parameter(help="Sample from the smallest set of tokens with this total probability.")]
+Epsilon = Annotated[float | None, Parameter(help="Sample from the tokens that have at least this probability.")]
 Seed = Annotated[
     int | None, Integer, Parameter(help="Seed of the sampling. Equal seeds give equal samples.", show_default="1")
 ]
@@ -56,6 +57,7 @@ def translate(
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
+    epsilon: Epsilon = None,
     seed: Seed = None,
     split: SplitLines = "long",
     precision: AnyPrecision = None,
@@ -85,6 +87,7 @@ def translate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
+        epsilon=epsilon,
         seed=seed,
         split=split,
     )

@@ -19,20 +19,22 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 MbrMetric = Literal["chrf", "bleu"]
 
 
-LEAST = 1e-6  # temperature and top_p; a much smaller one is 0 in float32, or its inverse is infinite
+LEAST = 1e-6  # temperature, top_p and epsilon; a much smaller one is 0 in float32, or its inverse is infinite
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of a draw: the temperature is applied first, then top_k, then top_p.
+    """Settings of a draw: the temperature is applied first, then top_k, then top_p and epsilon.
 
-    top_k keeps the K most likely tokens. top_p keeps the fewest tokens that have this probability together. None keeps
-    all tokens. Raises UserError for a value of a wrong type or out of range.
+    top_k keeps the K most likely tokens. top_p keeps the fewest tokens that have this probability together. epsilon
+    keeps the tokens that have at least this probability, and always the most likely one. None keeps all tokens.
+    Raises UserError for a value of a wrong type or out of range.
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    epsilon: float | None = None
 
     def __post_init__(self) -> None:
         use_python_numbers(self)
@@ -44,8 +46,9 @@ class Sampling:
             )
         if self.top_k is not None and not 1 <= self.top_k < 1 << 63:
             raise UserError(f"top_k={self.top_k}: expected at least 1, below 2^63")
-        if self.top_p is not None and not LEAST <= self.top_p <= 1:
-            raise UserError(f"top_p={self.top_p}: expected a number from {LEAST:f} to 1")
+        for name, value in (("top_p", self.top_p), ("epsilon", self.epsilon)):
+            if value is not None and not LEAST <= value <= 1:
+                raise UserError(f"{name}={value}: expected a number from {LEAST:f} to 1")
 
 
 class DecodingKeywords(TypedDict, total=False):
@@ -104,15 +107,17 @@ class DecodingOptions:
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        epsilon: float | None = None,
         seed: int | None = None,
         **keywords: Any,
     ) -> "DecodingOptions":
         """Return the options given by flat arguments, as a command line has them.
 
-        temperature, top_k, top_p: any of them asks for sampling. None in `seed` is seed 1. keywords: other fields.
+        temperature, top_k, top_p, epsilon: any of them asks for sampling. None in `seed` is seed 1.
+        keywords: other fields.
         """
-        if temperature is not None or top_k is not None or top_p is not None:
-            keywords["sampling"] = Sampling(1.0 if temperature is None else temperature, top_k, top_p)
+        if any(value is not None for value in (temperature, top_k, top_p, epsilon)):
+            keywords["sampling"] = Sampling(1.0 if temperature is None else temperature, top_k, top_p, epsilon)
         elif seed is not None:
             raise UserError(f"seed={seed}: expected no value without sampling; add a temperature")
         return cls(seed=1 if seed is None else seed, **keywords)

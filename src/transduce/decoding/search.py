@@ -145,6 +145,8 @@ def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p is not None:
         mass_before = probs.cumsum(dim=1) - probs
         probs = probs.masked_fill(mass_before >= sampling.top_p, 0)
+    if sampling.epsilon is not None:
+        probs = probs.masked_fill(probs < probs.amax(dim=1, keepdim=True).clamp(max=sampling.epsilon), 0)
     cumulative = probs.cumsum(dim=1)
     total = cumulative[:, -1:]
     point = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))  # rounded up, it may be total
