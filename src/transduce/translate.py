@@ -20,10 +20,10 @@ from transduce.data.batches import Batch, collate
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS
 from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision
-from transduce.decoding.batched_search import BATCH_TOKENS, Draws, length_batches, max_lengths, search_all
+from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, max_lengths, sample_all, search_all
 from transduce.decoding.constraint import Constraint, prefix_constraint
 from transduce.decoding.hypothesis import Attended, Scored, Translation
-from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, sentence_seed, with_keywords
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.segmentation import (
     LongLine,
     Segment,
@@ -31,6 +31,7 @@ from transduce.decoding.segmentation import (
     check_lines,
     check_number,
     encode_pairs,
+    nearest_first,
     segments_of,
     translations_of,
 )
@@ -107,19 +108,16 @@ class Translator:
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines: expected one for each line, '' for none")
         longest = self.config.data.max_tokens - 1
         segments, problems = segments_of(lines, self.tokenizer, longest, options.split, prefixes)
-        draws = None
-        if options.sampling is not None:
-            seeds = [sentence_seed(options.seed, first_number + segment.line) for segment in segments]
-            draws = Draws(options.sampling, seeds)
+        constraint = None if prefixes is None else self._constraint(segments, prefixes, settings)
+        arguments = self._backend, [segment.ids for segment in segments], settings
         with self._finite_output():
-            hypotheses = search_all(
-                self._backend,
-                [segment.ids for segment in segments],
-                settings,
-                n_best=options.n_best,
-                constraint=None if prefixes is None else self._constraint(segments, prefixes, settings),
-                draws=draws,
-            )
+            if options.draws is None:
+                hypotheses = search_all(*arguments, n_best=options.n_candidates, constraint=constraint)
+            else:
+                seeds = [options.seeds_of_line(first_number + segment.line) for segment in segments]
+                hypotheses = sample_all(*arguments, sampling=options.draws, seeds=seeds, constraint=constraint)
+        if options.mbr is not None:
+            hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:

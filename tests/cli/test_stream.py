@@ -233,6 +233,12 @@ def test_options_that_have_no_effect_or_no_meaning_are_refused(
         (["--beam-size", 0], "transduce: --beam-size=0: expected 1 to 500\n"),
         (["--n-best", 9, "--json"], "transduce: --n-best=9: expected 1 to the beam size"),
         (["--n-best", 0], "transduce: --n-best=0: expected 1 to the beam size"),
+        (["--mbr", 1], "transduce: --mbr=1: expected 2 to 1,000 candidates\n"),
+        (["--mbr", 9, "--beam-size", 8], "transduce: --mbr=9: expected 2 to the beam size, 8\n"),
+        (["--mbr", 8, "--lookahead", 3], "--lookahead=3: expected no value with sampling, from which mbr takes"),
+        (["--mbr", 8, "--beam-size", 8, "--seed", 3], "--seed=3: expected no value without sampling"),
+        (["--mbr-metric", "bleu"], "--mbr-metric=bleu: expected no value without mbr; add mbr\n"),
+        (["--mbr", 8, "--mbr-metric", "ter"], "--mbr-metric=ter: expected chrf or bleu"),
         (["--precision", "int4"], "transduce: --precision='int4': expected"),
         (["--alpha", "nan"], "transduce: --alpha=nan: expected a number from 0 to 10\n"),
     ):
@@ -251,6 +257,24 @@ def test_sampling_is_repeatable_and_seed_0_is_a_seed(
     assert len(set(outputs.values())) == 3
     assert cli(*arguments, 2).out == outputs[2]
     assert len(set(outputs[0].splitlines())) > 1
+
+
+def test_minimum_bayes_risk(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    source = write_lines(tmp_path / "in", ["a b c d e f", "", "g h"])
+    command = ["translate", toy.model, "--input", source, "--mbr", 8, "--temperature", 3]
+    lines = cli(*command).out.decode().splitlines()
+    best = [json.loads(line) for line in cli(*command, "--json", "--n-best", 8).out.splitlines()]
+    assert [one["text"] for one in best] == lines
+    for one in (best[0], best[2]):
+        utilities = [other["utility"] for other in (one, *one["alternatives"])]
+        assert utilities == sorted(utilities, reverse=True) and 0 < utilities[0] <= 100
+    assert len(best[0]["alternatives"]) == 7 and best[1]["utility"] is None
+    assert cli(*command, "--seed", 1).out.decode().splitlines() == lines
+    assert cli(*command, "--seed", 2).out.decode().splitlines() != lines
+    by_bleu = json.loads(cli(*command, "--json", "--mbr-metric", "bleu").out.splitlines()[0])
+    assert by_bleu["utility"] != best[0]["utility"]
+    beam = cli("translate", toy.model, "--input", source, "--mbr", 4, "--beam-size", 4)
+    assert (beam.code, beam.err) == (0, "") and beam.out.startswith(b"f e d c b a\n\n")
 
 
 def test_two_models_are_an_ensemble(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:

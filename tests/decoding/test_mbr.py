@@ -1,15 +1,21 @@
-"""Minimum Bayes risk: scores equal sacreBLEU's, and the candidate with the highest mean of them is the first."""
+"""Minimum Bayes risk: scores equal sacreBLEU's, and the candidate with the highest mean of them is the output."""
 
 import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
+from support.toy_task import Toy
+from support.translators import LINES, assert_same, noisy_translator
 
+import transduce
+from transduce import DecodingOptions, Sampling, Translation, Translator
 from transduce.decoding import mbr
-from transduce.decoding.options import MbrMetric
+from transduce.decoding.batched_search import sample_all
+from transduce.decoding.options import MBR_SAMPLING, MbrMetric
 
 METRICS: dict[MbrMetric, CHRF | BLEU] = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 ALPHABETS = (
@@ -123,3 +129,96 @@ def test_rounding_breaks_no_tie(monkeypatch: pytest.MonkeyPatch) -> None:
     scores: dict[str, Callable[[Sequence[str]], np.ndarray]] = {"chrf": almost_equal}
     monkeypatch.setattr(mbr, "SCORES", scores)
     assert [i for i, _ in mbr.rank(["a", "b", "c"], "chrf")] == [0, 1, 2]
+
+
+# ---- translations ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def noisy(toy: Toy) -> Translator:
+    return noisy_translator(toy)
+
+
+def assert_ranked(translation: Translation, candidates: Sequence[str], metric: MbrMetric) -> None:
+    """Assert that the translation and its alternatives are all candidates, in the order of their utility."""
+    ranking = mbr.rank(candidates, metric)
+    outputs = [translation, *translation.alternatives]
+    assert [output.text for output in outputs] == [candidates[i] for i, _ in ranking]
+    assert [output.utility for output in outputs] == [utility for _, utility in ranking]
+
+
+@pytest.mark.parametrize("metric", ["chrf", "bleu"])
+def test_the_output_is_the_nearest_of_the_samples(noisy: Translator, metric: MbrMetric) -> None:
+    lines = ["a b c", "d e", "f e d c b a"]
+    options = DecodingOptions(mbr=6, mbr_metric=metric, n_best=6, seed=3)
+    translations = noisy.translate(lines, options=options)
+    for number, (line, translation) in enumerate(zip(lines, translations, strict=True)):
+        seeds = [options.seeds_of_line(number)]
+        source, search = noisy.tokenizer.encode(line), noisy.config.search
+        (samples,) = sample_all(noisy._backend, [source], search, sampling=MBR_SAMPLING, seeds=seeds)
+        assert_ranked(translation, [noisy.tokenizer.decode(sample.ids) for sample in samples], metric)
+        first = noisy.translate([line], sampling=MBR_SAMPLING, seed=3, first_number=number)[0].text
+        assert first == noisy.tokenizer.decode(samples[0].ids)
+    assert len(translations[2].alternatives) > 1
+
+
+@pytest.mark.parametrize("metric", ["chrf", "bleu"])
+def test_the_output_is_the_nearest_of_the_best_of_a_beam(noisy: Translator, metric: MbrMetric) -> None:
+    lines = ["a b c", "d", "f e d c b a"]
+    n_best = noisy.translate(lines, beam_size=6, n_best=5)
+    translations = noisy.translate(lines, mbr=5, mbr_metric=metric, beam_size=6, n_best=5)
+    for best, translation in zip(n_best, translations, strict=True):
+        assert_ranked(translation, [output.text for output in (best, *best.alternatives)], metric)
+        assert translation.score in [output.score for output in (best, *best.alternatives)]
+        assert {*translation.pieces} and best.utility is None
+    assert [t.text for t in translations] == [
+        t.text for t in noisy.translate(lines, mbr=5, mbr_metric=metric, beam_size=6)
+    ]
+
+
+@pytest.mark.parametrize("options", [DecodingOptions(mbr=4, n_best=2), DecodingOptions(mbr=3, beam_size=4)])
+def test_the_batch_changes_no_output(noisy: Translator, options: DecodingOptions) -> None:
+    together = noisy.translate(LINES, options=options)
+    alone = [noisy.translate([line], options=options, first_number=i)[0] for i, line in enumerate(LINES)]
+    assert_same(alone, together)
+    assert [t.utility for t in alone] == [t.utility for t in together]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert_same(noisy.translate(LINES * 3, options=options)[: len(LINES)], together)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_line_of_several_sentences_has_the_nearest_of_each(noisy: Translator) -> None:
+    sentences = ["aa bb.", "cc!", "dd ee"]
+    options = DecodingOptions(mbr=4, beam_size=4, n_best=3)
+    apart = noisy.translate(sentences, options=options)
+    (line,) = noisy.translate([" ".join(sentences)], options=options, split="sentences")
+    assert line.pieces == sum((t.pieces for t in apart), ())
+    assert line.utility == pytest.approx(np.mean([t.utility for t in apart if t.utility is not None]))
+    utilities = [t.utility or 0.0 for t in (line, *line.alternatives)]
+    assert len(utilities) == 3 and utilities == sorted(utilities, reverse=True)
+    sampled = noisy.translate([" ".join(sentences)], mbr=4, split="sentences")[0]
+    assert sampled.text and sampled.utility is not None
+
+
+def test_lines_without_a_translation_have_no_utility(noisy: Translator) -> None:
+    blank, line, too_long = noisy.translate(["", "a b", "x " * 9_000], mbr=3)
+    assert (blank.text, blank.utility) == ("", None)
+    assert line.utility is not None
+    assert too_long.utility is None and too_long.problem is not None
+
+
+def test_candidates_begin_with_the_prefix(noisy: Translator) -> None:
+    prefixes = ["", "c b", "j"]
+    translations = noisy.translate(["a b c"] * 3, mbr=5, n_best=5, sampling=Sampling(2.0), prefixes=prefixes)
+    for translation, prefix in zip(translations, prefixes, strict=True):
+        assert all(t.text.startswith(prefix) for t in (translation, *translation.alternatives))
+    assert len({t.text for t in translations[2].alternatives}) > 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_every_precision_and_an_ensemble(toy: Toy, precision: str) -> None:
+    translations = transduce.load(toy.model, toy.model, precision=precision).translate(["a b c", "d e f g"], mbr=4)
+    assert [t.text for t in translations] == ["c b a", "g f e d"]

@@ -54,6 +54,56 @@ def test_no_length_penalty_needs_no_alpha() -> None:
         DecodingOptions(length_penalty="wu")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"mbr": 1}, "mbr=1: expected 2 to 1,000 candidates"),
+        ({"mbr": 1_001}, "mbr=1001: expected 2 to 1,000 candidates"),
+        ({"mbr": 2.5}, "mbr=2.5: expected an integer"),
+        ({"mbr_metric": "chrf"}, "mbr_metric=chrf: expected no value without mbr; add mbr"),
+        ({"mbr": 8, "mbr_metric": "ter"}, "mbr_metric='ter': expected one of 'chrf', 'bleu'"),
+        ({"mbr": 8, "lookahead": 5}, "lookahead=5: expected no value with sampling, from which mbr takes"),
+        (
+            {"mbr": 8, "beam_size": 8, "sampling": Sampling()},
+            "beam_size=8: expected no value with sampling, from which",
+        ),
+        ({"mbr": 8, "beam_size": 4}, "mbr=8: expected 2 to the beam size, 4"),
+        ({"mbr": 8, "n_best": 9}, "n_best=9: expected 1 to the number of candidates, 8"),
+        ({"mbr": 4, "n_best": 5, "beam_size": 8}, "n_best=5: expected 1 to the number of candidates, 4"),
+        ({"mbr": 8, "n_best": 0}, "n_best=0: expected 1 to the number of candidates, 8"),
+    ],
+)
+def test_minimum_bayes_risk_that_is_refused(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        DecodingOptions(**keywords).resolve(SearchConfig())
+
+
+def test_the_candidates_of_minimum_bayes_risk() -> None:
+    """Samples with a limit, samples by the given settings, or the best of a beam."""
+    assert DecodingOptions(mbr=8).draws == Sampling(epsilon=0.02)
+    assert DecodingOptions(mbr=8, sampling=Sampling(0.5)).draws == Sampling(0.5)
+    assert DecodingOptions(mbr=8, beam_size=8, lookahead=3).draws is None
+    assert DecodingOptions(mbr=8, beam_size=9, n_best=8).n_candidates == 8
+    assert DecodingOptions.from_arguments(mbr=8, seed=3) == DecodingOptions(mbr=8, seed=3)
+    with pytest.raises(UserError, match="seed=3: expected no value without sampling"):
+        DecodingOptions.from_arguments(mbr=8, beam_size=8, seed=3)
+
+
+def test_seeds_of_samples() -> None:
+    """The first sample is that of plain sampling, and more candidates begin with the same ones."""
+    plain, few, many = (
+        options.seeds_of_line(7)
+        for options in (
+            DecodingOptions(sampling=Sampling(), seed=2),
+            DecodingOptions(mbr=4, seed=2),
+            DecodingOptions(mbr=50, seed=2),
+        )
+    )
+    assert plain == few[:1] and few == many[:4] and len({*many}) == 50
+    assert not {*many} & {*DecodingOptions(mbr=50, seed=2).seeds_of_line(8)}
+    assert not {*many} & {*DecodingOptions(mbr=50, seed=3).seeds_of_line(7)}
+
+
 @pytest.mark.parametrize("keywords", [{"beam_size": 2}, {"lookahead": 2}, {"n_best": 2}])
 def test_options_of_the_search_are_refused_with_sampling(keywords: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="=2: expected no value with sampling"):

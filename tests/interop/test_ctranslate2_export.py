@@ -84,6 +84,19 @@ def test_a_trained_model_keeps_its_length_penalty(toy_export: Path, toy: Toy) ->
     assert best.score == pytest.approx(ours.translate(["a b c d"])[0].score, abs=1e-3)
 
 
+def test_minimum_bayes_risk_takes_the_candidates_of_the_beam(toy_export: Path, toy: Toy) -> None:
+    ours, theirs = transduce.load(toy.model), engine.load(toy_export)
+    expected = ours.translate(LINES, mbr=2, beam_size=8)
+    assert [t.text for t in theirs.translate(LINES, mbr=2, beam_size=8)] == [t.text for t in expected]
+    (best,) = theirs.translate(["a b c d e"], mbr=8, beam_size=8, n_best=3)
+    utilities = [t.utility or 0.0 for t in (best, *best.alternatives)]
+    assert len(utilities) == 3 and utilities == sorted(utilities, reverse=True)
+    with pytest.raises(UserError, match="mbr=8: expected a beam size with CTranslate2, because this engine takes no"):
+        theirs.translate(LINES, mbr=8)
+    with pytest.raises(UserError, match="sampling: expected no value with CTranslate2"):
+        theirs.translate(LINES, mbr=8, sampling=transduce.Sampling())
+
+
 def test_an_int8_export_is_smaller_and_translates_nearly_the_same(toy: Toy, tmp_path: Path) -> None:
     export.export_ctranslate2(toy.model, tmp_path / "out", "int8")
     small, large = (tmp_path / "out" / "model.bin").stat().st_size, (toy.model / "model.safetensors").stat().st_size

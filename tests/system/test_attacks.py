@@ -124,6 +124,7 @@ NUMBERS = [
         ("--temperature", "0"), ("--temperature", "-1"), ("--temperature", "nan"), ("--temperature", "inf"),
         ("--temperature", "1e-40"), ("--temperature", "1e+39"), ("--top-p", "1e-46"),
         ("--epsilon", "0"), ("--epsilon", "1.5"), ("--epsilon", "nan"),
+        ("--mbr", "2.5"), ("--mbr", "0"), ("--mbr", "-1"), ("--mbr", "9" * 30), ("--mbr-metric", "no"),
       )),
     Attack("translate model --temperature 1 --seed 1.5", 2, "--seed=1.5: expected an integer"),
     Attack(f"translate model --temperature 1 --seed {'9' * 30}", 0, stdin="short.txt"),

@@ -24,6 +24,18 @@ Epsilon = Annotated[float | None, Parameter(help="Sample from the tokens that ha
 Seed = Annotated[
     int | None, Integer, Parameter(help="Seed of the sampling. Equal seeds give equal samples.", show_default="1")
 ]
+Mbr = Annotated[
+    int | None,
+    Integer,
+    Parameter(
+        help="Minimum Bayes risk: print the one of N candidates that is nearest to all of them. The candidates are "
+        "samples, or with --beam-size the N best of the beam."
+    ),
+]
+MbrMetric = Annotated[
+    Literal["chrf", "bleu"] | None,
+    Parameter(help="Nearness of two candidates: sentence chrF or sentence BLEU.", show_default="chrf"),
+]
 SplitLines = Annotated[
     Literal["long", "sentences"],
     Parameter(
@@ -59,6 +71,8 @@ def translate(
     top_p: TopP = None,
     epsilon: Epsilon = None,
     seed: Seed = None,
+    mbr: Mbr = None,
+    mbr_metric: MbrMetric = None,
     split: SplitLines = "long",
     precision: AnyPrecision = None,
     engine: Engine = None,
@@ -72,6 +86,7 @@ def translate(
     --------
     transduce translate run/model < input.en > output.de
     echo "A dog runs." | transduce translate run/model --json --n-best 3
+    transduce translate run/model --mbr 32 < input.en > output.de
     transduce translate run/model --split sentences < pages.en > pages.de
     transduce translate run1/model run2/model --input in.en --output out.de
     """
@@ -89,6 +104,8 @@ def translate(
         top_p=top_p,
         epsilon=epsilon,
         seed=seed,
+        mbr=mbr,
+        mbr_metric=mbr_metric,
         split=split,
     )
     run_filter(Models(models, precision, engine), input, output, options, json=json)

@@ -28,14 +28,6 @@ BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
 Outputs = list[list[Hypothesis]]  # for each source, best first
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Sampling instead of a search: one output for each source, with a seed for each."""
-
-    sampling: Sampling
-    seeds: Sequence[int]
-
-
 def search_all(
     backend: Backend,
     sources: Sequence[Sequence[int]],
@@ -43,24 +35,35 @@ def search_all(
     *,
     n_best: int = 1,
     constraint: Constraint | None = None,
-    draws: Draws | None = None,
 ) -> Outputs:
     """Return the n_best outputs for each source (ids without EOS), best first, in the order of the sources.
 
     An output is at most settings.max_extra_tokens longer than its own source (§6.1).
-    constraint: one row for each source. draws: draw one output for each source instead of searching.
+    constraint: one row for each source.
     """
-    work = _Work(backend, sources, settings, n_best, constraint, draws)
-    n_threads = torch.get_num_threads() if backend.gains_by_threads else 1
-    lengths = [len(source) for source in sources]
-    batches = list(length_batches(lengths, settings.beam_size, BATCH_TOKENS[backend.device.type], n_threads))
-    in_threads = min(n_threads, len(batches)) > 1
-    outputs = _in_threads(work, batches, n_threads) if in_threads else [work.outputs(members) for members in batches]
-    results: Outputs = [[] for _ in sources]
-    for members, of_members in zip(batches, outputs, strict=True):
-        for i, hypotheses in zip(members, of_members, strict=True):
-            results[i] = hypotheses
-    return results
+    return _Work(backend, sources, settings, constraint, n_best=n_best).all_outputs()
+
+
+def sample_all(
+    backend: Backend,
+    sources: Sequence[Sequence[int]],
+    settings: SearchConfig,
+    *,
+    sampling: Sampling,
+    seeds: Sequence[Sequence[int]],
+    constraint: Constraint | None = None,
+) -> Outputs:
+    """Return for each source one sample for each of its seeds, in their order.
+
+    settings, constraint: as in `search_all`.
+    """
+    index = [i for i, of_source in enumerate(seeds) for _ in of_source]  # the source of each sample
+    if constraint is not None:
+        constraint = constraint.select(index)
+    flat = [seed for of_source in seeds for seed in of_source]
+    work = _Work(backend, [sources[i] for i in index], settings, constraint, sampling=sampling, seeds=flat)
+    samples = iter(work.all_outputs())
+    return [[hypothesis for _ in of_source for hypothesis in next(samples)] for of_source in seeds]
 
 
 def max_lengths(backend: Backend, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[int]:
@@ -70,14 +73,28 @@ def max_lengths(backend: Backend, sources: Sequence[Sequence[int]], settings: Se
 
 @dataclass(frozen=True)
 class _Work:
-    """The arguments of `search_all`, to be searched batch by batch."""
+    """The arguments of `search_all`, to be searched batch by batch, or one sample for each source."""
 
     backend: Backend
     sources: Sequence[Sequence[int]]
     settings: SearchConfig
-    n_best: int
     constraint: Constraint | None
-    draws: Draws | None
+    n_best: int = 1
+    sampling: Sampling | None = None
+    seeds: Sequence[int] = ()  # of the samples
+
+    def all_outputs(self) -> Outputs:
+        """Search all sources, several batches at a time where that is faster."""
+        n_threads = torch.get_num_threads() if self.backend.gains_by_threads else 1
+        lengths, most = [len(source) for source in self.sources], BATCH_TOKENS[self.backend.device.type]
+        batches = list(length_batches(lengths, self.settings.beam_size, most, n_threads))
+        in_threads = min(n_threads, len(batches)) > 1
+        outputs = _in_threads(self, batches, n_threads) if in_threads else map(self.outputs, batches)
+        results: Outputs = [[] for _ in self.sources]
+        for members, of_members in zip(batches, outputs, strict=True):
+            for i, hypotheses in zip(members, of_members, strict=True):
+                results[i] = hypotheses
+        return results
 
     def outputs(self, members: Sequence[int]) -> Outputs:
         """Search the sources `members` in one batch, or half by half where memory runs out.
@@ -114,11 +131,11 @@ class _Work:
             src, src_mask = src.to(backend.device), src_mask.to(backend.device)
             states = [model.start(model.encode(src, src_mask), src_mask) for model in backend.models]
             state = EnsembleState(states) if len(states) > 1 else states[0]
-            if self.draws is None:
+            if self.sampling is None:
                 return beam_search(backend.decoder, state, request, n_best=self.n_best)
-            seeds = [self.draws.seeds[i] for i in members]
-            drawn = sample(backend.decoder, state, request, sampling=self.draws.sampling, seeds=seeds)
-            return [[hypothesis] for hypothesis in drawn]
+            seeds = [self.seeds[i] for i in members]
+            samples = sample(backend.decoder, state, request, sampling=self.sampling, seeds=seeds)
+            return [[hypothesis] for hypothesis in samples]
 
 
 def _in_threads(work: _Work, batches: Sequence[list[int]], n_threads: int) -> list[Outputs]:

@@ -19,6 +19,7 @@ class Hypothesis:
     log_prob: float  # of the whole, under the model alone: without bans and without a temperature
     token_log_probs: list[float]  # of each of `ids` and, if finished, of EOS; their sum is log_prob
     finished: bool  # ended by EOS; False: cut at its maximum length
+    utility: float | None = None  # of minimum Bayes risk (`mbr.rank`)
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Translation:
     that was split. pieces, token_log_probs: the tokens and the log-probability of each, EOS included.
     finished: False if the output was cut at its maximum length. problem: the reason for no translation, or None.
     alternatives: the other outputs of an n-best list, best first.
+    utility: of minimum Bayes risk (`mbr`), which ranks outputs by it: the mean score against all candidates, 0 to 100;
+    the mean over the segments of a line that was split. None without minimum Bayes risk.
     """
 
     text: str
@@ -38,6 +41,7 @@ class Translation:
     finished: bool = True
     problem: str | None = None
     alternatives: tuple["Translation", ...] = ()
+    utility: float | None = None
 
 
 @dataclass(frozen=True)

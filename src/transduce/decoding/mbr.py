@@ -14,7 +14,7 @@ import numpy as np
 
 from transduce.decoding.options import MbrMetric
 
-TIE_DIGITS = 9  # decimals of a utility that decide; further ones are rounding, which must not break a tie
+DIGITS = 9  # decimals of a utility; further ones depend on the order of additions and would break ties
 BLOCK = 1 << 22  # elements of a table of occurrences, 16 MB: long lines have millions
 
 
@@ -25,8 +25,8 @@ def rank(candidates: Sequence[str], metric: MbrMetric) -> list[tuple[int, float]
     """
     texts = list(dict.fromkeys(candidates))
     counts = [candidates.count(text) for text in texts]
-    utilities = np.average(SCORES[metric](texts), axis=1, weights=counts)
-    order = (-utilities.round(TIE_DIGITS)).argsort(kind="stable")
+    utilities = np.average(SCORES[metric](texts), axis=1, weights=counts).round(DIGITS)
+    order = (-utilities).argsort(kind="stable")
     return [(candidates.index(texts[i]), float(utilities[i])) for i in order]
 
 

@@ -51,6 +51,12 @@ class Sampling:
                 raise UserError(f"{name}={value}: expected a number from {LEAST:f} to 1")
 
 
+# Without a limit label smoothing gives a tenth of the draws to tokens that fit nowhere. Freitag et al. 2023 ("Epsilon
+# Sampling Rocks") found this limit the best of several kinds for minimum Bayes risk.
+MBR_SAMPLING = Sampling(epsilon=0.02)
+MOST_CANDIDATES = 1_000
+
+
 class DecodingKeywords(TypedDict, total=False):
     """The fields of `DecodingOptions` as the keywords of a call."""
 
@@ -61,6 +67,8 @@ class DecodingKeywords(TypedDict, total=False):
     n_best: int
     sampling: Sampling | None
     seed: int
+    mbr: int | None
+    mbr_metric: MbrMetric | None
     split: Split
 
 
@@ -70,9 +78,12 @@ class DecodingOptions:
 
     beam_size, alpha, length_penalty, lookahead: None takes the model's own setting in `SearchConfig`. With
     length_penalty="none" alpha is 0 unless it has a value.
-    n_best: outputs for each line, at most the beam size.
+    n_best: outputs for each line, at most the beam size, or at most mbr.
     sampling: draw one output from the model instead of searching; None searches.
     seed: of a draw; the draw for a line depends on `seed` and the number of the line.
+    mbr: minimum Bayes risk: the number of candidates, of which the one nearest to all is the output. They are the best
+    of a beam search if beam_size has a value. Otherwise they are samples by `sampling`, or by `MBR_SAMPLING`.
+    mbr_metric: nearness, the score of a candidate against another one: sentence chrF or sentence BLEU; None: chrF.
     split: "long" translates a line of data.max_tokens tokens or more sentence by sentence, and halves a sentence of
     that length; "sentences" translates every line sentence by sentence. A line with a prefix stays whole.
     Raises UserError for an option of a wrong type, or that has no effect beside another one.
@@ -85,20 +96,37 @@ class DecodingOptions:
     n_best: int = 1
     sampling: Sampling | None = None
     seed: int = 1
+    mbr: int | None = None
+    mbr_metric: MbrMetric | None = None
     split: Split = "long"
 
     def __post_init__(self) -> None:
         use_python_numbers(self)
-        wrong = field_problems(self)
-        if isinstance(self.sampling, Sampling):
-            values = {"beam_size": self.beam_size, "lookahead": self.lookahead}
-            values["n_best"] = None if self.n_best == 1 else self.n_best
-            wrong += [
-                f"{name}={value}: expected no value with sampling, which draws one output; leave it out"
-                for name, value in values.items()
-                if value is not None
-            ]
-        refuse(wrong)
+        refuse(field_problems(self))
+        if self.mbr is not None and not 2 <= self.mbr <= MOST_CANDIDATES:
+            raise UserError(f"mbr={self.mbr}: expected 2 to {MOST_CANDIDATES:,} candidates")
+        if self.mbr is None:
+            self.refuse(["mbr_metric"], "without mbr; add mbr")
+        if self.draws is not None and self.mbr is None:
+            self.refuse(["beam_size", "lookahead", "n_best"], "with sampling, which draws one output; leave it out")
+        elif self.draws is not None:
+            reason = "with sampling, from which mbr takes its candidates; leave it out"
+            self.refuse(["beam_size", "lookahead"], reason)
+
+    @property
+    def draws(self) -> Sampling | None:
+        """The settings of the draws; None: a search."""
+        is_of_samples = self.mbr is not None and self.beam_size is None
+        return MBR_SAMPLING if self.sampling is None and is_of_samples else self.sampling
+
+    @property
+    def n_candidates(self) -> int:
+        """The number of outputs of a search or a draw, of which n_best are returned."""
+        return self.n_best if self.mbr is None else self.mbr
+
+    def seeds_of_line(self, number: int) -> list[int]:
+        """Return the seed of each sample of line `number`."""
+        return [sentence_seed(self.seed, number, sample) for sample in range(self.n_candidates)]
 
     @classmethod
     def from_arguments(
@@ -118,9 +146,10 @@ class DecodingOptions:
         """
         if any(value is not None for value in (temperature, top_k, top_p, epsilon)):
             keywords["sampling"] = Sampling(1.0 if temperature is None else temperature, top_k, top_p, epsilon)
-        elif seed is not None:
+        options = cls(seed=1 if seed is None else seed, **keywords)
+        if seed is not None and options.draws is None:
             raise UserError(f"seed={seed}: expected no value without sampling; add a temperature")
-        return cls(seed=1 if seed is None else seed, **keywords)
+        return options
 
     def resolve(self, search: SearchConfig) -> SearchConfig:
         """Return `search`, the settings of a model, with the values of these options in it.
@@ -133,8 +162,11 @@ class DecodingOptions:
         values = {name: value for name, value in values.items() if value is not None}
         settings = dataclasses.replace(search, **values)
         wrong = problems(Config(search=settings)) if values else []
-        if not wrong and not 1 <= self.n_best <= settings.beam_size:
-            wrong.append(f"n_best={self.n_best}: expected 1 to the beam size, {settings.beam_size}")
+        if not wrong and self.mbr is not None and self.draws is None and self.mbr > settings.beam_size:
+            wrong.append(f"mbr={self.mbr}: expected 2 to the beam size, {settings.beam_size}")
+        limit, name = (settings.beam_size, "beam size") if self.mbr is None else (self.mbr, "number of candidates")
+        if not wrong and not 1 <= self.n_best <= limit:
+            wrong.append(f"n_best={self.n_best}: expected 1 to the {name}, {limit}")
         refuse([line.replace("search.", "") for line in wrong])
         return settings
 
@@ -143,11 +175,8 @@ class DecodingOptions:
 
         reason: the end of the message, after "expected no value": the cause and the remedy.
         """
-        values = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name in names]
-        wrong = [
-            f"{name}={value}: expected no value {reason}" for name, value in values if value != getattr(DEFAULTS, name)
-        ]
-        refuse(wrong)
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
+        refuse([f"{name}={values[name]}: expected no value {reason}" for name in names if name in values])
 
 
 DEFAULTS = DecodingOptions()
@@ -165,6 +194,7 @@ def with_keywords(options: DecodingOptions, keywords: DecodingKeywords) -> Decod
     return dataclasses.replace(options, **keywords) if keywords else options
 
 
-def sentence_seed(seed: int, number: int) -> int:
-    """Return the seed of sentence `number` in a run with `seed`."""
-    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8], "big")
+def sentence_seed(seed: int, number: int, sample: int = 0) -> int:
+    """Return the seed of a sample of sentence `number` in a run with `seed`. sample: of several, from 0."""
+    name = f"{seed}:{number}" if sample == 0 else f"{seed}:{number}:{sample}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")

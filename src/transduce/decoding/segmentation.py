@@ -9,11 +9,13 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from statistics import fmean
 
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.hypothesis import Hypothesis, Translation
-from transduce.decoding.options import Split
+from transduce.decoding.mbr import rank
+from transduce.decoding.options import DecodingOptions, Split
 from transduce.errors import UserError
 
 MAX_LINE_TOKENS = 8_192  # a longer line is not translated
@@ -236,6 +238,21 @@ def _break(text: str) -> re.Match[str]:
 # ---- hypotheses -> translations ----------------------------------------------------------------------------------
 
 
+def nearest_first(
+    candidates: Sequence[Sequence[Hypothesis]], tokenizer: TokenizerLike, options: DecodingOptions
+) -> list[list[Hypothesis]]:
+    """Return the candidates of each segment by their utility, the highest first, at most n_best (`mbr.rank`).
+
+    Of candidates with the same text the first is returned.
+    """
+    results = []
+    for hypotheses in candidates:
+        ranking = rank([tokenizer.decode(h.ids) for h in hypotheses], options.mbr_metric or "chrf")
+        best = ranking[: options.n_best]
+        results.append([dataclasses.replace(hypotheses[i], utility=utility) for i, utility in best])
+    return results
+
+
 def translations_of(
     lines: Sequence[str],
     segments: Sequence[Segment],
@@ -270,7 +287,8 @@ def translations_of(
 def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tuple[Hypothesis, ...]]:
     """Return the best choices of a hypothesis from each list, best first, at most as many as the longest list has.
 
-    Finished hypotheses come before unfinished ones, as in a list. The score of a choice is the sum of its scores.
+    With utilities, the best has the highest mean of them. Otherwise finished hypotheses come before unfinished ones, as
+    in a list, and the score of a choice is the sum of its scores.
     """
     count = max(map(len, n_best_lists))
     best: list[tuple[Hypothesis, ...]] = [()]
@@ -281,7 +299,15 @@ def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tup
 
 
 def _rank(hypotheses: Sequence[Hypothesis]) -> tuple[int, float]:
+    if (utility := _utility(hypotheses)) is not None:
+        return 0, -utility
     return sum(not h.finished for h in hypotheses), -sum(h.score for h in hypotheses)
+
+
+def _utility(hypotheses: Sequence[Hypothesis]) -> float | None:
+    """Return the mean utility; None without minimum Bayes risk."""
+    utilities = [h.utility for h in hypotheses if h.utility is not None]
+    return fmean(utilities) if utilities else None
 
 
 def _translation(hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenizer: TokenizerLike) -> Translation:
@@ -294,6 +320,7 @@ def _translation(hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenize
         pieces=tuple(pieces),
         token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
         finished=all(h.finished for h in hypotheses),
+        utility=_utility(hypotheses),
     )
 
 

@@ -5,7 +5,7 @@ It follows the rules of `transduce.translate` for blank, long and cut lines. CTr
   is not the paper's. We request all its hypotheses without a penalty, and rank them by the penalty of the model.
 - Banned tokens are left out of its softmax, so log-probabilities are slightly higher. It returns no scores
   of single tokens.
-- It samples by other rules, so this engine refuses to sample.
+- It samples by other rules, so this engine refuses to sample. Minimum Bayes risk takes its candidates from a beam.
 """
 
 import sys
@@ -21,7 +21,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
-from transduce.decoding.segmentation import check_lines, segments_of, translations_of
+from transduce.decoding.segmentation import check_lines, nearest_first, segments_of, translations_of
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import check_files
 from transduce.storage.atomic_folder import check_folder, listed_files
@@ -52,6 +52,11 @@ def check_options(options: DecodingOptions) -> None:
     if options.sampling is not None:
         raise UserError(
             "sampling: expected no value with CTranslate2; use --engine torch and the model before the export"
+        )
+    if options.draws is not None:
+        raise UserError(
+            f"mbr={options.mbr}: expected a beam size with CTranslate2, because this engine takes no samples; "
+            "add a beam size, or use --engine torch and the model before the export"
         )
 
 
@@ -110,7 +115,9 @@ class ExportedTranslator:
         check_options(options)
         settings = options.resolve(self.config.search)
         segments, problems = segments_of(lines, self.tokenizer, self.config.data.max_tokens - 1, options.split)
-        hypotheses = self._search([segment.ids for segment in segments], settings, options.n_best)
+        hypotheses = self._search([segment.ids for segment in segments], settings, options.n_candidates)
+        if options.mbr is not None:
+            hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
 
     def _search(self, sources: Sequence[Sequence[int]], settings: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
