@@ -68,15 +68,17 @@ class NextToken:
     def build(self, config: Config) -> LanguageModel:
         return LanguageModel(config.model)
 
-    def loss(self, model: LanguageModel, batch: Batch, label_smoothing: float, precision: str) -> Tensor:
+    def loss(self, model: LanguageModel, batch: Batch, config: TrainConfig) -> Tensor:
         hidden, targets = batch.real(model.hidden(batch.tgt_in))
-        return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing, model.output.bias)
+        return projected_cross_entropy(hidden, model.output.weight, targets, config.label_smoothing, model.output.bias)
 
     def evaluate(self, model: LanguageModel, config: Config, tokenizer: Tokenizer, pairs: list) -> dict[str, float]:
         ids = [np.array(tokenizer.encode(line)) for _, line in pairs]
         batch = collate(ids, ids)
         with torch.no_grad():
-            return {"loss": self.loss(model, batch, 0.0, "fp32").item() / int(batch.tgt_mask.sum())}
+            return {
+                "loss": self.loss(model, batch, TrainConfig(label_smoothing=0.0)).item() / int(batch.tgt_mask.sum())
+            }
 
     def describe(self, scores: dict[str, float]) -> str:
         return f"loss {scores['loss']:.3f}"

@@ -10,11 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from transduce.config.schema import Config
+from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import as_path, as_path_pair
 from transduce.console import printable
-from transduce.data.batches import Batches, Share, collate
+from transduce.data.batches import Batch, Batches, Share, collate
 from transduce.data.corpora import Corpus
 from transduce.data.overlap import cached_overlap
 from transduce.data.text import file_sha256, read_pairs
@@ -49,10 +50,13 @@ class TranslationTask:
     """Translation: the model predicts the target text from the source text."""
 
     collate = staticmethod(collate)
-    loss = staticmethod(translation_loss)
 
     def build(self, config: Config) -> Model:
         return build(config.model)
+
+    @staticmethod
+    def loss(model: Model, batch: Batch, config: TrainConfig) -> Tensor:
+        return translation_loss(model, batch, config.label_smoothing, config.precision, config.rdrop)
 
     def evaluate(
         self, model: Model, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]

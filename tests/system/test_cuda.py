@@ -19,6 +19,7 @@ from transduce.decoding.cuda_graphs import checked_cuda_graphs
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
+from transduce.training.loss import projected_rdrop
 from transduce.training.optimizer import adam
 from transduce.training.task import translation_loss
 
@@ -51,6 +52,19 @@ def test_loss_and_gradients_equal_the_cpu() -> None:
     torch.testing.assert_close(losses[1].cpu(), losses[0], rtol=1e-5, atol=1e-4)
     for a, b in zip(cpu.parameters(), gpu.parameters(), strict=True):
         torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_rdrop_equals_the_cpu() -> None:
+    generator = torch.Generator().manual_seed(1)
+    hidden, projection = (torch.randn(rows, 16, generator=generator) for rows in (40, 50))
+    targets = torch.randint(50, (20,), generator=generator).repeat_interleave(2)
+    results = []
+    for device in ("cpu", "cuda"):
+        inputs = [x.to(device).requires_grad_() for x in (hidden, projection)]
+        loss, cross_entropy = projected_rdrop(*inputs, targets.to(device), 0.1, None, 5.0)
+        results.append([loss, cross_entropy, *torch.autograd.grad(loss, inputs)])
+    for cpu, gpu in zip(*results, strict=True):
+        torch.testing.assert_close(gpu.cpu(), cpu, rtol=1e-3, atol=1e-3)
 
 
 def test_bf16_is_near_fp32() -> None:

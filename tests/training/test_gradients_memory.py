@@ -24,6 +24,7 @@ from support.gradients import (
 from support.toy_task import CommandResult, Toy
 from torch import Tensor, nn
 
+from transduce.config.schema import TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.errors import is_out_of_memory
 from transduce.model.transformer import Transformer
@@ -117,12 +118,12 @@ def test_a_size_that_did_not_fit_is_not_tried_again() -> None:
     sizes_that_failed: list[int] = []
     original = TranslationTask.loss
 
-    def loss(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> Tensor:
+    def loss(model: Transformer, batch: Batch, config: TrainConfig) -> Tensor:
         sizes.append(size(batch))
         if size(batch) > 120:
             sizes_that_failed.append(size(batch))
             raise torch.OutOfMemoryError
-        return original(model, batch, label_smoothing, precision)
+        return original(model, batch, config)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TranslationTask, "loss", staticmethod(loss))

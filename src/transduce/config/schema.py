@@ -128,6 +128,7 @@ class TrainConfig:
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
     adam_beta2: float = 0.98  # second-moment decay of Adam (§5.3)
     label_smoothing: float = 0.1  # epsilon_ls: probability of the true token that all others share equally (§5.4)
+    rdrop: float = 0.0  # alpha of R-Drop: weight of the divergence of two passes with other dropout; 0: one pass
     seed: int = 1  # for the initialisation, dropout, the order of the data and BPE-dropout
     precision: Literal["fp32", "bf16"] = "fp32"  # of the forward and backward pass; weights stay fp32
     accumulate: int = 1  # micro-batches that a batch is split into; changes the memory, not the result

@@ -97,6 +97,7 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
     ("at least 0", lambda x: x >= 0, "search.min_tokens"),
     ("a number above 0, below 2^63", lambda x: 0 < x < 1 << 63, "model.norm_eps train.lr_factor"),
     ("a number from 0 to 10", lambda x: 0 <= x <= 10, "search.alpha"),
+    ("a number from 0 to 100", lambda x: 0 <= x <= 100, "train.rdrop"),
     (
         "a number from 0 to below 1",
         lambda x: 0 <= x < 1,
@@ -122,7 +123,12 @@ FIXED_PIECES = {"bpe": 260, "wordpiece": 516, "sentencepiece": 4}
 
 
 def _combination_problems(config: Config) -> list[str]:
-    return [*_data_problems(config), *_train_problems(config.train), *_search_problems(config.search)]
+    return [
+        *_data_problems(config),
+        *_train_problems(config.train),
+        *_rdrop_problems(config),
+        *_search_problems(config.search),
+    ]
 
 
 def _data_problems(config: Config) -> list[str]:
@@ -160,6 +166,15 @@ def _train_problems(train: TrainConfig) -> list[str]:
             f"train.keep_checkpoints={train.keep_checkpoints}, since older checkpoints are deleted"
         )
     return lines
+
+
+def _rdrop_problems(config: Config) -> list[str]:
+    """Return a line if both passes of R-Drop would be equal."""
+    model, rdrop = config.model, config.train.rdrop
+    dropouts = [f.name for f in dataclasses.fields(model) if f.name.endswith("dropout")]
+    if not rdrop or any(getattr(model, name) for name in dropouts):
+        return []
+    return [f"train.rdrop={rdrop}: expected 0 without dropout, where both passes are equal; set model.dropout"]
 
 
 def _search_problems(search: SearchConfig) -> list[str]:

@@ -127,7 +127,7 @@ class Gradients:
         Retry only after this function returns: a live exception keeps the tensors of its frames in memory.
         """
         try:
-            loss = self.task.loss(model, batch.to(self.device), self.config.label_smoothing, self.config.precision)
+            loss = self.task.loss(model, batch.to(self.device), self.config)
             (loss / tokens).backward()
             return loss.detach()
         except (MemoryError, RuntimeError) as problem:

@@ -1,4 +1,4 @@
-"""The training loss: cross entropy with label smoothing (§5.4)."""
+"""The training loss: cross entropy with label smoothing (§5.4), and R-Drop, which came after the paper."""
 
 from typing import Any
 
@@ -37,10 +37,35 @@ def projected_cross_entropy(
     loss and its gradients together, a few hundred rows at a time. Under autocast to bf16 the products are in bf16 and
     the softmax is in fp32.
     """
+    result: Any = _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, 0.0, _products_dtype(hidden))
+    return result[0]
+
+
+def projected_rdrop(
+    hidden: Tensor,
+    projection: Tensor,
+    targets: Tensor,
+    label_smoothing: float,
+    bias: Tensor | None,
+    alpha: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of R-Drop (Liang et al., 2021), and the cross entropy in it, which has no gradient.
+
+    The loss of a target token with the distributions p and q of two passes is CE(p) + CE(q) + alpha / 2 * (KL(p||q) +
+    KL(q||p)), summed over the tokens. The divergences are in fp32 and have a gradient in both arguments.
+
+    hidden: (2N,D), where the rows 2i and 2i + 1 are the same token in the two passes. targets: (2N,). Other arguments
+    as in `projected_cross_entropy`.
+    """
+    dtype = _products_dtype(hidden)
+    result: Any = _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, alpha, dtype)
+    return result
+
+
+def _products_dtype(hidden: Tensor) -> torch.dtype:
+    """Return autocast's type of matrix products, or that of `hidden` without autocast."""
     device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    loss: Any = _ProjectedCrossEntropy.apply(hidden, projection, bias, targets, label_smoothing, dtype)
-    return loss
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # fp32 logits that fit into a CPU's cache, or keep a GPU busy
@@ -51,7 +76,9 @@ def _chunk_rows(hidden: Tensor, vocab_size: int) -> int:
     return max(1, CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"]) // (4 * vocab_size))
 
 
-class _ProjectedCrossEntropy(torch.autograd.Function):
+class _ProjectedLoss(torch.autograd.Function):
+    """Computes the loss with R-Drop of weight `alpha`, and the cross entropy alone. Without R-Drop both are equal."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -60,18 +87,22 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         label_smoothing: float,
+        alpha: float,
         dtype: torch.dtype,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         vocab_size = projection.size(0)
         share = label_smoothing / (vocab_size - 1)  # the probability of each token except the target
         excess = 1 - label_smoothing - share  # the probability of the target, less `share`
         with torch.autocast(hidden.device.type, enabled=False):
             weight = projection.to(dtype)
             total = hidden.new_zeros((), dtype=_softmax_dtype(dtype))
+            divergence = torch.zeros_like(total)
             grad_hidden = torch.empty_like(hidden)
             grad_projection = torch.zeros_like(projection)
             grad_bias = None if bias is None else torch.zeros_like(bias)
             rows = _chunk_rows(hidden, vocab_size)
+            if alpha:  # both passes of a token; half of the rows, because the divergence needs as much memory again
+                rows = max(2, rows // 4 * 2)
             for begin in range(0, len(targets), rows):
                 chunk = hidden[begin : begin + rows].to(dtype)
                 target = targets[begin : begin + rows, None]
@@ -83,10 +114,14 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 total += excess * (highest - target_logits).sum()
                 if share:
                     total += share * (highest * vocab_size - logits.sum(1, keepdim=True)).sum()
-                exponentials = logits.sub_(highest).exp_()
-                normalizer = exponentials.sum(1, keepdim=True)
+                logits.sub_(highest)
+                grad = logits.exp() if alpha else logits.exp_()
+                normalizer = grad.sum(1, keepdim=True)
                 total += normalizer.log().sum()
-                grad = exponentials.div_(normalizer).sub_(share)  # of the logits: softmax - target distribution
+                grad.div_(normalizer)  # the probabilities, of which the gradient of the logits is made in place
+                if alpha:
+                    divergence += _add_divergence(logits, grad, normalizer.log(), alpha / 2)
+                grad.sub_(share)  # softmax - target distribution
                 grad.scatter_add_(1, target, torch.full_like(target_logits, -excess))
                 if grad_bias is not None:
                     grad_bias += grad.sum(0)
@@ -94,16 +129,34 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 grad_hidden[begin : begin + rows] = grad @ weight
                 grad_projection += grad.T @ chunk
         ctx.save_for_backward(grad_hidden, grad_projection, grad_bias)
-        return total
+        ctx.mark_non_differentiable(total)
+        return total + alpha / 2 * divergence, total
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
-        (grad_output,) = grad_outputs
-        gradients = [None if grad is None else grad * grad_output for grad in ctx.saved_tensors]
-        return *gradients, None, None, None
+        gradients = [None if grad is None else grad * grad_outputs[0] for grad in ctx.saved_tensors]
+        return *gradients, None, None, None, None
+
+
+def _add_divergence(logits: Tensor, probabilities: Tensor, log_normalizer: Tensor, weight: float) -> Tensor:
+    """Return the sum of KL(p||q) + KL(q||p), and add `weight` times its gradient, of the logits, to `probabilities`.
+
+    logits, probabilities: (2R,V), where the rows 2i and 2i + 1 belong to p and q. log_normalizer: (2R,1), the
+    difference between logits and log-probabilities.
+    """
+    pairs = (x.unflatten(0, (-1, 2)).unbind(1) for x in (logits, probabilities, log_normalizer))
+    (logits_p, logits_q), (p, q), (log_z_p, log_z_q) = pairs  # (R,V) or (R,1)
+    log_ratio = (logits_p - logits_q).sub_(log_z_p - log_z_q)  # log p - log q
+    p_over_q = torch.linalg.vecdot(p, log_ratio)[:, None]  # KL(p||q)
+    q_over_p = -torch.linalg.vecdot(q, log_ratio)[:, None]
+    grad_p = (log_ratio + (1 - p_over_q)).mul_(p).sub_(q)
+    grad_q = log_ratio.neg_().add_(1 - q_over_p).mul_(q).sub_(p)
+    p.add_(grad_p, alpha=weight)
+    q.add_(grad_q, alpha=weight)
+    return (p_over_q + q_over_p).sum()
 
 
 @torch.no_grad()

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from transduce.config.schema import Config
+from transduce.config.schema import Config, TrainConfig
 from transduce.data.batches import Batch
 from transduce.data.vocabulary import TokenizerLike
 from transduce.model.build import Model
 from transduce.model.transformer import mixed_precision
-from transduce.training.loss import projected_cross_entropy
+from transduce.training.loss import projected_cross_entropy, projected_rdrop
 
 
 class Task(Protocol):
@@ -31,8 +32,11 @@ class Task(Protocol):
         """Return the micro-batch of some pairs: their ids without BOS and EOS, and their numbers in the store (B,)."""
         ...
 
-    def loss(self, model: Any, batch: Batch, label_smoothing: float, precision: str) -> Tensor:
-        """Return the loss (a scalar, in nats), summed over the real target tokens of `batch`."""
+    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+        """Return the loss (a scalar, in nats), summed over the real target tokens of `batch`.
+
+        Its gradient trains the model, and its value is in the log.
+        """
         ...
 
     def evaluate(
@@ -49,13 +53,38 @@ class Task(Protocol):
         ...
 
 
-def translation_loss(model: Model, batch: Batch, label_smoothing: float, precision: str = "fp32") -> Tensor:
+def translation_loss(
+    model: Model, batch: Batch, label_smoothing: float, precision: str = "fp32", rdrop: float = 0.0
+) -> Tensor:
     """Return the summed cross entropy of a batch of translations (§5.4), a scalar; padding never reaches the softmax.
 
-    precision: "fp32" or "bf16", of the forward pass.
+    precision: "fp32" or "bf16", of the forward pass. rdrop: the alpha of R-Drop (Liang et al., 2021); 0: off.
+
+    R-Drop runs each pair twice, with other dropout masks, and pulls both outputs together. The published loss has two
+    cross entropies. Half of it is computed here, (CE(p) + CE(q)) / 2 + alpha / 4 * (KL(p||q) + KL(q||p)), so that alpha
+    is that of the paper, and 0 the plain loss. The value that this returns, for the log, is the cross entropy alone.
+    Its gradient is that of the whole.
     """
     with mixed_precision(precision, batch.src.device):
-        memory = model.encode(batch.src, batch.src_mask)
-        decoded = model.decode(batch.tgt_in, memory, batch.src_mask)  # (B,T,D)
-        hidden, targets = batch.real(decoded)  # (N,D), (N,)
-        return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing, model.output.bias)
+        if not rdrop:
+            hidden, targets = _outputs(model, batch)
+            return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing, model.output.bias)
+        hidden, targets = _outputs(model, _twice(batch))
+        loss, cross_entropy = projected_rdrop(
+            hidden, model.output.weight, targets, label_smoothing, model.output.bias, rdrop
+        )
+        return (cross_entropy + (loss - loss.detach())) / 2
+
+
+def _outputs(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the decoder's outputs (N,D) at the real target tokens, and these tokens (N,)."""
+    memory = model.encode(batch.src, batch.src_mask)
+    return batch.real(model.decode(batch.tgt_in, memory, batch.src_mask))
+
+
+def _twice(batch: Batch) -> Batch:
+    """Return each pair twice, in one batch, where the two copies of a real target token are neighbours."""
+    tensors = (batch.src, batch.src_mask, batch.tgt_in, batch.tgt_out, batch.tgt_mask)
+    src, src_mask, tgt_in, tgt_out, tgt_mask = (torch.cat([x, x]) for x in tensors)
+    indices = torch.stack([batch.tgt_indices, batch.tgt_indices + batch.tgt_mask.numel()], dim=1).flatten()
+    return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, indices, np.concatenate([batch.pairs, batch.pairs]))
