@@ -20,7 +20,7 @@ from transduce.config.files import to_json
 from transduce.errors import UserError
 from transduce.studies.results import Results, open_results, read_results
 from transduce.studies.schedule import run_trainings
-from transduce.studies.table3 import PAPER
+from transduce.studies.table3_paper import PAPER
 from transduce.studies.trainings import Texts, Training, stored_parameters
 
 RECIPE = """
@@ -36,17 +36,20 @@ def tiny() -> Config:
 """
 
 # A training takes 10 ms per step, saves every step, stops at SIGTERM, and resumes there. Its BLEU is its seed. With
-# lr_factor=9 it fails, and with lr_factor=8 it ends early, as after SIGTERM.
+# lr_factor=9 it fails, and with lr_factor=8 it ends early, as after SIGTERM. The BLEU of a mean is 50.
 STAND_IN = """
 import json, os, pathlib, signal, sys, time
 command, *words = sys.argv[1:]
 if command == "evaluate":
-    run = pathlib.Path(words[0]).parent
-    bleu = float((run / "model" / "bleu").read_text())
+    bleu = float((pathlib.Path(words[0]) / "bleu").read_text())
     scores = [{"name": "bleu", "value": bleu, "signature": "s", "label": "l"}]
     print(json.dumps({"lines": 6, "systems": {"model": scores}, "perplexity": 2 * bleu, "search": None}))
     sys.exit()
 run = pathlib.Path(words[words.index("--out") + 1])
+if command == "average":
+    run.mkdir()
+    (run / "bleu").write_text("50")
+    sys.exit()
 settings = dict(word.split("=") for word in words if word.startswith("train."))
 (run / "model").mkdir(parents=True, exist_ok=True)
 (run / "environment").write_text(os.environ["OMP_NUM_THREADS"])
@@ -130,6 +133,25 @@ def test_a_finished_training_does_not_run_again_without_its_folder(
     run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out))
     assert [path.name for path in (out / "runs").iterdir() if path.is_dir()] == ["y-1"]
     assert read_results(out / "results.json").entries["x-1"] == json.loads(before)["cells"]["x-1"]
+
+
+def test_the_mean_of_the_newest_checkpoints_is_evaluated_too(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
+    out, training = tmp_path / "out", Training("x", 1, f"{tmp_path / 'recipe.py'}:tiny", averaged=5)
+    run_trainings([training], texts, results_in(out))
+    results = read_results(out / "results.json")
+    assert (results.entries["x-1"]["bleu"], results.entries["x-1"]["valid_mean"]["bleu"]) == (1, 50)
+    results.entries["x-1"] = {"status": "not run"}  # as after an interruption between the mean and its evaluation
+    results.save()
+    run_trainings([training], texts, results_in(out))
+    assert read_results(out / "results.json").entries["x-1"]["valid_mean"]["bleu"] == 50
+
+
+def test_a_row_may_have_texts_of_its_own(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
+    other = Texts(texts.train, texts.train)
+    out = tmp_path / "out"
+    run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out), other_texts={"y": other})
+    commands = {name: entry["command"] for name, entry in read_results(out / "results.json").entries.items()}
+    assert "valid.src" in commands["x-1"] and "valid.src" not in commands["y-1"]
 
 
 def change_recipe(texts: Texts, old: str, new: str) -> None:
@@ -333,10 +355,12 @@ def test_texts_are_checked_before_a_training_starts(tmp_path: Path, texts: Texts
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rows", "base", "h3"], f"--rows=h3: expected one of {', '.join(PAPER)}; did you mean 'h32'?"),
+        (["--rows", "base", "h3"], f"--rows=h3: expected one of {', '.join(PAPER)}, all; did you mean 'h32'?"),
         (["--jobs", "0"], "--jobs=0: expected at least 1"),
         (["--seeds", "-1"], "train.seed=-1: expected at least 0"),
         (["--seeds", "2", "2"], "--seeds=2 2: expected different seeds"),
+        (["--large-train", "a", "b"], "--large-valid: expected a text, since --large-train is given; give both"),
+        (["--rows", "base-large"], "--rows=base-large: expected one of base, h1"),
         (["--language", "German"], "language='German': expected a code"),
     ],
 )

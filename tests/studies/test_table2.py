@@ -1,18 +1,19 @@
-"""Table 2: three kinds of model at equal cost; an interrupted study resumes, and a missing run is reported."""
+"""Table 2: systems at equal cost; an interrupted study resumes, and a missing run is reported."""
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.studies import write_study
-from support.toy_task import ROOT
 
 from transduce.errors import UserError
-from transduce.evaluation.study_report import markdown
-from transduce.studies import table2
-from transduce.studies.results import read_results
+from transduce.studies import step_costs, table2
+from transduce.studies.results import Results, read_results
+from transduce.studies.table2_budgets import SHARES, Budgets
+from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.trainings import Texts, Training
 
 RECIPE = """
@@ -29,8 +30,11 @@ def tiny(kind, max_steps, **sizes):
         search=SearchConfig(max_extra_tokens=5, beam_size=2),
     )
 
-def transformer():
+def post():
     return tiny("transformer", 30, n_heads=2, d_ff=32)
+
+def pre():
+    return tiny("transformer", 30, n_heads=2, d_ff=32, norm="pre")
 
 def recurrent():
     return tiny("recurrent", 40)
@@ -38,6 +42,7 @@ def recurrent():
 def convolutional():
     return tiny("convolutional", 50)
 """
+FUNCTIONS = {"post-norm": "post", "pre-norm": "pre"}
 
 
 @pytest.fixture
@@ -47,41 +52,44 @@ def texts(tmp_path: Path) -> Texts:
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    trainings = [Training(system, 1, f"{tmp_path / 'recipe.py'}:{system}") for system in table2.SYSTEMS]
+    """Two seeds of tiny systems, and a machine on which all steps take the same time."""
+    recipe = tmp_path / "recipe.py"
+    trainings = [Training(one, seed, f"{recipe}:{FUNCTIONS.get(one, one)}") for seed in (1, 2) for one in SYSTEMS]
     monkeypatch.setattr(table2, "trainings", lambda: trainings)
+    monkeypatch.setattr(step_costs._Stepper, "seconds", lambda _: 0.5)
 
 
 @pytest.mark.slow
-def test_every_system_is_evaluated_within_the_cost_of_the_cheapest(tmp_path: Path, texts: Texts) -> None:
+def test_every_system_is_evaluated_within_each_budget(tmp_path: Path, texts: Texts) -> None:
     out = tmp_path / "out"
     results = table2.run_table2(texts, out, jobs=3)
     entries = json.loads((out / "results.json").read_text("utf-8"))["cells"]
     assert {name: entry["status"] for name, entry in entries.items()} == dict.fromkeys(entries, "done")
-    assert len(entries) == 3 * (1 + 2)
-    for cost, budget in (("processor_seconds", "time"), ("flops", "flops")):
-        ends = {system: entries[f"{system}-1"]["checkpoints"][-1] for system in table2.SYSTEMS}
-        limit = min(ends[system][cost] for system in ends)
-        for system in table2.SYSTEMS:
-            scores = entries[f"{system}-{budget}"]
-            cost_at = {point["step"]: point[cost] for point in entries[f"{system}-1"]["checkpoints"]}
-            assert cost_at[scores["step"]] <= limit < cost_at.get(scores["step"] + 5, float("inf"))
-            assert scores["lines"] == 9 and scores["perplexity"] > 1 and 0 <= scores["bleu"] <= 100
-        assert any(entries[f"{system}-{budget}"]["step"] == ends[system]["step"] for system in ends)
-    curve = entries["recurrent-1"]["curve"]
-    assert [point["step"] for point in curve] == [10, 20, 30, 40]
+    budgets = Budgets(results)
+    assert len(budgets.all()) == 2 * len(SHARES)
+    for budget in budgets.all():
+        for system in SYSTEMS:
+            step = budgets.step(system, budget)
+            cost = budgets.step_cost(system, budget.cost)
+            assert step == 5 or step * cost <= budget.limit * 1.001 < (step + 5) * cost
+            points = budgets.points(system, budget)
+            assert [point["seed"] for point in points] == [1, 2] and {point["step"] for point in points} == {step}
+            for point in points:
+                assert point["lines"] == 9 and point["perplexity"] > 1 and 0 <= point["bleu"] <= 100
+    assert [entries[f"{system}-1-step-30"]["averaged"] for system in SYSTEMS] == [2, 2, 2, 2]  # 25 and 30
+    assert [point["step"] for point in entries["recurrent-2"]["curve"]] == [10, 20, 30, 40]
 
     shutil.rmtree(out / "runs")
     second = table2.run_table2(texts, out)
     assert second.entries == results.entries, "from results.json alone"
 
 
-COSTS = ("seconds", "cpu_seconds", "ended_at", "session", "checkpoints", "command")
+COSTS = ("seconds", "cpu_seconds", "ended_at", "session", "command")
 
 
 def reproducible(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the trainings and the models at equal FLOPs, without dates and durations."""
-    selection = {name: entry for name, entry in entries.items() if not name.endswith("-time")}
-    return {name: {key: value for key, value in entry.items() if key not in COSTS} for name, entry in selection.items()}
+    """Return the entries without dates and durations."""
+    return {name: {key: value for key, value in entry.items() if key not in COSTS} for name, entry in entries.items()}
 
 
 @pytest.mark.slow
@@ -100,68 +108,39 @@ def test_an_interrupted_study_reports_gaps_and_resumes(
     with pytest.raises(KeyboardInterrupt):
         table2.run_table2(texts, out, jobs=3)
     before = read_results(out / "results.json").entries
-    assert [entry["status"] for entry in before.values()] == ["done"] * 5 + ["not run"] * 4
+    assert len(before) == 8 + 4 + 2 and all(entry["status"] == "done" for entry in before.values())
     report = (out / "report.md").read_text("utf-8")
-    assert report.count("not run") == 4 and "ConvS2S (quoted) | 25.16 | 40.46 | 9.6e18 | 1.5e20" in report
+    assert report.count("not run") >= 2 and "ConvS2S (quoted) | 25.16 | 40.46 | 9.6e18 | 1.5e20" in report
+    assert "Not all systems have been evaluated at equal time" in report
 
     monkeypatch.setattr(table2, "evaluate_checkpoint", original)
     after = table2.run_table2(texts, out, jobs=3).entries
-    assert {name: after[name] for name, entry in before.items() if entry["status"] == "done"} == {
-        name: entry for name, entry in before.items() if entry["status"] == "done"
-    }
+    assert {name: after[name] for name in before} == before
     reference = table2.run_table2(texts, tmp_path / "uninterrupted", jobs=3).entries
-    curves = [
-        {name: [{**p} for p in entry.get("curve", [])] for name, entry in entries.items()}
-        for entries in (after, reference)
-    ]
-    assert curves[0] == curves[1] and reproducible(after) == reproducible(reference)
+    assert reproducible(after) == reproducible(reference)
     page = (out / "report.html").read_text("utf-8")
-    assert page.count("<svg role") == 2 and "not run" not in page and "LSTM with attention" in page
-
-
-def test_scores_are_computed_again_after_a_later_training() -> None:
-    """The cheapest training sets the budget of all systems."""
-    results = read_results(ROOT / "docs" / "results" / "table2" / "results.json")
-    names = [f"{system}-{budget}" for system in table2.SYSTEMS for budget in table2.BUDGETS]
-    assert all(table2.is_evaluated(name, results) for name in names)
-    assert "not run" not in markdown(table2.report(results))
-    results.entries["recurrent-1"]["ended_at"] = "2026-11-22T00:00:00+00:00"
-    assert not any(table2.is_evaluated(name, results) for name in names)
-    assert markdown(table2.report(results)).count("not run") == 6
-
-
-def test_scores_without_their_checkpoint_are_computed_again() -> None:
-    results = read_results(ROOT / "docs" / "results" / "table2" / "results.json")
-    points = results.entries["transformer-1"]["checkpoints"]
-    points[:] = [point for point in points if point["step"] != results.entries["transformer-time"]["step"]]
-    assert not table2.is_evaluated("transformer-time", results) and table2.is_evaluated("recurrent-time", results)
-    assert markdown(table2.report(results)).count("not run") == 1
-
-
-def test_the_report_names_the_norm_and_the_sizes_that_were_trained() -> None:
-    results = read_results(ROOT / "docs" / "results" / "table2" / "results.json")
-    text = markdown(table2.report(results))
-    assert "| Transformer (pre-norm) | 22.68 |" in text and "Both Transformers quoted are post-norm" in text
-    assert "4 + 4 layers, d_model 128, d_ff 256, 4 heads, 800 steps" in text and "newest 5 checkpoints" in text
-    for entry in results.entries.values():
-        if "config" in entry:
-            entry["config"]["model"]["norm"] = "post" if "n_heads" in entry["config"]["model"] else "pre"
-            entry["config"]["train"]["max_steps"] = 123
-        entry["averaged"] = 7
-    text = markdown(table2.report(results))
-    assert "| Transformer (post-norm) | 22.68 |" in text and "4 heads, 123 steps" in text and "newest 7" in text
-    del results.entries["transformer-1"]["config"]
-    assert "Transformer: settings not recorded" in markdown(table2.report(results))
+    assert page.count("<svg role") == 4 and "not run" not in page and "LSTM with attention" in page
 
 
 @pytest.mark.slow
 def test_a_missing_run_that_is_still_needed_is_reported(tmp_path: Path, texts: Texts) -> None:
     out = tmp_path / "out"
     results = table2.run_table2(texts, out, jobs=3)
-    results.entries["recurrent-time"] = {"status": "not run"}
+    name = next(name for name in results.entries if name.startswith("recurrent-1-step-"))
+    results.entries[name] = {"status": "not run"}
     results.save()
     shutil.rmtree(out / "runs")
-    with pytest.raises(UserError, match="recurrent-1: expected a run with checkpoints"):
+    with pytest.raises(UserError, match="recurrent-1: expected the folder of a training, which the study still needs"):
         table2.run_table2(texts, out)
     with pytest.raises(UserError, match="give --test SRC REF"):
-        table2.run_table2(Texts(texts.train, texts.valid), tmp_path / "other")
+        table2.run_table2(replace(texts, test=None), tmp_path / "other")
+
+
+def test_entries_older_than_their_training_are_computed_again(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json", "table2", {})
+    results.record("recurrent-1", "done", row="recurrent", seed=1)
+    results.record("recurrent-1-step-5", "done", row="recurrent", seed=1)
+    assert table2.is_newer("recurrent-1-step-5", "recurrent-1", results)
+    results.entries["recurrent-1"]["ended_at"] = "2999-11-22T00:00:00+00:00"
+    assert not table2.is_newer("recurrent-1-step-5", "recurrent-1", results)
+    assert not table2.is_newer("recurrent-1-step-10", "recurrent-1", results)

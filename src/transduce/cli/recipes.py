@@ -48,7 +48,8 @@ def format_list() -> str:
 
 def table_of(name: str) -> str:
     """Return the table of the paper that the recipe `name` is a row of, such as "small-table3", or an empty text."""
-    return name.rpartition("-")[0] if "-table" in name else ""
+    match = re.match(r".+-table\d", name)
+    return match[0] if match else ""
 
 
 def format_rows(entries: "list[RecipeEntry]", width: int) -> list[str]:

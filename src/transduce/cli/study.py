@@ -35,16 +35,18 @@ def table2(
     *,
     train: tuple[Path, Path],
     valid: tuple[Path, Path],
-    test: tuple[Path, Path],
     out: Path,
+    test: tuple[Path, Path] | None = None,
+    search: Flag = False,
     language: Language = "en",
     jobs: Jobs = None,
     rerun: Flag = False,
 ) -> None:
     r"""Run Table 2: train and compare three kinds of model.
 
-    The study compares the Transformer, an LSTM and a convolutional model at equal time and at equal FLOPs. The
-    same command resumes an interrupted study.
+    The study compares two Transformers, an LSTM and a convolutional model at equal time and at equal FLOPs, with
+    three seeds each. It takes 5 to 7 hours of processor time, and 20 GB of disk for the checkpoints, which are not
+    needed afterwards. --search takes 1.5 to 2 hours. The same command resumes an interrupted study.
 
     Parameters
     ----------
@@ -52,24 +54,30 @@ def table2(
         Source and target text for training.
     valid
         Source and target text for the validation during training.
-    test
-        Source and target text for the comparison. It is used once, at the end.
     out
         Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
+    test
+        Source and target text for the comparison. It is used once, at the end. Not for --search.
+    search
+        Search learning rate, shape and dropout of each system on the validation text, instead of the comparison.
     rerun
         Train again those whose recipe has changed since their result, which is replaced.
 
     Examples
     --------
+    transduce study table2 --search --train train.en train.de \
+        --valid valid.en valid.de --language de --out search
     transduce study table2 --train train.en train.de \
         --valid valid.en valid.de --test test.en test.de \
         --language de --out table2
     """
     from transduce.studies.table2 import run_table2
+    from transduce.studies.table2_search import run_search
     from transduce.studies.trainings import Texts
 
     _check_jobs(jobs)
-    run_table2(Texts(train, valid, test, language), out, jobs=jobs, rerun=rerun)
+    run = run_search if search else run_table2
+    run(Texts(train, valid, test, language), out, jobs=jobs, rerun=rerun)
     _print_report(out)
 
 
@@ -80,19 +88,21 @@ def table3(
     out: Path,
     test: tuple[Path, Path] | None = None,
     language: Language = "en",
+    large_train: tuple[Path, Path] | None = None,
+    large_valid: tuple[Path, Path] | None = None,
     scale: Literal["small", "paper"] = "small",
-    rows: Annotated[list[str] | None, Parameter(consume_multiple=True, show_default="all rows")] = None,
-    seeds: Annotated[
-        list[int] | None,
-        Integer,
-        Parameter(consume_multiple=True, show_default="1, and 1 2 3 for base, n2 and dropout0"),
-    ] = None,
+    rows: Annotated[list[str] | None, Parameter(consume_multiple=True, show_default="those of the plan")] = None,
+    seeds: Annotated[list[int] | None, Integer, Parameter(consume_multiple=True, show_default="those of the plan")] = (
+        None
+    ),
     jobs: Jobs = None,
     rerun: Flag = False,
 ) -> None:
-    r"""Run Table 3: train and evaluate variations on the base model.
+    r"""Run Table 3: train variations on the base model, and test the claims of section 6.2.
 
-    The same command resumes an interrupted study. Rows in OUT/results.json are not trained again.
+    The plan of the small scale is base, n2 and dropout0 with two seeds, and h1, dk16, n4, d256, d1024, ff1024,
+    ff4096, smoothing0 and learned with one. It takes 4 to 6 hours of processor time. The same command resumes an
+    interrupted study. Rows in OUT/results.json are not trained again.
 
     Parameters
     ----------
@@ -104,10 +114,15 @@ def table3(
         Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
     test
         Source and target text for a second evaluation.
+    large_train
+        A larger training text for the rows of another size (d256, d1024, ff1024, ff4096, big), with --large-valid.
+        Base is then trained on it, too, as base-large.
+    large_valid
+        Source and target text that the rows of another size are evaluated on.
     scale
         small: a quarter of the widths and half of the layers, for a small corpus and a CPU. paper: the paper's sizes.
     rows
-        Rows to train, such as base h1 n2.
+        Rows to train, such as base h1 n2, or all.
     seeds
         Seeds of each row.
     rerun
@@ -116,7 +131,8 @@ def table3(
     Examples
     --------
     transduce study table3 --train train.en train.de \
-        --valid valid.en valid.de --language de --out table3
+        --valid valid.en valid.de --language de --out table3 \
+        --large-train mix.en mix.de --large-valid news.en news.de
     transduce study table3 --train train.en train.de \
         --valid valid.en valid.de --language de --out table3 \
         --rows base h1 --seeds 1 2 3 --jobs 2
@@ -126,10 +142,14 @@ def table3(
 
     if seeds is not None and len({*seeds}) < len(seeds):
         raise UserError(f"--seeds={' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
+    if (large_train is None) != (large_valid is None):
+        name, other = ("valid", "train") if large_valid is None else ("train", "valid")
+        raise UserError(f"--large-{name}: expected a text, since --large-{other} is given; give both, or none")
     _check_jobs(jobs)
-    run_table3(
-        Texts(train, valid, test, language), out, trainings(scale, rows, seeds), scale=scale, jobs=jobs, rerun=rerun
-    )
+    large = Texts(large_train, large_valid, language=language) if large_train and large_valid else None
+    selection = trainings(scale, rows, seeds, has_large_text=large is not None)
+    texts = Texts(train, valid, test, language)
+    run_table3(texts, out, selection, scale=scale, large=large, jobs=jobs, rerun=rerun)
     _print_report(out)
 
 

@@ -23,10 +23,23 @@ def powers_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     return _curves(curves, across, log_axis(_heights(curves)))
 
 
-def progress_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Return curves of positive points: cost on a linear axis from 0, and a score on a logarithmic axis."""
+def progress_svg(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    rings: Sequence[tuple[float, float]] = (),
+    *,
+    is_logarithmic: bool = True,
+) -> str:
+    """Return curves of a score against cost, which is on a linear axis from 0.
+
+    rings: points that get a ring. is_logarithmic: the axis of the score; all scores must then be positive.
+    """
     cost = linear_axis([x for curve in curves.values() for x, _ in curve])
-    return _curves(curves, cost, log_axis(_heights(curves)))
+    score = (log_axis if is_logarithmic else linear_axis)(_heights(curves))
+    elements = [_curves(curves, cost, score)]
+    for x, y in rings:
+        place = f'cx="{100 * cost.position(x):.2f}%" cy="{100 - 100 * score.position(y):.2f}%"'
+        elements.append(f'<circle class="ring" {place} r="6"/>')
+    return "\n".join(elements)
 
 
 def _heights(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[float]:

@@ -1,61 +1,113 @@
 """Table 2 at small scale: the Transformer and its rivals, of one size, on the same pairs in the same batches.
 
-The rivals are trained instead of GNMT and ConvS2S. They are smaller: GNMT and ConvS2S are too large for one core.
-Dropout is 0.3 in all. `_common` has the other shared settings: tokens, batches, label smoothing, Adam, warm-up, mean
-of checkpoints, search.
-Each model has sizes that give 2.1 M parameters, and the learning rate that was best on the validation text
-(docs/log/paper-tables.md). The numbers of steps give about the same time on one core. `transduce study table2` compares
-the models after the same time, and after the same FLOPs.
+The rivals are trained instead of GNMT and ConvS2S. They are smaller: GNMT and ConvS2S are too large for one core. The
+Transformer is there twice: post-norm as in the paper, and pre-norm.
+
+    transduce study table2 --search   the same search for each system -> CHOICES
+    transduce study table2            the choices, trained at length and compared at equal cost
+
+Each system has two shapes of 2.0 to 2.2 M parameters with 6,000 pieces. `recipe` has the settings that all share. The
+numbers of steps take about 2,000 processor seconds each on a busy core, and 1,500 on a core of its own.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 
+_TRANSFORMER = {
+    "deep": {"d_model": 128, "n_layers": 4, "d_ff": 256},  # of multi30k-tiny
+    "wide": {"d_model": 144, "n_layers": 2, "d_ff": 576},
+}
+SHAPES: dict[str, dict[str, dict[str, int]]] = {
+    "post-norm": _TRANSFORMER,
+    "pre-norm": _TRANSFORMER,
+    "recurrent": {"deep": {"d_model": 176, "n_layers": 2}, "wide": {"d_model": 212, "n_layers": 1}},
+    "convolutional": {"deep": {"d_model": 128, "n_layers": 6}, "wide": {"d_model": 168, "n_layers": 3}},
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "post-norm": {"kind": "transformer", "n_heads": 4, "norm": "post"},
+    "pre-norm": {"kind": "transformer", "n_heads": 4, "norm": "pre"},
+    "recurrent": {"kind": "recurrent"},
+    "convolutional": {"kind": "convolutional"},
+}
 
-def transformer() -> Config:
-    """Transformer, in the small Table 2: the model of multi30k-tiny.
 
-    Time: 29 minutes on one core, while two other trainings run.
+@dataclass(frozen=True)
+class Choice:
+    """The settings of a system that the search varies, and its number of steps. shape: a key of `SHAPES`."""
+
+    shape: str
+    dropout: float
+    lr_factor: float
+    max_steps: int
+
+
+# From single runs (docs/log/paper-tables.md), until the search has run.
+CHOICES = {
+    "post-norm": Choice("wide", 0.1, 0.6, 5_000),
+    "pre-norm": Choice("wide", 0.1, 1.2, 5_000),
+    "recurrent": Choice("deep", 0.1, 2.4, 7_000),
+    "convolutional": Choice("deep", 0.1, 1.2, 5_200),
+}
+
+
+def post_norm() -> Config:
+    """The Transformer, post-norm as in the paper, in the small Table 2.
+
+    Time: half an hour, one core.
     """
-    model = ModelConfig(vocab_size=None, d_model=128, n_layers=4, n_heads=4, d_ff=256, dropout=0.3, norm="pre")
-    return _common(model, lr_factor=1.2, max_steps=800)
+    return recipe("post-norm")
+
+
+def pre_norm() -> Config:
+    """The Transformer, pre-norm, in the small Table 2.
+
+    Time: half an hour, one core.
+    """
+    return recipe("pre-norm")
 
 
 def recurrent() -> Config:
-    """LSTM, instead of GNMT: an encoder-decoder of 2 + 2 layers with attention. The encoder is bidirectional.
+    """LSTM, instead of GNMT: an encoder-decoder with attention. The encoder is bidirectional.
 
-    Time: 28 minutes on one core, while two other trainings run.
+    Time: half an hour, one core.
     """
-    model = ModelConfig(kind="recurrent", vocab_size=None, d_model=176, n_layers=2, dropout=0.3)
-    return _common(model, lr_factor=2.4, max_steps=1_200)
+    return recipe("recurrent")
 
 
 def convolutional() -> Config:
-    """Gated convolutions, instead of ConvS2S: 6 + 6 layers with attention in each decoder layer.
+    """Gated convolutions, instead of ConvS2S: with attention in each decoder layer.
 
-    Time: 29 minutes on one core, while two other trainings run.
+    Time: half an hour, one core.
     """
-    model = ModelConfig(kind="convolutional", vocab_size=None, d_model=128, n_layers=6, dropout=0.3)
-    return _common(model, lr_factor=1.2, max_steps=900)
+    return recipe("convolutional")
 
 
-def _common(model: ModelConfig, *, lr_factor: float, max_steps: int) -> Config:
-    """Return the settings that all three share. All checkpoints are kept, because the study chooses among them."""
-    every = 50
+def recipe(system: str) -> Config:
+    """Return the recipe of a system: its choice, and what all share. The study needs all checkpoints of a training."""
+    choice, every = CHOICES[system], 100
+    sizes: dict[str, Any] = {**KINDS[system], **SHAPES[system][choice.shape]}
     return Config(
-        model=model,
+        model=ModelConfig(**sizes, vocab_size=None, dropout=choice.dropout),
         data=DataConfig(vocab_size=6_000, batch_tokens=2_048, max_tokens=128),
         train=TrainConfig(
-            max_steps=max_steps,
-            warmup_steps=200,
-            lr_factor=lr_factor,
+            max_steps=choice.max_steps,
+            warmup_steps=choice.max_steps // 10,
+            lr_factor=choice.lr_factor,
             precision="bf16",
             log_every_steps=every,
             evaluate_every_steps=5 * every,
             checkpoint_every_steps=every,
-            keep_checkpoints=max_steps // every + 1,
+            keep_checkpoints=choice.max_steps // every + 1,
         ),
         search=SearchConfig(beam_size=5, length_penalty="power", alpha=1.0),
     )
 
 
-SMALL = {"transformer": transformer, "recurrent": recurrent, "convolutional": convolutional}
+SMALL = {
+    "post-norm": post_norm,
+    "pre-norm": pre_norm,
+    "recurrent": recurrent,
+    "convolutional": convolutional,
+}

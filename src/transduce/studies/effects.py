@@ -1,15 +1,18 @@
-"""The effect of a change on a figure, here and in the paper, and whether the two are the same.
+"""The effect of a change: the difference of a figure between two groups of seeds, its interval, and a verdict.
 
-Here, an effect is larger than the noise between seeds. The paper gives no spread, so there a change of at most a
-`smallest` difference counts as none.
+The interval is Student's, 95 %, with the spread between seeds pooled over all groups of a study.
 """
 
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t, 95 %, by degrees of freedom from 1
+
+Effect = Literal["hurts", "helps", "none"]
+Verdict = Literal["holds", "does not hold", "cannot be told"]
 
 
 @dataclass(frozen=True)
@@ -19,14 +22,14 @@ class Noise:
     deviation: float
     freedom: int
 
-    def interval(self, n_seeds: int, n_other_seeds: int) -> float:
+    def margin(self, n_seeds: int, n_other_seeds: int) -> float:
         """Return half the 95 % interval of the difference between the means of `n_seeds` and `n_other_seeds` seeds."""
         t = T95[min(self.freedom, len(T95)) - 1]
         return t * self.deviation * math.sqrt(1 / n_seeds + 1 / n_other_seeds)
 
 
 def noise(samples: Sequence[Sequence[float]]) -> Noise | None:
-    """Return the noise of a figure, pooled over all rows with several seeds; None if there is no such row."""
+    """Return the noise of a figure, pooled over all groups of several seeds; None if there is no such group."""
     groups = [values for values in samples if len(values) > 1]
     if not groups:
         return None
@@ -35,35 +38,43 @@ def noise(samples: Sequence[Sequence[float]]) -> Noise | None:
     return Noise(math.sqrt(squares / freedom), freedom)
 
 
-def effect(values: Sequence[float], base: Sequence[float], spread: Noise | None) -> str:
-    """Return the effect of a change on a figure that is better when larger: "helps", "hurts" or "within noise".
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two means. margin: half its 95 % interval; None if the spread between seeds is unknown."""
 
-    Within noise: the difference is smaller than its 95 % interval. spread: between seeds; None if unknown, and then
-    the effect is "spread unknown".
+    value: float
+    margin: float | None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.margin is None else (self.value - self.margin, self.value + self.margin)
+
+    def __neg__(self) -> "Difference":
+        return Difference(-self.value, self.margin)
+
+
+def difference(values: Sequence[float], base: Sequence[float], spread: Noise | None) -> Difference:
+    """Return the mean of `values` less the mean of `base`. spread: between seeds; None if unknown."""
+    margin = None if spread is None else spread.margin(len(values), len(base))
+    return Difference(statistics.fmean(values) - statistics.fmean(base), margin)
+
+
+def factor(logarithm: float) -> float:
+    """Return exp of a difference of logarithms; infinity if the result is too large for a float."""
+    return math.exp(logarithm) if logarithm < 700 else math.inf
+
+
+def verdict(claim: Effect, change: Difference, smallest: float) -> Verdict:
+    """Return whether a `change` of a figure that is better when smaller has the effect that is claimed.
+
+    A direction holds if the whole interval is on its side of 0, and does not if all of it is on the other side.
+    "none" holds if the whole interval is within `smallest` of 0, and does not if the whole interval is outside.
     """
-    if spread is None:
-        return "spread unknown"
-    difference = statistics.fmean(values) - statistics.fmean(base)
-    if abs(difference) <= spread.interval(len(values), len(base)):
-        return "within noise"
-    return "helps" if difference > 0 else "hurts"
-
-
-def published_effect(difference: float, smallest: float) -> str:
-    """Return the effect of a change in the paper; a change of at most `smallest` is none."""
-    return "no change" if abs(difference) <= smallest else "helps" if difference > 0 else "hurts"
-
-
-def verdict(in_paper: str, in_study: str, difference: float, smallest: float) -> str:
-    """Return whether a change has the same effect as in the paper: "yes", "yes, none", "no" or "unclear".
-
-    in_paper: from `published_effect`. in_study: from `effect`. difference: of the means here. If the paper reports
-    no change, one of at most `smallest` is none here too, and a larger one differs unless it is within noise.
-    """
-    if in_study == "spread unknown":
-        return "unclear"
-    if in_paper == "no change" and abs(difference) <= smallest:
-        return "yes, none"
-    if in_study == "within noise":
-        return "unclear"
-    return "yes" if in_paper == in_study else "no"
+    if change.interval is None:
+        return "cannot be told"
+    low, high = change.interval
+    if claim == "none":
+        holds, fails = -smallest <= low and high <= smallest, high < -smallest or low > smallest
+    else:
+        holds, fails = (low > 0, high < 0) if claim == "hurts" else (high < 0, low > 0)
+    return "holds" if holds else "does not hold" if fails else "cannot be told"

@@ -99,8 +99,15 @@ class Scores(TypedDict):
     brevity: NotRequired[dict[str, Penalty]]
 
 
+class WholeScores(Scores):
+    """The scores of a second evaluation: of the mean of checkpoints, or on a second text."""
+
+    perplexity: Perplexity
+    bleu: Percent
+
+
 class TrainingCell(TypedDict):
-    """A training of Table 3. Cells of 0.1.0 have neither a configuration nor brevity penalties."""
+    """A training of Table 3. Cells of 0.1.0 have no configuration, no brevity penalties, and no mean of checkpoints."""
 
     row: str
     seed: int
@@ -112,6 +119,7 @@ class TrainingCell(TypedDict):
     steps: NotRequired[Count]
     ended_at: NotRequired[str]
     valid: NotRequired[Scores]
+    valid_mean: NotRequired[WholeScores]
     config: NotRequired[dict[str, Any]]
 
 
@@ -123,42 +131,79 @@ class PaperCell(TypedDict):
     """What a training of Table 3 has besides at the paper's scale, where the table shows the paper's BLEU."""
 
     valid: PaperScores
-
-
-class CheckpointCost(TypedDict):
-    """The cost of a training up to a checkpoint."""
-
-    step: Count
-    processor_seconds: Cost
-    flops: Cost
+    valid_mean: NotRequired[PaperScores]
 
 
 class CurvePoint(TypedDict):
+    """An evaluation during a training."""
+
     step: Count
     valid_perplexity: Perplexity
+    valid_bleu: Percent
 
 
-class SystemCell(TrainingCell):
-    """A training of Table 2. The last four keys are computed after the training."""
+class SystemCell(TypedDict):
+    """What a training of Table 2 has besides."""
 
-    threads: Count
-    flops_per_step: NotRequired[Cost]
-    flops_per_target_token: NotRequired[Cost]
-    checkpoints: NotRequired[Annotated[list[CheckpointCost], Meta(min_length=1)]]
-    curve: NotRequired[list[CurvePoint]]
+    steps: Count
+    curve: list[CurvePoint]
 
 
-class BudgetCell(TypedDict):
-    """A system of Table 2 at a budget. averaged: number of checkpoints whose mean was evaluated."""
+class StepCostCell(TypedDict):
+    """The cost of a step of a system of Table 2. seconds_per_step: in several rounds."""
 
     row: str
+    flops_per_step: Cost
+    flops_per_target_token: Cost
+    seconds_per_step: Annotated[list[Cost], Meta(min_length=1)]
+
+
+class PointCell(TypedDict):
+    """A training of Table 2 up to a step. averaged: the number of checkpoints whose mean was evaluated."""
+
+    row: str
+    seed: int
     step: Count
     bleu: Percent
     chrf: Percent
     perplexity: Perplexity
+    averaged: Count
     ended_at: NotRequired[str]
-    averaged: NotRequired[Count]
     config: NotRequired[dict[str, Any]]
+
+
+# ---- the claims --------------------------------------------------------------------------------------------------
+
+
+class Softmax(TypedDict):
+    """The softmax of attention: means over its rows."""
+
+    variance: Duration
+    gradient: Duration
+    components: Duration
+
+
+class ScalingCell(TypedDict):
+    """A training with or without the factor 1/sqrt(d_k)."""
+
+    row: str
+    seed: int
+    perplexity: Perplexity
+    cpu_seconds: Duration
+    softmax_start: Softmax
+    softmax_end: Softmax
+
+
+class SmoothingCell(TrainingCell):
+    """A training with or without label smoothing. accuracy: added after the training."""
+
+    accuracy: NotRequired[Percent]
+
+
+class PositionsCell(TrainingCell):
+    """A training on short pairs. test: the scores on longer pairs."""
+
+    test: WholeScores
 
 
 class Table3Settings(TypedDict):
@@ -197,7 +242,14 @@ def _forms(study: str, settings: Mapping[str, Any], name: str) -> list[Any]:
     if study == "table1":
         return [Layer]
     if study == "table2":
-        return [BudgetCell if name.endswith(("-time", "-flops")) else SystemCell]
+        if name.endswith("-cost"):
+            return [StepCostCell]
+        return [PointCell] if "-step-" in name else [TrainingCell, SystemCell]
+    if study == "table2-search":
+        return [TrainingCell]
+    if study == "claims":
+        kinds = {"scaled": ScalingCell, "unscaled": ScalingCell, "sinusoids": PositionsCell, "learned": PositionsCell}
+        return [kinds.get(name.split("-")[0], SmoothingCell)]
     return [TrainingCell, *([PaperCell] if settings["scale"] == "paper" else [])]
 
 

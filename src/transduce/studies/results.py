@@ -1,6 +1,6 @@
 """OUT/results.json: the figures of a study. It is written after each training or measurement, whole or not at all.
 
-    study      table1, table2 or table3
+    study      a key of `ENTRIES`
     asked      the settings that all entries share, such as hashes of the texts; other settings are refused
     sessions   one for each time that the study ran: command, versions, commit, machine, date
     cells      the entries by name (table1: layers). `status` is "done", "failed" or "not run"; each study adds its
@@ -28,7 +28,8 @@ from transduce.storage.run_request import folder_problems
 from transduce.studies.entries import check_entries
 
 FORMAT_VERSION = 1
-ENTRIES = {"table1": "layers", "table2": "cells", "table3": "cells"}  # the key of the entries in the file
+# The key of the entries in the file.
+ENTRIES = {"table1": "layers", "table2": "cells", "table2-search": "cells", "table3": "cells", "claims": "cells"}
 
 
 @dataclass

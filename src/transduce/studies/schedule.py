@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -28,12 +28,19 @@ from transduce.training.signals import StopSignal
 
 
 def run_trainings(
-    trainings: Sequence[Training], texts: Texts, results: Results, *, jobs: int | None = None, rerun: bool = False
+    trainings: Sequence[Training],
+    texts: Texts,
+    results: Results,
+    *,
+    jobs: int | None = None,
+    rerun: bool = False,
+    other_texts: Mapping[str, Texts] | None = None,
 ) -> None:
     """Train and evaluate the `trainings` that are not done, in their order, in the folder of `results.path`.
 
-    rerun: train also those whose settings have changed since their entry. jobs: number of trainings at a time; None
-    means one on each GPU, or one on a machine without.
+    other_texts: by the names of the rows that have texts of their own. rerun: train also those whose settings have
+    changed since their entry. jobs: number of trainings at a time; None means one on each GPU, or one on a machine
+    without.
     results.json has the figures of a training as soon as it has ended. A failed training is noted there and on stderr,
     and the other trainings continue. After SIGINT or SIGTERM the trainings save and end. A second signal ends the study
     at once.
@@ -44,9 +51,9 @@ def run_trainings(
     runs = results.path.parent / "runs"
     if not rerun:
         refuse_outdated(trainings, results)
-    outdated = _outdated(trainings, results)
+    outdated = outdated_trainings(trainings, results)
     queue = [
-        TrainingProcess(one, texts, runs / one.name)
+        TrainingProcess(one, (other_texts or {}).get(one.row, texts), runs / one.name)
         for one in trainings
         if not results.is_done(one.name) or one.name in outdated
     ]
@@ -55,7 +62,7 @@ def run_trainings(
         return
     schedule = Schedule(queue, _environments(jobs, len(queue)), results)
     estimate = TimeEstimate(trainings, results, len(schedule.environments))
-    with _exclusive_folder(results) as lock, StopSignal() as stop, StatusLine() as status:
+    with exclusive_folder(results) as lock, StopSignal() as stop, StatusLine() as status:
         for name in outdated:
             remove_training(runs / name)
             results.entries[name] = {"status": "not run"}
@@ -87,7 +94,7 @@ def run_trainings(
 
 def refuse_outdated(trainings: Sequence[Training], results: Results) -> None:
     """Raise UserError if the settings of a training have changed since its entry."""
-    outdated = _outdated(trainings, results)
+    outdated = outdated_trainings(trainings, results)
     names: dict[str, list[str]] = {}
     for name, changes in outdated.items():
         names.setdefault(", ".join(changes), []).append(name)
@@ -99,7 +106,7 @@ def refuse_outdated(trainings: Sequence[Training], results: Results) -> None:
         )
 
 
-def _outdated(trainings: Sequence[Training], results: Results) -> dict[str, list[str]]:
+def outdated_trainings(trainings: Sequence[Training], results: Results) -> dict[str, list[str]]:
     """Return by name the done trainings whose settings have changed since their entry, with a line for each setting."""
     done = [one for one in trainings if results.is_done(one.name)]
     changes = {one.name: changes_since(results.entries[one.name], one.config()) for one in done}
@@ -155,7 +162,7 @@ def _environments(jobs: int | None, trainings: int) -> list[dict[str, str]]:
 
 
 @contextmanager
-def _exclusive_folder(results: Results) -> Iterator[IO[bytes]]:
+def exclusive_folder(results: Results) -> Iterator[IO[bytes]]:
     """Lock the folder of `results` against other studies until we and all our processes have ended.
 
     Raises UserError if another study runs there, or has run there since `results` were read.

@@ -1,6 +1,7 @@
 """One training of a study: its arguments, and the processes that train it and evaluate its model.
 
     Training -> transduce train -> transduce evaluate -> figures
+                                -> transduce average -> transduce evaluate
 
 A training is a row of the table with a seed. It trains in OUT/runs/ROW-SEED, and its processes write their messages to
 OUT/runs/ROW-SEED.log. `transduce.studies.schedule` runs several trainings side by side.
@@ -65,12 +66,16 @@ class Texts:
 
 @dataclass(frozen=True)
 class Training:
-    """A row of the table with a seed. recipe, settings: as for `transduce train`."""
+    """A row of the table with a seed. recipe, settings: as for `transduce train`.
+
+    averaged: number of newest checkpoints whose mean is evaluated, besides RUN/model; 0 for none.
+    """
 
     row: str
     seed: int
     recipe: str
     settings: tuple[str, ...] = ()
+    averaged: int = 0
 
     @property
     def name(self) -> str:
@@ -89,26 +94,22 @@ class Training:
         paths = ["--train", *map(str, texts.train), "--valid", *map(str, texts.valid), "--out", str(run)]
         return ["train", "--recipe", self.recipe, *settings, *paths, "--resume"]
 
-    def evaluate_arguments(self, src: Path, ref: Path, language: str, run: Path) -> list[str]:
-        """Return the arguments of `transduce` that evaluate the model in the folder `run`."""
-        text_arguments = ["--src", str(src), "--ref", str(ref), "--language", language]
-        return ["evaluate", str(run / "model"), *text_arguments, "--json"]
-
     def _all_settings(self) -> list[str]:
         return [*self.settings, f"train.seed={self.seed}"]
 
 
 class TrainingProcess:
-    """The stages of a training: `train`, then `evaluate` on each text. One process runs at a time."""
+    """The stages of a training: `train`, then `evaluate` on each text, then both `average` and `evaluate` of the mean.
+
+    One process runs at a time.
+    """
 
     def __init__(self, training: Training, texts: Texts, run: Path) -> None:
         self.training = training
         self.texts = texts
         self.run = run
         self.config = training.config()
-        pairs = {"valid": texts.valid, **({"test": texts.test} if texts.test else {})}
-        self.stages = [("train", training.train_arguments(texts, run))]
-        self.stages += [(name, training.evaluate_arguments(*pair, texts.language, run)) for name, pair in pairs.items()]
+        self.stages: list[tuple[str, list[str]]] = []
         self.problem: str | None = None
         self.is_done = False
         self.is_stopping = False
@@ -121,7 +122,22 @@ class TrainingProcess:
         """Start the first stage. lock: an open file, which every process inherits and so keeps locked."""
         self.environment = environment
         self.lock = lock
+        self.stages = self._all_stages()
         self._start_stage()
+
+    def _all_stages(self) -> list[tuple[str, list[str]]]:
+        """Return the name and the arguments of each stage, without a mean that an earlier session has written."""
+        texts, mean = self.texts, self._file(MEAN)
+        stages = [("train", self.training.train_arguments(texts, self.run))]
+        stages.append(("valid", evaluate_arguments(self.run / "model", texts.valid, texts.language)))
+        if texts.test:
+            stages.append(("test", evaluate_arguments(self.run / "model", texts.test, texts.language)))
+        if self.training.averaged:
+            last = str(self.training.averaged)
+            if not mean.exists():
+                stages.append(("average", ["average", str(self.run), "--last", last, "--out", str(mean)]))
+            stages.append(("valid_mean", evaluate_arguments(mean, texts.valid, texts.language)))
+        return stages
 
     def _start_stage(self) -> None:
         name, arguments = self.stages[0]
@@ -201,15 +217,15 @@ class TrainingProcess:
 
     def figures(self) -> dict[str, Any]:
         """Return perplexity and BLEU on the validation text, all other scores, configuration, size and cost."""
-        evaluations = {
-            name: self._evaluation(name) for name in ("valid", "test") if self._file(f"{name}.json").exists()
-        }
+        names = [name for name in EVALUATIONS if self._file(f"{name}.json").exists()]
+        evaluations = {name: self._evaluation(name) for name in names}
         return {
             "perplexity": evaluations["valid"]["perplexity"],
             "bleu": evaluations["valid"]["bleu"],
             "parameters": stored_parameters(self.run / "model"),
             "steps": self.step(),
             "config": encode_config(read_config(self.run)),
+            "curve": [line for line in reports(self.run) if "valid_loss" in line],
             **evaluations,
             **{name: round(value, 1) for name, value in self.cost().items()},
             "threads": int(self.environment["OMP_NUM_THREADS"]),
@@ -247,6 +263,16 @@ class TrainingProcess:
         return max((report.get("seconds", 0.0) for report in reports(self.run)), default=0.0)
 
 
+MEAN = "mean"  # OUT/runs/ROW-SEED.mean: the model folder of the mean
+EVALUATIONS = ("valid", "test", "valid_mean")  # stages, and keys of an entry
+
+
+def evaluate_arguments(model: Path, test: FilePair, language: str) -> list[str]:
+    """Return the arguments of `transduce` that evaluate the model in the folder `model`."""
+    src, ref = map(str, test)
+    return ["evaluate", str(model), "--src", src, "--ref", ref, "--language", language, "--json"]
+
+
 def score_figures(lines: int, perplexity: float, scores: Sequence[Score]) -> dict[str, Any]:
     """Return an evaluation as figures of an entry: the scores by name, their brevity penalties and signatures."""
     return {
@@ -268,12 +294,10 @@ def read_config(run: Path) -> Config:
 
 def remove_training(run: Path) -> None:
     """Remove the folder of a training and all other files that the study wrote for it."""
-    files = [
-        run.with_name(f"{run.name}.{kind}") for kind in ("log", "train.json", "valid.json", "test.json", "spent.json")
-    ]
-    for file in files:
+    kinds = ["log", *(f"{name}.json" for name in ("train", "average", *EVALUATIONS, "spent"))]
+    for file in [run.with_name(f"{run.name}.{kind}") for kind in kinds]:
         file.unlink(missing_ok=True)
-    for folder in [run, *run.parent.glob(f"{run.name}-step-*")]:
+    for folder in [run, run.with_name(f"{run.name}.{MEAN}"), *run.parent.glob(f"{run.name}-step-*")]:
         shutil.rmtree(folder, ignore_errors=True)
 
 

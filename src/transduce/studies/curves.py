@@ -1,0 +1,91 @@
+"""Curves of a figure against cost, with several seeds, and the costs at which one curve crosses another.
+
+A system is ahead of another at a cost if their difference is larger than its 95 % interval, from the spread between the
+seeds of all systems at this cost. Two curves cross only if each system is ahead at some cost.
+"""
+
+import bisect
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transduce.studies.effects import Difference, difference, noise
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure against cost. costs: ascending, positive. values: of each seed, at these costs; more is better."""
+
+    costs: Sequence[float]
+    values: Sequence[Sequence[float]]
+
+    def at(self, cost: float) -> list[float]:
+        """Return the figure of each seed at a cost within the curve, on a line over the logarithm of the cost."""
+        right = min(max(bisect.bisect_left(self.costs, cost), 1), len(self.costs) - 1)
+        low, high = self.costs[right - 1], self.costs[right]
+        share = math.log(cost / low) / math.log(high / low)
+        return [seed[right - 1] + share * (seed[right] - seed[right - 1]) for seed in self.values]
+
+    def mean(self) -> list[float]:
+        """Return the mean over the seeds at each cost."""
+        return [statistics.fmean(column) for column in zip(*self.values, strict=True)]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The cost at which the system `leader` passes the system `other`, and the mean figure of both there."""
+
+    leader: str
+    other: str
+    cost: float
+    value: float
+
+
+def lead(curves: Mapping[str, Curve], name: str, other: str, cost: float) -> Difference:
+    """Return the difference of two systems at a cost, with its interval from the spread of all systems there."""
+    covering = [curve for curve in curves.values() if curve.costs[0] <= cost <= curve.costs[-1]]
+    spread = noise([curve.at(cost) for curve in covering])
+    return difference(curves[name].at(cost), curves[other].at(cost), spread)
+
+
+def crossings(curves: Mapping[str, Curve]) -> list[Crossing]:
+    """Return every crossing of two curves, by rising cost. curves: by the name of the system, two points or more."""
+    names = list(curves)
+    pairs = [(name, other) for i, name in enumerate(names) for other in names[i + 1 :]]
+    return sorted((one for pair in pairs for one in _crossings_of(curves, *pair)), key=lambda one: one.cost)
+
+
+def _crossings_of(curves: Mapping[str, Curve], name: str, other: str) -> list[Crossing]:
+    """Return the crossings of one pair."""
+    points = []
+    ahead = 0  # 1: `name`, -1: `other`, 0: neither so far
+    last_cost = 0.0
+    for cost in _common_costs(curves[name], curves[other]):
+        change = lead(curves, name, other, cost)
+        if change.interval is None or change.interval[0] <= 0 <= change.interval[1]:
+            continue
+        now = 1 if change.value > 0 else -1
+        if now == -ahead:
+            pair = (name, other) if now == 1 else (other, name)
+            middle = _zero(curves, pair, last_cost, cost)
+            points.append(Crossing(*pair, middle, statistics.fmean(curves[name].at(middle))))
+        ahead, last_cost = now, cost
+    return points
+
+
+def _common_costs(curve: Curve, other: Curve) -> list[float]:
+    """Return the costs of both curves at which both have a value."""
+    low, high = max(curve.costs[0], other.costs[0]), min(curve.costs[-1], other.costs[-1])
+    return sorted({cost for cost in (*curve.costs, *other.costs) if low <= cost <= high})
+
+
+def _zero(curves: Mapping[str, Curve], pair: tuple[str, str], low: float, high: float) -> float:
+    """Return the cost between `low` and `high` where the means are equal, by bisection. The second leads at `low`."""
+    for _ in range(50):
+        middle = math.sqrt(low * high)
+        if lead(curves, *pair, middle).value > 0:
+            high = middle
+        else:
+            low = middle
+    return math.sqrt(low * high)

@@ -1,0 +1,308 @@
+"""The report of Table 2: quality against cost, the Transformers and their rivals, costs, and the paper's figures."""
+
+import math
+import statistics
+
+from transduce.config.schema import architecture
+from transduce.evaluation.page import duration
+from transduce.evaluation.study_charts import COLOURS, progress_svg
+from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
+from transduce.studies.curves import Crossing, Curve, crossings
+from transduce.studies.effects import Difference, difference, factor, noise
+from transduce.studies.entries import config_of
+from transduce.studies.results import Results
+from transduce.studies.table2_budgets import Budget, Budgets, cost_name
+from transduce.studies.table2_search import SYSTEMS
+from transduce.studies.words import as_factor, as_points, mean_and_range
+
+NAMES = {"time": "time", "flops": "FLOPs"}
+FIGURES = ("BLEU", "perplexity")
+
+# BLEU English-German and English-French on newstest2014, and training FLOPs of each, from the paper; "" where it has
+# none. The paper's FLOPs are estimates: training time times the sustained speed of the processor.
+PAPER = {
+    "ByteNet": ("23.75", "", "", ""),
+    "Deep-Att + PosUnk": ("", "39.2", "", "1.0e20"),
+    "GNMT + RL": ("24.6", "39.92", "2.3e19", "1.4e20"),
+    "ConvS2S": ("25.16", "40.46", "9.6e18", "1.5e20"),
+    "MoE": ("26.03", "40.56", "2.0e19", "1.2e20"),
+    "Deep-Att + PosUnk, ensemble": ("", "40.4", "", "8.0e20"),
+    "GNMT + RL, ensemble": ("26.30", "41.16", "1.8e20", "1.1e21"),
+    "ConvS2S, ensemble": ("26.36", "41.29", "7.7e19", "1.2e21"),
+    "Transformer, base": ("27.3", "38.1", "3.3e18", "3.3e18"),
+    "Transformer, big": ("28.4", "41.8", "2.3e19", "2.3e19"),
+}
+# Training FLOPs of `vaswani2017-base` and `vaswani2017-big`, counted as ours, with pairs of 25 + 25 tokens.
+COUNTED = {"base": 9.5e17, "big": 9.7e18}
+
+
+def report(results: Results) -> Report:
+    """Return the report of the results so far."""
+    study = _Study(results)
+    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
+    quality: list[Block] = [*(study.scores(cost) for cost in NAMES), METHOD]
+    quality += [figure for figure in (study.progress(cost, name) for cost in NAMES for name in FIGURES) if figure]
+    quality += study.crossings_in_words()
+    quality += [f"Failed: {'; '.join(failures)}."] if failures else []
+    quotations = Table(
+        ["system", "BLEU EN-DE", "BLEU EN-FR", "training FLOPs EN-DE", "EN-FR"],
+        [[f"{name} (quoted)", *row] for name, row in PAPER.items()],
+    )
+    return Report(
+        "Table 2 at small scale",
+        study.lead(),
+        [
+            Section("Quality against cost", quality),
+            Section("The Transformers and their rivals", [study.pairs(), PAIR_METHOD]),
+            Section("The systems", [f"{'; '.join(study.settings(system) for system in SYSTEMS)}."]),
+            Section("Cost of each system", [study.costs(), COST_METHOD]),
+            Section("The paper's Table 2, quoted", [quotations, QUOTATION_SOURCES, counted_in_words()]),
+        ],
+    )
+
+
+METHOD = (
+    "Test text, sacreBLEU 13a, beam search, the mean of the checkpoints of the last fifth of the steps; mean of the "
+    "seeds, with the lowest and the highest. Perplexity is per token, and the tokens are the same for all systems. The "
+    "budgets are shares of the cost of the cheapest training. The learning rate of each training is that of its whole "
+    "length. The curves are of the validation text, during training: single weights, greedy search, mean of the seeds."
+)
+PAIR_METHOD = (
+    "At the whole budget, with the 95 % interval of the difference (Student's t), from the spread between the "
+    "seeds of all systems. A system is ahead or behind only if the interval does not contain 0, or a factor of 1."
+)
+COST_METHOD = (
+    "FLOPs are counted over the products of real batches, forward and backward, with padding; a multiplication and its "
+    "addition are two. Seconds per step are processor seconds on one thread, measured after all trainings, the systems "
+    "in turn: the lowest of several rounds, and the highest. Time in this report is steps times the lowest. The last "
+    "column is the processor time of a whole training, with evaluations and saves, beside other programs."
+)
+QUOTATION_SOURCES = (
+    "newstest2014, tokenised BLEU, trained on millions of pairs. Both Transformers quoted are post-norm. The paper's "
+    "FLOPs are not counted: they are the time of a training times an estimate of the speed of its processors. Text, "
+    "sizes and counting differ from those above, so only the order of the systems can be compared, not their figures."
+)
+
+
+def counted_in_words() -> str:
+    """Return the sentence that compares the counted training FLOPs of base and big with the paper's estimates."""
+    parts = [
+        f"{name} {_short(flops)}, {100 * flops / float(PAPER[f'Transformer, {name}'][2]):.0f} % of "
+        f"{PAPER[f'Transformer, {name}'][2]}"
+        for name, flops in COUNTED.items()
+    ]
+    return f"The training FLOPs of the quoted Transformers, counted as above, beside the paper's: {'; '.join(parts)}."
+
+
+def _short(flops: float) -> str:
+    """Return FLOPs in the paper's form: 2.06e13."""
+    return f"{flops:.2g}".replace("e+", "e") if flops >= 1e16 else f"{flops:.2e}".replace("e+", "e")
+
+
+class _Study:
+    """The results of a study as the parts of its report."""
+
+    def __init__(self, results: Results) -> None:
+        self.results = results
+        self.budgets = Budgets(results)
+        self.all_budgets = self.budgets.all()
+
+    def title(self, system: str) -> str:
+        """Return the name of a system; a Transformer's has the order of its norms, as it was trained."""
+        configs = [config_of(entry) for entry in self.budgets.entries(system)]
+        norms = {config.model.norm for config in configs if config and config.model.kind == "transformer"}
+        return f"Transformer ({' and '.join(sorted(norms))}-norm)" if norms else SYSTEMS[system]
+
+    def limit(self, budget: Budget) -> str:
+        """Return a budget in words."""
+        return f"{budget.limit:,.0f} s" if budget.cost == "time" else f"{_short(budget.limit)} FLOPs"
+
+    def whole(self, cost: str) -> Budget | None:
+        """Return the largest budget of a cost; None before the costs are known."""
+        return max((one for one in self.all_budgets if one.cost == cost), key=lambda one: one.limit, default=None)
+
+    def lead(self) -> str:
+        text = (
+            "Two Transformers beside an LSTM and a convolutional model of the same size: the same batches, search of "
+            "settings, training loop, beam search and scoring, compared at equal cost. In the paper the Transformer "
+            "is better than both kinds, at a lower cost. "
+        )
+        return text + " ".join(self._lead_of(cost) for cost in NAMES)
+
+    def _lead_of(self, cost: str) -> str:
+        budget = self.whole(cost)
+        if budget is None or not all(self.budgets.points(system, budget) for system in SYSTEMS):
+            return f"Not all systems have been evaluated at equal {NAMES[cost]}."
+        words = []
+        for system in ("post-norm", "pre-norm"):
+            changes = {name: self.change(system, name, budget, "BLEU") for name in RIVALS}
+            positions = [f"{_position(change)} the {self.title(name)}" for name, change in changes.items() if change]
+            words.append(f"the {self.title(system)} is {' and '.join(positions)}")
+        return f"Here, by BLEU after {self.limit(budget)}, {'; '.join(words)}."
+
+    # ---- at the budgets ------------------------------------------------------------------------------------------
+
+    def values(self, system: str, budget: Budget, figure: str) -> list[float]:
+        """Return a figure of each seed at a budget; the logarithm of a perplexity, negative, so that more is better."""
+        entries = self.budgets.points(system, budget)
+        return [entry["bleu"] if figure == "BLEU" else -math.log(entry["perplexity"]) for entry in entries]
+
+    def change(self, system: str, other: str, budget: Budget, figure: str) -> Difference | None:
+        """Return the difference of two systems at a budget; None if one of them was not evaluated."""
+        values, base = self.values(system, budget, figure), self.values(other, budget, figure)
+        spread = noise([self.values(name, budget, figure) for name in SYSTEMS])
+        return difference(values, base, spread) if values and base else None
+
+    def scores(self, cost: str) -> Table:
+        """Return the table of BLEU and perplexity of each system at the budgets of a cost."""
+        budgets = [budget for budget in self.all_budgets if budget.cost == cost]
+        head = [f"at equal {NAMES[cost]}"]
+        head += [f"{figure}, {self.limit(budget)}" for figure in FIGURES for budget in budgets]
+        rows = []
+        quiet = set()
+        for number, system in enumerate(SYSTEMS):
+            points = [self.budgets.points(system, budget) for budget in budgets]
+            cells = [mean_and_range([entry[figure.lower()] for entry in one]) for figure in FIGURES for one in points]
+            if not any(points):
+                quiet.add(number)
+                cells = ["not run", *[""] * (2 * len(budgets) - 1)] if budgets else []
+            rows.append([self.title(system), *cells])
+        return Table(head, rows, quiet=frozenset(quiet))
+
+    def pairs(self) -> Table:
+        """Return the table of differences between two systems at the whole budgets."""
+        rows = []
+        for budget in filter(None, map(self.whole, NAMES)):
+            for system, other in PAIRS:
+                changes = [self.change(system, other, budget, figure) for figure in FIGURES]
+                cells = [cell for change, name in zip(changes, FIGURES, strict=True) for cell in _cells(change, name)]
+                rows.append([f"{self.title(system)} and {self.title(other)}", self.limit(budget), *cells])
+        head = ["systems", "budget", "BLEU", "by BLEU", "perplexity", "by perplexity"]
+        return Table(head, rows, words=frozenset(range(6)))
+
+    # ---- curves --------------------------------------------------------------------------------------------------
+
+    def curves(self, cost: str, figure: str) -> dict[str, Curve]:
+        """Return the curve of each system by its title: of the validation text, at the steps that all seeds have."""
+        curves = {}
+        key = "valid_bleu" if figure == "BLEU" else "valid_perplexity"
+        for system in SYSTEMS if self.all_budgets else ():
+            seeds = [{point["step"]: point for point in entry["curve"]} for entry in self.budgets.entries(system)]
+            steps = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
+            values = [[seed[step][key] for step in steps] for seed in seeds]
+            if figure != "BLEU":
+                values = [[-math.log(value) for value in seed] for seed in values]
+            if len(steps) > 1:
+                unit = self.budgets.step_cost(system, cost)
+                curves[self.title(system)] = Curve([step * unit for step in steps], values)
+        return curves
+
+    def crossings(self, cost: str, figure: str) -> list[Crossing]:
+        """Return the crossings of the curves."""
+        return crossings(self.curves(cost, figure))
+
+    def progress(self, cost: str, figure: str) -> Figure | None:
+        """Return the figure of a score against cost, with a curve for each system; None without curves."""
+        unit, name = (1e12, "TFLOP") if cost == "flops" else (1.0, "seconds")
+        curves = self.curves(cost, figure)
+        if not curves:
+            return None
+        points = {
+            system: [(x / unit, _shown(y, figure)) for x, y in zip(curve.costs, curve.mean(), strict=True)]
+            for system, curve in curves.items()
+        }
+        rings = [(one.cost / unit, _shown(one.value, figure)) for one in self.crossings(cost, figure)]
+        alt = "; ".join(
+            f"{system}: " + ", ".join(f"{y:.2f} after {x:,.1f}" for x, y in curve) for system, curve in points.items()
+        )
+        better = "higher" if figure == "BLEU" else "lower"
+        note = f"validation; {better} is better; rings are crossings"
+        legend = list(zip(points, COLOURS, strict=False))
+        drawing = progress_svg(points, rings, is_logarithmic=figure != "BLEU")
+        return Figure(f"{figure} by {name}", drawing, 280, alt, note, legend)
+
+    def crossings_in_words(self) -> list[Block]:
+        """Return a paragraph on the crossings of each figure and cost."""
+        paragraphs: list[Block] = []
+        for cost in NAMES if self.all_budgets else ():
+            for figure in FIGURES:
+                words = [
+                    f"{one.leader} passes {one.other} at {self.limit(Budget(cost, one.cost))} "
+                    f"({figure} {_shown(one.value, figure):.2f})"
+                    for one in self.crossings(cost, figure)
+                ]
+                text = "; ".join(words) or "no system passes another by more than the spread of the seeds"
+                paragraphs.append(f"Crossings of {figure} by {NAMES[cost]}: {text}.")
+        return paragraphs
+
+    # ---- settings and costs --------------------------------------------------------------------------------------
+
+    def settings(self, system: str) -> str:
+        """Return a system with its sizes, steps and peak of the learning rate, as it was trained."""
+        entries = self.budgets.entries(system)
+        config = config_of(entries[0]) if entries else None
+        if config is None:
+            return f"{self.title(system)}: {'settings not recorded' if entries else 'not run'}"
+        train = config.train
+        return (
+            f"{self.title(system)}: {architecture(config.model)}, {train.max_steps:,} steps, lr_factor "
+            f"{train.lr_factor:g}, {train.warmup_steps:,} steps of warm-up, dropout {config.model.dropout:g}"
+        )
+
+    def costs(self) -> Table:
+        """Return the table of FLOPs and seconds of each system, per step and per target token."""
+        head = ["system", "parameters", "FLOPs per step", "FLOPs per target token", "seconds per step", "highest"]
+        head += ["GFLOP/s", "steps", "seeds", "processor time"]
+        rows = []
+        quiet = set()
+        for number, system in enumerate(SYSTEMS):
+            entries, cost = self.budgets.entries(system), self.results.entries.get(cost_name(system), {})
+            if not entries or cost.get("status") != "done":
+                rows.append([self.title(system), "not run", *[""] * 8])
+                quiet.add(number)
+                continue
+            seconds = cost["seconds_per_step"]
+            rows.append(
+                [
+                    self.title(system),
+                    f"{entries[0]['parameters'] / 1e6:.2f} M",
+                    _short(cost["flops_per_step"]),
+                    _short(cost["flops_per_target_token"]),
+                    f"{min(seconds):.3f}",
+                    f"{max(seconds):.3f}",
+                    f"{cost['flops_per_step'] / min(seconds) / 1e9:.1f}",
+                    f"{entries[0]['steps']:,}",
+                    " ".join(str(entry["seed"]) for entry in entries),
+                    duration(statistics.fmean(entry["cpu_seconds"] for entry in entries)),
+                ]
+            )
+        return Table(head, rows, quiet=frozenset(quiet))
+
+
+# ---- words and numbers -------------------------------------------------------------------------------------------
+
+RIVALS = ("recurrent", "convolutional")
+PAIRS = (*((system, rival) for system in ("post-norm", "pre-norm") for rival in RIVALS), ("pre-norm", "post-norm"))
+
+
+def _position(change: Difference) -> str:
+    """Return the position of the first system of a pair, for a figure of which more is better."""
+    if change.interval is None:
+        return "not comparable, with one seed, with"
+    low, high = change.interval
+    return "ahead of" if low > 0 else "behind" if high < 0 else "within the spread of"
+
+
+def _cells(change: Difference | None, figure: str) -> list[str]:
+    """Return the cells of a difference: the figure with its interval, and the position in words."""
+    if change is None:
+        return ["not run", ""]
+    text = as_points(change) if figure == "BLEU" else as_factor(-change)
+    words = {"ahead of": "ahead", "behind": "behind", "within the spread of": "within the spread"}
+    position = words.get(_position(change), "one seed")
+    return [text, position]
+
+
+def _shown(value: float, figure: str) -> float:
+    """Return the value of a curve as its figure."""
+    return value if figure == "BLEU" else factor(-value)

@@ -1,0 +1,288 @@
+"""The report of Table 3: the claims of section 6.2, the effect of each change, and all figures beside the paper's."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transduce.config.schema import Config, architecture
+from transduce.evaluation.page import duration
+from transduce.evaluation.study_charts import Change, changes_height, changes_svg
+from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
+from transduce.recipes import find_recipe, table3
+from transduce.studies.effects import Difference, Noise, difference, noise, verdict
+from transduce.studies.entries import config_of
+from transduce.studies.results import Results
+from transduce.studies.table3_paper import CLAIMS, PAPER, SMALLEST_FACTOR, Claim
+from transduce.studies.words import as_factor, as_points, mean_and_range
+
+SCORES = {"small": "bleu", "paper": "bleu_compound_split"}  # the BLEU in the table; the paper's has compounds split
+BLEU_IN_WORDS = {
+    "small": "sacreBLEU 13a",
+    "paper": "tokenised BLEU with compounds split (`bleu_compound_split`), the paper's",
+}
+SCALES = {"small": "small scale", "paper": "the paper's scale"}
+RECIPE = {"small": "small-table3-", "paper": "vaswani2017-table3-"}
+
+SIZES = ("d256", "d1024", "ff1024", "ff4096", "big")  # the rows that can have a text of their own, a larger one
+LARGE = "larger"  # prefix of its hashes in results.json
+LARGE_BASE = "base-large"  # the base model on that text
+
+
+def recipe_of(row: str, scale: str) -> str:
+    """Return the name of the recipe of a row."""
+    return RECIPE[scale] + ("base" if row == LARGE_BASE else row)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The results of a row. entries: of the seeds that are done, from results.json. score: one of `SCORES`."""
+
+    name: str
+    entries: list[dict[str, Any]]
+    score: str = "bleu"
+
+    @property
+    def config(self) -> Config | None:
+        """The configuration of the first seed; None if the row was not run, or if its entry does not have it."""
+        return config_of(self.entries[0]) if self.entries else None
+
+    @property
+    def perplexities(self) -> list[float]:
+        return [entry["perplexity"] for entry in self.entries]
+
+    @property
+    def bleus(self) -> list[float]:
+        return [entry["valid"][self.score] if self.score != "bleu" else entry["bleu"] for entry in self.entries]
+
+    def means(self, figure: str) -> list[float]:
+        """Return a figure of the mean of checkpoints, of the seeds that have one."""
+        return [entry["valid_mean"][figure] for entry in self.entries if "valid_mean" in entry]
+
+
+def table(results: Results) -> dict[str, Row]:
+    """Return every row of Table 3, in its order, with its results; a row that was not run has none."""
+    score = SCORES[results.settings["scale"]]
+    entries = [entry for entry in results.entries.values() if entry["status"] == "done"]
+    names = [*PAPER]
+    if any(key.startswith(LARGE) for key in results.settings):
+        names.insert(1, LARGE_BASE)
+    return {name: Row(name, [entry for entry in entries if entry["row"] == name], score) for name in names}
+
+
+def report(results: Results) -> Report:
+    """Return the report: the claims, the effect of each change here and in the paper, and all figures."""
+    study = _Study(table(results))
+    scale, rows = results.settings["scale"], study.rows
+    missing = [title(row.name) for row in rows.values() if not row.entries]
+    count = sum(len(row.entries) for row in rows.values())
+    lead = f"The variations on the Transformer, at {_scale(scale, rows['base'])}: {count} trainings of "
+    lead += f"{len(rows) - len(missing)} of {len(rows)} rows done."
+    effects: list[Block] = [_effects(study)]
+    if rows["base"].entries:
+        effects += [_changes("BLEU", study), _changes("perplexity", study)]
+    effects.append(
+        "Perplexity is per token of the development text and depends on the vocabulary, so compare it with the other "
+        f"rows here, not with the paper's. BLEU is {BLEU_IN_WORDS[scale]}, of beam search on the same text. Text and "
+        "scale differ from the paper's: compare differences, not figures. Label smoothing raises perplexity by design."
+    )
+    return Report(
+        f"Table 3 at {scale} scale",
+        lead,
+        [
+            Section("The claims of section 6.2", [*(f"{study.sentence(claim)}." for claim in CLAIMS), study.method()]),
+            Section("The effect of each change", effects),
+            Section("Every row", [_figures(study, scale), *_not_run(results, missing)]),
+        ],
+    )
+
+
+def title(name: str) -> str:
+    """Return the title of a row."""
+    return "base, larger text" if name == LARGE_BASE else PAPER[name].title
+
+
+def _scale(scale: str, base: Row) -> str:
+    """Return the scale in words, with the sizes and steps of the base row that was trained."""
+    if not base.entries:
+        return SCALES[scale]
+    config, steps = base.config, base.entries[0].get("steps")
+    sizes = architecture(config.model) if config else "settings that were not recorded"
+    return f"{SCALES[scale]}, where base has {sizes}" + (f" and {steps:,} steps" if steps else "")
+
+
+# ---- differences from base ---------------------------------------------------------------------------------------
+
+
+class _Study:
+    """The rows, with the noise between seeds of each figure, pooled over the rows.
+
+    A figure is "BLEU", "perplexity", or "mean perplexity", of the mean of checkpoints. Perplexities are logarithms.
+    """
+
+    def __init__(self, rows: dict[str, Row]) -> None:
+        self.rows = rows
+        self.noise = {figure: self._noise(figure) for figure in ("BLEU", "perplexity", "mean perplexity")}
+
+    def base_of(self, name: str) -> Row:
+        """Return the base row that was trained on the text of row `name`."""
+        return self.rows[LARGE_BASE if name in SIZES and LARGE_BASE in self.rows else "base"]
+
+    def values(self, row: Row, figure: str) -> list[float]:
+        """Return a figure of each seed."""
+        if figure == "BLEU":
+            return row.bleus
+        perplexities = row.perplexities if figure == "perplexity" else row.means("perplexity")
+        return [math.log(value) for value in perplexities]
+
+    def _noise(self, figure: str) -> Noise | None:
+        return noise([self.values(row, figure) for row in self.rows.values()])
+
+    def change(self, name: str, figure: str) -> Difference | None:
+        """Return the difference of a row from its base in a figure; None if one of them was not run."""
+        values, base = self.values(self.rows[name], figure), self.values(self.base_of(name), figure)
+        return difference(values, base, self.noise[figure]) if values and base else None
+
+    def sentence(self, claim: Claim) -> str:
+        """Return the claim, with the rows that it holds for, does not hold for, or that cannot tell."""
+        groups: dict[str, list[str]] = {}
+        missing = [PAPER[name].changed for name in claim.effects if self.change(name, "perplexity") is None]
+        for name, effect in claim.effects.items():
+            change = self.change(name, "perplexity")
+            if change is not None:
+                told = verdict(effect, change, math.log(SMALLEST_FACTOR))
+                groups.setdefault(told, []).append(f"{PAPER[name].changed} (perplexity {as_factor(change)})")
+        parts = [f"{told}: {', '.join(names)}" for told, names in groups.items()]
+        if missing:
+            parts.append(f"{'' if parts else 'cannot be told, '}not run: {', '.join(missing)}")
+        return f"{claim.sentence}: {'; '.join(parts)}"
+
+    def method(self) -> str:
+        """Return the rule of the verdicts, with the spread between seeds."""
+        spread = self.noise["perplexity"]
+        known = "is unknown so far" if spread is None else f"is {100 * spread.deviation:.1f} % of perplexity"
+        known += "" if spread is None else f", with {spread.freedom} degrees of freedom"
+        return (
+            "The last checkpoint of each training, as in the paper. In brackets is the 95 % interval (Student's t) of "
+            "the factor between a row and base. A claim holds if the whole interval is on its side of 1, and does not "
+            "hold if the whole interval is on the other side. Nearly identical means within "
+            f"{100 * SMALLEST_FACTOR - 100:.0f} %. The standard deviation between seeds {known}."
+            + (
+                " The rows of another size were trained on a larger text, and are compared with base on that text."
+                if LARGE_BASE in self.rows
+                else ""
+            )
+        )
+
+
+def _effects(study: _Study) -> Table:
+    """Return the table of the effect of each change in the paper and here, with intervals."""
+    head = ["change", "perplexity: paper", "here, 95 % interval", "here, mean of checkpoints"]
+    head += ["BLEU: paper", "here, 95 % interval"]
+    lines = []
+    quiet = set()
+    base = PAPER["base"]
+    names = [name for name in study.rows if name not in ("base", LARGE_BASE)]
+    for number, name in enumerate(names):
+        change = study.change(name, "perplexity")
+        if change is None:
+            quiet.add(number)
+        lines.append(
+            [
+                title(name),
+                f"x {PAPER[name].perplexity / base.perplexity:.3f}",
+                as_factor(change) or "not run",
+                as_factor(study.change(name, "mean perplexity")),
+                f"{PAPER[name].bleu - base.bleu:+.1f}",
+                as_points(study.change(name, "BLEU")) or "not run",
+            ]
+        )
+    return Table(head, lines, quiet=frozenset(quiet), words=frozenset(range(6)))
+
+
+def _changes(figure: str, study: _Study) -> Figure:
+    """Return the drawing of the difference of each row from its base in one figure, in the paper and here."""
+    changes = []
+    for name, row in study.rows.items():
+        if name in ("base", LARGE_BASE):
+            continue
+        published = 100 * (PAPER[name].perplexity / PAPER["base"].perplexity - 1)
+        values, base = study.values(row, figure), study.values(study.base_of(name), figure)
+        middle = statistics.fmean(base) if base else math.nan
+        here = [value - middle for value in values if base]
+        if figure == "BLEU":
+            published = PAPER[name].bleu - PAPER["base"].bleu
+        else:
+            here = [100 * math.expm1(value) for value in here]
+        changes.append(Change(title(name), published, here))
+    alt = "; ".join(
+        f"{change.name}: {change.in_paper:+.1f} in the paper, "
+        + (f"{statistics.fmean(change.in_runs):+.1f} here" if change.in_runs else "not run here")
+        for change in changes
+    )
+    note = "points; right is better" if figure == "BLEU" else "per cent; left is better"
+    legend = [("in the paper", "there"), ("here", "here")]
+    drawing, height = changes_svg(changes), changes_height(len(changes))
+    return Figure(f"Change of {figure} from base", drawing, height, alt, note, legend, margins=(132, 36))
+
+
+# ---- all figures -------------------------------------------------------------------------------------------------
+
+
+def _figures(study: _Study, scale: str) -> Table:
+    """Return the table of all figures beside the paper's."""
+    rows = study.rows
+    penalties = {name: _brevity(row) for name, row in rows.items()}
+    has_penalties = any(penalties.values())
+    has_means = any(row.means("perplexity") for row in rows.values())
+    head = ["row", "here", "perplexity", "BLEU", *["brevity penalty"] * has_penalties]
+    head += ["perplexity, mean of checkpoints", "BLEU, mean of checkpoints"] * has_means
+    head += ["seeds", "parameters", "perplexity in the paper", "BLEU", "parameters", "processor time"]
+    lines = []
+    quiet = set()
+    for number, (name, row) in enumerate(rows.items()):
+        paper = PAPER["base" if name == LARGE_BASE else name]
+        theirs = [f"{paper.perplexity:.2f}", f"{paper.bleu:.1f}", f"{paper.parameters} M" if paper.parameters else ""]
+        means = [mean_and_range(row.means(figure)) for figure in ("perplexity", row.score)] if has_means else []
+        if row.entries:
+            cost = duration(statistics.fmean(entry["cpu_seconds"] for entry in row.entries))
+            seeds = " ".join(str(seed) for seed in sorted(entry["seed"] for entry in row.entries))
+            parameters = f"{row.entries[0]['parameters'] / 1e6:.2f} M"
+            scores = [mean_and_range(row.perplexities), mean_and_range(row.bleus)]
+            ours = [*scores, *[penalties[name]] * has_penalties, *means, seeds, parameters]
+        else:
+            cost, ours = "", ["not run", "not run", *[""] * has_penalties, *means, "", ""]
+            quiet.add(number)
+        lines.append([title(name), _settings_here(row, scale), *ours, *theirs, cost])
+    return Table(head, lines, quiet=frozenset(quiet), words=frozenset({0, 1}))
+
+
+def _settings_here(row: Row, scale: str) -> str:
+    """Return the settings that a row changes, as it was trained, or else as in its recipe; for base, its sizes."""
+    config = row.config if row.entries else find_recipe(recipe_of(row.name, scale))()
+    if config is None:
+        return "not recorded"
+    values = {**dataclasses.asdict(config.model), **dataclasses.asdict(config.train)}
+    return ", ".join(f"{key} {values.get(key)}" for key in table3.ROWS.get(row.name) or table3.BASE)
+
+
+def _brevity(row: Row) -> str:
+    """Return the mean brevity penalty of the seeds that have it; "" if none has it, as in results of 0.1.0."""
+    brevities = [entry.get("valid", {}).get("brevity", {}).get(row.score) for entry in row.entries]
+    penalties = [brevity["penalty"] for brevity in brevities if brevity]
+    return f"{statistics.fmean(penalties):.3f}" if penalties else ""
+
+
+def _not_run(results: Results, missing: Sequence[str]) -> list[str]:
+    """Return the notes below the table of figures: the rows that were not run, and the trainings that failed."""
+    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
+    notes = [
+        "A figure of several seeds is their mean, with the lowest and the highest. Processor time is per training."
+    ]
+    if missing:
+        notes.append(f"Not run: {', '.join(missing)}.")
+    if failures:
+        notes.append(f"Failed: {'; '.join(failures)}.")
+    return notes

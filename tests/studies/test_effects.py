@@ -1,0 +1,40 @@
+"""The effect of a change: noise between seeds, intervals and verdicts."""
+
+import math
+
+import pytest
+
+from transduce.studies.effects import Difference, Noise, difference, noise, verdict
+
+
+def test_noise_is_pooled_over_groups() -> None:
+    assert noise([[1.0], [2.0], []]) is None
+    assert noise([[1.0, 3.0], [5.0]]) == Noise(pytest.approx(math.sqrt(2)), 1)
+    assert noise([[1.0, 3.0], [0.0, 0.0, 0.0]]) == Noise(pytest.approx(math.sqrt(2 / 3)), 3)
+
+
+def test_an_interval_depends_on_the_noise_and_on_the_seeds() -> None:
+    """4.30 is Student's t for 95 % and two degrees of freedom."""
+    change = difference([24.0, 26.0], [20.0] * 4, Noise(1.0, 2))
+    margin = 4.30 * math.sqrt(1 / 2 + 1 / 4)
+    assert change.value == 5 and change.interval == (pytest.approx(5 - margin), pytest.approx(5 + margin))
+    assert Noise(1.0, 1_000).margin(1, 1) == pytest.approx(2.23 * math.sqrt(2))  # cautious beyond the table
+    assert difference([21.0], [20.0], None) == Difference(1.0, None) and Difference(1.0, None).interval is None
+
+
+def test_a_direction_holds_if_the_whole_interval_is_on_its_side() -> None:
+    assert verdict("hurts", Difference(0.05, 0.04), 0.02) == "holds"
+    assert verdict("hurts", Difference(0.05, 0.06), 0.02) == "cannot be told"
+    assert verdict("hurts", Difference(-0.05, 0.04), 0.02) == "does not hold"
+    assert verdict("helps", Difference(-0.05, 0.04), 0.02) == "holds"
+    assert verdict("helps", Difference(0.05, 0.04), 0.02) == "does not hold"
+    assert verdict("hurts", Difference(9.0, None), 0.02) == "cannot be told"
+
+
+def test_no_effect_holds_if_the_whole_interval_is_small() -> None:
+    """A small difference alone is no evidence: with a wide interval it cannot be told."""
+    assert verdict("none", Difference(0.005, 0.01), 0.02) == "holds"
+    assert verdict("none", Difference(0.005, 0.04), 0.02) == "cannot be told"
+    assert verdict("none", Difference(0.05, 0.01), 0.02) == "does not hold"
+    assert verdict("none", Difference(-0.05, 0.01), 0.02) == "does not hold"
+    assert verdict("none", Difference(0.03, 0.02), 0.02) == "cannot be told"

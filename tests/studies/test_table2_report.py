@@ -1,0 +1,100 @@
+"""The report of Table 2: no system is ahead within the spread of the seeds, and captions are those of the entries."""
+
+from pathlib import Path
+
+import pytest
+from support.pages import Page
+from support.study_results import table2_results
+
+from transduce.config.schema import with_value
+from transduce.data.batches import collate
+from transduce.evaluation.study_report import html_page, markdown
+from transduce.model.build import build
+from transduce.recipes import find_recipe
+from transduce.studies.results import Results, read_results
+from transduce.studies.table2_budgets import Budgets, cost_name
+from transduce.studies.table2_report import COUNTED, PAPER, report
+from transduce.training.flops import step_flops
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return table2_results(tmp_path)
+
+
+def rows_of(text: str, head: str) -> dict[str, list[str]]:
+    """Return the table whose first column is called `head`: row name to cells."""
+    lines = text[text.index(f"| {head} |") :].split("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_the_report_has_quality_at_every_budget(results: Results) -> None:
+    """The cheapest training has 5,200 steps of 0.25 s: 1,300 s."""
+    text = markdown(report(results))
+    assert [round(one.limit) for one in Budgets(results).all()[:4]] == [195, 390, 780, 1300]
+    assert "| at equal time | BLEU, 195 s | BLEU, 390 s | BLEU, 780 s | BLEU, 1,300 s | perplexity, 195 s |" in text
+    scores = rows_of(text, "at equal time")["LSTM with attention"]
+    assert scores[3] == "19.00 (18.93 to 19.07)" and scores[7] == "6.97 (6.90 to 7.04)"
+    assert len(rows_of(text, "at equal FLOPs")) == 4 and "1.25e14 FLOPs" in text
+    assert "base 9.5e17, 29 % of 3.3e18; big 9.7e18, 42 % of 2.3e19" in text
+    assert rows_of(text, "system")["LSTM with attention"][3:5] == ["0.200", "0.250"]
+
+
+def test_a_system_is_ahead_only_beyond_the_spread(results: Results) -> None:
+    text = markdown(report(results))
+    assert "the Transformer (pre-norm) is ahead of the LSTM with attention and ahead of the gated conv" in text
+    assert "the Transformer (post-norm) is behind the LSTM with attention and behind the gated conv" in text
+    for name, entry in results.entries.items():
+        if "-step-" in name:
+            entry["bleu"] += 10 * (entry["seed"] - 2)
+    text = markdown(report(results))
+    lead = text.split("## ")[0]
+    assert lead.count("within the spread of the") == 8 and "ahead" not in lead and "behind" not in lead
+    assert "| within the spread | x 0.954, 0.936 to 0.972 | ahead |" in text
+    for system in ("post-norm", "pre-norm", "recurrent", "convolutional"):
+        del results.entries[f"{system}-2"], results.entries[f"{system}-3"]
+    text = markdown(report(results))
+    assert "| one seed |" in text and "| ahead |" not in text and "no system passes another" in text
+
+
+def test_crossings_are_named_and_marked(results: Results) -> None:
+    text, page = markdown(report(results)), html_page(report(results))
+    assert "Crossings of perplexity by time: " in text
+    assert "Transformer (pre-norm) passes LSTM with attention at 1,0" in text
+    assert page.count('class="ring"') == text.count(" passes ") > 0
+    assert Page(page).loads() == []
+
+
+def test_captions_are_those_of_the_entries(results: Results) -> None:
+    text = markdown(report(results))
+    assert "lr_factor 2.4, 700 steps of warm-up, dropout 0.1" in text
+    results.entries["post-norm-1"]["config"]["model"]["norm"] = "pre"
+    results.entries["recurrent-1"]["config"]["train"]["warmup_steps"] = 123
+    text = markdown(report(results))
+    assert "Transformer (post and pre-norm)" in text and "123 steps of warm-up" in text
+    del results.entries["recurrent-1"]["config"]
+    assert "LSTM with attention: settings not recorded" in markdown(report(results))
+
+
+def test_missing_results_are_reported(results: Results, tmp_path: Path) -> None:
+    results.save()
+    assert markdown(report(read_results(tmp_path / "results.json"))) == markdown(report(results))
+    del results.entries[cost_name("recurrent")]
+    text = markdown(report(results))
+    assert rows_of(text, "system")["LSTM with attention"][0] == "not run" and "at equal time." in text
+    empty = Results(tmp_path / "other.json", "table2", {})
+    assert markdown(report(empty)).count("not run") > 6 and html_page(report(empty))
+
+
+@pytest.mark.slow
+def test_the_flops_of_the_papers_models_are_counted() -> None:
+    """In pairs of 25 + 25 tokens, 25,000 tokens a side and step."""
+    for name, flops in COUNTED.items():
+        config = with_value(find_recipe(f"vaswani2017-{name}")(), "model.vocab_size", 37_000)
+        import numpy as np
+
+        sides = [np.arange(24) + 10] * 4
+        batch = collate(sides, sides)
+        counted = step_flops(build(config.model).train(), [batch], 0.1) / 100 * 25_000 * config.train.max_steps
+        assert counted == pytest.approx(flops, rel=0.02), PAPER
