@@ -150,7 +150,7 @@ def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     cumulative = probs.cumsum(dim=1)
     total = cumulative[:, -1:]
     point = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))  # rounded up, it may be total
-    column = (cumulative <= point).sum(dim=1, keepdim=True)  # the first that exceeds it, so its probability is not 0
+    column = torch.searchsorted(cumulative, point, right=True)  # the first that exceeds it: its probability is not 0
     return ids.gather(1, column)[:, 0]
 
 
