@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,20 +43,21 @@ def test_another_device_and_another_precision_are_unchanged() -> None:
 
 
 MANY_SHAPES = """
-import resource, sys, torch
+import sys, torch
 from transduce.model import cpu_backend
 if sys.argv[1] == "limited":
     cpu_backend.limit_kept_code()
 weights = torch.randn(256, 512, dtype=torch.bfloat16)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+memory = lambda: int(open("/proc/self/statm").read().split()[1])  # pages
 torch.randn(1_500, 256, dtype=torch.bfloat16) @ weights
-before = peak()
+before = memory()
 for rows in range(1, 401):
     torch.randn(rows, 256, dtype=torch.bfloat16) @ weights
-print(peak() - before)
+print(memory() - before)
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of a process from /proc")
 def test_the_code_of_many_shapes_takes_little_memory() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in cpu_backend.CAPACITIES:
@@ -65,7 +67,7 @@ def test_the_code_of_many_shapes_takes_little_memory() -> None:
         command = [sys.executable, "-c", MANY_SHAPES, word]
         return float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
-    assert growth("limited") < growth("unlimited") / 2
+    assert 0 < growth("limited") < growth("unlimited") / 2
 
 
 def test_a_limit_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
