@@ -13,7 +13,7 @@ import transduce
 from transduce.cli.main import app
 
 COMMANDS = "demo check train report evaluate translate score average export import recipes study".split()
-STUDIES = ["study table1", "study table2", "study table3"]
+STUDIES = ["study table1", "study table2", "study table3", "study claims"]
 
 
 def help_of(command: str, columns: int = 80) -> str:
@@ -25,7 +25,7 @@ def help_of(command: str, columns: int = 80) -> str:
 
 def test_commands_are_listed_in_the_order_of_use() -> None:
     assert re.findall(r"^│ ([a-z]+) ", help_of(""), re.MULTILINE) == COMMANDS
-    assert [f"study {name}" for name in re.findall(r"^│ (table\d) ", help_of("study"), re.MULTILINE)] == STUDIES
+    assert [f"study {name}" for name in re.findall(r"^│ (table\d|claims) ", help_of("study"), re.MULTILINE)] == STUDIES
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *STUDIES])

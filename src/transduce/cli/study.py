@@ -153,6 +153,45 @@ def table3(
     _print_report(out)
 
 
+def claims(
+    *,
+    train: tuple[Path, Path],
+    valid: tuple[Path, Path],
+    out: Path,
+    language: Language = "en",
+    jobs: Jobs = None,
+    rerun: Flag = False,
+) -> None:
+    r"""Test three claims that have no table: scaling, longer text, smoothing.
+
+    The study trains small models with and without the factor 1/sqrt(d_k) of attention, with sinusoids and with
+    learned positions on short sentences, and with and without label smoothing. It takes 1.5 to 2 hours of processor
+    time. The same command resumes an interrupted study.
+
+    Parameters
+    ----------
+    train
+        Source and target text for training.
+    valid
+        Source and target text that the models are evaluated on.
+    out
+        Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
+    rerun
+        Train again those whose recipe has changed since their result, which is replaced.
+
+    Examples
+    --------
+    transduce study claims --train train.en train.de \
+        --valid valid.en valid.de --language de --out claims
+    """
+    from transduce.studies.claims import run_claims
+    from transduce.studies.trainings import Texts
+
+    _check_jobs(jobs)
+    run_claims(Texts(train, valid, language=language), out, jobs=jobs, rerun=rerun)
+    _print_report(out)
+
+
 def _check_jobs(jobs: int | None) -> None:
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs={jobs}: expected at least 1")
@@ -165,8 +204,8 @@ def _print_report(out: Path) -> None:
 
 app = App(
     name="study",
-    help="Run the tables of the paper as experiments.",
+    help="Run the tables and claims of the paper as experiments.",
     help_epilogue="Examples:\n  transduce study table1\n  transduce study table1 --help",
 )
-for _order, _command in enumerate((table1, table2, table3)):
+for _order, _command in enumerate((table1, table2, table3, claims)):
     add_command(app, _command, _order)
