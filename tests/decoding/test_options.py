@@ -80,7 +80,7 @@ def test_minimum_bayes_risk_that_is_refused(keywords: dict[str, Any], message: s
 
 def test_the_candidates_of_minimum_bayes_risk() -> None:
     """Samples with a limit, samples by the given settings, or the best of a beam."""
-    assert DecodingOptions(mbr=8).draws == Sampling(epsilon=0.02)
+    assert DecodingOptions(mbr=8).draws == Sampling(0.7, epsilon=0.02)
     assert DecodingOptions(mbr=8, sampling=Sampling(0.5)).draws == Sampling(0.5)
     assert DecodingOptions(mbr=8, beam_size=8, lookahead=3).draws is None
     assert DecodingOptions(mbr=8, beam_size=9, n_best=8).n_candidates == 8
