@@ -29,7 +29,7 @@ def test_the_search_is_the_same_for_each_system(tmp_path: Path) -> None:
         assert len(settings[0]) == 6 and settings[1] == [("wide", 1.2, 0.1), ("wide", 1.2, 0.3)]
     assert len(results.entries) == 32
     config = first_stage()[0].training().config()
-    assert (config.train.max_steps, config.train.use, config.model.norm) == (600, "last", "post")
+    assert (config.train.max_steps, config.train.use, config.model.norm) == (500, "last", "post")
 
 
 def test_a_choice_of_the_recipes_does_not_change_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_the_best_candidate_is_chosen(tmp_path: Path) -> None:
     results = search_results(tmp_path)
     assert {(one.shape, one.lr_factor, one.dropout) for one in choices(results).values()} == {("wide", 1.2, 0.1)}
     text = markdown(report(results))
-    assert '    "recurrent": Choice("wide", 0.1, 1.2, 7_000),' in text and text.count("| chosen |") == 4
+    assert '    "recurrent": Choice("wide", 0.1, 1.2, 6_000),' in text and text.count("| chosen |") == 4
     assert "32 trainings done." in text and html_page(report(results))
 
 

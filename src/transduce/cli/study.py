@@ -46,7 +46,7 @@ def table2(
 
     The study compares two Transformers, an LSTM and a convolutional model at equal time and at equal FLOPs, with
     three seeds each. It takes 5 to 7 hours of processor time, and 20 GB of disk for the checkpoints, which are not
-    needed afterwards. --search takes 1.5 to 2 hours. The same command resumes an interrupted study.
+    needed afterwards. --search takes 1 to 2 hours. The same command resumes an interrupted study.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def claims(
     r"""Test three claims that have no table: scaling, longer text, smoothing.
 
     The study trains small models with and without the factor 1/sqrt(d_k) of attention, with sinusoids and with
-    learned positions on short sentences, and with and without label smoothing. It takes 1.5 to 2 hours of processor
+    learned positions on short sentences, and with and without label smoothing. It takes 1 to 2 hours of processor
     time. The same command resumes an interrupted study.
 
     Parameters

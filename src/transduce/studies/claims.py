@@ -27,7 +27,7 @@ from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import exclusive_folder, outdated_trainings, refuse_outdated, run_trainings
 from transduce.studies.trainings import FilePair, Texts, Training
 
-STEPS, WARMUP = 1_500, 300
+STEPS, WARMUP = 1_200, 300
 SHORT_SHARE = 0.5  # of the training pairs have at most so many words on their longer side
 LONGER = 1.5  # a longer pair has a source of more than this many times the words
 

@@ -18,7 +18,7 @@ from transduce.studies.trainings import Texts, Training
 LR_FACTORS = (0.6, 1.2, 2.4)
 DROPOUTS = (0.1, 0.2, 0.3)
 FIRST_DROPOUT = 0.2
-STEPS, WARMUP = 600, 200
+STEPS, WARMUP = 500, 200
 SYSTEMS = {
     "post-norm": "Transformer, post-norm",
     "pre-norm": "Transformer, pre-norm",
