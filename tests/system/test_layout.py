@@ -17,7 +17,13 @@ evaluate check | train | interop parsing serve family | studies demo | cli
 """
 LEVEL = {name: level for level, group in enumerate(ORDER.split("|")) for name in group.split()}
 DOORS = {"__init__", "__main__"}  # imported from outside the package, by no file inside
-WITHOUT_TORCH = ["transduce", "transduce.cli.main", "transduce.data.corpora", "transduce.evaluation.metrics"]
+WITHOUT_TORCH = [
+    "transduce",
+    "transduce.cli.main",
+    "transduce.data.corpora",
+    "transduce.evaluation.metrics",
+    "transduce.serve.app",
+]
 
 
 def place(path: Path) -> str:

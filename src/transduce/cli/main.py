@@ -24,6 +24,7 @@ from transduce.cli.output import standard_output
 from transduce.cli.recipes import recipes
 from transduce.cli.report import report
 from transduce.cli.score import score
+from transduce.cli.serve import serve
 from transduce.cli.study import app as study
 from transduce.cli.train import train
 from transduce.cli.translate import translate
@@ -32,7 +33,7 @@ from transduce.errors import UserError
 from transduce.version import __version__
 
 # In the order of use. `transduce --help` lists them in this order.
-COMMANDS = (demo, check, train, report, evaluate, translate, score, average, export, import_, recipes)
+COMMANDS = (demo, check, train, report, evaluate, translate, serve, score, average, export, import_, recipes)
 
 app = App(
     name="transduce",

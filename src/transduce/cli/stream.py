@@ -57,7 +57,7 @@ def run_filter(
     lines = _open_input(source)
     bar = _progress_bar(source, target)
     total = None if bar.disable else _count_input_lines(source)
-    translator = _load(models, options)
+    translator = load_translator(models, options)
     options.resolve(translator.config.search)
     name = STDIN_NAME if source is None else printable(source)
     with output_file(target) if target is not None else nullcontext(sys.stdout.buffer) as output, bar:
@@ -121,7 +121,7 @@ def _progress_bar(source: Path | None, target: Path | None) -> Progress:
     )
 
 
-def _load(models: Models, options: DecodingOptions) -> "Translator | engine.ExportedTranslator":
+def load_translator(models: Models, options: DecodingOptions) -> "Translator | engine.ExportedTranslator":
     """Load the models on the requested engine, or on the engine of their folder."""
     exports = [path for path in models.folders if engine.is_exported(path)]
     if models.engine == "torch" and exports:

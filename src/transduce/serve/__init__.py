@@ -1,0 +1,1 @@
+"""The translation service: requests over HTTP in, the answers of `translate` out."""

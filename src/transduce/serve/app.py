@@ -1,0 +1,178 @@
+"""The application: routes, the answer to every error, CORS, request ids, metrics and the log of requests."""
+
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from transduce.serve.deepl import DeepL
+from transduce.serve.door import Door, json_response
+from transduce.serve.libretranslate import LibreTranslate
+from transduce.serve.logs import LEFT, Log, Record
+from transduce.serve.metrics import Metrics
+from transduce.serve.openapi import document
+from transduce.serve.refusal import Refusal
+from transduce.serve.service import ClientLeft, Service
+from transduce.serve.settings import ServerSettings
+
+Handler = Callable[[Request], Awaitable[Response]]
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class State:
+    """The state of a server that its routes show. is_ready: a first translation was made, and no signal came."""
+
+    is_ready = False
+
+
+def application(service: Service, settings: ServerSettings, state: State, log: Log) -> ASGIApp:
+    """Return the whole application of a server."""
+    libre, deepl = LibreTranslate(service, settings), DeepL(service, settings)
+    page = files("transduce.serve").joinpath("page.html").read_bytes()
+    openapi = document(service, settings)
+
+    async def index(request: Request) -> Response:
+        return Response(page, headers=PAGE_HEADERS, media_type="text/html")
+
+    async def specification(request: Request) -> Response:
+        return json_response(openapi)
+
+    async def healthz(request: Request) -> Response:
+        return json_response({"status": "ok"})
+
+    async def readyz(request: Request) -> Response:
+        return json_response({"status": "ready" if state.is_ready else "not ready"}, 200 if state.is_ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    routes: list[tuple[str, str, Handler]] = [
+        ("POST", "/translate", libre.translate),
+        ("POST", "/detect", libre.detect),
+        ("GET", "/languages", libre.languages),
+        ("GET", "/frontend/settings", libre.frontend_settings),
+        ("GET", "/health", libre.health),
+        ("POST", "/suggest", libre.suggest),
+        ("POST", "/translate_file", libre.translate_file),
+        ("POST", "/v2/translate", deepl.translate),
+        ("GET POST", "/v2/languages", deepl.languages),
+        ("GET POST", "/v2/usage", deepl.usage),
+        ("GET", "/", index),
+        ("GET", "/openapi.json", specification),
+        ("GET", "/spec", specification),
+        ("GET", "/healthz", healthz),
+        ("GET", "/readyz", readyz),
+    ]
+    if settings.metrics_port is None:
+        routes.append(("GET", "/metrics", metrics))
+    table = [Route(path, handler, methods=methods.split()) for methods, path, handler in routes]
+    app = Router(table, redirect_slashes=False)
+    return Front(app, libre, deepl, settings, log, {path for _, path, _ in routes})
+
+
+def metrics_application(metrics: Metrics) -> ASGIApp:
+    """Return the application of the metrics port."""
+
+    async def text(request: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return Router([Route("/metrics", text)])
+
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class Front:
+    """The outermost layer: it gives each request an id, answers each error, and counts and logs the request."""
+
+    def __init__(
+        self, app: ASGIApp, libre: Door, deepl: Door, settings: ServerSettings, log: Log, paths: set[str]
+    ) -> None:
+        self._app = app
+        self._libre = libre
+        self._deepl = deepl
+        self._settings = settings
+        self._log = log
+        self._paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        path = "/" + scope["path"].lstrip("/")
+        scope = {**scope, "path": path, "app": self}  # with an app, the router raises 404 and 405 as exceptions
+        headers = dict(scope["headers"])
+        name = headers.get(b"x-request-id", b"").decode("latin-1")
+        record = Record(name if REQUEST_ID.fullmatch(name) else secrets.token_hex(8))
+        record.route = path if path in self._paths else "other"
+        scope["transduce.record"] = record
+        start = time.monotonic()
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                message = {**message, "headers": [*message["headers"], *self._headers(record)]}
+            await send(message)
+
+        try:
+            await self._respond(scope, receive, send_with_headers, record)
+        finally:
+            seconds = time.monotonic() - start
+            metrics = self._libre.service.metrics
+            metrics.requests.labels(record.route, str(record.status)).inc()
+            metrics.request_seconds.labels(record.route).observe(seconds)
+            level = "info" if record.status < 500 else "error"
+            self._log.write(level, "request", **vars(record), ms=1000 * seconds)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send, record: Record) -> None:
+        """Answer a request; every error becomes an answer of the door that the request came to."""
+        door = self._deepl if scope["path"].startswith("/v2/") else self._libre
+        metrics = self._libre.service.metrics
+        try:
+            if scope["method"] == "OPTIONS":
+                response = Response(status_code=204)
+            else:
+                await self._app(scope, receive, send)
+                return
+        except (ClientLeft, ClientDisconnect):
+            metrics.cancelled.labels("left").inc()
+            return
+        except Refusal as refusal:
+            metrics.rejected.labels(refusal.reason).inc()
+            response = door.error(refusal)
+        except HTTPException as problem:
+            response = door.error(Refusal(problem.status_code, problem.detail, "route"))
+            response.headers.update(problem.headers or {})
+        except Exception as problem:  # a defect of this program; its message may quote the text
+            place = problem.__traceback__
+            while place is not None and place.tb_next is not None:
+                place = place.tb_next
+            where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place is not None else ""
+            self._log.write("error", "defect", id=record.id, kind=type(problem).__name__, place=where)
+            response = door.error(Refusal(500, "internal error", "defect"))
+        if record.status == LEFT:  # the answer has not begun
+            await response(scope, receive, send)
+
+    def _headers(self, record: Record) -> list[tuple[bytes, bytes]]:
+        """Return the headers of every answer."""
+        headers = {
+            "Access-Control-Allow-Origin": self._settings.cors,
+            "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Request-Id",
+            "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+            "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
+            "X-Request-Id": record.id,
+        }
+        if self._settings.cors != "*":
+            headers["Vary"] = "Origin"
+        return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]

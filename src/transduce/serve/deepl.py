@@ -1,0 +1,110 @@
+"""The door of DeepL's clients: /v2/translate, /v2/languages, /v2/usage.
+
+Options that change nothing here are ignored. Those that this server could not keep are refused by name.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from transduce.decoding.options import Split
+from transduce.serve.door import Door, json_response
+from transduce.serve.languages import name_of
+from transduce.serve.refusal import Refusal, invalid
+from transduce.serve.requests import Fields, check_key
+from transduce.serve.service import Wish, check_texts
+
+SCHEME = "deepl-auth-key "
+CHARACTER_LIMIT = 1_000_000_000_000  # DeepL's clients want a number; this server has no limit over time
+# Of split_sentences: how lines are split into sentences, and whether a line break ends one.
+SPLITS: dict[str, tuple[Split | None, bool]] = {
+    "": (None, True),
+    "0": ("long", False),
+    "1": ("sentences", True),
+    "nonewlines": ("sentences", False),
+}
+FORMALITIES = ("", "default", "prefer_more", "prefer_less")
+
+
+class DeepL(Door):
+    """The routes of DeepL."""
+
+    def error(self, refusal: Refusal) -> Response:
+        return json_response({"message": refusal.message}, refusal.status, refusal.headers)
+
+    async def translate(self, request: Request) -> Response:
+        fields = await self._checked_fields(request)
+        wish = self._wish(fields)
+        answers = await self.service.translate(wish, request, self.record(request))
+        for i, answer in enumerate(answers):
+            if answer.problem is not None:
+                raise invalid(f"$.text[{i}]: {answer.problem}")
+        translations: list[dict[str, Any]] = []
+        for text, pair, answer in zip(wish.texts, wish.pairs, answers, strict=True):
+            translations.append({"detected_source_language": pair[0].upper(), "text": answer.text})
+            if fields.is_true("show_billed_characters"):
+                translations[-1]["billed_characters"] = len(text)
+        return json_response({"translations": translations})
+
+    async def languages(self, request: Request) -> Response:
+        fields = await self._checked_fields(request)
+        kind = fields.optional_text("type") or "source"
+        if kind not in ("source", "target"):
+            raise invalid("type: expected source or target")
+        models = self.service.models
+        codes = models.sources if kind == "source" else models.targets
+        is_target = {"supports_formality": False} if kind == "target" else {}
+        return json_response([{"language": code.upper(), "name": name_of(code), **is_target} for code in codes])
+
+    async def usage(self, request: Request) -> Response:
+        await self._checked_fields(request)
+        return json_response({"character_count": 0, "character_limit": CHARACTER_LIMIT})
+
+    async def _checked_fields(self, request: Request) -> Fields:
+        header = request.headers.get("authorization", "")
+        fields = await self.fields(request)
+        key = header[len(SCHEME) :].strip() if header.lower().startswith(SCHEME) else ""
+        field = fields.values.get("auth_key")
+        if self.settings.api_keys and not key and not isinstance(field, str):
+            raise Refusal(403, "Forbidden: expected the header Authorization: DeepL-Auth-Key KEY", "key")
+        check_key(key or str(field or ""), self.settings.api_keys)
+        return fields
+
+    def _wish(self, fields: Fields) -> Wish:
+        texts, _ = fields.texts("text")
+        check_texts(texts, self.service.limits)
+        _refuse_what_cannot_be_kept(fields)
+        split = str(fields.values.get("split_sentences") or "")
+        if fields.values.get("split_sentences") == 0:
+            split = "0"
+        if split not in SPLITS:
+            raise invalid("split_sentences: expected 0, 1 or nonewlines")
+        models = self.service.models
+        target_text, source_text = fields.text("target_lang"), fields.optional_text("source_lang")
+        target = models.code(target_text)
+        if target not in models.targets:
+            raise invalid("Value for 'target_lang' not supported.")
+        source = models.code(source_text) if source_text else None
+        if source_text and (source is None or (source, target) not in models.by_pair and source != target):
+            raise invalid("Value for 'source_lang' not supported.")
+        sources: Sequence[str] = [source or models.detect(text, target)[0] for text in texts]
+        mode, keeps_lines = SPLITS[split]
+        return Wish(
+            texts,
+            [(one, target) for one in sources],
+            is_html=fields.optional_text("tag_handling") == "html",
+            split=mode,
+            keeps_lines=keeps_lines,
+        )
+
+
+def _refuse_what_cannot_be_kept(fields: Fields) -> None:
+    """Raise Refusal for options that would change the translation, and that this server does not have."""
+    if fields.optional_text("formality") not in FORMALITIES:
+        raise invalid("formality: expected default or prefer_*; this server cannot choose the formality")
+    if fields.optional_text("tag_handling") not in ("", "html"):
+        raise invalid("tag_handling: expected html; this server does not handle XML")
+    if fields.values.get("glossary_id"):
+        raise invalid("glossary_id: expected no glossary; this server has none")

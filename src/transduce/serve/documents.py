@@ -1,0 +1,53 @@
+"""Texts as the lines that the model translates, and what stays between them.
+
+A document is a list of parts: a string stays as it is, and a `Part` is translated.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from transduce.data.text import is_blank
+from transduce.serve.alignment import Alignment
+
+
+class Part(Protocol):
+    """A line of a document. needs_alignment: True if `write` can use one."""
+
+    @property
+    def line(self) -> str: ...
+
+    @property
+    def needs_alignment(self) -> bool: ...
+
+    def write(self, text: str, alignment: Alignment | None) -> str:
+        """Return what takes the place of this part, given the translation of its line."""
+        ...
+
+
+Document = Sequence[str | Part]
+
+
+class PlainLine:
+    """A line of plain text."""
+
+    needs_alignment = False
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def write(self, text: str, alignment: Alignment | None) -> str:
+        return text
+
+
+_BREAK = re.compile(r"(\r\n|\n|\r)")
+
+
+def plain_document(text: str, *, keeps_lines: bool = True) -> Document:
+    """Return the lines of a text, with the line breaks between them. Blank lines stay as they are.
+
+    keeps_lines: False makes one line of the text, with a space for each line break.
+    """
+    if not keeps_lines:
+        text = _BREAK.sub(" ", text)
+    return [part if is_blank(part) else PlainLine(part) for part in _BREAK.split(text) if part]

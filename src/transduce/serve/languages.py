@@ -1,0 +1,97 @@
+"""The models of a server by language pair, and the codes and names of languages."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from transduce.config.schema import Config
+from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.options import DecodingOptions
+from transduce.errors import UserError
+
+
+class Model(Protocol):
+    """A translator of any engine."""
+
+    config: Config
+    tokenizer: TokenizerLike
+
+    def translate(self, lines: Sequence[str], *, options: DecodingOptions = ...) -> list[Translation]: ...
+
+
+class Models:
+    """The models of a server, by (source, target)."""
+
+    def __init__(self, by_pair: Mapping[tuple[str, str], Model]) -> None:
+        self.by_pair = dict(by_pair)
+        self.sources = list(dict.fromkeys(source for source, _ in by_pair))
+        self.targets = list(dict.fromkeys(target for _, target in by_pair))
+        self.codes = list(dict.fromkeys([*self.sources, *self.targets]))
+
+    def code(self, text: str) -> str | None:
+        """Return the code of this server that `text` means, or None.
+
+        Case does not matter. The region of `text` is ignored if no code of this server has it.
+        """
+        wanted = text.replace("_", "-").lower()
+        exact = [code for code in self.codes if code.lower() == wanted]
+        same_language = [code for code in self.codes if primary(code) == primary(wanted)]
+        return next(iter(exact + same_language), None) if wanted else None
+
+    def targets_of(self, source: str) -> list[str]:
+        """Return the languages into which `source` can be translated, itself included."""
+        return list(dict.fromkeys([*(target for one, target in self.by_pair if one == source), source]))
+
+    def detect(self, text: str, target: str | None = None) -> tuple[str, float]:
+        """Return the most likely source language of `text`, and the confidence, from 0 to 100; 0 is "cannot tell".
+
+        The language is the one whose tokenizer needs the fewest pieces. target: only sources with a model into this
+        language are considered.
+        """
+        sources = [source for source, other in self.by_pair if other == target or target is None]
+        sources = list(dict.fromkeys(sources)) or self.sources
+        if len(sources) == 1 or not text.strip():
+            return sources[0], 0.0
+        counts = []
+        for source in sources:
+            model = next(model for (one, _), model in self.by_pair.items() if one == source)
+            counts.append((len(model.tokenizer.encode(text)), source))
+        (fewest, best), (second, _) = sorted(counts, key=lambda pair: pair[0])[:2]
+        return best, round(100.0 * (1 - fewest / second), 1) if second else 0.0
+
+
+def primary(code: str) -> str:
+    """Return the language of a code without its region: "pt" for "pt-BR"."""
+    return code.lower().partition("-")[0]
+
+
+def check_code(code: str) -> str:
+    """Return a language code of the command line unchanged. Raises UserError for other text."""
+    parts = code.split("-")
+    if not all(part.isascii() and part.isalnum() and len(part) <= 8 for part in parts) or not 2 <= len(parts[0]) <= 3:
+        raise UserError(f"{code!r}: expected the code of a language, such as en or pt-BR")
+    return code
+
+
+def name_of(code: str) -> str:
+    """Return the English name of a language, or the code itself."""
+    name = NAMES.get(primary(code), code)
+    region = code.partition("-")[2]
+    return f"{name} ({region})" if region and name != code else name
+
+
+NAMES: dict[str, str] = {
+    item.partition("=")[0]: item.partition("=")[2]
+    for item in (
+        "af=Afrikaans am=Amharic ar=Arabic az=Azerbaijani be=Belarusian bg=Bulgarian bn=Bengali bs=Bosnian ca=Catalan "
+        "cs=Czech cy=Welsh da=Danish de=German el=Greek en=English eo=Esperanto es=Spanish et=Estonian eu=Basque "
+        "fa=Persian fi=Finnish fr=French ga=Irish gl=Galician gu=Gujarati ha=Hausa he=Hebrew hi=Hindi hr=Croatian "
+        "hu=Hungarian hy=Armenian id=Indonesian ig=Igbo is=Icelandic it=Italian ja=Japanese ka=Georgian kk=Kazakh "
+        "km=Khmer kn=Kannada ko=Korean ky=Kyrgyz la=Latin lb=Luxembourgish lo=Lao lt=Lithuanian lv=Latvian "
+        "mk=Macedonian ml=Malayalam mn=Mongolian mr=Marathi ms=Malay mt=Maltese my=Burmese nb=Norwegian ne=Nepali "
+        "nl=Dutch nn=Nynorsk no=Norwegian pa=Punjabi pl=Polish ps=Pashto pt=Portuguese ro=Romanian ru=Russian "
+        "rw=Kinyarwanda si=Sinhala sk=Slovak sl=Slovenian so=Somali sq=Albanian sr=Serbian sv=Swedish sw=Swahili "
+        "ta=Tamil te=Telugu tg=Tajik th=Thai tk=Turkmen tl=Filipino tr=Turkish tt=Tatar uk=Ukrainian ur=Urdu uz=Uzbek "
+        "vi=Vietnamese xh=Xhosa yo=Yoruba zh=Chinese zu=Zulu"
+    ).split()
+}

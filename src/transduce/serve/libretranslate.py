@@ -1,0 +1,156 @@
+"""The door of LibreTranslate's clients: its routes, its requests, its answers, its words."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from transduce.serve.door import Door, json_response
+from transduce.serve.languages import name_of
+from transduce.serve.refusal import Refusal, invalid
+from transduce.serve.requests import Fields, check_key
+from transduce.serve.service import Answer, Wish, check_texts
+
+FORMATS = {"text": False, "html": True}
+KEY_FIELDS = ("api_key", "secret", "apiKey")
+
+
+class LibreTranslate(Door):
+    """The routes of LibreTranslate."""
+
+    def error(self, refusal: Refusal) -> Response:
+        return json_response({"error": refusal.message}, refusal.status, refusal.headers)
+
+    async def translate(self, request: Request) -> Response:
+        fields = await self._checked_fields(request)
+        wish, is_list, is_auto = self._wish(fields)
+        record = self.record(request)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return self._stream(wish, request, is_list, is_auto)
+        answers = await self.service.translate(wish, request, record)
+        return json_response(self._answer(answers, wish, is_list, is_auto, self._confidences(wish, is_auto)))
+
+    async def detect(self, request: Request) -> Response:
+        fields = await self._checked_fields(request)
+        texts, _ = fields.texts("q")
+        check_texts(texts, self.service.limits)
+        language, confidence = self.service.models.detect(" ".join(texts))
+        return json_response([{"confidence": confidence, "language": language}])
+
+    async def languages(self, request: Request) -> Response:
+        models = self.service.models
+        return json_response(
+            [{"code": code, "name": name_of(code), "targets": models.targets_of(code)} for code in models.sources]
+        )
+
+    async def frontend_settings(self, request: Request) -> Response:
+        pair = next(iter(self.service.models.by_pair))
+        source, target = ({"code": code, "name": name_of(code)} for code in pair)
+        return json_response(
+            {
+                "charLimit": self.service.limits.text_characters,
+                "frontendTimeout": 500,
+                "apiKeys": bool(self.settings.api_keys),
+                "keyRequired": bool(self.settings.api_keys),
+                "suggestions": False,
+                "filesTranslation": False,
+                "supportedFilesFormat": [],
+                "language": {"source": source, "target": target},
+            }
+        )
+
+    async def health(self, request: Request) -> Response:
+        return json_response({"status": "ok"})
+
+    async def suggest(self, request: Request) -> Response:
+        raise Refusal(403, "Suggestions are disabled on this server.", "disabled")
+
+    async def translate_file(self, request: Request) -> Response:
+        raise Refusal(403, "Files translation are disabled on this server.", "disabled")
+
+    async def _checked_fields(self, request: Request) -> Fields:
+        fields = await self.fields(request)
+        keys = [fields.values.get(name) for name in KEY_FIELDS]
+        check_key(next((key for key in keys if key and isinstance(key, str)), ""), self.settings.api_keys)
+        return fields
+
+    def _wish(self, fields: Fields) -> tuple[Wish, bool, bool]:
+        """Return the wish of a request, True if its texts were a list, and True if the source is to be detected."""
+        texts, is_list = fields.texts("q")
+        source, target = fields.text("source"), fields.text("target")
+        name = fields.optional_text("format") or "text"
+        if name not in FORMATS:
+            raise invalid(f"{name} format is not supported")
+        alternatives = fields.number("alternatives", self.service.max_alternatives)
+        check_texts(texts, self.service.limits)
+        models = self.service.models
+        target_code = models.code(target)
+        is_auto = source.lower() == "auto"
+        source_code = None if is_auto else models.code(source)
+        for code, text in ((source_code, source), (target_code, target)):
+            if code is None and not (is_auto and text is source):
+                raise invalid(f"{text} is not supported")
+        assert target_code is not None
+        sources = [source_code or models.detect(text, target_code)[0] for text in texts]
+        for one in sources:
+            if one != target_code and (one, target_code) not in models.by_pair:
+                names = f"{name_of(target_code)} ({target_code})", f"{name_of(one)} ({one})"
+                raise invalid(f"{names[0]} is not available as a target language from {names[1]}")
+        pairs = [(one, target_code) for one in sources]
+        has_confidence = fields.is_true("confidence") and not FORMATS[name]
+        wish = Wish(texts, pairs, alternatives, is_html=FORMATS[name], has_confidence=has_confidence)
+        return wish, is_list, is_auto
+
+    def _confidences(self, wish: Wish, is_auto: bool) -> list[float]:
+        if not is_auto:
+            return []
+        models = self.service.models
+        return [models.detect(text, pair[1])[1] for text, pair in zip(wish.texts, wish.pairs, strict=True)]
+
+    def _answer(
+        self, answers: Sequence[Answer], wish: Wish, is_list: bool, is_auto: bool, confidences: Sequence[float]
+    ) -> dict[str, Any]:
+        """Return the answer: lists if the texts were a list, else the first of each."""
+        problems = [answer.problem for answer in answers]
+        if not is_list and problems[0] is not None:
+            raise invalid(f"Invalid request: $.q: {problems[0]}")
+        lists: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
+        if is_auto:
+            lists["detectedLanguage"] = [
+                {"confidence": confidence, "language": pair[0]}
+                for pair, confidence in zip(wish.pairs, confidences, strict=True)
+            ]
+        if wish.alternatives:
+            lists["alternatives"] = [list(answer.alternatives) for answer in answers]
+        if wish.has_confidence:
+            lists["confidence"] = [answer.confidence for answer in answers]
+        if any(problems):
+            lists["problems"] = problems
+        return lists if is_list else {name: values[0] for name, values in lists.items()}
+
+    def _stream(self, wish: Wish, request: Request, is_list: bool, is_auto: bool) -> Response:
+        """Return the translation as server-sent events: one for each finished segment, and at the end the answer."""
+        if is_list:
+            raise invalid("Invalid request: $.q: expected one text for text/event-stream, not a list")
+        record = self.record(request)
+        work = self.service.start(wish, record)
+        if work.texts[0].problem is not None:
+            raise invalid(f"Invalid request: $.q: {work.texts[0].problem}")
+
+        async def events() -> AsyncIterator[bytes]:
+            try:
+                async for index, text in self.service.segments(wish, record, work):
+                    yield _event("segment", {"index": index, "text": text})
+                answers, confidences = work.answers(wish), self._confidences(wish, is_auto)
+                yield _event("done", self._answer(answers, wish, is_list, is_auto, confidences))
+            except Refusal as refusal:
+                self.service.metrics.rejected.labels(refusal.reason).inc()
+                yield _event("error", {"error": refusal.message})
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _event(name: str, value: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n".encode()

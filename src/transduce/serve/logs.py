@@ -1,0 +1,69 @@
+"""The log: one JSON object for each request, on standard error. Never a text, a key, a query or a header's value."""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+STDERR = 2
+MAX_LINES = 10_000  # that wait to be written, while the reader of the log is slow
+
+LEFT = 499  # the status of a request whose client left before the answer
+
+
+@dataclass
+class Record:
+    """What the log says about a request."""
+
+    id: str
+    route: str = "other"
+    status: int = LEFT
+    texts: int = 0
+    characters: int = 0
+    source_tokens: int = 0
+    target_tokens: int = 0
+    queue_ms: float = 0.0
+    decode_ms: float = 0.0
+
+
+class Log:
+    """A log that never delays or fails a request: a thread writes it, and lines that cannot be written are counted."""
+
+    def __init__(self, on_error: Callable[[], None], descriptor: int = STDERR) -> None:
+        self._on_error = on_error
+        self._descriptor = descriptor
+        self._lines: queue.Queue[bytes | None] = queue.Queue(MAX_LINES)
+        self._thread = threading.Thread(target=self._run, name="transduce-log", daemon=True)
+        self._thread.start()
+
+    def write(self, level: str, event: str, **values: Any) -> None:
+        """Add a line."""
+        now = time.time()
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+        rounded = {name: round(v, 1) if isinstance(v, float) else v for name, v in values.items()}
+        line = msgspec.json.encode({"time": moment, "level": level, "event": event, **rounded}) + b"\n"
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._on_error()
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Write what waits, for at most `seconds`."""
+        try:
+            self._lines.put_nowait(None)
+        except queue.Full:
+            return
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+            except OSError:
+                self._on_error()

@@ -1,0 +1,61 @@
+"""The figures of a running server, in the format of Prometheus. No label has a value that a client can choose."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from transduce.serve.engine import Batch
+from transduce.version import __version__
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """The metrics of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"transduce_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, *labels: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
+            return Histogram(f"transduce_{name}", text, labels, buckets=buckets, registry=registry)
+
+        self.requests = counter("requests", "Answered requests", "route", "code")
+        self.request_seconds = histogram("request_seconds", "Time of a request", "route")
+        self.queue_seconds = histogram("queue_seconds", "Time of a sentence in the queue")
+        self.step_seconds = histogram("step_seconds", "Time of a batch in the engine")
+        self.step_rows = histogram("step_rows", "Sentences of a batch in the engine", buckets=ROWS)
+        self.sentences = counter("sentences", "Translated sentences")
+        self.source_tokens = counter("source_tokens", "Tokens of the source, of translated sentences")
+        self.target_tokens = counter("target_tokens", "Tokens of the translations")
+        self.rejected = counter("rejected", "Refused requests", "reason")
+        self.cancelled = counter("cancelled", "Requests that ended without their answer", "reason")
+        self.log_errors = counter("log_errors", "Lines of the log that could not be written")
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Add a gauge whose value is computed when it is read."""
+        Gauge(f"transduce_{name}", text, registry=self.registry).set_function(value)
+
+    def describe(self, *, model: str, precision: str, kernels: str, engine: str) -> None:
+        """Add the constant `transduce_info`."""
+        labels = {"version": __version__, "model": model, "precision": precision, "kernels": kernels, "engine": engine}
+        Gauge("transduce_info", "The program and its model", list(labels), registry=self.registry).labels(**labels).set(
+            1
+        )
+
+    def count_batch(self, batch: Batch) -> None:
+        """Count the work of the engine on one batch. Called by its thread."""
+        self.step_seconds.observe(batch.seconds)
+        self.step_rows.observe(len(batch.sentences))
+        self.sentences.inc(len(batch.sentences))
+        self.source_tokens.inc(sum(sentence.n_tokens for sentence in batch.sentences))
+        self.target_tokens.inc(batch.target_tokens)
+        for sentence in batch.sentences:
+            self.queue_seconds.observe((sentence.taken_at or sentence.put_at) - sentence.put_at)
+
+    def text(self) -> bytes:
+        """Return all metrics as text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,114 @@
+"""The description of the service in OpenAPI 3.1."""
+
+from typing import Any
+
+from transduce.serve.service import Service
+from transduce.serve.settings import ServerSettings
+from transduce.version import __version__
+
+STRING: dict[str, Any] = {"type": "string"}
+TEXTS = {"oneOf": [STRING, {"type": "array", "items": STRING}]}
+FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+def document(service: Service, settings: ServerSettings) -> dict[str, Any]:
+    """Return the description of a server, with its languages and its limits."""
+    models, limits = service.models, settings.limits
+    texts = {"oneOf": [{**STRING, "maxLength": limits.text_characters}, {"type": "array", "maxItems": limits.texts}]}
+    key = {"api_key": {"type": ["string", "null"], "description": "needed if the server has keys"}}
+    translate = {
+        "q": {**texts, "description": "the text, or a list of texts"},
+        "source": {**STRING, "examples": ["auto", *models.sources]},
+        "target": {**STRING, "examples": models.targets},
+        "format": {"enum": ["text", "html", None], "default": "text"},
+        "alternatives": {"type": ["integer", "null"], "maximum": service.max_alternatives, "default": 0},
+        "confidence": {"type": "boolean", "default": False},
+        **key,
+    }
+    deepl = {
+        "text": {"type": "array", "items": STRING, "maxItems": limits.texts},
+        "target_lang": {**STRING, "examples": [code.upper() for code in models.targets]},
+        "source_lang": {**STRING, "examples": [code.upper() for code in models.sources]},
+        "split_sentences": {"enum": ["0", "1", "nonewlines"]},
+        "tag_handling": {"enum": ["html"]},
+        "show_billed_characters": {"type": "boolean"},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "transduce serve", "version": __version__, "description": "Translation by own models."},
+        "paths": {
+            "/translate": {"post": _post("Translate", translate, ["q", "source", "target"], "Translation", "Error")},
+            "/detect": {"post": _post("Detect the language", {"q": TEXTS, **key}, ["q"], "Detections", "Error")},
+            "/languages": {"get": _get("The languages and their targets")},
+            "/frontend/settings": {"get": _get("The settings that a page needs")},
+            "/health": {"get": _get("The process lives")},
+            "/healthz": {"get": _get("The process lives")},
+            "/readyz": {"get": _get("200 if the server takes requests, else 503")},
+            "/v2/translate": {
+                "post": _post("Translate, for DeepL's clients", deepl, ["text", "target_lang"], "DeepL", "Message")
+            },
+            "/v2/languages": {"get": _get("The languages, for DeepL's clients")},
+            "/v2/usage": {"get": _get("The usage, for DeepL's clients; it is not counted")},
+        },
+        "components": {"schemas": SCHEMAS},
+    }
+
+
+def _post(summary: str, properties: dict[str, Any], required: list[str], answer: str, error: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": required}
+    refusals = {
+        "400": "the request is wrong",
+        "403": "the key is wrong",
+        "408": "the body was too slow",
+        "413": "the body is too long",
+        "429": "too much is waiting; see Retry-After",
+        "503": "no answer in time; see Retry-After",
+    }
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": {form: {"schema": schema} for form in FORMS}},
+        "responses": {
+            "200": _response("the answer", answer),
+            **{status: _response(text, error) for status, text in refusals.items()},
+        },
+    }
+
+
+def _get(summary: str) -> dict[str, Any]:
+    return {"summary": summary, "responses": {"200": {"description": "the answer"}}}
+
+
+def _response(description: str, schema: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"description": description, "content": content}
+
+
+DETECTION = {
+    "type": "object",
+    "properties": {"language": STRING, "confidence": {"type": "number", "minimum": 0, "maximum": 100}},
+}
+SCHEMAS: dict[str, Any] = {
+    "Translation": {
+        "type": "object",
+        "required": ["translatedText"],
+        "properties": {
+            "translatedText": TEXTS,
+            "detectedLanguage": {"oneOf": [DETECTION, {"type": "array", "items": DETECTION}]},
+            "alternatives": {"type": "array"},
+            "confidence": {"type": "array"},
+            "problems": {"type": "array", "items": {"type": ["string", "null"]}},
+        },
+    },
+    "Detections": {"type": "array", "items": DETECTION},
+    "DeepL": {
+        "type": "object",
+        "properties": {
+            "translations": {
+                "type": "array",
+                "items": {"type": "object", "properties": {"detected_source_language": STRING, "text": STRING}},
+            }
+        },
+    },
+    "Error": {"type": "object", "required": ["error"], "properties": {"error": STRING}},
+    "Message": {"type": "object", "required": ["message"], "properties": {"message": STRING}},
+}

@@ -1,0 +1,144 @@
+"""HTTP/1.1 on a connection, with the time-outs and limits that uvicorn's protocol does not have."""
+
+import asyncio
+import json
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from transduce.serve.settings import Limits
+
+REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+class TimedProtocol(HttpToolsProtocol):
+    """The protocol of one connection. limits: set by `protocol_with`.
+
+    - From the connection, or the first byte of a request, to the end of its headers: `header_seconds`, `header_bytes`.
+    - A client that reads nothing of its answer for `write_seconds` is disconnected.
+    - A connection beyond `connections` gets 503.
+    """
+
+    limits = Limits()
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        self._is_in_headers = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # so that pause_writing tells that the client does not read
+        self._await_headers()
+        if len(self.connections) > self.limits.connections:
+            self._refuse(503, "too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_in_headers:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_headers and self._header_bytes > self.limits.header_bytes and not self.transport.is_closing():
+            self._refuse(431, f"expected headers of at most {self.limits.header_bytes:,} bytes")
+        elif not self._is_in_headers and self._is_idle() and self.timeout_keep_alive_task is None:
+            self._await_headers()  # bytes between two requests have ended the keep-alive timer
+
+    def _is_idle(self) -> bool:
+        return (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_headers()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.url) + sum(len(one) + len(other) for one, other in self.headers[-1:]) > self.limits.header_bytes:
+            self._header_bytes = self.limits.header_bytes + 1
+
+    def on_headers_complete(self) -> None:
+        self._is_in_headers = False
+        self._cancel_header_timer()
+        if self.transport.is_closing():
+            return
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.limits.header_bytes:
+            self._refuse(431, f"expected headers of at most {self.limits.header_bytes:,} bytes")
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle is not None:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._header_bytes = 0
+        if self.cycle is not None:
+            super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        if not self.transport.is_closing():
+            self._refuse(400, msg)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Answer an upgrade as a plain request, without a word in the log."""
+
+    def _await_headers(self) -> None:
+        self._is_in_headers = True
+        self._cancel_header_timer()
+        self._header_timer = self.loop.call_later(self.limits.header_seconds, self._on_slow_headers)
+
+    def _on_slow_headers(self) -> None:
+        self._header_timer = None
+        if self._is_in_headers and not self.transport.is_closing():
+            self._refuse(408, f"expected all headers within {self.limits.header_seconds:g} s")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer without the application, and close the connection."""
+        self._cancel_timers()
+        if self.cycle is not None and not self.cycle.response_complete:  # a pipelined request; its answer comes first
+            self.transport.close()
+            return
+        body = json.dumps({"error": message, "message": message}).encode()
+        head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        self.transport.close()
+        self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+
+    def _cancel_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _cancel_timers(self) -> None:
+        self._cancel_header_timer()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+
+def protocol_with(limits: Limits) -> type[TimedProtocol]:
+    """Return the protocol with other limits."""
+    return type("TimedProtocol", (TimedProtocol,), {"limits": limits})

@@ -1,0 +1,192 @@
+"""The queue between the doors and the engine: admission, turns by request, deadlines, and clients that left.
+
+The event loop puts the sentences of a request in and waits for their results. The thread of the engine takes sentences
+out, one of each waiting request in turn, and finishes them. An engine that decodes step by step takes new ones at each
+step; one that decodes batches takes a batch. Both need only `take`, `Sentence.finish` and `Sentence.is_wanted`.
+"""
+
+import asyncio
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.options import DecodingOptions
+from transduce.serve.alignment import Alignment
+from transduce.serve.languages import Model
+from transduce.serve.refusal import Refusal
+from transduce.serve.settings import Limits
+
+RATE_SECONDS = 10.0  # the speed of the engine is averaged over about this much of its work
+
+
+@dataclass(frozen=True)
+class Output:
+    """The result for one sentence: its translation and, if it was wanted, the alignment of the words."""
+
+    translation: Translation
+    alignment: Alignment | None = None
+
+
+@dataclass(eq=False)
+class Sentence:
+    """A line that waits for its translation, is being translated, or has its result.
+
+    n_tokens: of the source. result: set in the event loop. is_wanted: False once nobody waits for the result.
+    """
+
+    model: Model
+    line: str
+    options: DecodingOptions
+    n_tokens: int
+    needs_alignment: bool
+    result: "asyncio.Future[Output]"
+    is_wanted: bool = True
+    put_at: float = field(default_factory=time.monotonic)
+    taken_at: float | None = None
+    finished_at: float | None = None
+
+    @property
+    def group(self) -> tuple[int, DecodingOptions]:
+        """Equal for sentences that one call of `translate` can take."""
+        return id(self.model), self.options
+
+    def finish(self, outcome: Output | Exception) -> None:
+        """Hand the result over to the event loop. Called by the thread of the engine, once."""
+        self.finished_at = time.monotonic()
+        try:
+            self.result.get_loop().call_soon_threadsafe(self._set, outcome)
+        except RuntimeError:  # the event loop has ended, after the time to answer was over
+            pass
+
+    def _set(self, outcome: Output | Exception) -> None:
+        if self.result.done():
+            return
+        if isinstance(outcome, Exception):
+            self.result.set_exception(outcome)
+            self.result.exception()  # a result that nobody reads is no error of this program
+        else:
+            self.result.set_result(outcome)
+
+
+class SentenceQueue:
+    """Sentences that wait for the engine, bounded in number and in tokens.
+
+    Requests take turns: the engine gets one sentence of each. So a request of 128 texts does not delay a single one by
+    its whole length.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.waiting_sentences = 0
+        self.waiting_tokens = 0
+        self._requests: deque[deque[Sentence]] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._rate = 0.0  # source tokens in a second of the engine's work
+        self._work_seconds = 0.0
+
+    # ---- the event loop's side -----------------------------------------------------------------------------------
+
+    def put(self, sentences: Sequence[Sentence]) -> None:
+        """Add the sentences of one request, all or none. Raises Refusal with status 429 if they do not fit."""
+        tokens = sum(sentence.n_tokens for sentence in sentences)
+        limits = self.limits
+        for name, count, most in (
+            ("sentences", len(sentences), limits.waiting_sentences),
+            ("tokens", tokens, limits.waiting_tokens),
+        ):
+            if count > most:
+                message = f"Invalid request: expected at most {most:,} {name}, not {count:,}; send several requests"
+                raise Refusal(400, message, "limit")
+        with self._changed:
+            if self._is_closed:
+                raise Refusal(503, "the server is shutting down", "shutdown", retry_after=1, closes=True)
+            for name, waiting, more, most in (
+                ("sentences", self.waiting_sentences, len(sentences), limits.waiting_sentences),
+                ("tokens", self.waiting_tokens, tokens, limits.waiting_tokens),
+            ):
+                if waiting + more > most:
+                    seconds = self.retry_after
+                    message = (
+                        f"Slowdown: {waiting:,} {name} are waiting, at most {most:,} may; try again in {seconds} s"
+                    )
+                    raise Refusal(429, message, "queue", retry_after=seconds)
+            self._requests.append(deque(sentences))
+            self.waiting_sentences += len(sentences)
+            self.waiting_tokens += tokens
+            self._changed.notify_all()
+
+    def drop(self, sentences: Sequence[Sentence]) -> None:
+        """Forget sentences whose result nobody waits for any more. One that is being translated is marked."""
+        dropped = set(sentences)
+        for sentence in sentences:
+            sentence.is_wanted = False
+        with self._changed:
+            for request in self._requests:
+                if request and dropped.intersection(request):
+                    gone = [sentence for sentence in request if sentence in dropped]
+                    self._count_out(gone)
+                    remaining = [sentence for sentence in request if sentence not in dropped]
+                    request.clear()
+                    request.extend(remaining)
+            self._requests = deque(request for request in self._requests if request)
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds until the waiting tokens are translated, by the engine's recent speed; 1 to 60."""
+        return min(60, max(1, math.ceil(self.waiting_tokens / self._rate))) if self._rate else 1
+
+    def close(self) -> None:
+        """Refuse further sentences, and let the engine end when those that wait are done."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    # ---- the engine's side ---------------------------------------------------------------------------------------
+
+    def take(self, max_sentences: int, max_tokens: int, *, waits: bool) -> list[Sentence]:
+        """Return waiting sentences of one group, one of each request in turn; at least one if any waits.
+
+        max_tokens: of the source, of all sentences together; a longer sentence is returned alone.
+        waits: wait for a sentence. Then an empty list means that the queue is closed and the engine must end.
+        """
+        with self._changed:
+            while waits and not self._requests and not self._is_closed:
+                self._changed.wait()
+            taken: list[Sentence] = []
+            tokens = passed = 0
+            while passed < len(self._requests) and len(taken) < max_sentences:
+                request = self._requests[0]
+                sentence = request[0]
+                if taken and (sentence.group != taken[0].group or tokens + sentence.n_tokens > max_tokens):
+                    passed += 1
+                    self._requests.rotate(-1)
+                    continue
+                passed = 0
+                taken.append(request.popleft())
+                tokens += sentence.n_tokens
+                self._requests.popleft()
+                if request:
+                    self._requests.append(request)
+            self._count_out(taken)
+            now = time.monotonic()
+            for sentence in taken:
+                sentence.taken_at = now
+            return taken
+
+    def note_speed(self, tokens: int, seconds: float) -> None:
+        """Take the engine's work on `tokens` tokens of the source into its average speed."""
+        with self._changed:
+            before = self._work_seconds
+            total = before + seconds
+            if total > 0:
+                self._rate = (self._rate * before + tokens) / total
+            self._work_seconds = min(total, RATE_SECONDS)
+
+    def _count_out(self, sentences: Sequence[Sentence]) -> None:
+        self.waiting_sentences -= len(sentences)
+        self.waiting_tokens -= sum(sentence.n_tokens for sentence in sentences)

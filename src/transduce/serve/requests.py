@@ -1,0 +1,206 @@
+"""Requests: the four forms of a request -> fields by name, and checks of single fields.
+
+The forms are JSON, urlencoded, multipart, and the query of the URL. Form and query add up; JSON stands alone.
+"""
+
+import asyncio
+import hmac
+import re
+from collections.abc import AsyncGenerator, Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.formparsers import MultiPartParser
+from starlette.requests import Request
+
+from transduce.serve.refusal import Refusal, invalid
+from transduce.serve.settings import Limits
+
+MAX_FIELDS = 1_000  # of a form or a query
+NAMES_OF_TYPES = {bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of a request. remedy: the end of the message about a missing field."""
+
+    values: Mapping[str, Any]
+    remedy: str = ""
+
+    def text(self, name: str) -> str:
+        """Return a field that must be a string. Raises Refusal if it is missing, empty, or another value."""
+        value = self.values.get(name)
+        if value is None or value == "" or value == []:
+            raise self.missing(name)
+        return self.optional_text(name) or ""
+
+    def optional_text(self, name: str, default: str = "") -> str:
+        """Return a field that is a string, or `default` if it is missing or null. Raises Refusal for other values."""
+        value = self.values.get(name)
+        if isinstance(value, list) and value and self.is_form:
+            value = value[0]
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise invalid(f"Invalid request: $.{name}: expected a string, not {_type_of(value)}")
+        return value
+
+    def texts(self, name: str) -> tuple[list[str], bool]:
+        """Return a field that is a string or a list of strings, as a list, and True if it was a list."""
+        value = self.values.get(name)
+        if value is None or value == "" or value == []:
+            raise self.missing(name)
+        if isinstance(value, str):
+            return [value], False
+        if not isinstance(value, list):
+            raise invalid(f"Invalid request: $.{name}: expected a string or a list of strings, not {_type_of(value)}")
+        for i, text in enumerate(value):
+            if not isinstance(text, str):
+                raise invalid(f"Invalid request: $.{name}[{i}]: expected a string, not {_type_of(text)}")
+        return value, True
+
+    def number(self, name: str, most: int) -> int:
+        """Return a field that is a number from 0 to `most`, rounded down; negative ones and null are 0."""
+        value = self.values.get(name)
+        if isinstance(value, list) and value and self.is_form:
+            value = value[0]
+        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,9}\s*", value):
+            value = int(value)
+        if value is None or value == "":
+            return 0
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise invalid(f"Invalid request: $.{name}: expected a number")
+        if value >= most + 1:
+            raise invalid(f"Invalid request: {name} ({value:.0f}) exceeds limit ({most})")
+        return max(0, int(value))
+
+    def is_true(self, name: str) -> bool:
+        """Return True for a field that is true, "true" or 1."""
+        return str(self.values.get(name)).lower() in ("1", "true")
+
+    @property
+    def is_form(self) -> bool:
+        """True if the fields came from a form or a query, in which a repeated field is a list."""
+        return isinstance(self.values, FormValues)
+
+    def missing(self, name: str) -> Refusal:
+        return invalid(f"Invalid request: missing {name} parameter{self.remedy}")
+
+
+class FormValues(dict[str, Any]):
+    """The values of a form and a query. A field that is there several times has a list."""
+
+
+def _type_of(value: Any) -> str:
+    return "null" if value is None else NAMES_OF_TYPES.get(type(value), "another value")
+
+
+async def read_fields(request: Request, limits: Limits) -> Fields:
+    """Return the fields of a request in any of the four forms. Raises Refusal if they cannot be read."""
+    body = await read_body(request, limits)
+    header = request.headers.get("content-type", "")
+    media = header.partition(";")[0].strip().lower()
+    if media == "application/json" or re.fullmatch(r"application/[\w.-]+\+json", media):
+        return Fields(json_object(body))
+    values = FormValues()
+    remedy = ""
+    if media == "application/x-www-form-urlencoded" and not body.lstrip().startswith(b"{"):
+        _add(values, _pairs(body, "body"))
+    elif media == "multipart/form-data":
+        _add(values, await _multipart(request, body))
+    elif body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        remedy = "; a body in JSON needs the header Content-Type: application/json"
+    query = FormValues()
+    _add(query, _pairs(request.scope["query_string"], "query"))
+    for name, value in query.items():
+        values.setdefault(name, value)
+    return Fields(values, remedy)
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Return the body. Raises Refusal for one that is too long or arrives too slowly."""
+    too_long = Refusal(413, f"expected a body of at most {limits.body_bytes:,} bytes", "body", closes=True)
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > limits.body_bytes:
+        raise too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limits.body_bytes:
+                    raise too_long
+    except TimeoutError:
+        seconds = f"{limits.body_seconds:g} s"
+        raise Refusal(408, f"expected the whole body within {seconds}", "slow", closes=True) from None
+    return bytes(body)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Return the object that a body in JSON has. Raises Refusal for anything else."""
+    try:
+        values = msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf"))
+    except RecursionError:
+        raise invalid("Invalid request: expected JSON that is not nested so deeply") from None
+    except UnicodeDecodeError:
+        raise invalid("Invalid request: expected JSON in UTF-8") from None
+    except msgspec.DecodeError:  # its message may quote the text
+        raise invalid("Invalid request: expected JSON") from None
+    if not isinstance(values, dict):
+        raise invalid(f"Invalid request: expected a JSON object, not {_type_of(values)}")
+    return values
+
+
+def _pairs(encoded: bytes, place: str) -> list[tuple[str, str]]:
+    try:
+        text = encoded.decode("utf-8")
+        return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    except UnicodeDecodeError:
+        raise invalid(f"Invalid request: expected a {place} in UTF-8") from None
+    except ValueError:
+        raise invalid(f"Invalid request: expected at most {MAX_FIELDS:,} fields in the {place}") from None
+
+
+def _add(values: FormValues, pairs: list[tuple[str, Any]]) -> None:
+    """Add the fields of a form; a field that is there several times becomes a list."""
+    for name, value in pairs:
+        if name not in values:
+            values[name] = value
+        elif isinstance(values[name], list):
+            values[name].append(value)
+        else:
+            values[name] = [values[name], value]
+
+
+async def _multipart(request: Request, body: bytes) -> list[tuple[str, str]]:
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    parser = MultiPartParser(request.headers, stream(), max_files=4, max_fields=MAX_FIELDS)
+    try:
+        form = await parser.parse()
+    except Exception:  # whatever the parser finds, the bytes of the client are the cause
+        raise invalid("Invalid request: expected a body in multipart/form-data") from None
+    pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+    await form.close()
+    return pairs
+
+
+def is_known_key(key: str, keys: Collection[str]) -> bool:
+    """Compare a key with all accepted ones, in a time that does not depend on where they differ."""
+    digest = sha256(key.encode(errors="surrogatepass")).digest()
+    matches = [hmac.compare_digest(digest, sha256(known.encode()).digest()) for known in keys]
+    return any(matches)
+
+
+def check_key(key: str, keys: Collection[str]) -> None:
+    """Raise Refusal if the server needs a key and `key` is none of them."""
+    if not keys:
+        return
+    if not key:
+        raise Refusal(400, "Please contact the server operator to get an API key", "key")
+    if not is_known_key(key, keys):
+        raise Refusal(403, "Invalid API key", "key")

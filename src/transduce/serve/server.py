@@ -1,0 +1,176 @@
+"""The life of a server: bind, warm up, serve, drain, end."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import uvicorn
+
+from transduce.decoding.options import DecodingOptions
+from transduce.errors import UserError
+from transduce.serve.app import State, application, metrics_application
+from transduce.serve.engine import MicroBatchEngine
+from transduce.serve.languages import Model, Models
+from transduce.serve.logs import Log
+from transduce.serve.metrics import Metrics
+from transduce.serve.protocol import protocol_with
+from transduce.serve.queue import Sentence, SentenceQueue
+from transduce.serve.service import Service
+from transduce.serve.settings import ServerSettings
+
+WARM_UP = "a"
+LAST_READ_SECONDS = 0.1  # in which requests that have arrived are read, before idle connections are closed
+ENGINE_SECONDS = 5.0  # for work that nobody waits for, at the end
+
+
+@dataclass(frozen=True)
+class Description:
+    """What serves, for the metrics and the first line on standard error."""
+
+    model: str
+    precision: str
+    kernels: str
+    engine: str
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a bound socket that does not listen yet. Raises UserError if the address is not free."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, UnicodeError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise UserError(f"--host={host} --port={port}: expected a free address of this machine: {reason}") from None
+    return bound
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server without its signals, which reads what has arrived before it closes idle connections."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(LAST_READ_SECONDS)
+        await super().shutdown(sockets)
+
+
+def run(
+    by_pair: Mapping[tuple[str, str], Model],
+    settings: ServerSettings,
+    options: DecodingOptions,
+    description: Description,
+    bound: socket.socket,
+    on_ready: Callable[[str], None],
+    bound_metrics: socket.socket | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT. on_ready: called with the address after the first translation."""
+    for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # they write to standard error, and parts of requests
+    metrics = Metrics()
+    log = Log(metrics.log_errors.inc)
+    queue = SentenceQueue(settings.limits)
+    engine = MicroBatchEngine(queue, metrics.count_batch)
+    service = Service(Models(by_pair), queue, metrics, options, settings.limits)
+    metrics.watch("waiting_sentences", "Sentences in the queue", lambda: queue.waiting_sentences)
+    metrics.watch("waiting_tokens", "Tokens in the queue", lambda: queue.waiting_tokens)
+    metrics.watch("running_sentences", "Sentences in the engine", lambda: engine.running)
+    metrics.describe(**vars(description))
+    engine.start()
+    asyncio.run(_serve(service, settings, log, bound, bound_metrics, on_ready))
+    queue.close()
+    has_ended = engine.join(ENGINE_SECONDS)
+    log.close()
+    if not has_ended:
+        os._exit(0)  # a batch that nobody waits for must not delay the end
+
+
+async def _serve(
+    service: Service,
+    settings: ServerSettings,
+    log: Log,
+    bound: socket.socket,
+    bound_metrics: socket.socket | None,
+    on_ready: Callable[[str], None],
+) -> None:
+    state = State()
+    server = Server(_config(application(service, settings, state, log), settings))
+    servers = [server.serve([bound])]
+    if bound_metrics is not None:
+        metrics_server = Server(_config(metrics_application(service.metrics), settings))
+        servers.append(_end_with(server, metrics_server, bound_metrics))
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stopping, number)
+    life = asyncio.gather(*servers)
+    warming = asyncio.ensure_future(_warm_up(service))
+    end = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({warming, end, life}, return_when=asyncio.FIRST_COMPLETED)
+    if warming.done() and not stopping.is_set():
+        warming.result()
+        state.is_ready = True
+        on_ready(_address(settings.host, bound))
+        await asyncio.wait({end, life}, return_when=asyncio.FIRST_COMPLETED)
+    state.is_ready = False
+    if settings.drain_seconds:
+        await asyncio.sleep(settings.drain_seconds)
+    server.should_exit = True
+    await life
+
+
+async def _end_with(server: Server, other: Server, bound: socket.socket) -> None:
+    """Serve `other` until `server` has ended."""
+    serving = asyncio.ensure_future(other.serve([bound]))
+    while not server.should_exit:
+        await asyncio.sleep(0.1)
+    other.should_exit = True
+    await serving
+
+
+async def _warm_up(service: Service) -> None:
+    """Translate a word with each model, so that the first request does not pay for it."""
+    loop = asyncio.get_running_loop()
+    models = {id(model): model for model in service.models.by_pair.values()}.values()
+    for model in models:
+        sentence = Sentence(model, WARM_UP, service.options, 1, False, loop.create_future())
+        service.queue.put([sentence])
+        await sentence.result
+
+
+def _on_signal(stopping: asyncio.Event, number: int) -> None:
+    if stopping.is_set():
+        os._exit(128 + number)  # the second signal
+    stopping.set()
+
+
+def _config(app: object, settings: ServerSettings) -> uvicorn.Config:
+    limits = settings.limits
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http=protocol_with(limits),
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=int(limits.idle_seconds) or 1,
+        timeout_graceful_shutdown=int(limits.deadline_seconds + limits.body_seconds) + 1,
+    )
+
+
+def _address(host: str, bound: socket.socket) -> str:
+    port = bound.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

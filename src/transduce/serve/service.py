@@ -1,0 +1,246 @@
+"""The service: checked texts -> their translations, through the queue."""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.types import Receive
+
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.options import DecodingOptions, Split
+from transduce.decoding.segmentation import encode_lines, excess
+from transduce.serve.confidence import Confidences, confidences
+from transduce.serve.documents import Document, Part, plain_document
+from transduce.serve.languages import Model, Models
+from transduce.serve.logs import Record
+from transduce.serve.markup import html_document
+from transduce.serve.metrics import Metrics
+from transduce.serve.queue import Output, Sentence, SentenceQueue
+from transduce.serve.refusal import Refusal, invalid
+from transduce.serve.settings import Limits
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The texts of a request, and the way to translate them.
+
+    pairs: source and target of each text. alternatives: further translations of each text. split: None takes the
+    server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has that
+    of each word.
+    """
+
+    texts: Sequence[str]
+    pairs: Sequence[tuple[str, str]]
+    alternatives: int = 0
+    is_html: bool = False
+    split: Split | None = None
+    keeps_lines: bool = True
+    has_confidence: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence."""
+
+    text: str
+    alternatives: Sequence[str] = ()
+    problem: str | None = None
+    confidence: Confidences = field(default_factory=list)
+
+
+@dataclass
+class _Text:
+    """A text on its way: its document, and the sentence of each part that is translated."""
+
+    document: Document
+    sentences: list[Sentence] = field(default_factory=list)
+    problem: str | None = None
+
+    def written(self, number: int) -> str:
+        """Return the text with alternative `number` of each sentence, or its best; 0 is the best."""
+        sentences = iter(self.sentences)
+        return "".join(
+            p if isinstance(p, str) else _write(p, next(sentences).result.result(), number) for p in self.document
+        )
+
+    def confidences(self) -> Confidences:
+        """Return the pieces of the text, each with its confidence; None for what the model did not write."""
+        sentences = iter(self.sentences)
+        pieces: Confidences = []
+        for part in self.document:
+            if isinstance(part, str):
+                pieces.append((part, None))
+            else:
+                sentence = next(sentences)
+                pieces += confidences(sentence.result.result().translation, sentence.model.tokenizer)
+        return pieces
+
+
+def _write(part: Part, output: Output, number: int) -> str:
+    choices: Sequence[Translation] = (output.translation, *output.translation.alternatives)
+    choice = choices[number] if number < len(choices) else choices[0]
+    return part.write(choice.text, output.alignment if choice is choices[0] else None)
+
+
+class Service:
+    """Models behind a queue, with the decoding options and the limits of a server."""
+
+    def __init__(
+        self, models: Models, queue: SentenceQueue, metrics: Metrics, options: DecodingOptions, limits: Limits
+    ) -> None:
+        self.models = models
+        self.queue = queue
+        self.metrics = metrics
+        self.options = options
+        self.limits = limits
+        self.max_alternatives = min(beam_size(model, options) for model in models.by_pair.values()) - 1
+
+    async def translate(self, wish: Wish, request: Request, record: Record) -> list[Answer]:
+        """Return the answer for each text of a request.
+
+        Raises Refusal if the queue is full or the deadline has passed, and `ClientLeft` when the client leaves.
+        """
+        work = self.start(wish, record)
+        try:
+            await self._wait(work.sentences, request.receive)
+            return work.answers(wish)
+        finally:
+            self._end(work, record)
+
+    async def segments(self, wish: Wish, record: Record, work: "Work") -> AsyncIterator[tuple[int, str]]:
+        """Yield the number of each part of the first text, and its translation, in order, as soon as it is there."""
+        try:
+            async with asyncio.timeout(self.limits.deadline_seconds):
+                text = work.texts[0]
+                sentences = iter(text.sentences)
+                pending, index = "", 0
+                for part in text.document:
+                    if isinstance(part, str):
+                        pending += part
+                        continue
+                    if index:
+                        yield index - 1, pending
+                        pending = ""
+                    pending += _write(part, await next(sentences).result, 0)
+                    index += 1
+                yield max(0, index - 1), pending
+        except TimeoutError:
+            raise self._too_late() from None
+        finally:
+            self._end(work, record)
+
+    def start(self, wish: Wish, record: Record) -> "Work":
+        """Put the sentences of a request into the queue. Raises Refusal if they do not fit, or are too long."""
+        options = self._options(wish)
+        texts = []
+        for text, pair in zip(wish.texts, wish.pairs, strict=True):
+            if pair[0] == pair[1]:
+                texts.append(_Text([text]))
+                continue
+            document = html_document(text) if wish.is_html else plain_document(text, keeps_lines=wish.keeps_lines)
+            texts.append(_sentences(document, self.models.by_pair[pair], options))
+        work = Work(texts)
+        record.texts, record.characters = len(wish.texts), sum(map(len, wish.texts))
+        record.source_tokens = sum(sentence.n_tokens for sentence in work.sentences)
+        if work.sentences:
+            self.queue.put(work.sentences)
+        return work
+
+    def _options(self, wish: Wish) -> DecodingOptions:
+        options = self.options
+        if wish.alternatives:
+            options = dataclasses.replace(options, n_best=wish.alternatives + 1)
+        return options if wish.split is None else dataclasses.replace(options, split=wish.split)
+
+    async def _wait(self, sentences: Sequence[Sentence], receive: Receive) -> None:
+        """Wait until all sentences are translated, while watching whether the client leaves."""
+        if not sentences:
+            return
+        work = asyncio.gather(*(sentence.result for sentence in sentences), return_exceptions=True)
+        leaving = asyncio.ensure_future(_until_the_client_leaves(receive))
+        try:
+            await asyncio.wait(
+                {work, leaving}, timeout=self.limits.deadline_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not work.done():
+                raise ClientLeft if leaving.done() else self._too_late()
+        finally:
+            leaving.cancel()
+            work.cancel()
+        for sentence in sentences:
+            sentence.result.result()  # raises the refusal of a sentence on which the model failed
+
+    def _too_late(self) -> Refusal:
+        message = f"no translation within {self.limits.deadline_seconds:g} s; try again later, or send a shorter text"
+        return Refusal(503, message, "deadline", retry_after=self.queue.retry_after)
+
+    def _end(self, work: "Work", record: Record) -> None:
+        """Drop what is not translated, and write times and counts into the record of the request."""
+        self.queue.drop(work.sentences)
+        done = [s for s in work.sentences if s.result.done() and not s.result.cancelled() and not s.result.exception()]
+        record.target_tokens = sum(len(s.result.result().translation.pieces) for s in done)
+        now = time.monotonic()
+        if work.sentences:
+            record.queue_ms = 1000 * max((s.taken_at or now) - s.put_at for s in work.sentences)
+            record.decode_ms = 1000 * max((s.finished_at or now) - (s.taken_at or now) for s in work.sentences)
+
+
+class ClientLeft(Exception):
+    """The client has closed the connection before its answer."""
+
+
+class Work:
+    """The texts of a request on their way through the queue."""
+
+    def __init__(self, texts: Sequence[_Text]) -> None:
+        self.texts = texts
+        self.sentences = [sentence for text in texts for sentence in text.sentences]
+
+    def answers(self, wish: Wish) -> list[Answer]:
+        """Return the answer for each text, once all sentences have their results."""
+        answers = []
+        for text in self.texts:
+            if text.problem is not None:
+                answers.append(Answer("", problem=text.problem))
+                continue
+            best, *others = (text.written(number) for number in range(wish.alternatives + 1))
+            different = [other for other in dict.fromkeys(others) if other != best]
+            answers.append(Answer(best, different, confidence=text.confidences() if wish.has_confidence else []))
+        return answers
+
+
+def _sentences(document: Document, model: Model, options: DecodingOptions) -> _Text:
+    """Return the document with the sentences of its lines, or with the problem of a line that is too long."""
+    loop = asyncio.get_running_loop()
+    parts = [part for part in document if not isinstance(part, str)]
+    text = _Text(document)
+    lines = [part.line for part in parts]
+    for part, ids in zip(parts, encode_lines(lines, model.tokenizer), strict=True):
+        if problem := excess(part.line, ids):
+            return _Text([], problem=problem)
+        n_tokens = len(ids or ()) + 1
+        text.sentences.append(Sentence(model, part.line, options, n_tokens, part.needs_alignment, loop.create_future()))
+    return text
+
+
+async def _until_the_client_leaves(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def beam_size(model: Model, options: DecodingOptions) -> int:
+    """Return the beam size with which `model` translates."""
+    return options.resolve(model.config.search).beam_size
+
+
+def check_texts(texts: Sequence[str], limits: Limits) -> None:
+    """Raise Refusal for too many texts, or too long ones."""
+    if len(texts) > limits.texts:
+        raise invalid(f"Invalid request: request ({len(texts)} texts) exceeds limit ({limits.texts})")
+    longest = max(map(len, texts), default=0)
+    for count, most in ((longest, limits.text_characters), (sum(map(len, texts)), limits.request_characters)):
+        if count > most:
+            raise invalid(f"Invalid request: request ({count}) exceeds text limit ({most})")

@@ -1,0 +1,59 @@
+"""The arguments of `transduce serve`."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.command_line import assert_mistake
+from support.toy_task import CommandResult
+
+from transduce.cli.serve import model_folders, read_keys
+from transduce.errors import UserError
+
+Cli = Callable[..., CommandResult]
+
+
+def test_models_are_given_by_pair() -> None:
+    assert model_folders(("run/model",), "en", "de") == {("en", "de"): Path("run/model")}
+    assert model_folders(("en-de=a", "pt-BR-en=b=c"), None, None) == {
+        ("en", "de"): Path("a"),
+        ("pt-BR", "en"): Path("b=c"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run/model"], "run/model: expected SOURCE-TARGET=MODEL, or one model with --from and --to"),
+        (["run/model", "--from", "en"], "--from and --to: expected both, and one model"),
+        (["a", "b", "--from", "en", "--to", "de"], "--from and --to: expected both, and one model"),
+        (["en=a"], "en: expected two languages, such as en-de"),
+        (["en-de=a", "en-de=b"], "en-de=b: expected one model for en-de"),
+        (["en-d/=a"], "'d/': expected the code of a language"),
+        (["a", "--from", "auto", "--to", "de"], "'auto': expected the code of a language"),
+        (["en-de=a", "--port", "70000"], "--port=70000: expected 0 to 65,535"),
+        (["en-de=a", "--texts", "0"], "--texts=0: expected a number above 0"),
+        (["en-de=a", "--deadline-seconds", "nan"], "--deadline-seconds=nan: expected a number above 0"),
+        (["en-de=a", "--drain-s", "-1"], "--drain-s=-1.0: expected a number of at least 0"),
+        (["en-de=a", "--api-keys", "/nowhere"], "--api-keys=/nowhere: expected a text file that can be read"),
+        (["en-de=a", "--host", "no such host", "--port", "0"], "--host=no such host"),
+        (["en-de=/nowhere", "--port", "0"], "/nowhere"),
+    ],
+)
+def test_mistakes_are_named(cli: Cli, arguments: list[str], message: str) -> None:
+    assert_mistake(cli("serve", *arguments), message)
+
+
+def test_keys_are_the_lines_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# of the web site\nab \n\ncd\n")
+    assert read_keys(path) == {"ab", "cd"}
+    path.write_text("\n# none\n")
+    with pytest.raises(UserError, match="expected at least one key"):
+        read_keys(path)
+
+
+def test_without_the_extra_one_line_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else object())
+    assert_mistake(cli("serve", "en-de=a"), "expected the packages uvicorn; pip install 'transduce[serve]'")

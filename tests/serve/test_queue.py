@@ -1,0 +1,210 @@
+"""The queue: bounds, turns by request, deadlines, clients that leave, and sentences on which the model fails."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.serving import JSON, Reverser, Served, served
+
+from transduce.decoding.options import DecodingOptions
+from transduce.serve.languages import Model
+from transduce.serve.queue import Sentence, SentenceQueue
+from transduce.serve.refusal import Refusal
+from transduce.serve.settings import Limits
+
+BODY = b'{"q": "a b", "source": "en", "target": "de"}'
+
+
+def sentences(loop: asyncio.AbstractEventLoop, words: str, model: Model | None = None) -> list[Sentence]:
+    """Return a sentence of two tokens for each word."""
+    model = model or MODEL
+    return [Sentence(model, word, DecodingOptions(), 2, False, loop.create_future()) for word in words.split()]
+
+
+MODEL = Reverser()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+def lines(queue: SentenceQueue, count: int, tokens: int = 99) -> str:
+    return " ".join(sentence.line for sentence in queue.take(count, tokens, waits=False))
+
+
+def test_requests_take_turns(loop: asyncio.AbstractEventLoop) -> None:
+    queue = SentenceQueue(Limits())
+    for words in ("a1 a2 a3 a4", "b1", "c1 c2"):
+        queue.put(sentences(loop, words))
+    assert lines(queue, 4) == "a1 b1 c1 a2"
+    queue.put(sentences(loop, "d1"))
+    assert lines(queue, 9) == "c2 a3 d1 a4"
+    assert (queue.waiting_sentences, queue.waiting_tokens, lines(queue, 9)) == (0, 0, "")
+
+
+def test_a_batch_has_one_model_and_at_most_the_given_tokens(loop: asyncio.AbstractEventLoop) -> None:
+    queue = SentenceQueue(Limits())
+    queue.put(sentences(loop, "a1 a2 a3"))
+    queue.put(sentences(loop, "x1", Reverser()))
+    assert lines(queue, 9, tokens=5) == "a1 a2"
+    assert sorted([lines(queue, 9), lines(queue, 9)]) == ["a3", "x1"]
+    queue.put(sentences(loop, "a1"))
+    assert lines(queue, 9, tokens=1) == "a1"  # alone, however long
+
+
+def test_the_queue_is_bounded_in_sentences_and_tokens(loop: asyncio.AbstractEventLoop) -> None:
+    queue = SentenceQueue(Limits(waiting_sentences=3, waiting_tokens=6))
+    queue.put(sentences(loop, "a b"))
+    with pytest.raises(Refusal, match="2 sentences are waiting, at most 3 may") as refusal:
+        queue.put(sentences(loop, "c d"))
+    assert (refusal.value.status, refusal.value.retry_after) == (429, 1)
+    with pytest.raises(Refusal) as refusal:
+        queue.put(sentences(loop, "c d e f"))
+    assert refusal.value.status == 400  # it would never fit
+    queue.put(sentences(loop, "c"))
+    assert (queue.waiting_sentences, queue.waiting_tokens) == (3, 6)
+
+
+def test_retry_after_is_the_time_that_the_waiting_tokens_need(loop: asyncio.AbstractEventLoop) -> None:
+    queue = SentenceQueue(Limits())
+    queue.note_speed(tokens=10, seconds=5)
+    queue.put(sentences(loop, "a b c d e"))
+    assert queue.retry_after == 5
+    queue.note_speed(tokens=10_000, seconds=1)
+    assert queue.retry_after == 1
+
+
+def test_dropped_sentences_leave_the_queue(loop: asyncio.AbstractEventLoop) -> None:
+    queue = SentenceQueue(Limits())
+    first, second = sentences(loop, "a1 a2"), sentences(loop, "b1")
+    queue.put(first)
+    queue.put(second)
+    (taken,) = queue.take(1, 99, waits=False)
+    queue.drop(first)
+    assert not taken.is_wanted
+    assert (queue.waiting_sentences, queue.waiting_tokens, lines(queue, 9)) == (1, 2, "b1")
+
+
+def test_a_closed_queue_lets_the_engine_finish(loop: asyncio.AbstractEventLoop) -> None:
+    queue = SentenceQueue(Limits())
+    queue.put(sentences(loop, "a"))
+    queue.close()
+    with pytest.raises(Refusal, match="shutting down"):
+        queue.put(sentences(loop, "b"))
+    assert [s.line for s in queue.take(9, 99, waits=True)] == ["a"]
+    assert queue.take(9, 99, waits=True) == []
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+def test_a_full_queue_answers_429_with_retry_after() -> None:
+    model = Reverser()
+    with served(model, waiting_sentences=1, deadline_seconds=0.3) as service:
+        model.gate.clear()
+
+        async def several() -> list[int]:
+            answers = await asyncio.gather(*(service.request("POST", "/translate", BODY, JSON) for _ in range(5)))
+            assert all("retry-after" in answer.headers for answer in answers)
+            return sorted(answer.status for answer in answers)
+
+        statuses = asyncio.run(several())
+        assert statuses.count(429) >= 3 and set(statuses) == {429, 503}
+        model.gate.set()
+        assert service.queue.waiting_sentences == 0
+        until(lambda: service.engine.running == 0)
+        assert service.translate("a b").json == {"translatedText": "b a"}
+
+
+def test_a_client_that_leaves_takes_its_sentences_along() -> None:
+    model = Reverser()
+    with served(model) as service:
+        model.gate.clear()
+        for _ in range(3):
+            assert service.call("POST", "/translate", BODY, JSON, leaves=True).status == 0
+        assert service.queue.waiting_sentences == 0
+        assert service.value("cancelled_total") == 3
+        model.gate.set()
+        until(lambda: service.engine.running == 0)
+        assert len(model.batches) <= 1
+    assert [line["status"] for line in service.log] == [499] * 3
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"), [(ValueError("secret"), 500), (MemoryError(), 503), (FloatingPointError("NaN"), 500)]
+)
+def test_a_sentence_on_which_the_model_fails_harms_only_itself(problem: Exception, status: int) -> None:
+    model = Reverser("bad", problem)
+    with served(model) as service:
+
+        async def both() -> list[tuple[int, bytes]]:
+            model.gate.clear()
+            bodies = [BODY, BODY.replace(b"a b", b"bad"), BODY]
+            tasks = [asyncio.ensure_future(service.request("POST", "/translate", body, JSON)) for body in bodies]
+            await asyncio.sleep(0.05)
+            model.gate.set()
+            return [(answer.status, answer.body) for answer in await asyncio.gather(*tasks)]
+
+        first, second, third = asyncio.run(both())
+        assert first == third == (200, b'{"translatedText":"b a"}')
+        assert second[0] == status and b"secret" not in second[1]
+        assert service.translate("a b").status == 200
+
+
+def test_a_waiting_single_sentence_is_in_the_next_batch() -> None:
+    """A request of 128 texts does not delay another one by its whole length."""
+    model = Reverser()
+    with served(model) as service:
+
+        async def both() -> None:
+            model.gate.clear()
+            many = b'{"q": [%s], "source": "en", "target": "de"}' % b",".join([b'"m n"'] * 128)
+            slow = asyncio.ensure_future(service.request("POST", "/translate", many, JSON))
+            await asyncio.sleep(0.05)
+            single = asyncio.ensure_future(service.request("POST", "/translate", BODY, JSON))
+            await asyncio.sleep(0.05)
+            model.gate.set()
+            await asyncio.gather(slow, single)
+
+        asyncio.run(both())
+        assert "a b" in model.batches[1] and len(model.batches[1]) == 64
+
+
+def test_no_text_key_or_header_is_in_log_or_metrics(capfd: pytest.CaptureFixture[str]) -> None:
+    model = Reverser("failing")
+    with served(model, keys=["canary-key"]) as service:
+        exercise_with_canaries(service)
+        metrics = service.metrics.text().decode()
+    assert "canary" not in service.log_text + metrics + "".join(capfd.readouterr())
+    assert len(service.log) >= 10
+
+
+def exercise_with_canaries(service: Served) -> None:
+    """Send requests, also failing ones, with the word canary in each place that a client can fill."""
+    fields = {"source": "en", "target": "de", "api_key": "canary-key"}
+    for q in ("canary", "canary failing", ["canary", 3]):
+        service.post("/translate", q=q, **fields)
+    service.post("/translate", q="a", source="canary", target="canary", api_key="canary-key")
+    service.post("/translate", q="a", source="en", target="de", api_key="canary")
+    service.post("/v2/translate", {"Authorization": "DeepL-Auth-Key canary"}, text=["canary"], target_lang="DE")
+    service.call("POST", "/translate?q=canary&source=en&target=de&api_key=canary-key")
+    service.call("GET", "/canary?canary", headers={"x-request-id": "canary canary", "user-agent": "canary"})
+    service.call("POST", "/translate", b"canary", {"content-type": "canary"})
+    service.call("POST", "/translate", b'{"canary', JSON)
+    service.call("POST", "/translate", b"canary", leaves=True)
+
+
+def test_a_request_id_that_is_plain_is_kept() -> None:
+    with served() as service:
+        assert service.call("GET", "/health", headers={"x-request-id": "A-1.b_2"}).headers["x-request-id"] == "A-1.b_2"
+        assert len(service.call("GET", "/health", headers={"x-request-id": "a b"}).headers["x-request-id"]) == 16
+    assert service.log[0]["id"] == "A-1.b_2" and service.log[0]["route"] == "/health"

@@ -1,0 +1,223 @@
+"""A service over a fake model, called in this process; and a server as a process, called over the loopback."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from support.toy_task import ROOT
+from transduce.config.schema import Config
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.options import DEFAULTS, DecodingOptions
+from transduce.serve.app import State, application
+from transduce.serve.engine import MicroBatchEngine
+from transduce.serve.languages import Models
+from transduce.serve.logs import Log
+from transduce.serve.metrics import Metrics
+from transduce.serve.queue import SentenceQueue
+from transduce.serve.service import Service
+from transduce.serve.settings import Limits, ServerSettings
+
+JSON = {"content-type": "application/json"}
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+class WordTokenizer:
+    """A tokenizer with a piece for each word."""
+
+    def __init__(self) -> None:
+        self.target = self
+
+    def encode(self, line: str) -> list[int]:
+        return list(range(len(line.split())))
+
+    def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
+        return [self.encode(line) for line in lines]
+
+
+class Reverser:
+    """A model that reverses the words of a line. Alternative n has n at its end.
+
+    gate: cleared, it holds the translations back. failing: a word on which the model fails. batches: the calls.
+    """
+
+    def __init__(self, failing: str | None = None, problem: Exception | None = None) -> None:
+        self.config: Any = Config()
+        self.tokenizer: Any = WordTokenizer()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failing = failing
+        self.problem = problem or ValueError("secret")
+        self.batches: list[list[str]] = []
+
+    def translate(self, lines: Sequence[str], *, options: DecodingOptions = DEFAULTS) -> list[Translation]:
+        self.batches.append(list(lines))
+        assert self.gate.wait(30)
+        if self.failing is not None and any(self.failing in line for line in lines):
+            raise self.problem
+        return [self._translation(line, options.n_best) for line in lines]
+
+    def _translation(self, line: str, n_best: int) -> Translation:
+        text = " ".join(reversed(line.split()))
+        others = tuple(Translation(f"{text} {n}") for n in range(1, n_best))
+        return Translation(text, pieces=tuple(text.split()), alternatives=others)
+
+
+@dataclass
+class Answer:
+    """An HTTP answer. events: those of a stream."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Served:
+    """A service in this process. log: the lines of its log, once it is closed."""
+
+    def __init__(self, models: Mapping[tuple[str, str], Any], settings: ServerSettings) -> None:
+        self.metrics = Metrics()
+        reading, writing = os.pipe()
+        self._log_ends = reading, writing
+        self._log = Log(self.metrics.log_errors.inc, writing)
+        self.queue = SentenceQueue(settings.limits)
+        self.engine = MicroBatchEngine(self.queue, self.metrics.count_batch)
+        self.service = Service(Models(models), self.queue, self.metrics, DecodingOptions(), settings.limits)
+        self.state = State()
+        self.app = application(self.service, settings, self.state, self._log)
+        self.log: list[dict[str, Any]] = []
+        self.log_text = ""
+        self.engine.start()
+
+    def close(self) -> None:
+        self.queue.close()
+        assert self.engine.join(10)
+        self._log.close()
+        os.close(self._log_ends[1])
+        with os.fdopen(self._log_ends[0]) as file:
+            self.log_text = file.read()
+        self.log = [json.loads(line) for line in self.log_text.splitlines()]
+
+    def call(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None, leaves: bool = False
+    ) -> Answer:
+        return asyncio.run(self.request(method, path, body, headers, leaves))
+
+    async def request(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None, leaves: bool = False
+    ) -> Answer:
+        """Send a request to the application. leaves: the client closes the connection after the body."""
+        path, _, query = path.partition("?")
+        pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode("latin-1"),
+            "headers": pairs,
+            "root_path": "",
+            "http_version": "1.1",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "scheme": "http",
+            "server": ("127.0.0.1", 5000),
+            "client": ("127.0.0.1", 5001),
+        }
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            if not leaves:
+                await asyncio.Event().wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        if not sent:
+            return Answer(0, {}, b"")
+        names = {name.decode(): value.decode("latin-1") for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], names, b"".join(message.get("body", b"") for message in sent[1:]))
+
+    def post(self, path: str, headers: Mapping[str, str] | None = None, /, **values: Any) -> Answer:
+        """Send fields as JSON."""
+        return self.call("POST", path, json.dumps(values).encode(), {**JSON, **(headers or {})})
+
+    def form(self, path: str, values: Any, headers: Mapping[str, str] | None = None) -> Answer:
+        """Send fields as a urlencoded form."""
+        return self.call("POST", path, urlencode(values, doseq=True).encode(), {**FORM, **(headers or {})})
+
+    def translate(self, q: Any, **values: Any) -> Answer:
+        """Translate from en to de by JSON."""
+        return self.post("/translate", **{"q": q, "source": "en", "target": "de", **values})
+
+    def value(self, name: str) -> float:
+        """Return the sum of a metric over its labels."""
+        lines = self.metrics.text().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if re.match(rf"transduce_{name}[{{ ]", line))
+
+
+@contextlib.contextmanager
+def served(models: Any = None, keys: Sequence[str] = (), **limits: Any) -> Iterator[Served]:
+    """Serve a model from en to de, or models by pair, in this process."""
+    if models is None or hasattr(models, "translate"):
+        models = {("en", "de"): models or Reverser()}
+    service = Served(models, ServerSettings(api_keys=frozenset(keys), limits=dataclasses.replace(Limits(), **limits)))
+    try:
+        yield service
+    finally:
+        service.close()
+
+
+@dataclass
+class ServerProcess:
+    """A running `transduce serve`."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 15) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+
+@contextlib.contextmanager
+def server_process(folder: Path, model: Path, *arguments: object) -> Iterator[ServerProcess]:
+    """Run `transduce serve` on a free port until the block ends. folder: for its log."""
+    command = [sys.executable, "-m", "transduce", "serve", model, "--from", "en", "--to", "de", "--port", 0, *arguments]
+    log = folder / "serve.log"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with log.open("wb") as file:
+        process = subprocess.Popen([*map(str, command)], stderr=file, stdout=file, env=environment)
+    try:
+        for _ in range(600):
+            if match := re.search(r"http://[\d.]+:(\d+) serves", log.read_text("utf-8")):
+                break
+            assert process.poll() is None, log.read_text("utf-8")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+        else:
+            raise AssertionError("the server did not start")
+        yield ServerProcess(process, int(match[1]), log)
+    finally:
+        process.kill()
+        process.wait()
