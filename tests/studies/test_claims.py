@@ -80,7 +80,7 @@ def test_the_statistics_are_those_of_the_visible_scores() -> None:
 
 
 def test_models_are_trained_on_the_short_half_and_evaluated_on_longer_pairs(tmp_path: Path) -> None:
-    """A longer pair has a source of more than 1.5 times the words; the pairs between are in neither text."""
+    """A longer pair has a source of more than 1.4 times the words; the pairs between are in neither text."""
     train = ["a b", "a b c", "a b c d", "a b c d e f"]
     valid = ["a", "a b c", "a b c d", "a b c d e", "a b c d e f g"]
     texts = Texts(write_pairs(tmp_path, "train", train), write_pairs(tmp_path, "valid", valid))
@@ -88,7 +88,7 @@ def test_models_are_trained_on_the_short_half_and_evaluated_on_longer_pairs(tmp_
     assert short.train[0].read_text("utf-8").splitlines() == ["a b", "a b c"]
     assert short.valid[0].read_text("utf-8").splitlines() == ["a", "a b c"]
     assert short.test and short.test[0].read_text("utf-8").splitlines() == ["a b c d e", "a b c d e f g"]
-    with pytest.raises(UserError, match=r"other.src: expected pairs of at most 3 words.* more than 4.5 words"):
+    with pytest.raises(UserError, match=r"other.src: expected pairs of at most 3 words.* more than 4.2 words"):
         write_short_texts(Texts(texts.train, write_pairs(tmp_path, "other", ["a b"])), tmp_path / "short")
 
 

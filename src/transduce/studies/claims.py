@@ -29,7 +29,7 @@ from transduce.studies.trainings import FilePair, Texts, Training
 
 STEPS, WARMUP = 1_200, 300
 SHORT_SHARE = 0.5  # of the training pairs have at most so many words on their longer side
-LONGER = 1.5  # a longer pair has a source of more than this many times the words
+LONGER = 1.4  # a longer pair has a source of more than this many times the words
 
 
 def trainings() -> list[Training]:

@@ -49,7 +49,7 @@ SOFTMAX = (
 )
 LONGER = (
     "Both models were trained on the half of the pairs with the fewest words. The longer pairs of the validation text "
-    "have a source of more than 1.5 times the words of the longest of these. Learned positions that no training pair "
+    "have a source of more than 1.4 times the words of the longest of these. Learned positions that no training pair "
     "reaches keep their random values."
 )
 METHOD = (
