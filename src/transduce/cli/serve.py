@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,6 +16,8 @@ from transduce.errors import UserError
 from transduce.serve.settings import Limits, ServerSettings
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from transduce.decoding.options import DecodingOptions
     from transduce.serve.languages import Model
 
@@ -160,12 +163,31 @@ def start(
     engine: Literal["torch", "ctranslate2"] | None,
 ) -> None:
     """Load the models and serve them until a signal. The port is taken first, so that a taken one is reported soon."""
+    from transduce.serve.server import bind
+
+    with ExitStack() as stack:
+        bound = stack.enter_context(bind(settings.host, settings.port))
+        metrics_port = settings.metrics_port
+        bound_metrics = None if metrics_port is None else stack.enter_context(bind(settings.host, metrics_port))
+        load_and_run(folders, settings, options, (precision, engine), (bound, bound_metrics))
+
+
+def load_and_run(
+    folders: dict[tuple[str, str], Path],
+    settings: ServerSettings,
+    options: "DecodingOptions",
+    engines: tuple[str | None, Literal["torch", "ctranslate2"] | None],
+    sockets: "tuple[socket, socket | None]",
+) -> None:
+    """Load the models, and serve them on bound sockets.
+
+    engines: precision and engine, None for those of the folder. sockets: of the service, and of the metrics or None.
+    """
     from transduce.cli.stream import Models as Folders
     from transduce.cli.stream import load_translator
-    from transduce.serve.server import Description, bind, run
+    from transduce.serve.server import Description, run
 
-    bound = bind(settings.host, settings.port)
-    bound_metrics = None if settings.metrics_port is None else bind(settings.host, settings.metrics_port)
+    precision, engine = engines
     by_folder = {path: load_translator(Folders([path], precision, engine), options) for path in set(folders.values())}
     by_pair: dict[tuple[str, str], Model] = {pair: by_folder[path] for pair, path in folders.items()}
     for model in by_pair.values():
@@ -186,7 +208,7 @@ def start(
         d = description
         _print(f"{address} serves {d.model}; engine {d.engine}, precision {d.precision}, kernels {d.kernels}")
 
-    run(by_pair, settings, options, description, bound, on_ready, bound_metrics)
+    run(by_pair, settings, options, description, sockets[0], on_ready, sockets[1])
 
 
 def kernels_of(model: "Model") -> str:
