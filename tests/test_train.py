@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -198,9 +199,9 @@ def test_start_from_keeps_weights_tokenizer_and_architecture(
     weights_per_step: list[dict[str, torch.Tensor]] = []
     original = TranslationTask.loss
 
-    def recording_loss(model: Transformer, batch: Batch, label_smoothing: float, precision: str) -> torch.Tensor:
+    def recording_loss(model: Transformer, batch: Batch, *settings: Any) -> torch.Tensor:
         weights_per_step.append(weights(model))
-        return original(model, batch, label_smoothing, precision)
+        return original(model, batch, *settings)
 
     monkeypatch.setattr(TranslationTask, "loss", staticmethod(recording_loss))
     config = replace(CONFIG, model=replace(CONFIG.model, d_model=32, n_layers=3, dropout=0.5))
