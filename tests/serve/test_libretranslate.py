@@ -159,7 +159,10 @@ def test_detection_by_a_server_of_one_pair_cannot_tell(service: Served) -> None:
 
 
 def test_languages_and_settings_have_what_clients_read(service: Served) -> None:
-    assert service.call("GET", "/languages").json == [{"code": "en", "name": "English", "targets": ["de", "en"]}]
+    assert service.call("GET", "/languages").json == [
+        {"code": "en", "name": "English", "targets": ["de", "en"]},
+        {"code": "de", "name": "German", "targets": ["de"]},  # clients refuse a target that is not listed itself
+    ]
     settings = service.call("GET", "/frontend/settings").json
     assert settings["language"]["target"] == {"code": "de", "name": "German"}
     names = "charLimit frontendTimeout apiKeys keyRequired suggestions filesTranslation supportedFilesFormat language"

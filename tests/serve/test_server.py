@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import signal
 import socket
 import threading
@@ -120,6 +121,23 @@ def test_a_slow_or_damaged_connection_gets_its_status_and_is_closed(
     assert time.monotonic() - start < 5
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"connection: close" in head.lower() and json.loads(body)["error"]
+
+
+def test_refusals_below_the_application_are_in_log_and_metrics(server: ServerProcess) -> None:
+    ids = {}
+    for status, data in ((400, b"canary\r\n\r\n"), (408, b"GET /canary HTTP/1.1\r\n"), (431, b"GET /" + b"x" * 40_000)):
+        head = exchange(server, data).partition(b"\r\n\r\n")[0].decode().lower()
+        assert "access-control-allow-origin: *" in head
+        ids[re.findall(r"x-request-id: (\w+)", head)[0]] = status
+    metrics = exchange(server, b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").decode()
+    for status, reason in ((400, "protocol"), (408, "slow"), (431, "headers")):
+        assert f'transduce_requests_total{{code="{status}",route="connection"}}' in metrics
+        assert f'transduce_rejected_total{{reason="{reason}"}}' in metrics
+    log = server.log.read_text("utf-8")
+    lines = [json.loads(line) for line in log.splitlines()[1:]]
+    found = {line["id"]: line["status"] for line in lines if line["route"] == "connection"}
+    assert ids.items() <= found.items()
+    assert "canary" not in log + metrics
 
 
 def test_pipelined_and_half_closed_requests(server: ServerProcess) -> None:

@@ -1,7 +1,6 @@
 """The application: routes, the answer to every error, CORS, request ids, metrics and the log of requests."""
 
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
@@ -12,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from transduce.serve.connections import answer_headers, new_id
 from transduce.serve.deepl import DeepL
 from transduce.serve.door import Door, json_response
 from transduce.serve.libretranslate import LibreTranslate
@@ -114,15 +114,19 @@ class Front:
         scope = {**scope, "path": path, "app": self}  # with an app, the router raises 404 and 405 as exceptions
         headers = dict(scope["headers"])
         name = headers.get(b"x-request-id", b"").decode("latin-1")
-        record = Record(name if REQUEST_ID.fullmatch(name) else secrets.token_hex(8))
+        record = Record(name if REQUEST_ID.fullmatch(name) else new_id())
         record.route = path if path in self._paths else "other"
         scope["transduce.record"] = record
         start = time.monotonic()
 
+        def headers_of(record: Record) -> list[tuple[bytes, bytes]]:
+            headers = answer_headers(self._settings, record.id)
+            return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message = {**message, "headers": [*message["headers"], *self._headers(record)]}
+                message = {**message, "headers": [*message["headers"], *headers_of(record)]}
             await send(message)
 
         try:
@@ -163,16 +167,3 @@ class Front:
             response = door.error(Refusal(500, "internal error", "defect"))
         if record.status == LEFT:  # the answer has not begun
             await response(scope, receive, send)
-
-    def _headers(self, record: Record) -> list[tuple[bytes, bytes]]:
-        """Return the headers of every answer."""
-        headers = {
-            "Access-Control-Allow-Origin": self._settings.cors,
-            "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Request-Id",
-            "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
-            "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
-            "X-Request-Id": record.id,
-        }
-        if self._settings.cors != "*":
-            headers["Vary"] = "Origin"
-        return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]

@@ -40,9 +40,10 @@ class LibreTranslate(Door):
         return json_response([{"confidence": confidence, "language": language}])
 
     async def languages(self, request: Request) -> Response:
+        """Answer all languages. Clients refuse a target that is not listed itself, also one that is no source."""
         models = self.service.models
         return json_response(
-            [{"code": code, "name": name_of(code), "targets": models.targets_of(code)} for code in models.sources]
+            [{"code": code, "name": name_of(code), "targets": models.targets_of(code)} for code in models.codes]
         )
 
     async def frontend_settings(self, request: Request) -> Response:

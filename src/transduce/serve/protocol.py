@@ -6,25 +6,28 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from transduce.serve.connections import ConnectionObserver
 from transduce.serve.settings import Limits
 
-REASONS = {
+PHRASES = {
     400: "Bad Request",
     408: "Request Timeout",
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
+REASONS = {400: "protocol", 408: "slow", 431: "headers", 503: "connections"}  # labels of the metrics
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """The protocol of one connection. limits: set by `protocol_with`.
+    """The protocol of one connection. limits, observer: set by `protocol_with`.
 
     - From the connection, or the first byte of a request, to the end of its headers: `header_seconds`, `header_bytes`.
     - A client that reads nothing of its answer for `write_seconds` is disconnected.
     - A connection beyond `connections` gets 503.
     """
 
-    limits = Limits()
+    limits: Limits
+    observer: ConnectionObserver
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -90,7 +93,7 @@ class TimedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+            self._write_timer = self.loop.call_later(self.limits.write_seconds, self._on_unread)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -115,6 +118,10 @@ class TimedProtocol(HttpToolsProtocol):
         if self._is_in_headers and not self.transport.is_closing():
             self._refuse(408, f"expected all headers within {self.limits.header_seconds:g} s")
 
+    def _on_unread(self) -> None:
+        self.observer.abort("unread")
+        self.transport.abort()
+
     def _refuse(self, status: int, message: str) -> None:
         """Answer without the application, and close the connection."""
         self._cancel_timers()
@@ -122,8 +129,10 @@ class TimedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         body = json.dumps({"error": message, "message": message}).encode()
-        head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        headers = {"Content-Type": "application/json", "Content-Length": len(body), "Connection": "close"}
+        headers |= self.observer.refuse(status, REASONS[status])
+        lines = [f"HTTP/1.1 {status} {PHRASES[status]}", *(f"{name}: {value}" for name, value in headers.items())]
+        self.transport.write(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
         self.transport.close()
         self.loop.call_later(self.limits.write_seconds, self.transport.abort)
 
@@ -139,6 +148,6 @@ class TimedProtocol(HttpToolsProtocol):
             self._write_timer = None
 
 
-def protocol_with(limits: Limits) -> type[TimedProtocol]:
-    """Return the protocol with other limits."""
-    return type("TimedProtocol", (TimedProtocol,), {"limits": limits})
+def protocol_with(limits: Limits, observer: ConnectionObserver) -> type[TimedProtocol]:
+    """Return the protocol with limits, and with the observer of the connections that it refuses."""
+    return type("TimedProtocol", (TimedProtocol,), {"limits": limits, "observer": observer})

@@ -14,14 +14,15 @@ import uvicorn
 from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.serve.app import State, application, metrics_application
+from transduce.serve.connections import ConnectionObserver
 from transduce.serve.engine import MicroBatchEngine
 from transduce.serve.languages import Model, Models
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
-from transduce.serve.protocol import protocol_with
+from transduce.serve.protocol import TimedProtocol, protocol_with
 from transduce.serve.queue import Sentence, SentenceQueue
 from transduce.serve.service import Service
-from transduce.serve.settings import ServerSettings
+from transduce.serve.settings import Limits, ServerSettings
 
 WARM_UP = "a"
 LAST_READ_SECONDS = 0.1  # in which requests that have arrived are read, before idle connections are closed
@@ -108,10 +109,11 @@ async def _serve(
     on_ready: Callable[[str], None],
 ) -> None:
     state = State()
-    server = Server(_config(application(service, settings, state, log), settings))
+    protocol = protocol_with(settings.limits, ConnectionObserver(settings, service.metrics, log))
+    server = Server(_config(application(service, settings, state, log), protocol, settings.limits))
     servers = [server.serve([bound])]
     if bound_metrics is not None:
-        metrics_server = Server(_config(metrics_application(service.metrics), settings))
+        metrics_server = Server(_config(metrics_application(service.metrics), protocol, settings.limits))
         servers.append(_end_with(server, metrics_server, bound_metrics))
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -158,11 +160,10 @@ def _on_signal(stopping: asyncio.Event, number: int) -> None:
     stopping.set()
 
 
-def _config(app: object, settings: ServerSettings) -> uvicorn.Config:
-    limits = settings.limits
+def _config(app: object, protocol: type[TimedProtocol], limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=protocol_with(limits),
+        http=protocol,
         ws="none",
         lifespan="off",
         loop="asyncio",
