@@ -1,5 +1,6 @@
 """Evaluate a model or given translations: perplexity of the references, and scores with their signatures."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from transduce.config.schema import SearchConfig
 from transduce.console import printable
 from transduce.data.text import empty, is_blank, read_lines, read_pairs, unequal
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, bleu, check_settings, corpus_scores, missing_scores
 from transduce.evaluation.significance import Bootstrap, paired_bootstrap
@@ -65,11 +67,12 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
     """
     search = options.resolve(translator.config.search)
     sources, references = test_set.read()
+    sources = with_tag(sources, options.tag, translator.tokenizer)
     too_long = translator.long_line(sources, references)
     if too_long is not None:
         raise UserError(too_long.problem((str(test_set.src), str(test_set.ref))))
     model_perplexity = perplexity(mean_loss(translator, sources, references))
-    translations = translator.translate(sources, options=options)
+    translations = translator.translate(sources, options=dataclasses.replace(options, tag=None))
     scores = corpus_scores(
         [translation.text for translation in translations],
         references,

@@ -34,6 +34,7 @@ from transduce.decoding.segmentation import (
     nearest_first,
     segments_of,
     translations_of,
+    with_tag,
 )
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import all_weights
@@ -106,6 +107,7 @@ class Translator:
         check_number("first_number", first_number)
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines: expected one for each line, '' for none")
+        lines = with_tag(lines, options.tag, self.tokenizer)
         longest = self.config.data.max_tokens - 1
         segments, problems = segments_of(lines, self.tokenizer, longest, options.split, prefixes)
         constraint = None if prefixes is None else self._constraint(segments, prefixes, settings)

@@ -31,7 +31,7 @@ def test_the_marked_settings_make_the_recipe_of_the_defaults(name: str, cli: Cal
     result = cli("recipes", name)
     lines = result.out.decode().splitlines()
     assert (result.code, result.err, lines[0]) == (0, "", name) and max(map(len, lines)) <= 76
-    settings = re.findall(r"^([* ]) (\w+\.\w+=\S+)", result.out.decode(), re.MULTILINE)
+    settings = re.findall(r"^([* ]) (\w+\.\w+=\S*)", result.out.decode(), re.MULTILINE)
     config, _ = overridden(Config(), [setting for mark, setting in settings if mark == "*"])
     assert config == RECIPES[name]()
     marks = {setting.split("=")[0]: mark for mark, setting in settings}

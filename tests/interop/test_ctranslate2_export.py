@@ -72,6 +72,19 @@ def test_every_architecture_translates_the_same(variant: str, tmp_path: Path) ->
         assert b.score <= a.score <= 0.9 * b.score  # higher: CTranslate2's softmax omits banned tokens
 
 
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_model_with_tags_translates_the_same(kind: str, tmp_path: Path) -> None:
+    loaded = random_model(CONFIG, kind, tags=("<2de>", "<2fr>"))
+    theirs, ours = engine.load(export_of(loaded, tmp_path)), Translator([loaded])
+    for tag in loaded.tokenizer.tags:
+        texts = [translation.text for translation in ours.translate(LINES, tag=tag)]
+        assert [t.text for t in theirs.translate(LINES, tag=tag)] == texts
+        written = [f"{tag} {line}" if line.strip() else line for line in LINES]
+        assert [t.text for t in theirs.translate(written)] == texts
+    with pytest.raises(UserError, match="use one of <2de>, <2fr>"):
+        theirs.translate(LINES, tag="<2es>")
+
+
 def test_a_trained_model_keeps_its_length_penalty(toy_export: Path, toy: Toy) -> None:
     ours, theirs = transduce.load(toy.model), engine.load(toy_export)
     lines = [*toy.unseen[:100], *LINES, "a b c d e f. " * 10]

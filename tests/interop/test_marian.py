@@ -152,6 +152,9 @@ def test_an_imported_model_translates_and_scores(tmp_path: Path) -> None:
     process = run_transduce("import", "marian", folder, "--out", tmp_path / "model")
     assert (process.code, process.out, process.err) == (0, b"", "")
     model = transduce.load(tmp_path / "model")
+    assert model.tokenizer.tags == [">>fra<<"] and model.tokenizer.target.tags == []
+    with_code = [f">>fra<< {line}" for line in LINES[:2]]
+    assert model.translate(LINES[:2], tag=">>fra<<") == model.translate(with_code)
     best = model.translate(LINES[:1])[0]
     assert model.score(LINES[:1], [best.text])[0].log_prob < 0
     assert run_transduce("import", "marian", folder, tmp_path / "model").code == 2
@@ -286,6 +289,17 @@ def test_an_exported_model_translates_the_same_in_transformers(changes: dict[str
         length = 1 + len(translation.pieces)
         ids = theirs.generate(tokens["input_ids"], attention_mask=tokens["attention_mask"], max_length=length)[0]
         assert loaded.tokenizer.pieces(ids.tolist()[1:]) == list(translation.pieces)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_transformers_encodes_the_tags_of_an_exported_model(kind: str, tmp_path: Path) -> None:
+    loaded = random_model(CONFIG, kind, tags=("<2de>", "<2fr>"))
+    export_marian(save_to(loaded, tmp_path / "model"), tmp_path / "out")
+    _, tokenizer = hugging_face(tmp_path / "out")
+    for line in [f"{tag} {text}" for tag in loaded.tokenizer.tags for text in TEXTS]:
+        ids = tokenizer([line])["input_ids"][0]
+        assert ids == [*loaded.tokenizer.encode(line), EOS]
+        assert tokenizer.decode(ids, skip_special_tokens=True) == loaded.tokenizer.decode(ids)
 
 
 TEXTS = ["a b c", "d", "f e d c b a", "Zürich ist schön."]

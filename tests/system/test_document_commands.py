@@ -34,6 +34,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number, name in enumerate(("train", "valid", "test", "new", "old", "input")):
         for language in ("en", "de"):
             write_lines(tmp_path / f"{name}.{language}", toy_lines(number, 120 if name == "train" else 12))
+    for number, name in enumerate(("joint", "joint-valid")):
+        lines = toy_lines(number, 60)
+        write_lines(tmp_path / f"{name}.src", [f"<2{'de' if i % 2 else 'fr'}> {line}" for i, line in enumerate(lines)])
+        write_lines(tmp_path / f"{name}.tgt", lines)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(recipes.RECIPES, "small", tiny)
     return tmp_path

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Alpha, BeamSize, Flag, Language, Lookahead, Precision
+from transduce.cli.options import Alpha, BeamSize, Flag, Language, Lookahead, Precision, Tag
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
@@ -20,6 +20,7 @@ def evaluate(
     beam_size: BeamSize = None,
     alpha: Alpha = None,
     lookahead: Lookahead = None,
+    tag: Tag = None,
     precision: Precision = "fp32",
     json: Flag = False,
 ) -> None:
@@ -51,10 +52,10 @@ def evaluate(
 
     if bool(models) == bool(hyp):
         raise UserError("MODELS: expected a model with --src, or one or two --hyp files; give one of the two")
-    options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead)
+    options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag)
     if hyp:
         if src is not None or options != DecodingOptions() or precision != "fp32":
-            names = "--src, --beam-size, --alpha, --lookahead and --precision"
+            names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
             raise UserError(f"{names}: expected no value with --hyp; leave them out")
         evaluation = evaluate_hypotheses(hyp, ref, language=language, tokenize=tokenize)
     elif src is None:

@@ -48,6 +48,10 @@ Lookahead = Annotated[
         show_default=f"{OF_THE_MODEL}, usually exact",
     ),
 ]
+Tag = Annotated[
+    str | None,
+    Parameter(help="Tag of a model with several target languages, such as <2fr>. It is put before each source line."),
+]
 Precision = Annotated[Literal["fp32", "bf16"], Parameter(help="Precision of the model.")]
 Language = Annotated[
     str, Parameter(help="Language of the target text, such as de. It selects the rules of the Moses tokenizer.")

@@ -5,7 +5,7 @@ import itertools
 import re
 import shutil
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transduce.config.schema import Config
@@ -86,6 +86,7 @@ def format_recipe(name: str) -> str:
 
 def format_settings(config: "Config") -> str:
     """Return the settings as section.key=value, one per line, with a star and the default where they differ from it."""
+    from transduce.config.overrides import format_value
     from transduce.config.schema import Config
 
     lines = []
@@ -104,10 +105,3 @@ def format_size(config: "Config") -> str:
     from transduce.evaluation.model_size import parameter_count
 
     return f"{parameter_count(config.model, config.model.vocab_size or config.data.vocab_size) / 1e6:.1f} M"
-
-
-def format_value(value: Any) -> str:
-    """Return `value` as --set reads it."""
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -20,6 +20,7 @@ from transduce.data.compression import open_text, text_of
 from transduce.data.text import arriving_lines, count_lines, lines_of
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
 from transduce.interop import ctranslate2_engine as engine
 
@@ -59,6 +60,7 @@ def run_filter(
     total = None if bar.disable else _count_input_lines(source)
     translator = load_translator(models, options)
     options.resolve(translator.config.search)
+    with_tag([], options.tag, translator.tokenizer)
     name = STDIN_NAME if source is None else printable(source)
     with output_file(target) if target is not None else nullcontext(sys.stdout.buffer) as output, bar:
         task, number = bar.add_task("translating", total=total), 0

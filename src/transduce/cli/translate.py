@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Integer, Lookahead, Models
+from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Integer, Lookahead, Models, Tag
 
 Input = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
 Output = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
@@ -74,6 +74,7 @@ def translate(
     mbr: Mbr = None,
     mbr_metric: MbrMetric = None,
     split: SplitLines = "long",
+    tag: Tag = None,
     precision: AnyPrecision = None,
     engine: Engine = None,
     json: Json = False,
@@ -88,6 +89,7 @@ def translate(
     echo "A dog runs." | transduce translate run/model --json --n-best 3
     transduce translate run/model --mbr 32 < input.en > output.de
     transduce translate run/model --split sentences < pages.en > pages.de
+    transduce translate run/model --tag "<2fr>" < input.en > output.fr
     transduce translate run1/model run2/model --input in.en --output out.de
     """
     from transduce.cli.stream import Models, run_filter
@@ -107,5 +109,6 @@ def translate(
         mbr=mbr,
         mbr_metric=mbr_metric,
         split=split,
+        tag=tag,
     )
     run_filter(Models(models, precision, engine), input, output, options, json=json)

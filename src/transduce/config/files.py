@@ -28,6 +28,7 @@ ADDED_LATER: dict[str, Any] = {
     "model.kind": "transformer",
     "model.activation": "relu",
     "model.output_bias": False,
+    "data.tags": (),
     "train.rdrop": 0.0,
     "search.lookahead": None,
 }

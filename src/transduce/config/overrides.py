@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
@@ -51,13 +51,23 @@ def _set(config: Config, name: str, text: str, lines: list[str]) -> Config:
     section, key = name.split(".")
     expected = get_type_hints(sections(config)[section])[key]
     try:
-        value = msgspec.convert(text, expected, strict=False)
+        words = [word for word in text.split(",") if word]
+        value = msgspec.convert(words if get_origin(expected) is tuple else text, expected, strict=False)
     except msgspec.ValidationError:
         other = name == "model.kind" and is_kind(text)
         remedy = "; use a recipe of this kind, which has its own keys" if other else ""
         lines.append(f"--set {name}={text}: expected {type_name(expected)}{remedy}")
         return config
     return with_value(config, name, value)
+
+
+def format_value(value: Any) -> str:
+    """Return the value of a setting as `--set` reads it."""
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _candidates(config: Config, name: str) -> list[str]:
@@ -67,6 +77,8 @@ def _candidates(config: Config, name: str) -> list[str]:
 
 # ---- --from: start from another model ----------------------------------------------------------------------------
 
+OF_THE_TOKENIZER = ("tokenizer", "vocab_size", "tags")  # keys of section `data`
+
 
 def inherit(config: Config, parent: Config) -> Config:
     """Return `config` with the architecture and the tokenizer of `parent`, which its weights need.
@@ -75,7 +87,7 @@ def inherit(config: Config, parent: Config) -> Config:
     """
     dropouts = [f.name for f in dataclasses.fields(parent.model) if not _is_inherited(f"model.{f.name}")]
     probabilities = {key: getattr(config.model, key) for key in dropouts if hasattr(config.model, key)}
-    data = dataclasses.replace(config.data, tokenizer=parent.data.tokenizer, vocab_size=parent.data.vocab_size)
+    data = dataclasses.replace(config.data, **{key: getattr(parent.data, key) for key in OF_THE_TOKENIZER})
     return dataclasses.replace(config, model=dataclasses.replace(parent.model, **probabilities), data=data)
 
 
@@ -97,4 +109,4 @@ def _is_inherited(name: str) -> bool:
     """Check whether a run takes the key `name` from the model that it starts from."""
     if name.startswith("model."):
         return not name.endswith("dropout")
-    return name in ("data.tokenizer", "data.vocab_size")
+    return name in {f"data.{key}" for key in OF_THE_TOKENIZER}

@@ -115,8 +115,12 @@ class DataConfig:
     batch_tokens: int = 25_000  # maximum number of tokens of an optimizer step on each side, EOS included
     max_tokens: int = 256  # pairs with a longer side are skipped, and counted
     bpe_dropout: float = 0.0  # probability that a merge is skipped, drawn again in each epoch (BPE only)
+    tags: tuple[str, ...] = ()  # words such as <2de>, each one token at the beginning of a source line
 
-    __post_init__ = use_python_numbers
+    def __post_init__(self) -> None:
+        use_python_numbers(self)
+        if isinstance(self.tags, list):  # as JSON has it
+            object.__setattr__(self, "tags", tuple(self.tags))
 
 
 @dataclass(frozen=True)

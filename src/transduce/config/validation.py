@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -134,13 +135,22 @@ def _combination_problems(config: Config) -> list[str]:
 def _data_problems(config: Config) -> list[str]:
     """Return a line for each problem of the tokenizer, and of the lengths of sentences."""
     model, data = config.model, config.data
+    tags = ",".join(data.tags)
     lines = []
     if data.bpe_dropout and data.tokenizer != "bpe":
         lines.append(f"data.bpe_dropout={data.bpe_dropout}: expected 0 with data.tokenizer={data.tokenizer!r}")
-    if 1 <= data.vocab_size <= FIXED_PIECES[data.tokenizer]:
+    if data.tags and data.tokenizer == "sentencepiece":
+        lines.append(f"data.tags={tags}: expected no value with data.tokenizer='sentencepiece'")
+    if not all(map(is_tag, data.tags)) or len({*data.tags}) < len(data.tags):
         lines.append(
-            f"data.vocab_size={data.vocab_size}: expected more than {FIXED_PIECES[data.tokenizer]}, the number of "
-            f"control and byte pieces of a tokenizer of kind {data.tokenizer!r}"
+            f"data.tags={tags}: expected different words of at most 32 ASCII characters, with a letter or digit and "
+            "with another character but a comma, such as <2de>"
+        )
+    fixed = FIXED_PIECES[data.tokenizer] + len(data.tags)
+    if 1 <= data.vocab_size <= fixed:
+        lines.append(
+            f"data.vocab_size={data.vocab_size}: expected more than {fixed}, the number of control and byte pieces"
+            f"{' and tags' if data.tags else ''} of a tokenizer of kind {data.tokenizer!r}"
         )
     if data.max_tokens > data.batch_tokens:
         lines.append(
@@ -151,6 +161,16 @@ def _data_problems(config: Config) -> list[str]:
     if max_positions is not None and max_positions < data.max_tokens:
         lines.append(f"model.max_positions={max_positions}: expected at least data.max_tokens={data.max_tokens}")
     return lines
+
+
+# Tokenizers cut text between letters, digits and other characters. So no piece but a fixed one can be such a word. A
+# comma separates tags in --set.
+TAG = re.compile(r"(?!<(pad|s|/s|unk|0x[0-9A-F]{2})>$)(?=.*[A-Za-z0-9])(?=.*[^A-Za-z0-9])(?!.*,)[!-~]{2,32}")
+
+
+def is_tag(word: str) -> bool:
+    """Return True if a tokenizer can have `word` as a tag: no other piece is equal to it."""
+    return TAG.fullmatch(word) is not None
 
 
 def _train_problems(train: TrainConfig) -> list[str]:
@@ -216,6 +236,8 @@ def type_name(expected: Any) -> str:
     """Return a field's type in words, such as "an integer or null" or "one of 'post', 'pre'"."""
     if get_origin(expected) is Literal:
         return "one of " + ", ".join(repr(choice) for choice in get_args(expected))
+    if get_origin(expected) is tuple:
+        return "a list of words"
     if get_origin(expected) in (types.UnionType, Union):
         return " or ".join(type_name(part) for part in get_args(expected))
     names = {int: "an integer", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}

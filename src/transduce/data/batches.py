@@ -325,7 +325,8 @@ class Batches:
     def _drop_merges(self, side: int, number: int, pair: EncodedPair, epoch: int) -> np.ndarray:
         """Return one side of a pair, encoded with BPE-dropout, or without if that exceeds data.max_tokens."""
         key = f"{self.seed}:{epoch}:{number}:{SIDES[side]}"
-        ids = self.tokenizer.encode_dropout(pair.line(side), p=self.config.bpe_dropout, key=key)
+        tokenizer = self.tokenizer.target if side else self.tokenizer
+        ids = tokenizer.encode_dropout(pair.line(side), p=self.config.bpe_dropout, key=key)
         return np.asarray(ids) if len(ids) < self.config.max_tokens else pair.ids[side]
 
 

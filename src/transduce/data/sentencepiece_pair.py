@@ -50,6 +50,7 @@ class SentencePieces:
         self._side = side
         self._pieces: list[str] = content["pieces"]
         self._vocabulary = {piece: i for i, piece in enumerate(self._pieces)}
+        self.tags = [piece for piece in self._pieces if _language_code(piece)[0]] if side == "source" else []
         self._encoder = _model(content[side], side)
         self._decoder = _model(content["target"], "target")
 
@@ -62,9 +63,13 @@ class SentencePieces:
         """Return the ids of a line. A language code before it, such as >>fra<<, is one piece."""
         code, rest = _language_code(line)
         unknown = self._vocabulary[UNKNOWN]
-        pieces = [*code, *self._encoder.encode(rest, out_type=str)]
+        pieces = [*([code] if code else []), *self._encoder.encode(rest, out_type=str)]
         ids = [self._vocabulary.get(piece, unknown) for piece in pieces]
         return [unknown if token < len(CONTROLS) else token for token in ids]
+
+    def split_tag(self, line: str) -> tuple[str, str]:
+        """Return the language code before a line, known or not, and the rest of the line."""
+        return _language_code(line)
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """Return `encode(line)` for each line."""
@@ -106,12 +111,12 @@ class SentencePieces:
         return type(self), (self._text, self._side)
 
 
-def _language_code(line: str) -> tuple[list[str], str]:
-    """Split off the language code of a model of several target languages: ([">>fra<<"], rest) or ([], line)."""
+def _language_code(line: str) -> tuple[str, str]:
+    """Split off the language code of a model of several target languages: (">>fra<<", rest) or ("", line)."""
     end = line.find("<<")
     if line.startswith(">>") and end != -1:
-        return [line[: end + 2]], line[end + 2 :]
-    return [], line
+        return line[: end + 2], line[end + 2 :]
+    return "", line
 
 
 def _content(text: str) -> dict[str, Any]:

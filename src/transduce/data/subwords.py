@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer as Engine
 from tokenizers import pre_tokenizers, trainers
 
+from transduce.config.validation import is_tag
 from transduce.data.vocabulary import CONTROLS, EOS, SPACE, UNK
 from transduce.errors import UserError
 
@@ -44,17 +45,21 @@ def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer
 REMOVE_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the space that the normaliser added
 
 
-def document_of(kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
+def document_of(
+    kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]], tags: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return all of `tokenizer.json`, in the format of the Hugging Face library."""
     pieces = dict(sorted(vocabulary.items(), key=lambda piece: piece[1]))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": i, "content": piece, **flags} for i, piece in enumerate(CONTROLS)]
+    added += [{"id": vocabulary[tag], "content": tag, **flags, "rstrip": True} for tag in tags]
     sentence = {"Sequence": {"id": "A", "type_id": 0}}
     end = {"SpecialToken": {"id": CONTROLS[EOS], "type_id": 0}}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": i, "content": piece, **flags} for i, piece in enumerate(CONTROLS)],
+        "added_tokens": added,
         # Other programs expect EOS after a source sentence; `Tokenizer.encode` leaves it out.
         "post_processor": {
             "type": "TemplateProcessing",
@@ -127,15 +132,22 @@ def _replace(old: str, new: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
-def model_of(text: str) -> dict[str, Any]:
-    """Return the model section of a `tokenizer.json`. Raises UserError if transduce did not write the file."""
+def parts_of(text: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the model section of a `tokenizer.json`, and its tags. UserError if transduce did not write the file."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"it is not JSON ({error}); {USE_ANOTHER}") from error
     if (problem := _problem(document)) is not None:
         raise UserError(f"{problem}; {USE_ANOTHER}")
-    return document["model"]
+    return document["model"], _tags_of(document)
+
+
+def _tags_of(document: dict[str, Any]) -> list[Any]:
+    """Return the words that a document adds after the control pieces."""
+    added = document.get("added_tokens")
+    entries = added[len(CONTROLS) :] if isinstance(added, list) else []
+    return [entry.get("content") if isinstance(entry, dict) else None for entry in entries]
 
 
 def _problem(document: Any) -> str | None:
@@ -147,14 +159,16 @@ def _problem(document: Any) -> str | None:
     vocabulary, merges = model.get("vocab"), model.get("merges", [])
     if not isinstance(vocabulary, dict) or list(vocabulary.values()) != list(range(len(vocabulary))):
         return "its ids do not count up from 0"
-    fixed = fixed_pieces(kind)
+    fixed, tags = fixed_pieces(kind), _tags_of(document)
     if list(vocabulary)[: len(fixed)] != fixed:
         return "it does not begin with the control and byte pieces"
+    if list(vocabulary)[len(fixed) :][: len(tags)] != tags or not all(map(is_tag, tags)):
+        return "its added tokens are neither control pieces nor tags"
     if not isinstance(merges, list) or not all(_is_merge(merge, vocabulary) for merge in merges):
         return "its merges do not join two pieces to a third one"
     if len({tuple(merge) for merge in merges}) < len(merges):
         return "its merges repeat"
-    expected = document_of(kind, vocabulary, merges)
+    expected = document_of(kind, vocabulary, merges, tags)
     foreign = [key for key in {**expected, **document} if key not in document or document[key] != expected.get(key)]
     return f"its {foreign[0]} was not written by transduce" if foreign else None
 

@@ -176,9 +176,13 @@ def _encode(job: Job, tokenizer: TokenizerLike) -> Iterator[NewPair]:
 
 def _ids(lines: list[str], tokenizer: TokenizerLike) -> list[list[int]]:
     """Return the ids of each line: none for a blank line, and `TOO_LONG` for one of more than `LONGEST` characters."""
-    texts = ["" if len(line) > LONGEST or text.is_blank(line) else line for line in lines]
+    texts = [line if len(line) <= LONGEST and _has_text(line, tokenizer) else "" for line in lines]
     ids_of_lines = tokenizer.encode_batch(texts)
     return [[PAD] * TOO_LONG if len(line) > LONGEST else ids for line, ids in zip(lines, ids_of_lines, strict=True)]
+
+
+def _has_text(line: str, tokenizer: TokenizerLike) -> bool:
+    return not text.is_blank(tokenizer.split_tag(line)[1])
 
 
 def _chunks(job: Job) -> Iterator[list[tuple[Any, Any]]]:

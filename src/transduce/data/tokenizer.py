@@ -7,6 +7,7 @@ Both are lossless for any text, and neither turns text into a control id:
     ids 0 to 3    <pad> <s> </s> <unk>, the control pieces; `encode` never returns them
     then bytes    bpe: <0x00> to <0xFF>, for characters without a piece of their own
                   wordpiece: the 256 byte letters, first as the start of a word, then within one (with ▁)
+    then tags     the words of `data.tags`, such as <2de>: one token at the beginning of a source line, else text
     then words    bpe: the characters of the training text, then the merged pieces
                   wordpiece: the pieces merged from byte letters
 
@@ -30,9 +31,9 @@ from pathlib import Path
 
 from transduce.data.bpe_dropout import BpeDropout, Draws
 from transduce.data.sentencepiece_pair import SentencePieces, is_pair
-from transduce.data.subwords import KINDS, document_of, engine_of, fixed_pieces, model_of, trainer_of
+from transduce.data.subwords import KINDS, document_of, engine_of, fixed_pieces, parts_of, trainer_of
 from transduce.data.text import is_blank
-from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike
+from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, split_tag
 from transduce.errors import UserError
 
 MAX_FILE_BYTES = 64 << 20
@@ -41,51 +42,67 @@ MAX_FILE_BYTES = 64 << 20
 class Tokenizer:
     """A vocabulary of subwords, and the rules by which text becomes ids and ids become text."""
 
-    def __init__(self, text: str) -> None:
-        """Create a tokenizer from the text that `to_json` returns. Raises UserError for any other text."""
-        model = model_of(text)
+    def __init__(self, text: str, side: str = "source") -> None:
+        """Create a tokenizer from the text that `to_json` returns. Raises UserError for any other text.
+
+        side: "source" or "target", where a tag is ordinary text.
+        """
+        model, tags = parts_of(text)
+        self.tags: list[str] = tags if side == "source" else []
         self.kind: str = "bpe" if model["type"] == "BPE" else "wordpiece"
         self.vocab_size: int = len(model["vocab"])
         self._text = text
+        self._side = side
         self._vocabulary: dict[str, int] = model["vocab"]
         self._merges: list[list[str]] = model.get("merges", [])
         self._pieces = list(self._vocabulary)
-        self._engine = engine_of(document_of(self.kind, self._vocabulary, self._merges))
+        self._special = {*CONTROLS, *tags}
+        self._engine = engine_of(document_of(self.kind, self._vocabulary, self._merges, tags))
 
     @classmethod
-    def learn(cls, lines: Iterable[str], *, kind: str = "bpe", vocab_size: int) -> "Tokenizer":
-        """Learn at most `vocab_size` pieces from lines of text; a small text has fewer.
+    def learn(
+        cls, lines: Iterable[str], *, kind: str = "bpe", vocab_size: int, tags: Sequence[str] = ()
+    ) -> "Tokenizer":
+        """Learn at most `vocab_size` pieces from lines of text, tags included; a small text has fewer.
 
+        tags: words that pass `config.validation.is_tag`. No piece is learned from a tag before a line.
         Reads the lines once and does not keep them. The same lines give the same tokenizer. Raises UserError if all
         lines are blank, or if `vocab_size` is too small for the pieces that make the tokenizer lossless.
         """
         if kind not in KINDS:
             raise UserError(f"data.tokenizer={kind!r}: expected one of {', '.join(KINDS)}; use one of these")
-        fixed = fixed_pieces(kind)
+        fixed = [*fixed_pieces(kind), *tags]
         if vocab_size <= len(fixed):
             raise UserError(
                 f"data.vocab_size={vocab_size}: expected more than {len(fixed)}, the number of control and byte pieces "
-                f"of a {kind} tokenizer; use a larger vocabulary"
+                f"and tags of a {kind} tokenizer; use a larger vocabulary"
             )
         engine = engine_of(document_of(kind, {piece: i for i, piece in enumerate(fixed)}, []))
-        engine.train_from_iterator(_training_text(lines), trainer=trainer_of(kind, vocab_size, fixed))
+        text = (split_tag(line, tags)[1] for line in _training_text(lines))
+        engine.train_from_iterator(text, trainer=trainer_of(kind, vocab_size, fixed))
         model = json.loads(engine.to_str())["model"]
         if (size := len(model["vocab"])) > vocab_size:
             raise UserError(
                 f"data.vocab_size={vocab_size}: expected at least {size:,}, because the text has "
                 f"{size - len(fixed):,} different characters; or set data.tokenizer=wordpiece, made of bytes"
             )
-        document = document_of(kind, model["vocab"], model.get("merges", []))
+        document = document_of(kind, model["vocab"], model.get("merges", []), tags)
         return cls(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
     def encode(self, line: str) -> list[int]:
         """Return the ids of a line, without BOS and EOS. Raises UserError if it has a lone surrogate."""
-        return self._engine.encode(_check_text(line), add_special_tokens=False).ids
+        tag, text = self.split_tag(_check_text(line))
+        return self._with_tag(tag, self._engine.encode(text, add_special_tokens=False).ids)
+
+    def split_tag(self, line: str) -> tuple[str, str]:
+        """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""
+        return split_tag(line, self.tags)
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """Return `encode(line)` for each line, faster."""
-        texts = [_check_text(line) for line in lines]
-        return [encoding.ids for encoding in self._engine.encode_batch_fast(texts, add_special_tokens=False)]
+        parts = [self.split_tag(_check_text(line)) for line in lines]
+        encodings = self._engine.encode_batch_fast([text for _, text in parts], add_special_tokens=False)
+        return [self._with_tag(tag, encoding.ids) for (tag, _), encoding in zip(parts, encodings, strict=True)]
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
         """Return the ids of a line under BPE-dropout: each step drops each merge with probability `p`.
@@ -97,24 +114,31 @@ class Tokenizer:
             raise UserError(f"data.bpe_dropout={p}: expected 0, because the tokenizer is {self.kind} and not bpe")
         if not 0 <= p <= 1:
             raise UserError(f"data.bpe_dropout={p}: expected 0 to 1")
-        return self._dropout.encode(_check_text(line), Draws(p, key)) if p > 0 else self.encode(line)
+        if p == 0:
+            return self.encode(line)
+        tag, text = self.split_tag(_check_text(line))
+        return self._with_tag(tag, self._dropout.encode(text, Draws(p, key)))
+
+    def _with_tag(self, tag: str, ids: list[int]) -> list[int]:
+        """Return the ids of a line from its tag, "" for none, and the ids of the rest."""
+        return [self._vocabulary[tag], *ids] if tag else ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of any ids. The text may hold any character, also LF.
 
-        Control ids are left out. Consecutive byte pieces that are not UTF-8 become U+FFFD.
+        Control ids and tags are left out. Consecutive byte pieces that are not UTF-8 become U+FFFD.
         """
         return self._engine.decode(list(ids), skip_special_tokens=True)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the piece of each id in printable form: ▁ for a space, <0x41> for a byte of a partial character."""
         pieces = [self._pieces[token] for token in ids]
-        return pieces if self.kind == "bpe" else [_printable(piece) for piece in pieces]
+        return pieces if self.kind == "bpe" else [p if p in self._special else _printable(p) for p in pieces]
 
     @property
     def target(self) -> "Tokenizer":
-        """The tokenizer of the target language: this one, which both languages share."""
-        return self
+        """The tokenizer of the target language: this one, which both languages share, but without tags."""
+        return self._without_tags if self.tags else self
 
     @property
     def vocabulary(self) -> list[str]:
@@ -163,7 +187,11 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str, ...]]:
         """Pickle the text: an unpickled engine would turn the text </s> into the control id."""
-        return type(self), (self._text,)
+        return type(self), (self._text, self._side)
+
+    @cached_property
+    def _without_tags(self) -> "Tokenizer":
+        return Tokenizer(self._text, "target")
 
     @cached_property
     def _dropout(self) -> BpeDropout:
@@ -172,8 +200,6 @@ class Tokenizer:
 
 def _printable(piece: str) -> str:
     """Return a word piece as characters, and as bytes where it holds a part of a character."""
-    if piece in CONTROLS:
-        return piece
     unprintable = [*range(33), *range(127, 161), 173]  # the bytes whose letters are U+0100, U+0101 and so on
     codes = [ord(letter) for letter in piece.removeprefix(SPACE)]
     raw = bytes(code if code < 256 else unprintable[code - 256] for code in codes)

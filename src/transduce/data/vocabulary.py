@@ -9,6 +9,15 @@ CONTROLS = ("<pad>", "<s>", "</s>", "<unk>")  # by id
 SPACE = "▁"  # U+2581. bpe, sentencepiece: stands for a space; wordpiece: marks a piece that does not begin a word
 
 
+def split_tag(line: str, tags: Sequence[str]) -> tuple[str, str]:
+    """Return the one of `tags` that a line begins with, and the rest of the line; "" and the line if there is none.
+
+    After a tag is a space, which belongs to neither, or the end of the line.
+    """
+    word, _, rest = line.partition(" ") if tags else ("", "", "")
+    return (word, rest) if word in tags else ("", line)
+
+
 class TokenizerLike(Protocol):
     """A tokenizer: `Tokenizer` (byte-pair encoding, word pieces), or a pair of sentencepiece models.
 
@@ -18,8 +27,17 @@ class TokenizerLike(Protocol):
     kind: str
     vocab_size: int
 
+    @property
+    def tags(self) -> Sequence[str]:
+        """The words, such as <2de>, that are one token at the beginning of a line; none for the target language."""
+        ...
+
     def encode(self, line: str) -> list[int]:
         """Return the ids of a line of the source language, without BOS and EOS."""
+        ...
+
+    def split_tag(self, line: str) -> tuple[str, str]:
+        """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""
         ...
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:

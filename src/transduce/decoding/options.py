@@ -71,6 +71,7 @@ class DecodingKeywords(TypedDict, total=False):
     mbr: int | None
     mbr_metric: MbrMetric | None
     split: Split
+    tag: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,7 @@ class DecodingOptions:
     mbr_metric: nearness, the score of a candidate against another one: sentence chrF or sentence BLEU; None: chrF.
     split: "long" translates a line of data.max_tokens tokens or more sentence by sentence, and halves a sentence of
     that length; "sentences" translates every line sentence by sentence. A line with a prefix stays whole.
+    tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
     Raises UserError for an option of a wrong type, or that has no effect beside another one.
     """
 
@@ -100,6 +102,7 @@ class DecodingOptions:
     mbr: int | None = None
     mbr_metric: MbrMetric | None = None
     split: Split = "long"
+    tag: str | None = None
 
     def __post_init__(self) -> None:
         use_python_numbers(self)

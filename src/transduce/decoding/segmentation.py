@@ -125,6 +125,20 @@ def encode_pairs(
     return pairs, None
 
 
+def with_tag(lines: Sequence[str], tag: str | None, tokenizer: TokenizerLike) -> Sequence[str]:
+    """Return the lines, each that is not blank with `tag` before it; None: the lines as they are.
+
+    Raises UserError for a tag that the tokenizer does not have.
+    """
+    if tag is None:
+        return lines
+    if not tokenizer.tags:
+        raise UserError(f"tag={tag!r}: expected no value, because the model has no tags; leave it out")
+    if tag not in tokenizer.tags:
+        raise UserError(f"tag={tag!r}: expected a tag of the model; use one of {', '.join(tokenizer.tags)}")
+    return [line if is_blank(line) else f"{tag} {line}" for line in lines]
+
+
 # ---- lines -> segments -------------------------------------------------------------------------------------------
 
 
@@ -134,22 +148,24 @@ def segments_of(
     """Return the segments of all lines, of at most `limit` tokens, and the problem of each line that has none.
 
     split: which lines are split into sentences: "long", those of more than `limit` tokens; "sentences", all. A longer
-    sentence is halved. A line with a prefix stays whole, however long it is. The problems are by line number. A blank
-    line has no segments and no problem.
+    sentence is halved. A line with a prefix stays whole, however long it is. Each segment of a line with a tag has the
+    tag. The problems are by line number. A blank line has no segments and no problem.
     """
     segments: list[Segment] = []
     problems: dict[int, str] = {}
     for i, (line, ids) in enumerate(zip(lines, encode_lines(lines, tokenizer), strict=True)):
-        if is_blank(line):
+        tag, text = tokenizer.split_tag(line)
+        if is_blank(text):
             continue
         if ids is None or len(ids) > MAX_LINE_TOKENS:
             problems[i] = excess(line, ids) or ""
         elif (prefixes and prefixes[i]) or (split == "long" and len(ids) <= limit):
             segments.append(Segment(i, line, "", ids))
         else:
-            texts = split_line(line, tokenizer, limit)
-            ids_of_texts = tokenizer.encode_batch([text for text, _ in texts])
-            segments += [Segment(i, text, gap, ids) for (text, gap), ids in zip(texts, ids_of_texts, strict=True)]
+            before, room = (f"{tag} ", limit - 1) if tag else ("", limit)
+            texts = [(before + part, gap) for part, gap in split_line(text, tokenizer, room)]
+            ids_of_texts = tokenizer.encode_batch([part for part, _ in texts])
+            segments += [Segment(i, part, gap, ids) for (part, gap), ids in zip(texts, ids_of_texts, strict=True)]
     return segments, problems
 
 
@@ -273,7 +289,7 @@ def translations_of(
     for i, line in enumerate(lines):
         gaps = [segments[j].gap for j in members[i]]
         if not gaps:
-            text = "" if i in problems else line.replace("\n", " ")
+            text = "" if i in problems else tokenizer.split_tag(line)[1].replace("\n", " ")
             translations.append(Translation(text, problem=problems.get(i)))
             continue
         best, *others = (

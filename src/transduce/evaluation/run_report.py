@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.config.files import from_json
+from transduce.config.overrides import format_value
 from transduce.config.schema import Config, ModelConfig, architecture, sections
 from transduce.errors import UserError
 from transduce.evaluation.charts import Curve, chart_svg, kind, thin
@@ -344,7 +345,7 @@ def _settings(name: str, section: Any, default: Any) -> str:
     """Return a section of the configuration, in the form that --set takes; values that are not the default are bold."""
     rows = []
     for key, value in dataclasses.asdict(section).items():
-        text = html.escape(value if isinstance(value, str) else json.dumps(value))
+        text = html.escape(format_value(value))
         cell = text if value == getattr(default, key) else f"<b>{text}</b>"
         rows.append(f'<tr><th scope="row">{key}</th><td>{cell}</td></tr>')
     return "\n".join([f"<section><h3>{name}</h3>", "<table>", *rows, "</table></section>"])

@@ -21,7 +21,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
-from transduce.decoding.segmentation import check_lines, nearest_first, segments_of, translations_of
+from transduce.decoding.segmentation import check_lines, nearest_first, segments_of, translations_of, with_tag
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import check_files
 from transduce.storage.atomic_folder import check_folder, listed_files
@@ -114,6 +114,7 @@ class ExportedTranslator:
         options = with_keywords(options, keywords)
         check_options(options)
         settings = options.resolve(self.config.search)
+        lines = with_tag(lines, options.tag, self.tokenizer)
         segments, problems = segments_of(lines, self.tokenizer, self.config.data.max_tokens - 1, options.split)
         hypotheses = self._search([segment.ids for segment in segments], settings, options.n_candidates)
         if options.mbr is not None:

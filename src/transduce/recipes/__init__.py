@@ -22,6 +22,7 @@ RECIPES: dict[str, Recipe] = {
     "small": small.small,
     "multi30k-tiny": multi30k.tiny,
     "multi30k-raw": multi30k.raw,
+    "multi30k-joint": multi30k.joint,
     "vaswani2017-base": vaswani2017.base,
     "vaswani2017-big": vaswani2017.big,
     "vaswani2017-base-enfr": vaswani2017.base_enfr,

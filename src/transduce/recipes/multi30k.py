@@ -1,4 +1,4 @@
-"""Recipes for Multi30k English-German: 29,000 image captions, the smallest real task with published scores."""
+"""Recipes for Multi30k: 29,000 image captions in several languages, the smallest real task with published scores."""
 
 from dataclasses import replace
 
@@ -45,3 +45,27 @@ def raw() -> Config:
     """
     start = tiny()
     return replace(start, train=replace(start.train, max_steps=4_500, checkpoint_every_steps=250))
+
+
+def joint() -> Config:
+    """Tokenised Multi30k, English to German and French in one model: multi30k-tiny with tags and R-Drop.
+
+    We chose: a tag names the target language, the three languages share 8,000 pieces, and alpha of R-Drop is that of
+    Liang et al. (2021) for translation. With R-Drop, a step takes twice the time of multi30k-tiny.
+
+    Time: about 100 minutes on two cores, derived from multi30k-raw.
+
+        sed 's/^/<2de> /' TOK/train.lc.norm.tok.en > train.src
+        sed 's/^/<2fr> /' TOK/train.lc.norm.tok.en >> train.src
+        cat TOK/train.lc.norm.tok.de TOK/train.lc.norm.tok.fr > train.tgt
+        (the same for valid)
+        transduce train --recipe multi30k-joint --train train.src train.tgt --valid valid.src valid.tgt --out run
+        transduce evaluate run/model --tag "<2de>" --src TOK/test_2016_flickr.lc.norm.tok.en
+            --ref TOK/test_2016_flickr.lc.norm.tok.de --language de
+    """
+    start = tiny()
+    return replace(
+        start,
+        data=replace(start.data, vocab_size=8_000, tags=("<2de>", "<2fr>")),
+        train=replace(start.train, max_steps=12_000, rdrop=5.0),
+    )

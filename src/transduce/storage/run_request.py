@@ -108,7 +108,7 @@ class TrainRequest:
         """Return a tokenizer learned from the training text. Each pair counts once, regardless of its weight."""
         lines = (side for corpus in self.corpora for pair in corpora.read_pairs(corpus) for side in pair)
         data = self.config.data
-        return Tokenizer.learn(lines, kind=data.tokenizer, vocab_size=data.vocab_size)
+        return Tokenizer.learn(lines, kind=data.tokenizer, vocab_size=data.vocab_size, tags=data.tags)
 
     def complete_config(self, tokenizer: TokenizerLike, parent: Config | None) -> Config:
         """Return `config` with the tokenizer's vocabulary size and, unless it is None, the architecture of `parent`.

@@ -1,0 +1,133 @@
+"""A model with tags: `tag` puts one before each source line, and each part of a long line has it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.random_models import CONFIG, TEXT, random_model, save_to
+from support.toy_task import CommandResult, Toy, write_lines
+
+import transduce
+from transduce import UserError
+from transduce.config.files import from_json, to_json
+from transduce.config.overrides import format_value, inherit, override, without_effect
+from transduce.config.schema import Config, DataConfig
+from transduce.decoding.segmentation import segments_of, with_tag
+from transduce.translate import Translator
+
+TAGS = ("<2de>", "<2fr>")
+LINES = [*TEXT, "", " ", "the cat sat. The mat sat."]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_to(random_model(CONFIG, tags=TAGS), tmp_path_factory.mktemp("tags") / "model")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Translator:
+    return transduce.load(folder)
+
+
+@pytest.mark.parametrize("split", ["long", "sentences"])
+def test_the_option_gives_the_translations_of_lines_that_carry_the_tag(model: Translator, split: str) -> None:
+    outputs = {}
+    for tag in TAGS:
+        outputs[tag] = model.translate(LINES, tag=tag, split=split)  # pyright: ignore[reportArgumentType]
+        written = [f"{tag} {line}" if line.strip() else line for line in LINES]
+        assert outputs[tag] == model.translate(written, split=split)  # pyright: ignore[reportArgumentType]
+        assert [output.text for output in outputs[tag][len(TEXT) : -1]] == ["", " "]
+    assert outputs["<2de>"] != outputs["<2fr>"]
+
+
+def test_a_line_of_a_tag_alone_is_blank(model: Translator) -> None:
+    assert [output.text for output in model.translate(["<2de>", "<2de> ", "<2fr>  "])] == ["", "", " "]
+
+
+@pytest.mark.parametrize("split", ["long", "sentences"])
+def test_each_part_of_a_line_has_the_tag(model: Translator, split: str) -> None:
+    """Parts with their tag have at most the number of tokens that the model takes."""
+    tokenizer, limit = model.tokenizer, 12
+    number = tokenizer.vocabulary.index("<2fr>")
+    long = "the cat sat on the mat. " * 5 + "a b c d e f g h i j " * 4
+    lines = with_tag([long, "the cat"], "<2fr>", tokenizer)
+    segments, problems = segments_of(lines, tokenizer, limit, split)  # pyright: ignore[reportArgumentType]
+    assert problems == {} and len(segments) > 8
+    for segment in segments:
+        assert segment.ids[0] == number and number not in segment.ids[1:]
+        assert 1 < len(segment.ids) <= limit
+    text = " ".join(tokenizer.decode(segment.ids) for segment in segments if segment.line == 0)
+    assert text.split() == long.split()
+
+
+def test_an_unknown_tag_is_refused_with_the_tags_of_the_model(model: Translator) -> None:
+    with pytest.raises(UserError, match="^tag='<2es>': expected a tag of the model; use one of <2de>, <2fr>$"):
+        model.translate(["a"], tag="<2es>")
+    with pytest.raises(UserError, match="^tag=3: expected text or null$"):
+        model.translate(["a"], tag=3)  # pyright: ignore[reportArgumentType]
+    plain = Translator([random_model(CONFIG)])
+    with pytest.raises(UserError, match="^tag='<2de>': expected no value, because the model has no tags; leave it out"):
+        plain.translate(["a"], tag="<2de>")
+
+
+# ---- the commands ------------------------------------------------------------------------------------------------
+
+
+def test_translate_and_evaluate_take_a_tag(folder: Path, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    plain = write_lines(tmp_path / "plain", TEXT)
+    written = write_lines(tmp_path / "written", [f"<2fr> {line}" for line in TEXT])
+    results = [
+        cli("translate", folder, "--input", plain, "--tag", "<2fr>", "--json"),
+        cli("translate", folder, "--input", written, "--json"),
+    ]
+    assert results[0].code == 0 and results[0].out == results[1].out
+    results = [
+        cli("evaluate", folder, "--src", plain, "--ref", plain, "--tag", "<2fr>"),
+        cli("evaluate", folder, "--src", written, "--ref", plain),
+        cli("evaluate", folder, "--src", plain, "--ref", plain),
+    ]
+    assert results[0].code == 0 and results[0].out == results[1].out != results[2].out
+
+
+def test_commands_refuse_an_unknown_tag(folder: Path, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    empty, text = write_lines(tmp_path / "empty", []), write_lines(tmp_path / "text", TEXT)
+    for arguments in (
+        ("translate", folder, "--input", empty, "--output", tmp_path / "out"),
+        ("evaluate", folder, "--src", text, "--ref", text),
+    ):
+        result = cli(*arguments, "--tag", "<2es>")
+        assert result.code == 2 and "use one of <2de>, <2fr>" in result.err
+    assert not (tmp_path / "out").exists()
+    result = cli("evaluate", "--hyp", text, "--ref", text, "--tag", "<2de>")
+    assert result.code == 2 and "--tag" in result.err
+
+
+# ---- settings and runs -------------------------------------------------------------------------------------------
+
+
+def test_tags_are_a_setting() -> None:
+    config = override(Config(), ["data.tags=<2de>,<2fr>"])
+    assert config.data.tags == TAGS
+    assert format_value(config.data.tags) == "<2de>,<2fr>"
+    assert from_json(to_json(config), "") == config
+    assert Config(data=DataConfig(tags=[*TAGS])) == config  # pyright: ignore[reportArgumentType]
+    assert override(config, ["data.tags="]) == Config()
+    assert inherit(Config(), config).data.tags == TAGS
+    assert "expected no value with --from" in without_effect(["data.tags=<2de>"], Path("model"))[0]
+
+
+def test_a_run_learns_the_tags(toy: Toy, tmp_path: Path) -> None:
+    texts = {}
+    for name, (src, tgt) in {"train": toy.train, "valid": toy.valid}.items():
+        lines = src.read_text("utf-8").splitlines()[:60]
+        tagged = write_lines(tmp_path / f"{name}.src", [f"{TAGS[i % 2]} {line}" for i, line in enumerate(lines)])
+        texts[name] = tagged, write_lines(tmp_path / f"{name}.tgt", tgt.read_text("utf-8").splitlines()[:60])
+    config = Config(
+        model=replace(CONFIG, n_layers=1),
+        data=DataConfig(vocab_size=290, batch_tokens=200, max_tokens=30, tags=TAGS),
+        train=transduce.TrainConfig(max_steps=3, average_checkpoints=1),
+    )
+    model = transduce.fit(*texts["train"], valid=texts["valid"], out=tmp_path / "run", recipe=config)
+    assert model.tokenizer.tags == [*TAGS]
+    assert model.translate(["a b"], tag="<2de>")[0] == model.translate(["<2de> a b"])[0]
