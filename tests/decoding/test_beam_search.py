@@ -28,7 +28,8 @@ from support.search_tables import (
 )
 from torch import Tensor
 
-from transduce.decoding import search
+from transduce.decoding import beam as running
+from transduce.decoding.request import best_attainable
 from transduce.decoding.search import beam_search, greedy
 
 INF = math.inf
@@ -102,7 +103,7 @@ def test_stopping_early_changes_nothing_but_the_work(penalty: Penalty, monkeypat
     table, request = random_table(3), request_for([12] * 20, penalty, beam_size=3)
     early, late = Reader(table), Reader(table)
     early_outputs = [beam_search(early.decoder, start(range(20)), request, n_best=n) for n in (1, 2, 3)]
-    monkeypatch.setattr(search, "best_attainable", lambda *_: INF)
+    monkeypatch.setattr(running, "best_attainable", lambda *_: INF)
     complete = [beam_search(late.decoder, start(range(20)), request, n_best=n) for n in (1, 2, 3)]
     assert early_outputs == complete
     assert late.rows_per_step == ([20] + [60] * 11) * 3  # a sentence begins with one row
@@ -114,7 +115,7 @@ def test_the_bound_holds_for_every_extension_and_is_reached_by_one(penalty: Pena
     request = request_for([9], penalty)
     for length, log_prob in itertools.product(range(1, 9), (0.0, -0.1, -7.0)):
         attainable = [log_prob / divisor(longer, penalty) for longer in range(length + 1, 10)]
-        assert search.best_attainable(log_prob, length, 9, request) == pytest.approx(max(attainable))
+        assert best_attainable(log_prob, length, 9, None, request.penalties) == pytest.approx(max(attainable))
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
@@ -122,7 +123,7 @@ def test_the_bound_with_a_lookahead_leaves_longer_extensions_out(penalty: Penalt
     request = request_for([9], penalty, lookahead=2)
     for length in range(1, 9):
         attainable = [-7.0 / divisor(longer, penalty) for longer in range(length + 1, min(9, length + 2) + 1)]
-        assert search.best_attainable(-7.0, length, 9, request) == pytest.approx(max(attainable))
+        assert best_attainable(-7.0, length, 9, 2, request.penalties) == pytest.approx(max(attainable))
 
 
 def test_a_lookahead_misses_outputs_that_win_by_their_length() -> None:

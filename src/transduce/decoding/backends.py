@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_transformer import CpuTransformer, Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
 from transduce.decoding.decoder import Decoder, ensemble, reordered
@@ -69,7 +70,7 @@ def _ready(model: Model, precision: str) -> Searchable:
 def decoder(model: Searchable) -> Decoder[Any]:
     """Return a decoding step of the model as a decoder."""
     if isinstance(model, CpuTransformer):
-        return Decoder(model.decode, model.device, model.log_probs, model.best)
+        return Decoder(model.decode, model.device, model.log_probs, model.best, CpuCache.join)
     if isinstance(model, CudaGraphTransformer):
         return Decoder(model.decode_step, model.device, _log_probs, partial(_best, model))
     return Decoder(model.decode_step, model.output.weight.device, _log_probs)

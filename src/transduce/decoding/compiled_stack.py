@@ -40,7 +40,7 @@ class CRows(ctypes.Structure):
     """Rows of kernels.cpp."""
 
     _fields_ = [
-        *(("n", INTEGER), ("written", INTEGER), ("tables", POINTER), ("cross", POINTER)),
+        *(("n", INTEGER), ("added", POINTER), ("tables", POINTER), ("cross", POINTER)),
         *(("self", CVisible), ("source", CVisible)),
     ]
 
@@ -49,8 +49,9 @@ class CStep(ctypes.Structure):
     """Step of kernels.cpp."""
 
     _fields_ = [
-        *(("embedding", POINTER), ("position", POINTER), ("scale", ctypes.c_float)),
-        *((name, POINTER) for name in ("ids", "selected", "past", "last_source")),
+        *(("embedding", POINTER), ("positions", POINTER), ("scale", ctypes.c_float)),
+        *((name, POINTER) for name in ("ids", "selected", "past", "ages")),
+        *(("past_width", INTEGER), ("last_source", POINTER)),
     ]
 
 
@@ -107,34 +108,37 @@ class CompiledStack:
         x = x.clone(memory_format=torch.contiguous_format)
         table = x.new_empty(len(x), self.width)  # of each layer after the other
         tables = Tables([table] * len(self.layers)).pointers
-        rows = CRows(len(x), 0, ctypes.addressof(tables), None, _visible(visible))
+        rows = CRows(len(x), None, ctypes.addressof(tables), None, _visible(visible))
         self.library.stack(self.address, ctypes.addressof(rows), x.data_ptr())
         return x
 
     def decode_step(
-        self, ids: Tensor, embedding: tuple[Tensor, float], position: Tensor, cache: CpuCache
+        self, ids: Tensor, embedding: tuple[Tensor, float], positions: Tensor, cache: CpuCache
     ) -> tuple[Tensor, CpuCache]:
         """Return the output (N, D) after one more token `ids` (N,) for each row, and the cache that includes it.
 
-        embedding: the matrix (V, D) and its scale. position: (D,), added to it. The cache must have room for N rows.
+        embedding: the matrix (V, D) and its scale. positions: (positions, D), more than the oldest row has tokens. The
+        cache must have room for N rows.
         """
-        ids, (matrix, scale), n = ids.contiguous(), embedding, len(ids)
+        ids, (matrix, scale), n = ids.contiguous(), embedding, ids.numel()
         past, source = cache.past, cache.source
-        index = torch.empty(n, past.size(1) + 1, dtype=torch.int32)
-        row_of_query = torch.empty(n, dtype=torch.int32)
+        index = torch.empty(n, cache.length + 1, dtype=torch.int32)
+        ages, row_of_query = torch.empty(n, dtype=torch.int32), torch.empty(n, dtype=torch.int32)
         x = torch.empty(n, self.d_model)
         pointers = ctypes.addressof(cache.tables.pointers), ctypes.addressof(cache.cross.pointers)
-        own = CVisible(index.data_ptr(), index.size(1), None, None)
+        own = CVisible(index.data_ptr(), cache.length + 1, ages.data_ptr(), None)
         cross = CVisible(
             source.rows.data_ptr(), source.rows.size(1), source.lengths.data_ptr(), row_of_query.data_ptr()
         )
-        rows = CRows(n, cache.written, *pointers, own, cross)
+        rows = CRows(n, cache.free.data_ptr() + 4 * cache.written, *pointers, own, cross)
         selected = None if cache.selected is None else cache.selected.data_ptr()
-        before = past.data_ptr(), source.row_of_query.data_ptr()
-        step = CStep(matrix.data_ptr(), position.data_ptr(), scale, ids.data_ptr(), selected, *before)
+        before = past.data_ptr(), cache.ages.data_ptr(), past.size(1), source.row_of_query.data_ptr()
+        step = CStep(matrix.data_ptr(), positions.data_ptr(), scale, ids.data_ptr(), selected, *before)
         self.library.decode_step(self.address, ctypes.addressof(rows), ctypes.addressof(step), x.data_ptr())
         source = Visible(source.rows, source.lengths, row_of_query)
-        return x, CpuCache(cache.tables, cache.written + n, index, cache.cross, source)
+        return x, CpuCache(
+            cache.tables, cache.free, cache.written + n, index, ages, cache.length + 1, cache.cross, source
+        )
 
 
 def _visible(visible: Visible) -> CVisible:

@@ -56,6 +56,58 @@ class Prefixes:
         return Prefixes(self.prefixes, length) if any(len(prefix) > length for prefix in self.prefixes) else None
 
 
+@dataclass(frozen=True)
+class Joined:
+    """The constraints of several groups of rows, one group after the other.
+
+    parts: of each group its constraint, None if its rows are free, and its number of rows. A selection keeps the rows
+    of a group together, and the groups in order.
+    """
+
+    parts: Sequence[tuple[Constraint | None, int]]
+
+    def allowed(self) -> dict[int, Sequence[int]]:
+        """Return the ids that may come next, by row."""
+        allowed, first = dict[int, Sequence[int]](), 0
+        for constraint, n_rows in self.parts:
+            if constraint is not None:
+                allowed |= {first + row: ids for row, ids in constraint.allowed().items()}
+            first += n_rows
+        return allowed
+
+    def select(self, rows: Sequence[int]) -> "Joined":
+        """Return the constraint whose row i is row rows[i] of this one."""
+        parts, first, begin = list[tuple[Constraint | None, int]](), 0, 0
+        for constraint, n_rows in self.parts:
+            first, end = first + n_rows, begin
+            while end < len(rows) and rows[end] < first:
+                end += 1
+            of_part = [row - (first - n_rows) for row in rows[begin:end]]
+            if of_part:
+                parts.append((constraint and constraint.select(of_part), len(of_part)))
+            begin = end
+        return Joined(parts)
+
+    def advance(self, ids: Sequence[int]) -> "Joined | None":
+        """Return the constraints after one more token for each row; None if all rows stay free."""
+        parts, begin = list[tuple[Constraint | None, int]](), 0
+        for constraint, n_rows in self.parts:
+            end = begin + n_rows
+            parts.append((constraint and constraint.advance(ids[begin:end]), n_rows))
+            begin = end
+        return Joined(parts) if any(constraint is not None for constraint, _ in parts) else None
+
+
+def joined(first: Constraint | None, n_first: int, second: Constraint | None, n_second: int) -> Constraint | None:
+    """Return the constraint of n_first rows, then n_second rows; None if all are free."""
+    if first is None and second is None:
+        return None
+    if n_first == 0:
+        return second
+    before = first.parts if isinstance(first, Joined) else [(first, n_first)]
+    return Joined([*before, (second, n_second)])
+
+
 def prefix_constraint(prefixes: Sequence[Sequence[int]], max_lengths: Sequence[int], eos: int) -> Prefixes | None:
     """Return the constraint of a prefix for each sentence, of which an empty one restricts nothing; None if all are.
 

@@ -160,6 +160,9 @@ class _Layer:
         return norm.after(self.w_2(inner, False, x))
 
 
+LEAST_ROOM = 256  # rows of a new table: more than one sentence needs in most searches
+
+
 class CpuTransformer:
     """A trained `model`, ready to translate in `precision` on a CPU.
 
@@ -208,9 +211,10 @@ class CpuTransformer:
 
     def start(self, memory: Tensor, src_mask: Tensor) -> CpuCache:
         """Return the cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
-        past, source = torch.empty(len(src_mask), 0, dtype=torch.int32), sources(src_mask)
+        n, none = len(src_mask), torch.empty(0, dtype=torch.int32)
+        past, ages = none.new_empty(n, 0), none.new_zeros(n)
         tables = [memory.new_empty(0, width) for width in self.table_widths]
-        return CpuCache(Tables(tables), 0, past, Tables(self.keys_values(memory)), source)
+        return CpuCache(Tables(tables), none, 0, past, ages, 0, Tables(self.keys_values(memory)), sources(src_mask))
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
         """Return keys and values (R, H*K + H*W) of `memory` (R,D) for the cross-attention of each layer."""
@@ -227,20 +231,24 @@ class CpuTransformer:
 
         `log_probs` and `best` turn the output into log-probabilities.
         """
-        n, begin = len(ids), cache.written
-        room = n * cache.source.rows.size(1)  # of a new table: for as many steps as the longest source has tokens
-        tables = cache.tables.with_room(begin + n if begin else max(n, room))
+        n = ids.numel()
+        if not cache.free.numel():  # at first for as many steps as the longest source has tokens
+            cache = cache.with_room(max(n * cache.source.rows.size(1), LEAST_ROOM))
+        cache = cache.with_room(n)
+        if cache.length >= self.positions.size(0):
+            cache = cache.gathered()  # for its exact length
+        positions = self._positions(cache.length + 1)
         if self.stacks is not None:
-            position = self._positions(cache.length + 1)[cache.length]
-            return self.stacks[1].decode_step(ids, self.tgt_embedding, position, cache._replace(tables=tables))
-        x = self._embed(self.model.tgt_embedding, ids[:, None], cache.length)[:, 0]
-        past, source = cache.rows()
-        new = torch.arange(begin, begin + n, dtype=torch.int32)
-        past = torch.cat([past, new[:, None]], dim=1)
-        lengths = torch.full((n,), past.size(1), dtype=torch.int32)
-        visible = Visible(past, lengths, torch.arange(n, dtype=torch.int32))
-        x = self.through(x, tables.layers, slice(begin, begin + n), visible, cache.cross.layers, source)
-        return x, CpuCache(tables, begin + n, past, cache.cross, source)
+            return self.stacks[1].decode_step(ids, self.tgt_embedding, positions, cache)
+        cache = cache.gathered()
+        ages, added = cache.ages, cache.free[cache.written : cache.written + n].long()
+        past = F.pad(cache.past, (0, 1))
+        past[torch.arange(n), ages.long()] = added.int()
+        matrix, scale = self.tgt_embedding
+        x = F.embedding(ids, matrix) * scale + positions[ages.long()]
+        visible = Visible(past, ages + 1, torch.arange(n, dtype=torch.int32))
+        x = self.through(x, cache.tables.layers, added, visible, cache.cross.layers, cache.source)
+        return x, cache._replace(written=cache.written + n, past=past, ages=ages + 1, length=past.size(1))
 
     def log_probs(self, decoded: Tensor) -> Tensor:
         """Return the log-probabilities (N,V) of all tokens by the decoder's output (N,D)."""

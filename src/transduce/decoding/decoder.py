@@ -1,7 +1,7 @@
 """What a search needs of a model: a `Decoder`, and several models as one."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -36,6 +36,8 @@ class Decoder(Generic[State]):
         A row whose hypothesis the search has given up gets any id, and its scores have no effect.
     device: where last_ids, rows and sentences are put.
     log_probs(scores) -> (N, V), none above 0; by default scores are that already.
+    join(state, newcomers) -> state with the rows of both, those of `newcomers`, before their first token, last; the two
+        are not used again. None: all rows of a state must have the same number of tokens.
     best(scores, count, barred) -> (log_probs, ids), both (N, count): the most likely tokens of each row without the
         `barred` ones, in order, of equals the lowest id first; -inf where no more are left. A row with a NaN gives NaN
         in the first place. None: the search finds them among all the `log_probs`, which takes longer.
@@ -45,6 +47,7 @@ class Decoder(Generic[State]):
     device: torch.device | str = "cpu"
     log_probs: Callable[[Tensor], Tensor] = lambda scores: scores
     best: Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]] | None = None
+    join: Callable[[State, State], State] | None = None
 
     def most_likely(self, scores: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return `best` of the scores, or find them (but where equals straddle the end, torch.topk picks)."""
@@ -53,6 +56,10 @@ class Decoder(Generic[State]):
 
 def most_likely(log_probs: Tensor, count: int, barred: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
     """Return the `best` of log_probs (N, V), at most V of them."""
+    if count == 1:  # the first of equals; NaN wins
+        index = send(torch.tensor(barred, dtype=torch.int64), log_probs.device)
+        values, ids = log_probs.index_fill(1, index, -math.inf).max(dim=1, keepdim=True)
+        return values, ids
     return reordered(*log_probs.topk(min(count + len(barred), log_probs.size(1)), dim=1), count, barred)
 
 
@@ -66,6 +73,34 @@ def reordered(log_probs: Tensor, ids: Tensor, count: int, barred: Sequence[int])
     ids, order = ids.sort(dim=1)
     log_probs, order = log_probs.gather(1, order).sort(dim=1, descending=True, stable=True)
     return log_probs[:, :count], ids.gather(1, order)[:, :count]
+
+
+def send(values: Tensor, device: torch.device | str) -> Tensor:
+    """Copy `values` to `device` without blocking."""
+    return values.to(device, non_blocking=True)
+
+
+def fetch(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both on the CPU. float64 holds any id and any float32 exactly, so a GPU copies both in one go."""
+    if log_probs.device.type == "cpu":
+        return log_probs, ids
+    both = torch.stack([log_probs.double(), ids.double()]).cpu()
+    return both[0], both[1].long()
+
+
+def restricted(decoder: Decoder[Any], scores: Tensor, allowed: Mapping[int, Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return the rows (R,) that are restricted, on the CPU, and their log-probabilities (R, V), -inf but where allowed.
+
+    allowed: the ids that may come next, by row; at least one row.
+    """
+    ids = [torch.as_tensor(one, dtype=torch.int64) for one in allowed.values()]
+    index = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(one) for one in ids])), torch.cat(ids)
+    rows = torch.tensor([*allowed])
+    log_probs = decoder.log_probs(scores[send(rows, scores.device)])  # (R, V)
+    index = tuple(send(x, scores.device) for x in index)
+    only = torch.full_like(log_probs, -math.inf)
+    only[index] = log_probs[index]
+    return rows, only
 
 
 class EnsembleState(tuple[DecoderState, ...]):
@@ -88,4 +123,9 @@ def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[EnsembleState]:
         total = reduce(torch.logaddexp, log_probs)
         return (total - math.log(len(steps))).clamp(max=0), EnsembleState(state for _, state in steps)
 
-    return Decoder(step, decoders[0].device)
+    def join(states: EnsembleState, newcomers: EnsembleState) -> EnsembleState:
+        pairs = zip(decoders, states, newcomers, strict=True)
+        return EnsembleState(decoder.join(*both) for decoder, *both in pairs if decoder.join)
+
+    can_join = all(decoder.join for decoder in decoders)
+    return Decoder(step, decoders[0].device, join=join if can_join else None)

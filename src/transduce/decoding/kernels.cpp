@@ -157,7 +157,8 @@ struct Stack {  // the layers of an encoder or of a decoder
 };
 
 struct Rows {  // the n rows of one call
-    long n, written;             // each layer writes keys and values from row `written` of its table (rows, H*K + H*W) on,
+    long n;
+    const int32_t* added;        // each layer writes keys and values to these rows (null: 0 to n) of its table (rows, H*K + H*W),
     float* const* tables;        // and attends to the rows `self` of the table,
     const float* const* cross;   // and in a decoder (else null) to the rows `source` of these (rows, H*K + H*W)
     Visible self, source;
@@ -185,7 +186,7 @@ void through(const Stack& stack, const Rows& rows, float* x) {
             for (long i = 0; i < m; i++) {
                 const float* from = &projected[i * (query + width)];
                 std::memcpy(&queries[(begin + i) * query], from, query * sizeof(float));
-                std::memcpy(table + (rows.written + begin + i) * width, from + query, width * sizeof(float));
+                std::memcpy(table + (rows.added ? rows.added[begin + i] : begin + i) * width, from + query, width * sizeof(float));
             }
         }
         for (long begin = 0; begin < n; begin += CHUNK) {
@@ -350,28 +351,32 @@ void best_of(const Linear* output, const float* x, long n, long count, const int
 void stack(const Stack* stack, const Rows* rows, float* x) { through(*stack, *rows, x); }
 
 struct Step {  // what one decoding step adds to its rows
-    const float *embedding, *position;  // (tokens, d_model); the row of the position
+    const float *embedding, *positions;  // (tokens, d_model), (positions, d_model)
     float scale;
     const int64_t *ids, *selected;  // row i is token ids[i] after row selected[i] of the last step (null: i)
-    const int32_t* past;            // (rows of the last step, width of self - 1): the rows of the tables that lead to each
+    const int32_t *past, *ages;     // (rows of the last step, past_width): the rows of the tables that lead to each, and how many
+    long past_width;
     const int32_t* last_source;     // its row_of_query
 };
 
-// Decode one more token for each row: write the index of `self` and the row_of_query of `source`, and the output to x.
+// Decode one more token for each row: write the index and lengths of `self`, the row_of_query of `source`, and the output to x.
 void decode_step(const Stack* stack, const Rows* rows, const Step* step, float* x) {
-    long d = stack->d_model, length = rows->self.width - 1;
+    long d = stack->d_model;
     __m512 scale = _mm512_set1_ps(step->scale);
     for (long i = 0; i < rows->n; i++) {
         long from = step->selected ? step->selected[i] : i;
-        int32_t* index = (int32_t*)rows->self.index + i * (length + 1);
-        std::memcpy(index, step->past + from * length, length * sizeof(int32_t));
-        index[length] = (int32_t)(rows->written + i);
+        long age = step->ages[from];
+        int32_t* index = (int32_t*)rows->self.index + i * rows->self.width;
+        std::memcpy(index, step->past + from * step->past_width, age * sizeof(int32_t));
+        index[age] = rows->added[i];
+        ((int32_t*)rows->self.lengths)[i] = (int32_t)age + 1;
         ((int32_t*)rows->source.row_of_query)[i] = step->last_source[from];
+        const float* position = step->positions + age * d;
         for (long j = 0; j < d; j += LANES) {
             __mmask16 m = first(d - j);
             __m512 y = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, step->embedding + step->ids[i] * d + j), scale);
             asm("" : "+v"(y));  // rounded here, as in torch
-            _mm512_mask_storeu_ps(x + i * d + j, m, _mm512_add_ps(y, _mm512_maskz_loadu_ps(m, step->position + j)));
+            _mm512_mask_storeu_ps(x + i * d + j, m, _mm512_add_ps(y, _mm512_maskz_loadu_ps(m, position + j)));
         }
     }
     through(*stack, *rows, x);

@@ -125,7 +125,7 @@ class Plain:
     ) -> Tensor:
         """Attend with a line of `rows` (N, T) for each query."""
         is_visible = torch.arange(rows.size(1)) < lengths[:, None]  # (N, T)
-        rows = rows.long().masked_fill(~is_visible, 0)
+        rows = rows.where(is_visible, rows[:, :1]).long()  # a row of another sentence may hold NaN, and 0 * NaN is NaN
         q = queries.unflatten(1, (n_heads, 1, -1))  # (N, H, 1, K)
         k, v = (x[rows].unflatten(2, (n_heads, -1)).transpose(1, 2) for x in (keys, values))  # (N, H, T, ...)
         scores = (q @ k.transpose(2, 3)) / q.size(-1) ** 0.5
