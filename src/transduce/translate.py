@@ -19,8 +19,8 @@ from transduce.config.validation import as_path
 from transduce.data.batches import Batch, collate
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS
-from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision
-from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, max_lengths, sample_all, search_all
+from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision, max_lengths
+from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, sample_all, search_all
 from transduce.decoding.constraint import Constraint, prefix_constraint
 from transduce.decoding.hypothesis import Attended, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords

@@ -1,20 +1,26 @@
 """Backends: a model, or an ensemble of several, made ready for the search on this machine."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from transduce.config.schema import SearchConfig
+from transduce.data.vocabulary import BOS, EOS, PAD, UNK
+from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_transformer import CpuTransformer, Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
-from transduce.decoding.decoder import Decoder, ensemble, reordered
+from transduce.decoding.decoder import Decoder, EnsembleState, ensemble, reordered
 from transduce.decoding.kernels import compiled
+from transduce.decoding.request import Request
 from transduce.errors import UserError
 from transduce.model.build import Model
-from transduce.model.transformer import Transformer
+from transduce.model.transformer import Transformer, mixed_precision
 
 PRECISIONS = ("fp32", "bf16", "int8", "auto")
 
@@ -39,6 +45,37 @@ class Backend:
         is_ready = all(isinstance(model, CpuTransformer | CudaGraphTransformer) for model in models)
         self.precision = "fp32" if is_ready else precision
         self.locks = [model.lock for model in models if isinstance(model, CudaGraphTransformer)]
+
+    def start(self, sources: Sequence[Sequence[int]]) -> Any:
+        """Encode sources (ids without EOS), and return the decoder's state before the first token: a row for each."""
+        lengths = torch.tensor([len(source) + 1 for source in sources])
+        src = pad_sequence([torch.tensor([*source, EOS]) for source in sources], batch_first=True, padding_value=PAD)
+        src_mask = torch.arange(src.size(1)) < lengths[:, None]
+        src, src_mask = src.to(self.device), src_mask.to(self.device)
+        states = [model.start(model.encode(src, src_mask), src_mask) for model in self.models]
+        return EnsembleState(states) if len(states) > 1 else states[0]
+
+    def request(
+        self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None
+    ) -> Request:
+        """Return the request for outputs of `sources`. constraint: one row for each."""
+        longest = max_lengths(self, sources, settings)
+        banned = (PAD, BOS, UNK)
+        return Request(search=settings, max_lengths=longest, bos=BOS, eos=EOS, banned=banned, constraint=constraint)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Be in inference mode, and in mixed precision where the backend computes in it."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.precision != "fp32":
+                stack.enter_context(mixed_precision(self.precision, self.device))
+            yield
+
+
+def max_lengths(backend: Backend, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[int]:
+    """Return the most tokens that the output of each source may have."""
+    return [min(len(source) + settings.max_extra_tokens, backend.max_positions) for source in sources]
 
 
 def choose_backend(models: Sequence[Model], precision: str) -> Backend:

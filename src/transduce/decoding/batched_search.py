@@ -9,18 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from transduce.config.schema import SearchConfig
-from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding.backends import Backend
 from transduce.decoding.constraint import Constraint
-from transduce.decoding.decoder import EnsembleState
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import Sampling
-from transduce.decoding.search import Request, beam_search, sample
+from transduce.decoding.search import beam_search, sample
 from transduce.errors import is_out_of_memory
-from transduce.model.transformer import mixed_precision
 
 # Source tokens times beam in a batch. More on a GPU, where a step of few rows takes as long as one of many.
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
@@ -66,11 +62,6 @@ def sample_all(
     return [[hypothesis for _ in of_source for hypothesis in next(samples)] for of_source in seeds]
 
 
-def max_lengths(backend: Backend, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[int]:
-    """Return the most tokens that the output of each source may have."""
-    return [min(len(source) + settings.max_extra_tokens, backend.max_positions) for source in sources]
-
-
 @dataclass(frozen=True)
 class _Work:
     """The arguments of `search_all`, to be searched batch by batch, or one sample for each source."""
@@ -109,28 +100,15 @@ class _Work:
         middle = len(members) // 2  # after the handler: a live exception keeps the tensors of its frames in memory
         return self.outputs(members[:middle]) + self.outputs(members[middle:])
 
-    @torch.inference_mode()
     def _batch_outputs(self, members: Sequence[int]) -> Outputs:
         backend, sources = self.backend, [self.sources[i] for i in members]
-        request = Request(
-            search=self.settings,
-            max_lengths=max_lengths(backend, sources, self.settings),
-            bos=BOS,
-            eos=EOS,
-            banned=(PAD, BOS, UNK),
-            constraint=None if self.constraint is None else self.constraint.select(members),
-        )
-        lengths = torch.tensor([len(source) + 1 for source in sources])
-        src = pad_sequence([torch.tensor([*source, EOS]) for source in sources], batch_first=True, padding_value=PAD)
-        src_mask = torch.arange(src.size(1)) < lengths[:, None]
+        constraint = None if self.constraint is None else self.constraint.select(members)
+        request = backend.request(sources, self.settings, constraint)
         with contextlib.ExitStack() as stack:
             for lock in backend.locks:
                 stack.enter_context(lock)
-            if backend.precision != "fp32":
-                stack.enter_context(mixed_precision(backend.precision, backend.device))
-            src, src_mask = src.to(backend.device), src_mask.to(backend.device)
-            states = [model.start(model.encode(src, src_mask), src_mask) for model in backend.models]
-            state = EnsembleState(states) if len(states) > 1 else states[0]
+            stack.enter_context(backend.computing())
+            state = backend.start(sources)
             if self.sampling is None:
                 return beam_search(backend.decoder, state, request, n_best=self.n_best)
             seeds = [self.seeds[i] for i in members]

@@ -12,7 +12,7 @@ newcomers last; V vocabulary, C tokens in the shortlist of a row, M candidates o
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple
 
@@ -113,10 +113,10 @@ class Beam(Generic[State]):
         """True if `admit` is possible now."""
         return self.state is None or self.decoder.join is not None
 
-    def admit(self, state: State, request: Request, n_best: int = 1) -> range:
+    def admit(self, state: State, request: Request, n_best: Sequence[int]) -> range:
         """Take sentences in, one row of `state` for each, and return their numbers: as many as came before, and so on.
 
-        request: with the settings of the beam. n_best: at most the size of the beam.
+        request: with the settings of the beam. n_best: of each sentence, at most the size of the beam.
         """
         n, n_before = len(request.max_lengths), len(self.last_ids)
         numbers = range(self.n_admitted, self.n_admitted + n)
@@ -132,7 +132,7 @@ class Beam(Generic[State]):
         self.ages = np.append(self.ages, np.zeros(n, dtype=np.int64))
         self.max_lengths = np.append(self.max_lengths, np.array(request.max_lengths, dtype=np.int64))
         self.worst = np.append(self.worst, np.full(n, -math.inf))
-        self.pools |= {number: _Pool(n_best) for number in numbers}
+        self.pools |= {number: _Pool(n) for number, n in zip(numbers, n_best, strict=True)}
         if len(request.penalties) > len(self.penalties):
             self.penalties = request.penalties
         return numbers
@@ -148,6 +148,8 @@ class Beam(Generic[State]):
         old, new = stay[stay < n_old], stay[stay >= n_old]
         rows = np.append((old[:, None] * self.width + np.arange(self.width)).ravel(), new - n_old + n_old * self.width)
         self.scores, self.n_new = self.scores[old], len(new)
+        if self.constraint is not None:
+            self.constraint = self.constraint.select(rows.tolist())
         if self.past:
             self.past[-1] = self.past[-1].of(old)
         self._keep(stay, rows, self.last_ids[send(torch.from_numpy(rows), self.decoder.device)], self.ages[stay])
@@ -164,9 +166,9 @@ class Beam(Generic[State]):
         is_broken = self._broken(values)
         self.state, lengths = state, self.ages + 1
         beam, is_done = self._extend(values, ids, lengths)
-        is_empty = beam.scores[:, 0] == -math.inf
-        if is_empty.any():
-            is_broken |= is_empty & np.array([not self.pools[i].ends for i in self.numbers.tolist()])
+        first = beam.scores[:, 0]
+        if first.min() == -math.inf:
+            is_broken |= (first == -math.inf) & np.array([not self.pools[i].ends for i in self.numbers.tolist()])
         is_done |= is_broken
         stay, outcomes = (~is_done).nonzero()[0], dict[int, Outcome]()
         if len(stay) < len(is_done):
@@ -330,8 +332,8 @@ class Greedy(Beam[State]):
         return beam, is_done
 
 
-def running_search(decoder: Decoder[State], request: Request) -> Beam[State]:
-    """Return a search with the settings of the request, without sentences."""
+def beam_of(decoder: Decoder[State], request: Request) -> Beam[State]:
+    """Return an empty beam with the settings of the request."""
     return (Beam if request.search.beam_size > 1 else Greedy)(decoder, request)
 
 

@@ -19,6 +19,11 @@ class Tables:
 
     layers: Sequence[Tensor]
 
+    @staticmethod
+    def empty(rows: int, widths: Sequence[int]) -> "Tables":
+        """Return tables of `rows` rows of these widths."""
+        return Tables([torch.empty(rows, width) for width in widths])
+
     @cached_property
     def pointers(self) -> ctypes.Array[ctypes.c_void_p]:
         """The addresses of the tables for the compiled kernels."""

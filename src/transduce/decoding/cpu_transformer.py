@@ -211,10 +211,11 @@ class CpuTransformer:
 
     def start(self, memory: Tensor, src_mask: Tensor) -> CpuCache:
         """Return the cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
-        n, none = len(src_mask), torch.empty(0, dtype=torch.int32)
-        past, ages = none.new_empty(n, 0), none.new_zeros(n)
-        tables = [memory.new_empty(0, width) for width in self.table_widths]
-        return CpuCache(Tables(tables), none, 0, past, ages, 0, Tables(self.keys_values(memory)), sources(src_mask))
+        n, source = len(src_mask), sources(src_mask)
+        past, ages = torch.empty(n, 0, dtype=torch.int32), torch.zeros(n, dtype=torch.int32)
+        room = max(n * src_mask.size(1), LEAST_ROOM)  # for as many steps as the longest source has tokens
+        tables, free = Tables.empty(room, self.table_widths), torch.arange(room, dtype=torch.int32)
+        return CpuCache(tables, free, 0, past, ages, 0, Tables(self.keys_values(memory)), source)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
         """Return keys and values (R, H*K + H*W) of `memory` (R,D) for the cross-attention of each layer."""
@@ -232,8 +233,6 @@ class CpuTransformer:
         `log_probs` and `best` turn the output into log-probabilities.
         """
         n = ids.numel()
-        if not cache.free.numel():  # at first for as many steps as the longest source has tokens
-            cache = cache.with_room(max(n * cache.source.rows.size(1), LEAST_ROOM))
         cache = cache.with_room(n)
         if cache.length >= self.positions.size(0):
             cache = cache.gathered()  # for its exact length

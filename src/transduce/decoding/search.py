@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from transduce.decoding.beam import running_search
+from transduce.decoding.beam import beam_of
 from transduce.decoding.decoder import Decoder, State, restricted, send
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import Sampling
@@ -43,8 +43,8 @@ def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_be
     row's shortlist, torch.topk picks). Fewer than n_best come back only when nothing else is left in the beam.
     n_best: at most search.beam_size. Raises FloatingPointError as `greedy` does.
     """
-    beam = running_search(decoder, request)
-    numbers, outcomes = beam.admit(state, request, n_best), {}
+    beam = beam_of(decoder, request)
+    numbers, outcomes = beam.admit(state, request, [n_best] * len(request.max_lengths)), {}
     while len(beam):
         outcomes |= beam.step()
         for outcome in outcomes.values():

@@ -1,0 +1,198 @@
+"""The search of a service: the outputs of a file's search, in flat memory, and what happens where memory runs out."""
+
+import random
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.small_models import model_of
+
+from transduce.config.schema import ModelConfig, SearchConfig
+from transduce.decoding.backends import Backend
+from transduce.decoding.batched_search import search_all
+from transduce.decoding.constraint import prefix_constraint
+from transduce.decoding.cpu_transformer import CpuTransformer, Precision
+from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.kernels import PLAIN, Kernels, compiled
+from transduce.decoding.running_search import Job, RunningSearch
+from transduce.model.transformer import Transformer
+
+SMALL = ModelConfig(vocab_size=40, d_model=32, n_layers=2, n_heads=4, d_ff=48, dropout=0.0)
+needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
+both = pytest.mark.parametrize("kernels", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
+SETTINGS = SearchConfig(beam_size=4, max_extra_tokens=8)
+
+
+def backend_of(precision: Precision = "fp32", kernels: Kernels | None = None) -> Backend:
+    model = model_of(SMALL, torch.float32)
+    with torch.no_grad():
+        model.output.weight.mul_(3)  # sharper, so that sentences end at different steps
+    return Backend([CpuTransformer(model, precision, kernels)])
+
+
+def jobs_of(count: int, seed: int = 0, settings: Sequence[SearchConfig] = (SETTINGS,)) -> list[Job]:
+    chance, jobs = random.Random(seed), list[Job]()
+    for key in range(count):
+        source = [chance.randint(4, 39) for _ in range(chance.randint(0, 12))]
+        prefix = [chance.randint(4, 39) for _ in range(chance.choice([0, 0, 0, 2]))]
+        search = chance.choice(settings)
+        jobs.append(Job(key, source, search, chance.randint(1, search.beam_size), prefix))
+    return jobs
+
+
+def alone(backend: Backend, job: Job) -> list[Hypothesis]:
+    constraint = prefix_constraint([job.prefix], [len(job.source) + job.settings.max_extra_tokens], 2)
+    return search_all(backend, [job.source], job.settings, n_best=job.n_best, constraint=constraint)[0]
+
+
+def run(search: RunningSearch, jobs: Sequence[Job], seed: int) -> dict[Hashable, list[Hypothesis]]:
+    """Search the jobs, which come at random steps; jobs that come back are admitted again."""
+    chance, waiting, outputs = random.Random(seed), list(jobs), dict[Hashable, list[Hypothesis]]()
+    while waiting or len(search):
+        if chance.random() < 0.4 or not len(search):
+            del waiting[: search.admit(waiting[: chance.randint(1, 9)])]
+        step = search.step()
+        assert not step.failures
+        outputs |= step.outputs
+        waiting = [*step.returned, *waiting]
+    return outputs
+
+
+def check(outputs: dict[Hashable, list[Hypothesis]], expected: dict[int, list[Hypothesis]], tolerance: float) -> None:
+    assert {*outputs} == {*expected}
+    for key, hypotheses in expected.items():
+        assert [h.ids for h in outputs[key]] == [h.ids for h in hypotheses], key
+        assert [h.score for h in outputs[key]] == pytest.approx([h.score for h in hypotheses], abs=tolerance)
+
+
+@both
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize(
+    ("count", "schedules"), [(40, 1), pytest.param(1_000, 3, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_a_running_search_gives_what_a_file_gives(
+    precision: Precision, kernels: Kernels, count: int, schedules: int
+) -> None:
+    """Compiled kernels compute each row without regard to the others: then the scores are equal to the last bit."""
+    backend = backend_of(precision, kernels)
+    wide = SearchConfig(beam_size=6, max_extra_tokens=8, lookahead=3, min_tokens=3)
+    jobs = jobs_of(count, settings=(SETTINGS, wide, SearchConfig(beam_size=1, max_extra_tokens=5)))
+    expected = {i: alone(backend, job) for i, job in enumerate(jobs)}
+    for seed in range(schedules):
+        search = RunningSearch(backend, limit=1_500)
+        check(run(search, jobs, seed), expected, 0.0 if kernels is not PLAIN else 1e-4)
+
+
+@pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_the_rows_of_sentences_that_ended_are_used_again(count: int) -> None:
+    """The search is never empty. After its first 200 sentences nothing grows."""
+    search, waiting = RunningSearch(backend_of(), limit=700), [replace(job, prefix=()) for job in jobs_of(count)]
+    sizes: list[list[int]] = []
+    while waiting:
+        del waiting[: search.admit(waiting[:4])]
+        search.step()
+        (beam,) = search.beams.values()
+        state: Any = beam.state
+        assert len(search) > 0
+        sizes.append([len(state.tables.layers[0]), len(state.cross.layers[0]), len(beam.past), len(beam.pools)])
+        if len(waiting) > count - 200:
+            sizes = [[max(pair) for pair in zip(*sizes[-2:], strict=True)]]
+    first, *later = sizes
+    for name, before, most in zip(
+        ("keys", "cross", "past", "pools"), first, map(max, zip(*later, strict=True)), strict=True
+    ):
+        assert most <= 2 * before, name
+
+
+@pytest.mark.parametrize("room", [1, 3, 8])
+def test_a_step_that_runs_out_of_memory_returns_the_younger_half(room: int) -> None:
+    backend, jobs = backend_of(), [replace(job, settings=SETTINGS, n_best=1) for job in jobs_of(30)]
+    expected = {i: alone(backend, job) for i, job in enumerate(jobs)}
+    real, returned = backend.decoder, [0]
+
+    def step(last_ids: Any, state: Any) -> Any:
+        if len(last_ids) > 4 * room:
+            returned[0] += 1
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory")
+        return real.step(last_ids, state)
+
+    backend.decoder = replace(real, step=step)
+    check(run(RunningSearch(backend), jobs, 0), expected, 1e-4)
+    assert returned[0] > 0
+
+
+def test_a_sentence_that_needs_too_much_memory_alone_fails() -> None:
+    backend = backend_of()
+
+    def step(last_ids: Any, state: Any) -> Any:
+        raise MemoryError
+
+    backend.decoder = replace(backend.decoder, step=step)
+    search = RunningSearch(backend)
+    assert search.admit(jobs_of(3)) == 3
+    failures, waiting = dict[Hashable, Exception](), list[Job]()
+    while len(search) or waiting:
+        del waiting[: search.admit(waiting)]
+        step_now = search.step()
+        failures |= step_now.failures
+        waiting += step_now.returned
+    assert {*failures} == {0, 1, 2} and all(isinstance(one, MemoryError) for one in failures.values())
+
+
+def test_nan_fails_one_sentence() -> None:
+    backend = backend_of()
+    (model,) = backend.models
+    assert isinstance(model, CpuTransformer)
+    with torch.no_grad():
+        model.model.src_embedding.weight[39] = float("nan")  # pyright: ignore[reportIndexIssue]
+    search = RunningSearch(backend)
+    jobs = [Job("good", [5, 6, 7], SETTINGS), Job("bad", [5, 39], SETTINGS), Job("also good", [8] * 9, SETTINGS)]
+    expected = {job.key: alone(backend, job) for job in jobs if job.key != "bad"}
+    search.admit(jobs)
+    outputs, failures = dict[Hashable, list[Hypothesis]](), dict[Hashable, Exception]()
+    while len(search):
+        step = search.step()
+        outputs |= step.outputs
+        failures |= step.failures
+    assert outputs == expected
+    assert [*failures] == ["bad"] and isinstance(failures["bad"], FloatingPointError)
+
+
+def test_sentences_that_are_dropped_give_no_output() -> None:
+    backend = backend_of()
+    search, jobs = RunningSearch(backend), jobs_of(12)
+    search.admit(jobs[:6])
+    search.step()
+    search.admit(jobs[6:])
+    search.drop([1, 4, 7, 11, "another"])
+    outputs = dict[Hashable, list[Hypothesis]]()
+    while len(search):
+        outputs |= search.step().outputs
+    check(outputs, {i: alone(backend, jobs[i]) for i in (0, 2, 3, 5, 6, 8, 9, 10)}, 1e-4)
+
+
+def test_the_search_is_bounded_by_tokens_times_beam() -> None:
+    search = RunningSearch(backend_of(), limit=100)
+    job = Job(0, [5] * 9, SETTINGS)
+    assert search.admit([replace(job, key=key) for key in range(5)]) == 2  # 40 tokens each
+    assert search.tokens == 80 and search.admit([replace(job, key=9)]) == 0
+    search.drop([0, 1])
+    assert search.admit([Job(7, [5] * 99, SETTINGS), job]) == 1  # a larger one runs alone
+    search.drop([7])
+    assert len(search) == 0
+
+
+def test_a_model_that_cannot_join_takes_one_group_at_a_time() -> None:
+    model: Transformer = model_of(SMALL, torch.float32).eval()
+    backend = Backend([model])
+    search, greedy = RunningSearch(backend), replace(SETTINGS, beam_size=1)
+    jobs = [Job(0, [5, 6], SETTINGS), Job(1, [7], SETTINGS), Job(2, [8], greedy)]
+    assert search.admit(jobs) == 2
+    assert search.admit(jobs[2:]) == 0
+    outputs = dict[Hashable, list[Hypothesis]]()
+    while len(search):
+        outputs |= search.step().outputs
+    assert search.admit(jobs[2:]) == 1
+    check(outputs, {i: alone(backend, jobs[i]) for i in (0, 1)}, 1e-4)
