@@ -1,9 +1,11 @@
 """The search of a service: the outputs of a file's search, in flat memory, and what happens where memory runs out."""
 
 import random
+import resource
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.constraint import prefix_constraint
+from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_transformer import CpuTransformer, Precision
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.kernels import PLAIN, Kernels, compiled
@@ -93,8 +96,8 @@ def test_the_rows_of_sentences_that_ended_are_used_again(count: int) -> None:
     while waiting:
         del waiting[: search.admit(waiting[:4])]
         search.step()
-        (beam,) = search.beams.values()
-        state: Any = beam.state
+        (group,) = search.groups.values()
+        beam, state = group.beam, cast(CpuCache, group.beam.state)
         assert len(search) > 0
         sizes.append([len(state.tables.layers[0]), len(state.cross.layers[0]), len(beam.past), len(beam.pools)])
         if len(waiting) > count - 200:
@@ -104,6 +107,20 @@ def test_the_rows_of_sentences_that_ended_are_used_again(count: int) -> None:
         ("keys", "cross", "past", "pools"), first, map(max, zip(*later, strict=True)), strict=True
     ):
         assert most <= 2 * before, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of a process from /proc")
+def test_the_memory_of_20_000_sentences_is_flat() -> None:
+    """After 4,000 sentences, 16,000 more take less than 0.1 kB each."""
+    search, sizes = RunningSearch(backend_of(), limit=700), list[int]()
+    for i in range(20_000):
+        (job,) = jobs_of(1, seed=i)
+        while not search.admit([replace(job, key=i)]):
+            search.step()
+        if i % 4_000 == 3_999:
+            sizes.append(int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize())
+    assert max(sizes) - sizes[0] < 1_600_000, sizes
 
 
 @pytest.mark.parametrize("room", [1, 3, 8])
@@ -141,23 +158,69 @@ def test_a_sentence_that_needs_too_much_memory_alone_fails() -> None:
     assert {*failures} == {0, 1, 2} and all(isinstance(one, MemoryError) for one in failures.values())
 
 
-def test_nan_fails_one_sentence() -> None:
-    backend = backend_of()
+def with_a_bad_word(backend: Backend) -> list[Job]:
+    """Return jobs, those called "bad" with a word of which the embedding is NaN."""
     (model,) = backend.models
     assert isinstance(model, CpuTransformer)
     with torch.no_grad():
         model.model.src_embedding.weight[39] = float("nan")  # pyright: ignore[reportIndexIssue]
-    search = RunningSearch(backend)
-    jobs = [Job("good", [5, 6, 7], SETTINGS), Job("bad", [5, 39], SETTINGS), Job("also good", [8] * 9, SETTINGS)]
-    expected = {job.key: alone(backend, job) for job in jobs if job.key != "bad"}
-    search.admit(jobs)
+    sources = {"good": [5, 6, 7], "bad": [5, 39], "also good": [8] * 9, "bad too": [39] * 7, "good as well": [9, 4]}
+    return [Job(key, source, SETTINGS) for key, source in sources.items()]
+
+
+def outcomes_of(search: RunningSearch, jobs: Sequence[Job]) -> tuple[dict[Any, list[Hypothesis]], dict[Any, Exception]]:
+    """Return the outputs and the failures of jobs that come together."""
     outputs, failures = dict[Hashable, list[Hypothesis]](), dict[Hashable, Exception]()
-    while len(search):
+    assert search.admit(jobs) == len(jobs)
+    while not {*outputs, *failures} >= {job.key for job in jobs}:
         step = search.step()
+        assert not step.returned
         outputs |= step.outputs
         failures |= step.failures
-    assert outputs == expected
-    assert [*failures] == ["bad"] and isinstance(failures["bad"], FloatingPointError)
+    assert len(search) == 0
+    return outputs, failures
+
+
+def test_nan_fails_one_sentence() -> None:
+    backend = backend_of()
+    jobs = with_a_bad_word(backend)
+    outputs, failures = outcomes_of(RunningSearch(backend), jobs)
+    assert outputs == {job.key: alone(backend, job) for job in jobs if "good" in job.key}
+    assert {*failures} == {"bad", "bad too"}
+    assert all(isinstance(one, FloatingPointError) for one in failures.values())
+
+
+@pytest.mark.parametrize("place", ["start", "step"])
+def test_an_error_of_the_model_fails_one_sentence(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = backend_of()
+    jobs = with_a_bad_word(backend)
+    expected = {job.key: alone(backend, job) for job in jobs if "good" in job.key}
+    real, start = backend.decoder, backend.start
+
+    def failing_step(last_ids: Any, state: Any) -> Any:
+        output, state = real.step(last_ids, state)
+        assert not output.isnan().any(), "the model fails"
+        return output, state
+
+    def failing_start(sources: Sequence[Sequence[int]]) -> Any:
+        assert all(39 not in source for source in sources), "the model fails"
+        return start(sources)
+
+    if place == "start":
+        monkeypatch.setattr(backend, "start", failing_start)
+    else:
+        backend.decoder = replace(real, step=failing_step)
+    outputs, failures = outcomes_of(RunningSearch(backend), jobs)
+    check(outputs, expected, 1e-4)
+    assert {*failures} == {"bad", "bad too"} and all(isinstance(one, AssertionError) for one in failures.values())
+
+
+def test_a_prefix_that_is_too_long_fails_one_sentence() -> None:
+    backend = backend_of()
+    jobs = [Job(0, [5, 6], SETTINGS), Job(1, [5, 6], SETTINGS, prefix=[7] * 11), Job(2, [8], SETTINGS)]
+    outputs, failures = outcomes_of(RunningSearch(backend), jobs)
+    check(outputs, {i: alone(backend, jobs[i]) for i in (0, 2)}, 1e-4)
+    assert [*failures] == [1] and "at most 10 tokens, not 11" in str(failures[1])
 
 
 def test_sentences_that_are_dropped_give_no_output() -> None:

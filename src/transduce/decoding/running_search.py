@@ -3,27 +3,30 @@
 import contextlib
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from transduce.config.schema import SearchConfig
 from transduce.data.vocabulary import EOS
 from transduce.decoding.backends import Backend, max_lengths
-from transduce.decoding.batched_search import BATCH_TOKENS
+from transduce.decoding.batched_search import BATCH_TOKENS, search_all
 from transduce.decoding.beam import Beam, beam_of
-from transduce.decoding.constraint import prefix_constraint
+from transduce.decoding.constraint import Constraint, prefix_constraint
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.errors import is_out_of_memory
+
+Key = TypeVar("Key", bound=Hashable)
 
 RECOVERY = 256  # steps in which the limit grows again by as much as it is, after memory ran out
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Generic[Key]):
     """A sentence to search.
 
     key: by which the caller knows the sentence. source: ids without EOS. prefix: ids with which the outputs begin.
     """
 
-    key: Hashable
+    key: Key
     source: Sequence[int]
     settings: SearchConfig
     n_best: int = 1
@@ -36,21 +39,29 @@ class Job:
 
 
 @dataclass
-class Step:
+class Step(Generic[Key]):
     """The sentences that a step ends. All other ones are still searched.
 
     outputs: the n_best outputs by key, best first.
-    failures: FloatingPointError for a sentence for which the model gives NaN, and the error of the machine for a
-    sentence that needs more memory than there is.
+    failures: by key, the cause: FloatingPointError where the model gives NaN, the error of the machine for a sentence
+    that needs more memory than there is, UserError for a prefix that is longer than the output may be.
     returned: sentences that were stopped because memory ran out, the oldest first, to be admitted again.
     """
 
-    outputs: dict[Hashable, list[Hypothesis]] = field(default_factory=dict)
-    failures: dict[Hashable, Exception] = field(default_factory=dict)
-    returned: list[Job] = field(default_factory=list)
+    outputs: dict[Key, list[Hypothesis]] = field(default_factory=dict)
+    failures: dict[Key, Exception] = field(default_factory=dict)
+    returned: list[Job[Key]] = field(default_factory=list)
 
 
-class RunningSearch:
+@dataclass
+class _Group(Generic[Key]):
+    """The sentences with the same settings, in a beam. keys: of each sentence, by its number in the beam."""
+
+    beam: Beam
+    keys: dict[int, Key] = field(default_factory=dict)
+
+
+class RunningSearch(Generic[Key]):
     """A search that takes sentences in before any step, and lets each go at the step at which it ends.
 
     One thread calls it. An output is that of `batched_search.search_all`, whatever else is searched at the time.
@@ -64,10 +75,9 @@ class RunningSearch:
         self.backend = backend
         self.most_tokens = limit or BATCH_TOKENS[backend.device.type]
         self.limit = self.most_tokens  # lower for a while after memory ran out
-        self.jobs: dict[Hashable, Job] = {}  # the oldest first
-        self.beams: dict[SearchConfig, Beam] = {}
-        self.running: dict[SearchConfig, dict[int, Hashable]] = {}  # of each beam the keys, by number
-        self.step_after = Step()  # what the next step reports of an admission
+        self.jobs: dict[Key, Job[Key]] = {}  # the oldest first
+        self.groups: dict[SearchConfig, _Group[Key]] = {}
+        self.step_after = Step[Key]()  # what the next step reports of an admission
         self.locks = contextlib.ExitStack()
 
     def __len__(self) -> int:
@@ -79,19 +89,25 @@ class RunningSearch:
         """Tokens of all jobs that run."""
         return sum(job.tokens for job in self.jobs.values())
 
-    def admit(self, jobs: Sequence[Job]) -> int:
+    @property
+    def takes_newcomers(self) -> bool:
+        """True if `admit` is possible now, where there is room."""
+        return not self.jobs or self.backend.decoder.join is not None
+
+    # ---- sentences come ------------------------------------------------------------------------------------------
+
+    def admit(self, jobs: Sequence[Job[Key]]) -> int:
         """Take in the first jobs for which there is room, and return how many.
 
-        Where memory runs out, the next `step` fails or returns these jobs. Raises UserError for a prefix that is longer
-        than the outputs may be.
+        The next `step` reports those that fail, or that memory does not suffice for.
         """
         count = self._count_with_room(jobs)
         for settings in dict.fromkeys(job.settings for job in jobs[:count]):
             self._admit(settings, [job for job in jobs[:count] if job.settings == settings])
         return count
 
-    def _count_with_room(self, jobs: Sequence[Job]) -> int:
-        if self.jobs and self.backend.decoder.join is None:
+    def _count_with_room(self, jobs: Sequence[Job[Key]]) -> int:
+        if not self.takes_newcomers:
             return 0
         tokens = self.tokens
         for count, job in enumerate(jobs):
@@ -101,83 +117,117 @@ class RunningSearch:
                 return count
         return len(jobs)
 
-    def _admit(self, settings: SearchConfig, jobs: list[Job]) -> None:
-        """Encode the jobs and let a beam take them in."""
-        sources = [job.source for job in jobs]
-        longest = max_lengths(self.backend, sources, settings)
-        constraint = prefix_constraint([job.prefix for job in jobs], longest, EOS)
-        request = self.backend.request(sources, settings, constraint)
+    def _admit(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> None:
+        """Let a beam take the jobs in, or half by half where that fails."""
+        if not self.takes_newcomers:  # after the first half
+            self.step_after.returned += jobs
+            return
         if not self.jobs:
             for lock in self.backend.locks:
                 self.locks.enter_context(lock)
         try:
-            with self.backend.computing():
-                state = self.backend.start(sources)
-                beam = self.beams.setdefault(settings, beam_of(self.backend.decoder, request))
-                numbers = beam.admit(state, request, [job.n_best for job in jobs])
-        except (MemoryError, RuntimeError) as problem:
-            self._release_if_empty()
-            if not is_out_of_memory(problem):
-                raise
-            failure = problem.with_traceback(None)  # a traceback keeps the tensors of its frames in memory
-        else:
-            self.running.setdefault(settings, {}).update(zip(numbers, (job.key for job in jobs), strict=True))
-            self.jobs |= {job.key: job for job in jobs}
+            self._start(settings, jobs)
             return
-        if len(jobs) == 1 and not self.jobs:
-            self.step_after.failures[jobs[0].key] = failure
-        else:
-            self._lower_limit((self.tokens + sum(job.tokens for job in jobs)) // 2)
+        except Exception as problem:
+            failure = problem.with_traceback(None)  # a traceback keeps the tensors of its frames in memory
+        self._release_if_empty()
+        if len(jobs) > 1:
+            middle = len(jobs) // 2
+            self._admit(settings, jobs[:middle])
+            self._admit(settings, jobs[middle:])
+        elif self.jobs and is_out_of_memory(failure):
             self.step_after.returned += jobs
+            self._lower_limit(self.tokens)
+        else:
+            self.step_after.failures[jobs[0].key] = failure
 
-    def step(self) -> Step:
+    def _start(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> None:
+        """Encode the jobs, and let a beam take them in."""
+        sources = [job.source for job in jobs]
+        request = self.backend.request(sources, settings, self._constraint(settings, jobs))
+        with self.backend.computing():
+            state = self.backend.start(sources)
+            group = self.groups.get(settings) or _Group(beam_of(self.backend.decoder, request))
+            numbers = group.beam.admit(state, request, [job.n_best for job in jobs])
+        self.groups[settings] = group
+        group.keys.update(zip(numbers, (job.key for job in jobs), strict=True))
+        self.jobs |= {job.key: job for job in jobs}
+
+    def _constraint(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> Constraint | None:
+        longest = max_lengths(self.backend, [job.source for job in jobs], settings)
+        return prefix_constraint([job.prefix for job in jobs], longest, EOS)
+
+    # ---- a step --------------------------------------------------------------------------------------------------
+
+    def step(self) -> Step[Key]:
         """Make the outputs of all sentences one token longer, and return what ends."""
         step, self.step_after = self.step_after, Step()
-        for settings, beam in list(self.beams.items()):
-            if not len(beam):
-                del self.beams[settings], self.running[settings]
-                continue
-            try:
-                with self.backend.computing():
-                    outcomes = beam.step()
-            except (MemoryError, RuntimeError) as problem:
-                if not is_out_of_memory(problem):
-                    raise
-                failure = problem.with_traceback(None)
-            else:
-                for number, outcome in outcomes.items():
-                    key = self.running[settings].pop(number)
-                    del self.jobs[key]
-                    if isinstance(outcome, FloatingPointError):
-                        step.failures[key] = outcome
-                    else:
-                        step.outputs[key] = outcome
-                continue
-            self._halve(settings, failure, step)
+        self.groups = {settings: group for settings, group in self.groups.items() if group.keys}
+        for group in self.groups.values():
+            self._step(group, step)
         self.limit = min(self.most_tokens, self.limit + self.limit // RECOVERY + 1)
         self._release_if_empty()
         return step
 
-    def drop(self, keys: Collection[Hashable]) -> None:
-        """Stop searching sentences. Keys of others have no effect."""
-        with self.backend.computing():
-            for settings, running in self.running.items():
-                numbers = [number for number, key in running.items() if key in keys]
-                self.beams[settings].drop(numbers)
-                for number in numbers:
-                    del self.jobs[running.pop(number)]
-        self._release_if_empty()
+    def _step(self, group: _Group[Key], step: Step[Key]) -> None:
+        """Make a step of a group. Where the decoder fails on some of its sentences, the others go on."""
+        try:
+            with self.backend.computing():
+                outcomes = group.beam.step()
+        except Exception as problem:
+            failure = problem.with_traceback(None)
+        else:
+            for number, outcome in outcomes.items():
+                key = group.keys.pop(number)
+                del self.jobs[key]
+                if isinstance(outcome, FloatingPointError):
+                    step.failures[key] = outcome
+                else:
+                    step.outputs[key] = outcome
+            return
+        if is_out_of_memory(failure):
+            self._halve(group, failure, step)
+        else:
+            self._search_one_by_one(group, step)
 
-    def _halve(self, settings: SearchConfig, failure: Exception, step: Step) -> None:
-        """Stop the younger half of a beam whose step ran out of memory; a sentence alone fails."""
-        keys = list(self.running[settings].values())
-        younger = [self.jobs[key] for key in keys[len(keys) // 2 :]]
+    def _halve(self, group: _Group[Key], failure: Exception, step: Step[Key]) -> None:
+        """Stop the younger half of a group whose step ran out of memory; a sentence alone fails."""
+        jobs = [self.jobs[key] for key in group.keys.values()]
+        younger = jobs[len(jobs) // 2 :]
         self.drop([job.key for job in younger])
-        if len(keys) == 1 and not self.jobs:
-            step.failures[keys[0]] = failure
+        if len(jobs) == 1 and not self.jobs:
+            step.failures[jobs[0].key] = failure
         else:
             step.returned += younger
         self._lower_limit(self.tokens)
+
+    def _search_one_by_one(self, group: _Group[Key], step: Step[Key]) -> None:
+        """Search the sentences of a group from their beginning, each alone: on one of them the decoder fails."""
+        jobs = [self.jobs[key] for key in group.keys.values()]
+        self.drop([job.key for job in jobs])
+        for job in jobs:
+            constraint = self._constraint(job.settings, [job])
+            try:
+                outputs = search_all(self.backend, [job.source], job.settings, n_best=job.n_best, constraint=constraint)
+            except Exception as problem:
+                step.failures[job.key] = problem.with_traceback(None)
+            else:
+                step.outputs[job.key] = outputs[0]
+
+    # ---- sentences go --------------------------------------------------------------------------------------------
+
+    def drop(self, keys: Collection[Hashable]) -> None:
+        """Stop searching sentences. Keys of others have no effect."""
+        keys = {key for key in keys if key in self.jobs}
+        if not keys:
+            return
+        with self.backend.computing():
+            for group in self.groups.values():
+                numbers = [number for number, key in group.keys.items() if key in keys]
+                group.beam.drop(numbers)
+                for number in numbers:
+                    del self.jobs[group.keys.pop(number)]
+        self._release_if_empty()
 
     def _lower_limit(self, tokens: int) -> None:
         self.limit = max(1, min(self.limit, tokens))
