@@ -67,7 +67,7 @@ def test_without_a_matching_four_gram_only_sacrebleu_smooths() -> None:
 
 def test_brevity_penalty() -> None:
     """Every n-gram matches, with 5 words against 6: exp(1 - 6/5) = 0.8187."""
-    for name in ("bleu", "bleu_tokenised", "bleu_compound_split", "bleu_as_given"):
+    for name in ("bleu", "bleu_uncased", "bleu_tokenised", "bleu_compound_split", "bleu_as_given"):
         assert value(name, "a b c d e", "a b c d e f") == pytest.approx(81.87, abs=0.005), name
         assert by_name(["a b c d e"], ["a b c d e f"])[name].brevity == Brevity(pytest.approx(0.8187, abs=5e-5), 5, 6)
     assert by_name(["a b"], ["a b"])["chrf"].brevity is None
@@ -140,6 +140,12 @@ def test_tokenised_bleu_is_bleu_of_the_tokens() -> None:
     assert scores["bleu_as_given"].value == pytest.approx(plain_bleu(HYPS, REFS))
 
 
+def test_capitals_count_in_all_scores_but_one() -> None:
+    scores = by_name([line.upper() for line in REFS], REFS, "de")
+    assert scores["bleu_uncased"].value == pytest.approx(100)
+    assert all(score.value < 60 for name, score in scores.items() if name != "bleu_uncased")
+
+
 def test_exact_match_is_a_percentage() -> None:
     assert by_name(HYPS, REFS)["exact_match"].value == 20
     assert by_name(["a ", "A"], ["a", "a"])["exact_match"].value == 0
@@ -156,7 +162,8 @@ def test_sacrebleus_command_prints_the_same_scores(tmp_path: Path) -> None:
 
     scores = by_name(HYPS, REFS, "de")
     expected = [*sacrebleu("-m", "bleu", "chrf"), *sacrebleu("-m", "bleu", "-tok", "none", "--force")]
-    ours = [scores[name] for name in ("bleu", "chrf", "bleu_as_given")]
+    expected += sacrebleu("-m", "bleu", "--lowercase")
+    ours = [scores[name] for name in ("bleu", "chrf", "bleu_as_given", "bleu_uncased")]
     assert [(round(score.value, 6), score.signature) for score in ours] == expected
 
 
@@ -165,14 +172,15 @@ def test_sacrebleus_command_prints_the_same_scores(tmp_path: Path) -> None:
 
 def test_names_and_order() -> None:
     names = [score.name for score in corpus_scores(HYPS, REFS)]
-    assert names == ["bleu", "chrf", "bleu_tokenised", "bleu_compound_split", "bleu_as_given", "exact_match"]
+    bleus = ["bleu_tokenised", "bleu_compound_split", "bleu_as_given"]
+    assert names == ["bleu", "bleu_uncased", "chrf", *bleus, "exact_match"]
 
 
 def test_perfect_output_scores_100_and_empty_output_0() -> None:
     refs = [line for line in REFS if "“" not in line]  # a curly quote is straightened in the output alone
-    assert [score.value for score in corpus_scores(refs, refs)] == pytest.approx([100] * 6)
+    assert [score.value for score in corpus_scores(refs, refs)] == pytest.approx([100] * 7)
     assert all(score.value <= 100 for score in corpus_scores(refs, refs))
-    assert [score.value for score in corpus_scores([""] * 5, REFS)] == [0] * 6
+    assert [score.value for score in corpus_scores([""] * 5, REFS)] == [0] * 7
 
 
 def test_every_score_has_its_own_signature() -> None:
@@ -204,7 +212,7 @@ def test_a_language_unknown_to_moses_is_named_in_label_and_signature() -> None:
 def test_labels_warn_of_text_that_is_tokenised_already() -> None:
     tokens = [line.replace(".", " .") for line in REFS]
     names = {name for name, score in by_name(tokens, tokens).items() if "tokenised already" in score.label}
-    assert names == {"bleu", "bleu_tokenised", "bleu_compound_split"}
+    assert names == {"bleu", "bleu_uncased", "bleu_tokenised", "bleu_compound_split"}
     assert not any("tokenised already" in score.label for score in corpus_scores(REFS, REFS))
 
 

@@ -5,6 +5,7 @@ therefore a `Score`: a value from 0 to 100, a signature of the computation, and 
 
     name                  text compared                                          computed like
     bleu                  unchanged, tokenised by sacreBLEU's 13a or `tokenize`  sacreBLEU
+    bleu_uncased          as bleu, in lower case                                 sacreBLEU, lowercase
     chrf                  unchanged, character n-grams                           sacreBLEU
     bleu_tokenised        Moses-tokenised                                        multi-bleu (no smoothing)
     bleu_compound_split   Moses-tokenised, every x-y split at its hyphen         multi-bleu (no smoothing)
@@ -63,13 +64,14 @@ def corpus_scores(
     """Return all scores of `hyps` against `refs`, line by line, in the order of the module's table.
 
     language: code of the target language; it selects the rules of Moses. tokenize: one of `TOKENIZERS`, for `bleu`
-    only. Without sacremoses the two scores that need it are absent: see `missing_scores`.
+    and `bleu_uncased` only. Without sacremoses the two scores that need it are absent: see `missing_scores`.
     Raises UserError for unequal counts, no lines, or a language or tokeniser that does not exist.
     """
     check_settings(language=language, tokenize=tokenize)
     check_lines(hyps, refs, name="the hypotheses")
     return [
         _bleu(hyps, refs, tokenize),
+        _bleu_uncased(hyps, refs, tokenize),
         _chrf(hyps, refs),
         *(_moses_scores(hyps, refs, language) if _has_sacremoses() else []),
         _bleu_without_tokenizer(hyps, refs),
@@ -135,6 +137,15 @@ def _bleu(hyps: Sequence[str], refs: Sequence[str], tokenize: str) -> Score:
     if tokenize == "13a":
         label = f"cased, detokenised, 13a: the number to compare between papers since 2018{_caveat(refs)}"
     return Score("bleu", value, str(metric.get_signature()), label, brevity)
+
+
+def _bleu_uncased(hyps: Sequence[str], refs: Sequence[str], tokenize: str) -> Score:
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(tokenize=tokenize, lowercase=True, force=True)
+    value, brevity = _bleu_score(metric, hyps, refs)
+    label = f"uncased, tokenised by {tokenize}: compare it with uncased figures only{_caveat(refs)}"
+    return Score("bleu_uncased", value, str(metric.get_signature()), label, brevity)
 
 
 def _chrf(hyps: Sequence[str], refs: Sequence[str]) -> Score:
