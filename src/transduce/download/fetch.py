@@ -1,0 +1,281 @@
+"""A file over HTTP: continued after a cut connection or a kill, checked, and renamed when it is complete.
+
+What has arrived is in NAME.partial. NAME.partial.json holds its address and the server's mark of the version (ETag or
+Last-Modified). The next attempt asks for the rest (Range) of this version only (If-Range). Without a mark it asks for
+the rest as well, since the checksum finds a mixture of two versions. A server that sends the file from its start
+again, because the file has changed or the server cannot continue, is obeyed.
+"""
+
+import hashlib
+import os
+import re
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from transduce.console import printable
+from transduce.data.disk import LocatedFile, check_room
+from transduce.errors import UserError
+from transduce.storage.atomic_folder import decode_json, encode_json, write_file
+from transduce.version import __version__
+
+PAUSES = (1, 2, 5, 10, 30, 60)  # seconds before each further attempt; after new bytes they start again
+TIMEOUT = 60  # seconds without an answer or a byte
+BLOCK_BYTES = 1 << 20
+BUSY = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses that may be over at the next attempt
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file on a server. size: in bytes; None: unknown. checksum: as "sha256:0224c7" or "md5:a8cd7"."""
+
+    url: str
+    size: int | None
+    checksum: str
+
+    @property
+    def name(self) -> str:
+        """The part of the address after the last slash."""
+        return self.url.rpartition("/")[2]
+
+    def difference(self, path: Path) -> str | None:
+        """Return how the file at `path` differs from this one, as in "5 bytes, not 3"; None if it does not."""
+        size = path.stat().st_size
+        if self.size is not None and size != self.size:
+            return f"{self.size:,} bytes, not {size:,}"
+        kind, _, expected = self.checksum.partition(":")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, kind).hexdigest()
+        return None if found == expected else f"the {kind.upper()} {expected}, not {found}"
+
+
+class _Interruption(Exception):
+    """The cause of another attempt."""
+
+
+def fetch(file: RemoteFile, folder: Path) -> Path:
+    """Return the path of `file` in `folder`. Download the file, unless it is there and has the right checksum.
+
+    Raises UserError if another file has its name, and OSError if the network, the server or the disk fails. The next
+    call continues where this one stopped.
+    """
+    path = folder / file.name
+    if path.exists():
+        if difference := file.difference(path):
+            raise UserError(f"{path}: expected {difference}; delete the file, and run the command again")
+        return path
+    partial = _Partial(path.with_name(f"{file.name}.partial"))
+    failures, most = 0, partial.size()
+    while True:
+        try:
+            _check(file, partial, has_parts=_attempt(file, partial))
+            break
+        except _Interruption as problem:
+            failures = 0 if partial.size() > most else failures
+            most = max(most, partial.size())
+            if failures == len(PAUSES):
+                raise OSError(
+                    f"{file.url}: expected a file, but {problem}, {failures + 1} times in a row; check the network "
+                    f"(and https_proxy), and run the command again: it continues at byte {partial.size():,}"
+                ) from problem
+            _say(f"{file.name}: {problem}; another attempt in {PAUSES[failures]} s, at byte {partial.size():,}")
+            time.sleep(PAUSES[failures])
+            failures += 1
+    partial.path.replace(path)
+    partial.remove()
+    return path
+
+
+def _check(file: RemoteFile, partial: "_Partial", has_parts: bool) -> None:
+    """Check the file that has arrived, and remove it if it is not `file`. has_parts: it came in several attempts."""
+    difference = file.difference(partial.path)
+    if difference is None:
+        return
+    partial.remove()
+    if has_parts:  # which may be of two versions
+        raise _Interruption(f"the parts that arrived do not fit each other (expected {difference})")
+    raise OSError(
+        f"{file.url}: expected {difference}; the server has another file, or the network changed it: run the command "
+        "again, or give another server with --mirror"
+    )
+
+
+# ---- the part that has arrived -----------------------------------------------------------------------------------
+
+
+class _Partial:
+    """The part of a file that has arrived, and the version of the file that it belongs to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._origin_path = path.with_name(f"{path.name}.json")
+
+    def size(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def validator(self, url: str) -> str | None:
+        """Return the server's mark of the version, if the part came from `url` and the server gave a mark."""
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            origin = decode_json(self._origin_path.read_bytes())
+            return origin["validator"] if origin["url"] == url else None
+        return None
+
+    def restart(self, url: str, validator: str | None) -> None:
+        """Remove the part, and store the version of the next one."""
+        self.path.unlink(missing_ok=True)  # first: a part must never stand beside the mark of another version
+        write_file(self._origin_path, encode_json({"url": url, "validator": validator}))
+
+    def open(self) -> LocatedFile:
+        """Open the part, to write at its end."""
+        number = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        return LocatedFile(number, self.path)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._origin_path.unlink(missing_ok=True)
+
+
+# ---- one attempt -------------------------------------------------------------------------------------------------
+
+
+def _attempt(file: RemoteFile, partial: _Partial) -> bool:
+    """Receive the rest of a file. Return True if it now consists of what several attempts received.
+
+    Raises _Interruption if a further attempt may succeed.
+    """
+    start = partial.size()
+    if start and start == file.size:
+        return True  # an earlier process stopped before it renamed the file
+    headers = {"Accept-Encoding": "identity", "User-Agent": f"transduce/{__version__}"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+        if validator := partial.validator(file.url):
+            headers["If-Range"] = validator
+    try:
+        response: HTTPResponse = urlopen(Request(file.url, headers=headers), timeout=TIMEOUT)
+    except HTTPError as answer:
+        _explain(answer, file, partial)
+        return True
+    except (OSError, HTTPException, ValueError) as problem:  # ValueError: a redirection to a damaged address
+        raise _Interruption(_reason(problem)) from problem
+    with response:
+        _check_kind(response, file)
+        total = _total(response, partial)
+        if file.size is not None and total not in (None, file.size):
+            raise OSError(
+                f"{file.url}: expected {file.size:,} bytes, but the server has {total:,}; give another server with "
+                "--mirror"
+            )
+        if response.status == 200:
+            start = 0
+            partial.restart(file.url, _validator(response))
+        _receive(response, partial, start, file.size or total)
+    return start > 0
+
+
+def _explain(answer: HTTPError, file: RemoteFile, partial: _Partial) -> None:
+    """Raise the error for an HTTP status, unless it says that nothing is missing."""
+    status = f"the server answers {answer.code} {printable(str(answer.reason))}"
+    if answer.code == 416:  # it has no bytes from `start` on
+        if answer.headers.get("Content-Range") == f"bytes */{partial.size()}":
+            return
+        partial.remove()
+        raise _Interruption("the file on the server is now shorter")
+    if answer.code in BUSY:
+        raise _Interruption(status)
+    raise OSError(f"{file.url}: expected a file, but {status}; give another server with --mirror")
+
+
+def _total(response: HTTPResponse, partial: _Partial) -> int | None:
+    """Return the size of the whole file according to the server; None if it does not say."""
+    if response.status == 200:
+        length = response.headers.get("Content-Length", "")
+        return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
+    match = re.fullmatch(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18}|\*)", response.headers.get("Content-Range", ""))
+    if response.status != 206 or match is None or int(match[1]) != partial.size():
+        partial.remove()
+        raise _Interruption(f"the server answers {response.status} with another part than the rest")
+    return None if match[2] == "*" else int(match[2])
+
+
+def _validator(response: HTTPResponse) -> str | None:
+    """Return the mark of the version for If-Range: a strong ETag, or the date of the last change."""
+    etag = response.headers.get("ETag", "")
+    return etag if etag.startswith('"') else response.headers.get("Last-Modified")
+
+
+def _check_kind(response: HTTPResponse, file: RemoteFile) -> None:
+    """Raise OSError if the answer is a web page, as of a proxy or of a login."""
+    if response.headers.get_content_type() in ("text/html", "application/xhtml+xml"):
+        raise OSError(
+            f"{file.url}: expected a file, but a web page came, as of a proxy or a login ({response.url}); check the "
+            "network (and https_proxy), or give another server with --mirror"
+        )
+
+
+def _receive(response: HTTPResponse, partial: _Partial, start: int, total: int | None) -> None:
+    """Append the body of an answer to a part. start: the size of the part. total: of the whole file, if known."""
+    check_room(partial.path, (total or 0) - start)
+    done = start
+    with partial.open() as out, _progress_bar() as bar:
+        task = bar.add_task(partial.path.stem, total=total, completed=start)
+        while True:
+            try:
+                block = response.read1(BLOCK_BYTES)
+            except (OSError, HTTPException) as problem:
+                raise _Interruption(_reason(problem)) from problem
+            if not block:
+                break
+            _write(out, block)
+            done += len(block)
+            bar.update(task, completed=done)
+        out.sync()
+    if total is not None and done < total:
+        raise _Interruption(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _write(out: LocatedFile, block: bytes) -> None:
+    rest = memoryview(block)
+    while rest:
+        rest = rest[out.write(rest) :]
+
+
+def _reason(problem: Exception) -> str:
+    """Return the cause of a failed connection in words."""
+    cause = getattr(problem, "reason", problem)  # urllib wraps the error of the socket
+    if isinstance(cause, TimeoutError):
+        return f"the server was silent for {TIMEOUT} s"
+    return f"the connection failed ({printable(str(cause) or type(cause).__name__)})"
+
+
+def at_mirror(url: str, mirror: str) -> str:
+    """Return the address of a file on another server, under the same path. mirror: such as https://example.org/copies.
+
+    Raises UserError for anything else.
+    """
+    with suppress(ValueError):
+        parts = urlsplit(mirror)
+        host = (parts.hostname or "").encode("idna")
+        is_usable = host and (parts.port is None or parts.port > 0) and mirror.isascii() and mirror.isprintable()
+        if is_usable and parts.scheme in ("http", "https") and not set(mirror) & set(" ?#"):
+            return mirror.rstrip("/") + urlsplit(url).path
+    raise UserError(f"--mirror={mirror}: expected an address such as https://example.org/copies; correct it")
+
+
+def _progress_bar() -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    console = Console(stderr=True)
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not sys.stderr.isatty())
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
