@@ -95,7 +95,7 @@ MANY_NUMBERS = 100  # of both sides; a line with more is a table, and each numbe
 
 def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
     """Yield kind and evidence of each difference between the sides that a translation would not have."""
-    if src == tgt and sum(map(str.isalpha, src)) >= COPIED_LETTERS:
+    if is_copied(src, tgt):
         yield "copied", src
     numbers, others = _long_numbers(src), _long_numbers(tgt)
     if numbers and others and len(numbers) + len(others) <= MANY_NUMBERS and not _share_digits(numbers, others):
@@ -103,6 +103,11 @@ def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
     links = [{link.rstrip(".,;:!?)\"'").casefold() for link in LINK.findall(side)} for side in (src, tgt)]
     if different := sorted(links[0] ^ links[1]):
         yield "links", different[0]
+
+
+def is_copied(src: str, tgt: str) -> bool:
+    """Return True if both sides are the same text, which is too long for a name."""
+    return src == tgt and sum(map(str.isalpha, src)) >= COPIED_LETTERS
 
 
 def _long_numbers(line: str) -> list[str]:
