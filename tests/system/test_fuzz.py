@@ -70,6 +70,7 @@ GOOD = {
     "--allow-change": ["train.max_steps", "train.patience"],
     "--last": ["1", "2", "3"],
     "--until": ["12", "18"],
+    "--mirror": ["http://127.0.0.1:9"],
     "--input": ["valid.en", "bom.txt", "nul.txt", "blank.txt", "long.txt"],
     **dict.fromkeys(["--src", "--train", "--valid", "--test"], ["valid.en"]),
     **dict.fromkeys(["--ref", "--tgt", "--hyp"], ["valid.de"]),
@@ -90,7 +91,8 @@ SHORT = {
     "search.beam_size": 2,
     "search.max_extra_tokens": 2,
 }
-TRAINERS = ("demo", "study")  # they end by Ctrl-C after some seconds
+TRAINERS = ("demo", "download", "study")  # they end by Ctrl-C after some seconds
+NO_NETWORK = dict.fromkeys(["http_proxy", "https_proxy"], "http://127.0.0.1:9")
 NEEDED = {"evaluate": [["MODELS", "--src"], ["--hyp"]]}  # arguments without which a command has nothing to do
 RARE = 0.05  # of the calls of other commands with as many arguments, since these take seconds
 
@@ -247,8 +249,9 @@ def test_random_calls_end_with_a_documented_code_and_lose_no_file(tmp_path: Path
         random_one = random_call(random.Random(f"{seed} {number}"))
         stdin = folder / random_one.stdin
         result = call(
-            random_one.words, folder, stdin=stdin, seconds=SECONDS, interrupt_after=random_one.interrupt_after
-        )
+            random_one.words, folder, stdin=stdin, environment=NO_NETWORK, seconds=SECONDS,
+            interrupt_after=random_one.interrupt_after,
+        )  # fmt: skip
         codes[result.code] += 1
         after = contents(folder)
         for problem in problems(random_one, result.code, result.err, before, after):

@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter
 from transduce.cli.average import average
 from transduce.cli.check import check
 from transduce.cli.demo import demo
+from transduce.cli.download import download
 from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
 from transduce.cli.help import add_command, limit_size
@@ -33,7 +34,7 @@ from transduce.errors import UserError
 from transduce.version import __version__
 
 # In the order of use. `transduce --help` lists them in this order.
-COMMANDS = (demo, check, train, report, evaluate, translate, serve, score, average, export, import_, recipes)
+COMMANDS = (demo, download, check, train, report, evaluate, translate, serve, score, average, export, import_, recipes)
 
 app = App(
     name="transduce",

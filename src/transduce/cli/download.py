@@ -1,0 +1,40 @@
+"""`transduce download`: fetch a public corpus, and write it as clean text."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+Corpus = Literal["wmt14-en-de", "wmt14-en-fr"]
+
+
+def download(
+    corpus: Corpus,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(show_default="CORPUS")] = None,
+    mirror: str | None = None,
+) -> None:
+    """Download a public corpus, and write it as clean text.
+
+    The corpora are those of the paper: WMT 2014, English to German (1.7 GB to download) and to French (6.7 GB). The
+    same command continues an interrupted download. For a complete corpus it does nothing.
+
+    Parameters
+    ----------
+    corpus
+        Name of the corpus.
+    out
+        Folder for the archives in OUT/raw, train, newstest2013 and newstest2014 in both languages, and summary.json.
+    mirror
+        Address of a server with copies of the archives, under the paths that they have at statmt.org.
+
+    Examples
+    --------
+    transduce download wmt14-en-de
+    transduce download wmt14-en-fr --out corpora/wmt14-en-fr
+    """
+    from transduce.download.corpus import download_corpus, format_summary
+
+    folder = Path(corpus) if out is None else out
+    print(format_summary(download_corpus(corpus, folder, mirror), folder))

@@ -1,0 +1,235 @@
+"""The whole job: fetch the archives of a corpus, take its texts out of them, clean the training text, write all.
+
+The folder of a corpus has
+
+    raw/            the archives as they came; a corpus that is complete does not need them any more
+    train.SRC ...   the training text, clean, and the test sets under their names
+    summary.json    what was done; it names no text before all are written
+"""
+
+import fcntl
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from transduce.console import printable
+from transduce.data.disk import check_room
+from transduce.data.text import count_lines, file_sha256, read_lines
+from transduce.download.archive import extract
+from transduce.download.catalogue import PublicCorpus, TextPair, find_corpus
+from transduce.download.cleaning import OUTCOMES, clean
+from transduce.download.fetch import RemoteFile, at_mirror, fetch
+from transduce.download.sgml import read_segments
+from transduce.errors import UserError
+from transduce.storage.atomic_folder import encode_json, remove, write_file
+
+RAW, SUMMARY, UNPACKED = "raw", "summary.json", ".tmp-unpacked"
+HEADINGS = {
+    "not_utf8": "not UTF-8",
+    "blank": "blank",
+    "long": "too long",
+    "copied": "copied",
+    "ratio": "lengths",
+    "repeated": "repeated",
+    "kept": "kept",
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file of a corpus."""
+
+    lines: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What `download_corpus` did. pairs: by part and outcome, as in `cleaning`."""
+
+    corpus: str
+    archives: list[RemoteFile]
+    pairs: dict[str, dict[str, int]]
+    texts: dict[str, Text]
+
+
+def download_corpus(name: str, out: Path, mirror: str | None = None) -> Summary:
+    """Write the corpus `name` to the folder `out`, unless it is there. An interrupted call can be repeated.
+
+    mirror: an address that has the files of the server under the same paths; None: the server of the catalogue.
+    Raises UserError for a wrong name, mirror or folder, and OSError if the network, the server or the disk fails.
+    """
+    corpus = find_corpus(name)
+    urls = {file: file.url if mirror is None else at_mirror(file.url, mirror) for file in corpus.archives}
+    summary = _read_summary(corpus, out)
+    if summary is not None and _is_complete(summary, corpus, out):
+        _say(f"{printable(out)}: complete; nothing to do")
+        return summary
+    with _locked(out):
+        if summary is None:
+            _write_summary(Summary(corpus.name, corpus.archives, {}, {}), out)  # from now on the folder is ours
+        archives = _fetch_all(urls, out / RAW)
+        try:
+            return _write_texts(corpus, archives, out)
+        finally:
+            remove(out / UNPACKED)
+
+
+def _fetch_all(urls: dict[RemoteFile, str], folder: Path) -> dict[RemoteFile, Path]:
+    """Return the path of each archive, by its entry in the catalogue."""
+    folder.mkdir(exist_ok=True)
+    missing = [file for file in urls if not (folder / file.name).exists()]
+    partial = sum(path.stat().st_size for path in folder.glob("*.partial"))
+    check_room(folder, sum(file.size or 0 for file in missing) - partial)
+    paths = {}
+    for number, (file, url) in enumerate(urls.items(), start=1):
+        size = f"{file.size:,} bytes" if file.size else "size unknown"
+        _say(f"archive {number} of {len(urls)}: {url} ({size})")
+        paths[file] = fetch(replace(file, url=url), folder)
+    return paths
+
+
+def _write_texts(corpus: PublicCorpus, archives: dict[RemoteFile, Path], out: Path) -> Summary:
+    """Write the texts of a corpus and its summary."""
+    unpacked = out / UNPACKED
+    remove(unpacked)  # of a call that was killed
+    unpacked.mkdir()
+    members = _unpack(corpus, archives, unpacked)
+    names = [f"{name}.{language}" for name in _text_names(corpus) for language in (corpus.src, corpus.tgt)]
+    _say("cleaning the training text")
+    pairs = clean({part.name: members[part] for part in corpus.train}, (out / names[0], out / names[1]))
+    for test in corpus.tests:
+        for language, path in zip((corpus.src, corpus.tgt), members[test], strict=True):
+            _write_test_set(path, out / f"{test.name}.{language}", test)
+    texts = {
+        name: Text(count_lines(out / name), (out / name).stat().st_size, file_sha256(out / name)) for name in names
+    }
+    summary = Summary(corpus.name, corpus.archives, pairs, texts)
+    _write_summary(summary, out)
+    return summary
+
+
+def _text_names(corpus: PublicCorpus) -> list[str]:
+    return ["train", *(test.name for test in corpus.tests)]
+
+
+def _unpack(corpus: PublicCorpus, archives: dict[RemoteFile, Path], folder: Path) -> dict[TextPair, tuple[Path, Path]]:
+    """Write the texts of a corpus from its archives to `folder`, and return their paths."""
+    paths = {}
+    for archive, path in archives.items():
+        members = {}
+        for pair in (*corpus.train, *corpus.tests):
+            if pair.archive == archive:
+                sides = [member.rpartition("/")[2] for member in (pair.src, pair.tgt)]
+                paths[pair] = folder / sides[0], folder / sides[1]
+                members |= dict(zip((pair.src, pair.tgt), paths[pair], strict=True))
+        _say(f"unpacking {archive.name}")
+        extract(path, members)
+    return paths
+
+
+def _write_test_set(source: Path, target: Path, test: TextPair) -> None:
+    """Write one side of a test set, with its lines unchanged, and check their number."""
+    lines = [*(read_segments(source) if source.suffix == ".sgm" else read_lines(source))]
+    if test.lines not in (None, len(lines)):
+        raise UserError(
+            f"{test.archive.name}: expected {test.lines:,} lines in {source.name}, not {len(lines):,}; delete "
+            f"{target.parent / RAW / test.archive.name}, and run the command again"
+        )
+    write_file(target, "".join(f"{line}\n" for line in lines).encode())
+
+
+# ---- the folder ----------------------------------------------------------------------------------------------------
+
+
+def _read_summary(corpus: PublicCorpus, out: Path) -> Summary | None:
+    """Return the summary in the folder of `corpus`; None for a new folder. A folder may have RAW, filled by hand.
+
+    Raises UserError for a folder with something else.
+    """
+    if not out.exists():
+        return None
+    path = out / SUMMARY
+    if path.is_file():
+        with suppress(msgspec.MsgspecError):
+            summary = msgspec.json.decode(path.read_bytes(), type=Summary)
+            if summary.corpus == corpus.name:
+                return summary
+        raise UserError(f"--out={out}: expected the folder of {corpus.name}, not of another corpus; give a new folder")
+    if not out.is_dir() or {*os.listdir(out)} - {RAW}:
+        raise UserError(f"--out={out}: expected a new folder, or one of an earlier call; give another name")
+    return None
+
+
+def _is_complete(summary: Summary, corpus: PublicCorpus, out: Path) -> bool:
+    """Return True if the folder has all texts of `corpus`, from the archives of today's catalogue."""
+    has_texts = all(_size(out / name) == text.bytes for name, text in summary.texts.items())
+    return bool(summary.texts) and has_texts and summary.archives == corpus.archives
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _write_summary(summary: Summary, out: Path) -> None:
+    write_file(out / SUMMARY, encode_json(msgspec.to_builtins(summary)))
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Create the folder of a corpus, and lock it against other calls in the block."""
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        _lock(folder, out)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _lock(folder: int, out: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"--out={out}: expected a folder that no other command writes; wait for the other") from None
+    except OSError:  # a file system without locks
+        pass
+
+
+# ---- text for a person ---------------------------------------------------------------------------------------------
+
+
+def format_summary(summary: Summary, out: Path) -> str:
+    """Return the summary as text: the pairs by part and outcome, and the files."""
+    rows = [["pairs", "read", *(HEADINGS[outcome] for outcome in OUTCOMES)]]
+    rows += [[name, *_numbers(counts)] for name, counts in summary.pairs.items()]
+    totals = {outcome: sum(counts[outcome] for counts in summary.pairs.values()) for outcome in OUTCOMES}
+    rows.append(["all", *_numbers(totals)])
+    files = [["file", "lines", "bytes", "SHA-256"]]
+    for name, text in summary.texts.items():
+        files.append([printable(out / name), f"{text.lines:,}", f"{text.bytes:,}", text.sha256])
+    return "\n".join([*_table(rows), "", *_table(files)])
+
+
+def _numbers(counts: Mapping[str, int]) -> list[str]:
+    return [f"{sum(counts.values()):,}", *(f"{counts[outcome]:,}" for outcome in OUTCOMES)]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows as lines, with the first column to the left and the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return lines
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
