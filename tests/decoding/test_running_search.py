@@ -24,7 +24,6 @@ from transduce.model.transformer import Transformer
 
 SMALL = ModelConfig(vocab_size=40, d_model=32, n_layers=2, n_heads=4, d_ff=48, dropout=0.0)
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
-both = pytest.mark.parametrize("kernels", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
 SETTINGS = SearchConfig(beam_size=4, max_extra_tokens=8)
 
 
@@ -70,22 +69,31 @@ def check(outputs: dict[Hashable, list[Hypothesis]], expected: dict[int, list[Hy
         assert [h.score for h in outputs[key]] == pytest.approx([h.score for h in hypotheses], abs=tolerance)
 
 
-@both
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize(
-    ("count", "schedules"), [(40, 1), pytest.param(1_000, 3, marks=pytest.mark.slow)], ids=["few", "many"]
+    ("kernels", "count", "schedules"),
+    [
+        pytest.param(PLAIN, 40, 1, id="plain"),
+        pytest.param(compiled(), 40, 1, marks=needs_compiled, id="c++"),
+        pytest.param(PLAIN, 300, 1, marks=pytest.mark.slow, id="plain, many"),
+        pytest.param(compiled(), 1_000, 3, marks=[needs_compiled, pytest.mark.slow], id="c++, many"),
+    ],
 )
 def test_a_running_search_gives_what_a_file_gives(
     precision: Precision, kernels: Kernels, count: int, schedules: int
 ) -> None:
-    """Compiled kernels compute each row without regard to the others: then the scores are equal to the last bit."""
+    """Compiled kernels compute each row without regard to the others: then the scores are equal to the last bit.
+
+    Those in torch round differently in other batches, and int8 enlarges that where a value is near the middle of two.
+    """
     backend = backend_of(precision, kernels)
     wide = SearchConfig(beam_size=6, max_extra_tokens=8, lookahead=3, min_tokens=3)
     jobs = jobs_of(count, settings=(SETTINGS, wide, SearchConfig(beam_size=1, max_extra_tokens=5)))
     expected = {i: alone(backend, job) for i, job in enumerate(jobs)}
+    tolerance = 0.0 if kernels is not PLAIN else 1e-4 if precision == "fp32" else 0.05
     for seed in range(schedules):
         search = RunningSearch(backend, limit=1_500)
-        check(run(search, jobs, seed), expected, 0.0 if kernels is not PLAIN else 1e-4)
+        check(run(search, jobs, seed), expected, tolerance)
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])
