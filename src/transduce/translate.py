@@ -24,6 +24,7 @@ from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, samp
 from transduce.decoding.constraint import Constraint, prefix_constraint
 from transduce.decoding.hypothesis import Attended, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
+from transduce.decoding.running_translation import RunningTranslation
 from transduce.decoding.segmentation import (
     LongLine,
     Segment,
@@ -121,6 +122,10 @@ class Translator:
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
+
+    def running(self) -> RunningTranslation[Any]:
+        """Return a translation of lines that come and go, for a service."""
+        return RunningTranslation(self._backend, self.tokenizer, self.config)
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """Return the log-probability of each given translation, log P(tgt | src), with each token's share.

@@ -1,0 +1,121 @@
+"""Lines that are translated together while others come and go: `RunningSearch` from text to text, for a service."""
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic
+
+from transduce.config.schema import Config, SearchConfig
+from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.backends import Backend
+from transduce.decoding.hypothesis import Hypothesis, Translation
+from transduce.decoding.options import DecodingOptions
+from transduce.decoding.running_search import Job, Key, RunningSearch
+from transduce.decoding.segmentation import Segment, nearest_first, segments_of, translations_of, with_tag
+from transduce.errors import UserError
+
+MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
+MOST_WAITING = 8  # lines of which segments wait for room, before no further line is taken
+
+
+@dataclass
+class _Line:
+    """A line on its way. waiting: its segments that are not searched yet. outputs: of those that are done."""
+
+    text: str
+    options: DecodingOptions
+    settings: SearchConfig
+    segments: Sequence[Segment]
+    problems: Mapping[int, str]
+    waiting: deque[int]
+    outputs: dict[int, list[Hypothesis]] = field(default_factory=dict)
+
+
+class RunningTranslation(Generic[Key]):
+    """A translation that takes lines in before any step, and returns each at the step at which its last segment ends.
+
+    One thread calls it. A translation is that of `Translator.translate`, whatever else is translated at the time. The
+    caller knows a line by its key. The segments of lines that wait for room take turns.
+    """
+
+    def __init__(self, backend: Backend, tokenizer: TokenizerLike, config: Config) -> None:
+        self.search = RunningSearch[tuple[Key, int]](backend)  # a job is a segment, by line and number
+        self.tokenizer = tokenizer
+        self.config = config
+        self.lines: dict[Key, _Line] = {}  # the oldest first
+        self.beam_size = config.search.beam_size  # of the newest line
+
+    def __len__(self) -> int:
+        """Return the number of lines that are not done."""
+        return len(self.lines)
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many lines, and tokens of the source, can be searched from the next step on."""
+        waiting = [len(line.waiting) for line in self.lines.values() if line.waiting]
+        if len(waiting) >= MOST_WAITING or not self.search.takes_newcomers:
+            return 0, 0
+        n_lines = MOST_SEGMENTS - len(self.search) - sum(waiting)
+        return max(0, n_lines), max(0, self.search.limit - self.search.tokens) // self.beam_size
+
+    def admit(self, key: Key, text: str, options: DecodingOptions) -> None:
+        """Take a line in. Raises UserError for options that cannot be met, and for sampling."""
+        if options.draws is not None:
+            raise UserError(
+                "sampling: expected no value here, because lines that come and go are searched; leave it out"
+            )
+        settings = options.resolve(self.config.search)
+        longest = self.config.data.max_tokens - 1
+        (text,) = with_tag([text], options.tag, self.tokenizer)
+        segments, problems = segments_of([text], self.tokenizer, longest, options.split)
+        self.lines[key] = _Line(text, options, settings, segments, problems, deque(range(len(segments))))
+        self.beam_size = settings.beam_size
+
+    def step(self) -> dict[Key, Translation | Exception]:
+        """Make all outputs one token longer; return the lines that end here, by key.
+
+        A line for which the search fails ends with the error of its first segment that failed.
+        """
+        self._admit_segments()
+        step = self.search.step()
+        done: dict[Key, Translation | Exception] = {}
+        for (key, number), outputs in step.outputs.items():
+            self.lines[key].outputs[number] = outputs
+        for (key, _), failure in step.failures.items():
+            done.setdefault(key, failure)
+        for key, number in reversed([job.key for job in step.returned]):
+            self.lines[key].waiting.appendleft(number)
+        self.drop(done)
+        for key, line in list(self.lines.items()):
+            if len(line.outputs) == len(line.segments):
+                done[key] = self._translation(line)
+                del self.lines[key]
+        return done
+
+    def drop(self, keys: Collection[Key]) -> None:
+        """Stop translating lines. Keys of others have no effect."""
+        lines = {key: self.lines.pop(key) for key in keys if key in self.lines}
+        self.search.drop([(key, number) for key, line in lines.items() for number in range(len(line.segments))])
+
+    def _admit_segments(self) -> None:
+        """Let the search take in waiting segments, one of each line in turn."""
+        waiting = [(turn, key, number) for key, line in self.lines.items() for turn, number in enumerate(line.waiting)]
+        waiting.sort(key=lambda one: one[0])
+        room = max(0, MOST_SEGMENTS - len(self.search))
+        jobs = [self._job(key, number) for _, key, number in waiting[:room]]
+        for job in jobs[: self.search.admit(jobs)]:
+            self.lines[job.key[0]].waiting.popleft()
+
+    def _job(self, key: Key, number: int) -> Job[tuple[Key, int]]:
+        line = self.lines[key]
+        return Job((key, number), line.segments[number].ids, line.settings, line.options.n_candidates)
+
+    def _translation(self, line: _Line) -> Translation | Exception:
+        """Return the translation of a line whose segments are done."""
+        hypotheses: Sequence[Sequence[Hypothesis]] = [line.outputs[number] for number in range(len(line.segments))]
+        try:
+            if line.options.mbr is not None:
+                hypotheses = nearest_first(hypotheses, self.tokenizer, line.options)
+            return translations_of([line.text], line.segments, hypotheses, line.problems, self.tokenizer)[0]
+        except Exception as problem:
+            return problem.with_traceback(None)
