@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from support.serving import JSON, Reverser, Served, served
@@ -13,6 +13,7 @@ from transduce.serve.queue import Sentence, SentenceQueue
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import Limits
 
+MODEL = Reverser()
 BODY = b'{"q": "a b", "source": "en", "target": "de"}'
 
 
@@ -20,9 +21,6 @@ def sentences(loop: asyncio.AbstractEventLoop, words: str, model: Model | None =
     """Return a sentence of two tokens for each word."""
     model = model or MODEL
     return [Sentence(model, word, DecodingOptions(), 2, False, loop.create_future()) for word in words.split()]
-
-
-MODEL = Reverser()
 
 
 @pytest.fixture
@@ -33,7 +31,14 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def lines(queue: SentenceQueue, count: int, tokens: int = 99) -> str:
-    return " ".join(sentence.line for sentence in queue.take(count, tokens, waits=False))
+    return " ".join(sentence.line for sentence in taken(queue, count, tokens))
+
+
+def taken(
+    queue: SentenceQueue, count: int = 9, tokens: int = 99, models: Sequence[Model] = (MODEL,), waits: bool = False
+) -> list[Sentence]:
+    """Take sentences as an engine does that has this room for each of these models."""
+    return queue.take(lambda: {id(model): (count, tokens) for model in models}, waits=waits)
 
 
 def test_requests_take_turns(loop: asyncio.AbstractEventLoop) -> None:
@@ -46,14 +51,15 @@ def test_requests_take_turns(loop: asyncio.AbstractEventLoop) -> None:
     assert (queue.waiting_sentences, queue.waiting_tokens, lines(queue, 9)) == (0, 0, "")
 
 
-def test_a_batch_has_one_model_and_at_most_the_given_tokens(loop: asyncio.AbstractEventLoop) -> None:
-    queue = SentenceQueue(Limits())
+def test_sentences_are_taken_for_which_their_model_has_room(loop: asyncio.AbstractEventLoop) -> None:
+    queue, other, full = SentenceQueue(Limits()), Reverser(), Reverser()
     queue.put(sentences(loop, "a1 a2 a3"))
-    queue.put(sentences(loop, "x1", Reverser()))
-    assert lines(queue, 9, tokens=5) == "a1 a2"
-    assert sorted([lines(queue, 9), lines(queue, 9)]) == ["a3", "x1"]
-    queue.put(sentences(loop, "a1"))
-    assert lines(queue, 9, tokens=1) == "a1"  # alone, however long
+    queue.put(sentences(loop, "f1", full))
+    queue.put(sentences(loop, "x1 x2", other))
+    rooms = {id(MODEL): (9, 3), id(full): (9, 0), id(other): (1, 99)}  # the last one may be longer than the room
+    assert [sentence.line for sentence in queue.take(lambda: rooms, waits=False)] == ["a1", "x1", "a2"]
+    assert taken(queue, count=0, models=[MODEL, full, other]) == []
+    assert [s.line for s in taken(queue, models=[MODEL, full, other])] == ["f1", "x2", "a3"]
 
 
 def test_the_queue_is_bounded_in_sentences_and_tokens(loop: asyncio.AbstractEventLoop) -> None:
@@ -83,9 +89,9 @@ def test_dropped_sentences_leave_the_queue(loop: asyncio.AbstractEventLoop) -> N
     first, second = sentences(loop, "a1 a2"), sentences(loop, "b1")
     queue.put(first)
     queue.put(second)
-    (taken,) = queue.take(1, 99, waits=False)
+    (one,) = taken(queue, 1)
     queue.drop(first)
-    assert not taken.is_wanted
+    assert not one.is_wanted
     assert (queue.waiting_sentences, queue.waiting_tokens, lines(queue, 9)) == (1, 2, "b1")
 
 
@@ -95,8 +101,8 @@ def test_a_closed_queue_lets_the_engine_finish(loop: asyncio.AbstractEventLoop) 
     queue.close()
     with pytest.raises(Refusal, match="shutting down"):
         queue.put(sentences(loop, "b"))
-    assert [s.line for s in queue.take(9, 99, waits=True)] == ["a"]
-    assert queue.take(9, 99, waits=True) == []
+    assert [s.line for s in taken(queue, waits=True)] == ["a"]
+    assert taken(queue, waits=True) == []
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from transduce.config.schema import Config
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.serve.app import State, application
-from transduce.serve.engine import MicroBatchEngine
+from transduce.serve.engine import Engine
 from transduce.serve.languages import Models
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
@@ -90,13 +90,13 @@ class Answer:
 class Served:
     """A service in this process. log: the lines of its log, once it is closed."""
 
-    def __init__(self, models: Mapping[tuple[str, str], Any], settings: ServerSettings) -> None:
+    def __init__(self, models: Mapping[tuple[str, str], Any], settings: ServerSettings, n_threads: int = 1) -> None:
         self.metrics = Metrics()
         reading, writing = os.pipe()
         self._log_ends = reading, writing
         self._log = Log(self.metrics.log_errors.inc, writing)
         self.queue = SentenceQueue(settings.limits)
-        self.engine = MicroBatchEngine(self.queue, self.metrics.count_batch)
+        self.engine = Engine(self.queue, models.values(), self.metrics.count_step, n_threads)
         self.service = Service(Models(models), self.queue, self.metrics, DecodingOptions(), settings.limits)
         self.state = State()
         self.app = application(self.service, settings, self.state, self._log)
@@ -119,9 +119,14 @@ class Served:
         return asyncio.run(self.request(method, path, body, headers, leaves))
 
     async def request(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None, leaves: bool = False
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        leaves: bool | asyncio.Event = False,
     ) -> Answer:
-        """Send a request to the application. leaves: the client closes the connection after the body."""
+        """Send a request to the application. leaves: the client closes the connection after the body, or later."""
         path, _, query = path.partition("?")
         pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
         scope = {
@@ -144,8 +149,8 @@ class Served:
         async def receive() -> dict[str, Any]:
             if messages:
                 return messages.pop()
-            if not leaves:
-                await asyncio.Event().wait()
+            if leaves is not True:
+                await (leaves or asyncio.Event()).wait()
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
@@ -176,15 +181,23 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(models: Any = None, keys: Sequence[str] = (), **limits: Any) -> Iterator[Served]:
-    """Serve a model from en to de, or models by pair, in this process."""
+def served(models: Any = None, keys: Sequence[str] = (), n_threads: int = 1, **limits: Any) -> Iterator[Served]:
+    """Serve a model from en to de, or models by pair, in this process, with an engine of `n_threads` threads."""
     if models is None or hasattr(models, "translate"):
         models = {("en", "de"): models or Reverser()}
-    service = Served(models, ServerSettings(api_keys=frozenset(keys), limits=dataclasses.replace(Limits(), **limits)))
+    settings = ServerSettings(api_keys=frozenset(keys), limits=dataclasses.replace(Limits(), **limits))
+    service = Served(models, settings, n_threads)
     try:
         yield service
     finally:
         service.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition is true, at most 10 s."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 @dataclass

@@ -40,7 +40,7 @@ class DeepL(Door):
         answers = await self.service.translate(wish, request, self.record(request))
         for i, answer in enumerate(answers):
             if answer.problem is not None:
-                raise invalid(f"$.text[{i}]: {answer.problem}")
+                raise answer.problem.at(f"$.text[{i}]")
         translations: list[dict[str, Any]] = []
         for text, pair, answer in zip(wish.texts, wish.pairs, answers, strict=True):
             translations.append({"detected_source_language": pair[0].upper(), "text": answer.text})

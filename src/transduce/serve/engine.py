@@ -1,97 +1,244 @@
-"""The engine: a thread that takes sentences from the queue and translates them in micro-batches.
+"""The engine: threads that take sentences from the queue, translate them, and finish them.
 
-It serves every translator, because it needs only `translate`. A micro-batch is what waits when the last one is done:
-nothing waits for a batch to fill.
+A model of `transduce.load` searches step by step (`decoding/running_translation.py`). Newcomers join at every step. A
+sentence leaves at the step at which it is done, and at the next one when nobody waits for it any more.
+An engine that only has `translate`, such as CTranslate2, gives no way into its search: it takes `WholeBatches`.
 """
 
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.options import DecodingOptions
 from transduce.errors import is_out_of_memory
 from transduce.serve.alignment import align
 from transduce.serve.languages import Model
 from transduce.serve.queue import Output, Sentence, SentenceQueue
 from transduce.serve.refusal import Refusal
 
-MAX_SENTENCES = 64  # of a micro-batch; more are hardly faster, and delay the next one
-MAX_TOKENS = 2_048  # of the source; times a beam of 4 it is a batch of `batched_search`
+Outcomes = dict[Sentence, Translation | Exception]
+
+MAX_SENTENCES = 64  # of a batch that is translated as a whole; more are hardly faster, and delay the next one
+MAX_TOKENS = 2_048  # of its sources; times a beam of 4 it is a batch of `batched_search`
+
+
+class Search(Protocol):
+    """Lines that are translated together, by one model and in one thread. The key of a line is its sentence."""
+
+    def __len__(self) -> int:
+        """Return the number of lines that are not done."""
+        ...
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """How many lines, and tokens of the source, it can take now."""
+        ...
+
+    def admit(self, key: Sentence, text: str, options: DecodingOptions) -> None:
+        """Take a line in. An exception concerns this line alone."""
+        ...
+
+    def step(self) -> Outcomes:
+        """Compute for a while; return the lines that end here, by key: the translation, or the reason for none."""
+        ...
+
+    def drop(self, keys: Collection[Sentence]) -> None:
+        """Stop translating lines."""
+        ...
+
+
+class WholeBatches:
+    """The search of an engine that only translates lists of lines. A step translates all lines."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.lines: dict[Sentence, tuple[str, DecodingOptions]] = {}
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def room(self) -> tuple[int, int]:
+        return (0, 0) if self.lines else (MAX_SENTENCES, MAX_TOKENS)
+
+    def admit(self, key: Sentence, text: str, options: DecodingOptions) -> None:
+        self.lines[key] = text, options
+
+    def step(self) -> Outcomes:
+        outcomes: Outcomes = {}
+        for options in dict.fromkeys(options for _, options in self.lines.values()):
+            self._translate([key for key, line in self.lines.items() if line[1] == options], options, outcomes)
+        self.lines.clear()
+        return outcomes
+
+    def _translate(self, keys: Sequence[Sentence], options: DecodingOptions, outcomes: Outcomes) -> None:
+        """Translate lines with the same options, or half by half where the model fails."""
+        try:
+            lines = [self.lines[key][0] for key in keys]
+            outcomes.update(zip(keys, self.model.translate(lines, options=options), strict=True))
+            return
+        except Exception as problem:
+            failure = problem.with_traceback(None)
+        if len(keys) == 1:
+            outcomes[keys[0]] = failure
+        else:
+            middle = len(keys) // 2
+            self._translate(keys[:middle], options, outcomes)
+            self._translate(keys[middle:], options, outcomes)
+
+    def drop(self, keys: Collection[Sentence]) -> None:
+        for key in keys:
+            self.lines.pop(key, None)
+
+
+def search_of(model: Model) -> Search:
+    """Return an empty search of a model."""
+    running = getattr(model, "running", None)
+    return WholeBatches(model) if running is None else running()
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A finished micro-batch, for the metrics."""
+class Step:
+    """A step of a search, for the metrics.
 
-    sentences: Sequence[Sentence]
+    n_sentences: that were searched. translated: those that ended, with a translation. seconds: of the step.
+    """
+
+    n_sentences: int
+    translated: Sequence[Sentence]
     target_tokens: int
     seconds: float
 
 
-class MicroBatchEngine:
-    """One thread that translates what waits in a queue. running: the sentences of the present micro-batch."""
+class Engine:
+    """Threads that translate what waits in a queue.
 
-    def __init__(self, queue: SentenceQueue, on_batch: Callable[[Batch], None] = lambda batch: None) -> None:
+    models: of the sentences in the queue. n_threads: each has a search of its own for each model, and takes its share
+    of the sentences.
+    """
+
+    def __init__(
+        self,
+        queue: SentenceQueue,
+        models: Iterable[Model],
+        on_step: Callable[[Step], None] = lambda step: None,
+        n_threads: int = 1,
+    ) -> None:
         self.queue = queue
-        self.running = 0
-        self._on_batch = on_batch
-        self._thread = threading.Thread(target=self._run, name="transduce-engine", daemon=True)
+        self._on_step = on_step
+        different = {id(model): model for model in models}
+        self._threads = [[_Task(model) for model in different.values()] for _ in range(n_threads)]
+        names = [f"transduce-engine-{i}" for i in range(n_threads)]
+        self._running = [
+            threading.Thread(target=self._run, args=[tasks], name=name, daemon=True)
+            for tasks, name in zip(self._threads, names, strict=True)
+        ]
+
+    @property
+    def running(self) -> int:
+        """The number of sentences that are searched."""
+        return sum(len(task.sentences) for tasks in self._threads for task in tasks)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the threads."""
+        for thread in self._running:
+            thread.start()
 
     def join(self, seconds: float) -> bool:
-        """Wait until the thread has ended, after the queue was closed. Return False if it has not."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        """Wait until the threads have ended, after the queue was closed. Return False if one has not."""
+        end = time.monotonic() + seconds
+        for thread in self._running:
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._running)
 
-    def _run(self) -> None:
-        while batch := self.queue.take(MAX_SENTENCES, MAX_TOKENS, waits=True):
-            self.running = len(batch)
-            start = time.monotonic()
-            n_target = self._translate(batch)
-            seconds = time.monotonic() - start
-            self.queue.note_speed(sum(sentence.n_tokens for sentence in batch), seconds)
-            self.running = 0
-            self._on_batch(Batch(batch, n_target, seconds))
-            del batch
+    def _run(self, tasks: Sequence["_Task"]) -> None:
+        """Translate until the queue is closed and empty. Each model with sentences makes one step in turn."""
+        while True:
+            n_running = sum(len(task.sentences) for task in tasks)
+            taken = self.queue.take(lambda: self._rooms(tasks), waits=n_running == 0)
+            if not taken and not n_running:
+                return
+            for task in tasks:
+                task.admit([sentence for sentence in taken if sentence.model is task.model])
+                if task.sentences:
+                    step = task.step()
+                    self.queue.note_speed(sum(s.n_tokens for s in step.translated), step.seconds / len(self._threads))
+                    self._on_step(step)
+            del taken
 
-    def _translate(self, batch: Sequence[Sentence]) -> int:
-        """Translate and finish each sentence. Return the number of target tokens.
+    def _rooms(self, tasks: Sequence["_Task"]) -> dict[int, tuple[int, int]]:
+        """Return how many sentences and tokens a thread may take of each model: its share of all sentences."""
+        share = math.ceil((self.queue.waiting_sentences + self.running) / len(self._threads))
+        n_more = share - sum(len(task.sentences) for task in tasks)
+        return {id(task.model): task.room(n_more) for task in tasks}
 
-        A batch that fails is halved, so that a sentence that makes the model fail harms only itself, and so that less
-        memory is needed.
-        """
-        batch = [sentence for sentence in batch if sentence.is_wanted]
-        if not batch:
-            return 0
-        outputs = _outputs(batch)
-        if isinstance(outputs, Refusal):
-            if len(batch) == 1:
-                batch[0].finish(outputs)
-                return 0
-            middle = len(batch) // 2
-            return self._translate(batch[:middle]) + self._translate(batch[middle:])
-        for sentence, output in zip(batch, outputs, strict=True):
+
+class _Task:
+    """The search of a model in a thread, and the sentences in it."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.search = search_of(model)
+        self.sentences: set[Sentence] = set()
+
+    def room(self, share: int) -> tuple[int, int]:
+        """Return how many sentences and tokens may be taken, at most `share` sentences."""
+        n_sentences, n_tokens = self.search.room
+        return min(n_sentences, share), n_tokens
+
+    def admit(self, sentences: Sequence[Sentence]) -> None:
+        """Let the search take sentences in. One that it refuses is finished."""
+        for sentence in sentences:
+            try:
+                self.search.admit(sentence, sentence.line, sentence.options)
+            except Exception as problem:
+                sentence.finish(_refusal(problem))
+            else:
+                self.sentences.add(sentence)
+
+    def step(self) -> Step:
+        """Drop the sentences that nobody waits for, make a step with the others, and finish those that end."""
+        start = time.monotonic()
+        unwanted = {sentence for sentence in self.sentences if not sentence.is_wanted}
+        self.search.drop(unwanted)
+        self.sentences -= unwanted
+        n_sentences, translated, n_target = len(self.sentences), list[Sentence](), 0
+        for sentence, outcome in self._outcomes().items():
+            self.sentences.remove(sentence)
+            output = _output(sentence, outcome)
             sentence.finish(output)
-        return sum(len(output.translation.pieces) for output in outputs)
+            if isinstance(output, Output):
+                translated.append(sentence)
+                n_target += len(output.translation.pieces)
+        return Step(n_sentences, translated, n_target, time.monotonic() - start)
+
+    def _outcomes(self) -> dict[Sentence, Translation | Exception]:
+        if not self.sentences:
+            return {}
+        try:
+            return self.search.step()
+        except Exception as problem:  # a defect: nothing is known of the search any more
+            self.search = search_of(self.model)
+            return dict.fromkeys(self.sentences, problem.with_traceback(None))
 
 
-def _outputs(batch: Sequence[Sentence]) -> list[Output] | Refusal:
-    """Return the results for sentences of one group, or the reason for which the model failed on them.
-
-    The exception itself ends here: a live one keeps the tensors of its frames in memory.
-    """
-    model: Model = batch[0].model
+def _output(sentence: Sentence, outcome: Translation | Exception) -> Output | Refusal:
+    """Return the result for a sentence: its translation and alignment, or the reason for none."""
+    if isinstance(outcome, Exception):
+        return _refusal(outcome)
     try:
-        lines = [sentence.line for sentence in batch]
-        translations = model.translate(lines, options=batch[0].options)
-        return [
-            Output(translation, align(model, sentence.line, translation.text) if sentence.needs_alignment else None)
-            for sentence, translation in zip(batch, translations, strict=True)
-        ]
+        words = align(sentence.model, sentence.line, outcome.text) if sentence.needs_alignment else None
+        return Output(outcome, words)
     except Exception as problem:
-        if is_out_of_memory(problem):
-            return Refusal(503, "out of memory; send a shorter text", "memory", retry_after=1)
-        return Refusal(500, f"the model failed on this text: {type(problem).__name__}", "model")
+        return _refusal(problem)
+
+
+def _refusal(problem: Exception) -> Refusal:
+    """Return the answer to a client whose text made the model fail. It has no words of the text."""
+    if is_out_of_memory(problem):
+        return Refusal(503, "out of memory; send a shorter text", "memory", retry_after=1)
+    return Refusal(500, f"the model failed on this text: {type(problem).__name__}", "model")

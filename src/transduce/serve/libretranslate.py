@@ -14,6 +14,7 @@ from transduce.serve.requests import Fields, check_key
 from transduce.serve.service import Answer, Wish, check_texts
 
 FORMATS = {"text": False, "html": True}
+PLACE = "Invalid request: $.q"
 KEY_FIELDS = ("api_key", "secret", "apiKey")
 
 
@@ -115,8 +116,8 @@ class LibreTranslate(Door):
     ) -> dict[str, Any]:
         """Return the answer: lists if the texts were a list, else the first of each."""
         problems = [answer.problem for answer in answers]
-        if not is_list and problems[0] is not None:
-            raise invalid(f"Invalid request: $.q: {problems[0]}")
+        if problems[0] is not None and (not is_list or all(one and one.status >= 500 for one in problems)):
+            raise problems[0].at(PLACE)
         lists: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
         if is_auto:
             lists["detectedLanguage"] = [
@@ -128,7 +129,7 @@ class LibreTranslate(Door):
         if wish.has_confidence:
             lists["confidence"] = [answer.confidence for answer in answers]
         if any(problems):
-            lists["problems"] = problems
+            lists["problems"] = [one and one.message for one in problems]
         return lists if is_list else {name: values[0] for name, values in lists.items()}
 
     def _stream(self, wish: Wish, request: Request, is_list: bool, is_auto: bool) -> Response:
@@ -138,7 +139,7 @@ class LibreTranslate(Door):
         record = self.record(request)
         work = self.service.start(wish, record)
         if work.texts[0].problem is not None:
-            raise invalid(f"Invalid request: $.q: {work.texts[0].problem}")
+            raise work.texts[0].problem.at(PLACE)
 
         async def events() -> AsyncIterator[bytes]:
             try:

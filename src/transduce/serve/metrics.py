@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from transduce.serve.engine import Batch
+from transduce.serve.engine import Step
 from transduce.version import __version__
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -26,8 +26,8 @@ class Metrics:
         self.requests = counter("requests", "Answered requests", "route", "code")
         self.request_seconds = histogram("request_seconds", "Time of a request", "route")
         self.queue_seconds = histogram("queue_seconds", "Time of a sentence in the queue")
-        self.step_seconds = histogram("step_seconds", "Time of a batch in the engine")
-        self.step_rows = histogram("step_rows", "Sentences of a batch in the engine", buckets=ROWS)
+        self.step_seconds = histogram("step_seconds", "Time of a step of the engine")
+        self.step_rows = histogram("step_rows", "Sentences in a step of the engine", buckets=ROWS)
         self.sentences = counter("sentences", "Translated sentences")
         self.source_tokens = counter("source_tokens", "Tokens of the source, of translated sentences")
         self.target_tokens = counter("target_tokens", "Tokens of the translations")
@@ -46,14 +46,14 @@ class Metrics:
             1
         )
 
-    def count_batch(self, batch: Batch) -> None:
-        """Count the work of the engine on one batch. Called by its thread."""
-        self.step_seconds.observe(batch.seconds)
-        self.step_rows.observe(len(batch.sentences))
-        self.sentences.inc(len(batch.sentences))
-        self.source_tokens.inc(sum(sentence.n_tokens for sentence in batch.sentences))
-        self.target_tokens.inc(batch.target_tokens)
-        for sentence in batch.sentences:
+    def count_step(self, step: Step) -> None:
+        """Count a step of the engine. Called by its threads."""
+        self.step_seconds.observe(step.seconds)
+        self.step_rows.observe(step.n_sentences)
+        self.sentences.inc(len(step.translated))
+        self.source_tokens.inc(sum(sentence.n_tokens for sentence in step.translated))
+        self.target_tokens.inc(step.target_tokens)
+        for sentence in step.translated:
             self.queue_seconds.observe((sentence.taken_at or sentence.put_at) - sentence.put_at)
 
     def text(self) -> bytes:

@@ -1,8 +1,8 @@
 """The queue between the doors and the engine: admission, turns by request, deadlines, and clients that left.
 
-The event loop puts the sentences of a request in and waits for their results. The thread of the engine takes sentences
-out, one of each waiting request in turn, and finishes them. An engine that decodes step by step takes new ones at each
-step; one that decodes batches takes a batch. Both need only `take`, `Sentence.finish` and `Sentence.is_wanted`.
+The event loop puts the sentences of a request in and waits for their results. A thread of the engine takes sentences
+out, one of each waiting request in turn, and finishes them. It needs `take`, `Sentence.finish` and
+`Sentence.is_wanted`.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transduce.decoding.hypothesis import Translation
@@ -49,13 +49,8 @@ class Sentence:
     taken_at: float | None = None
     finished_at: float | None = None
 
-    @property
-    def group(self) -> tuple[int, DecodingOptions]:
-        """Equal for sentences that one call of `translate` can take."""
-        return id(self.model), self.options
-
     def finish(self, outcome: Output | Exception) -> None:
-        """Hand the result over to the event loop. Called by the thread of the engine, once."""
+        """Hand the result over to the event loop. Called by a thread of the engine, once."""
         self.finished_at = time.monotonic()
         try:
             self.result.get_loop().call_soon_threadsafe(self._set, outcome)
@@ -148,28 +143,29 @@ class SentenceQueue:
 
     # ---- the engine's side ---------------------------------------------------------------------------------------
 
-    def take(self, max_sentences: int, max_tokens: int, *, waits: bool) -> list[Sentence]:
-        """Return waiting sentences of one group, one of each request in turn; at least one if any waits.
+    def take(self, rooms: Callable[[], Mapping[int, tuple[int, int]]], *, waits: bool) -> list[Sentence]:
+        """Return waiting sentences for which there is room, one of each request in turn.
 
-        max_tokens: of the source, of all sentences together; a longer sentence is returned alone.
-        waits: wait for a sentence. Then an empty list means that the queue is closed and the engine must end.
+        rooms: returns how many sentences, and tokens of the source, may be taken of each model, by its id. The last
+        sentence may have more tokens than are left. It is called when a sentence waits.
+        waits: wait for a sentence. Then an empty list means that the queue is closed and the thread must end.
         """
         with self._changed:
             while waits and not self._requests and not self._is_closed:
                 self._changed.wait()
             taken: list[Sentence] = []
-            tokens = passed = 0
-            while passed < len(self._requests) and len(taken) < max_sentences:
-                request = self._requests[0]
-                sentence = request[0]
-                if taken and (sentence.group != taken[0].group or tokens + sentence.n_tokens > max_tokens):
+            left = {model: [*room] for model, room in rooms().items()} if self._requests else {}
+            passed = 0  # requests without a sentence for which there is room, since the last one with
+            while passed < len(self._requests) and any(min(room) > 0 for room in left.values()):
+                request = self._requests.popleft()
+                room = left[id(request[0].model)]
+                if min(room) > 0:
+                    taken.append(request.popleft())
+                    room[0] -= 1
+                    room[1] -= taken[-1].n_tokens
+                    passed = 0
+                else:
                     passed += 1
-                    self._requests.rotate(-1)
-                    continue
-                passed = 0
-                taken.append(request.popleft())
-                tokens += sentence.n_tokens
-                self._requests.popleft()
                 if request:
                     self._requests.append(request)
             self._count_out(taken)

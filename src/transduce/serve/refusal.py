@@ -24,6 +24,10 @@ class Refusal(Exception):
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         return {**headers, "Connection": "close"} if self.closes else headers
 
+    def at(self, place: str) -> "Refusal":
+        """Return the refusal, with its place in the request if the content of the request is wrong."""
+        return invalid(f"{place}: {self.message}") if self.status == 400 else self
+
 
 def invalid(message: str) -> Refusal:
     """Return the refusal of a request whose content is wrong: status 400."""

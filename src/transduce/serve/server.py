@@ -15,7 +15,7 @@ from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.serve.app import State, application, metrics_application
 from transduce.serve.connections import ConnectionObserver
-from transduce.serve.engine import MicroBatchEngine
+from transduce.serve.engine import Engine
 from transduce.serve.languages import Model, Models
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
@@ -85,7 +85,7 @@ def run(
     metrics = Metrics()
     log = Log(metrics.log_errors.inc)
     queue = SentenceQueue(settings.limits)
-    engine = MicroBatchEngine(queue, metrics.count_batch)
+    engine = Engine(queue, by_pair.values(), metrics.count_step)
     service = Service(Models(by_pair), queue, metrics, options, settings.limits)
     metrics.watch("waiting_sentences", "Sentences in the queue", lambda: queue.waiting_sentences)
     metrics.watch("waiting_tokens", "Tokens in the queue", lambda: queue.waiting_tokens)

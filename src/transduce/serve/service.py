@@ -47,17 +47,26 @@ class Answer:
 
     text: str
     alternatives: Sequence[str] = ()
-    problem: str | None = None
+    problem: Refusal | None = None
     confidence: Confidences = field(default_factory=list)
 
 
 @dataclass
 class _Text:
-    """A text on its way: its document, and the sentence of each part that is translated."""
+    """A text on its way: its document, and the sentence of each part that is translated.
+
+    problem: the reason for no translation.
+    """
 
     document: Document
     sentences: list[Sentence] = field(default_factory=list)
-    problem: str | None = None
+    problem: Refusal | None = None
+
+    @property
+    def failure(self) -> Refusal | None:
+        """Its problem, or that of its first sentence on which the model failed, once all have their results."""
+        failures = (sentence.result.exception() for sentence in self.sentences)
+        return self.problem or next((one for one in failures if isinstance(one, Refusal)), None)
 
     def written(self, number: int) -> str:
         """Return the text with alternative `number` of each sentence, or its best; 0 is the best."""
@@ -170,8 +179,6 @@ class Service:
         finally:
             leaving.cancel()
             work.cancel()
-        for sentence in sentences:
-            sentence.result.result()  # raises the refusal of a sentence on which the model failed
 
     def _too_late(self) -> Refusal:
         message = f"no translation within {self.limits.deadline_seconds:g} s; try again later, or send a shorter text"
@@ -203,8 +210,8 @@ class Work:
         """Return the answer for each text, once all sentences have their results."""
         answers = []
         for text in self.texts:
-            if text.problem is not None:
-                answers.append(Answer("", problem=text.problem))
+            if text.failure is not None:
+                answers.append(Answer("", problem=text.failure))
                 continue
             best, *others = (text.written(number) for number in range(wish.alternatives + 1))
             different = [other for other in dict.fromkeys(others) if other != best]
@@ -220,7 +227,7 @@ def _sentences(document: Document, model: Model, options: DecodingOptions) -> _T
     lines = [part.line for part in parts]
     for part, ids in zip(parts, encode_lines(lines, model.tokenizer), strict=True):
         if problem := excess(part.line, ids):
-            return _Text([], problem=problem)
+            return _Text([], problem=invalid(problem))
         n_tokens = len(ids or ()) + 1
         text.sentences.append(Sentence(model, part.line, options, n_tokens, part.needs_alignment, loop.create_future()))
     return text
