@@ -148,13 +148,13 @@ def test_a_step_that_runs_out_of_memory_returns_the_younger_half(room: int) -> N
     assert returned[0] > 0
 
 
+def without_memory(last_ids: Any, state: Any) -> Any:
+    raise MemoryError
+
+
 def test_a_sentence_that_needs_too_much_memory_alone_fails() -> None:
     backend = backend_of()
-
-    def step(last_ids: Any, state: Any) -> Any:
-        raise MemoryError
-
-    backend.decoder = replace(backend.decoder, step=step)
+    backend.decoder = replace(backend.decoder, step=without_memory)
     search = RunningSearch(backend)
     assert search.admit(jobs_of(3)) == 3
     failures, waiting = dict[Hashable, Exception](), list[Job]()
@@ -164,6 +164,15 @@ def test_a_sentence_that_needs_too_much_memory_alone_fails() -> None:
         failures |= step_now.failures
         waiting += step_now.returned
     assert {*failures} == {0, 1, 2} and all(isinstance(one, MemoryError) for one in failures.values())
+
+
+def test_a_sentence_that_needs_too_much_memory_leaves_half_of_its_room_to_the_next_ones() -> None:
+    backend = backend_of()
+    backend.decoder = replace(backend.decoder, step=without_memory)
+    search, long = RunningSearch(backend), Job("long", [5] * 2_000, SETTINGS)
+    search.admit([long])
+    assert [*search.step().failures] == ["long"]
+    assert long.tokens // 2 <= search.limit < long.tokens
 
 
 def with_a_bad_word(backend: Backend) -> list[Job]:

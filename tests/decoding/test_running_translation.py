@@ -85,6 +85,9 @@ def test_room_is_bounded_by_lines_and_by_tokens(noisy: Translator) -> None:
     for i in range(MOST_WAITING):
         running.admit(i, "a b c", DecodingOptions())
     assert running.room == (0, 0)
+    running.drop(range(MOST_WAITING))
+    running.search.limit = 1  # after memory ran out
+    assert running.room == (MOST_SEGMENTS, 1)
 
 
 @pytest.mark.parametrize("answer", [MemoryError(), ValueError("a defect")])

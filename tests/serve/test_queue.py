@@ -38,7 +38,7 @@ def taken(
     queue: SentenceQueue, count: int = 9, tokens: int = 99, models: Sequence[Model] = (MODEL,), waits: bool = False
 ) -> list[Sentence]:
     """Take sentences as an engine does that has this room for each of these models."""
-    return queue.take(lambda: {id(model): (count, tokens) for model in models}, waits=waits)
+    return queue.take(lambda: {id(model): (count, tokens) for model in models}, waits=waits) or []
 
 
 def test_requests_take_turns(loop: asyncio.AbstractEventLoop) -> None:
@@ -57,7 +57,7 @@ def test_sentences_are_taken_for_which_their_model_has_room(loop: asyncio.Abstra
     queue.put(sentences(loop, "f1", full))
     queue.put(sentences(loop, "x1 x2", other))
     rooms = {id(MODEL): (9, 3), id(full): (9, 0), id(other): (1, 99)}  # the last one may be longer than the room
-    assert [sentence.line for sentence in queue.take(lambda: rooms, waits=False)] == ["a1", "x1", "a2"]
+    assert [sentence.line for sentence in queue.take(lambda: rooms, waits=False) or ()] == ["a1", "x1", "a2"]
     assert taken(queue, count=0, models=[MODEL, full, other]) == []
     assert [s.line for s in taken(queue, models=[MODEL, full, other])] == ["f1", "x2", "a3"]
 
@@ -102,7 +102,7 @@ def test_a_closed_queue_lets_the_engine_finish(loop: asyncio.AbstractEventLoop) 
     with pytest.raises(Refusal, match="shutting down"):
         queue.put(sentences(loop, "b"))
     assert [s.line for s in taken(queue, waits=True)] == ["a"]
-    assert taken(queue, waits=True) == []
+    assert queue.take(lambda: {id(MODEL): (9, 9)}, waits=True) is None
 
 
 def until(condition: Callable[[], bool]) -> None:

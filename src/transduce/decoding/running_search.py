@@ -192,6 +192,7 @@ class RunningSearch(Generic[Key]):
 
     def _halve(self, group: _Group[Key], failure: Exception, step: Step[Key]) -> None:
         """Stop the younger half of a group whose step ran out of memory; a sentence alone fails."""
+        self._lower_limit(self.tokens // 2)
         jobs = [self.jobs[key] for key in group.keys.values()]
         younger = jobs[len(jobs) // 2 :]
         self.drop([job.key for job in younger])
@@ -199,7 +200,6 @@ class RunningSearch(Generic[Key]):
             step.failures[jobs[0].key] = failure
         else:
             step.returned += younger
-        self._lower_limit(self.tokens)
 
     def _search_one_by_one(self, group: _Group[Key], step: Step[Key]) -> None:
         """Search the sentences of a group from their beginning, each alone: on one of them the decoder fails."""

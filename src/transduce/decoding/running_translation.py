@@ -51,12 +51,13 @@ class RunningTranslation(Generic[Key]):
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many lines, and tokens of the source, can be searched from the next step on."""
+        """How many lines, and tokens of the source, can be searched from the next step on; at least 1 when empty."""
         waiting = [len(line.waiting) for line in self.lines.values() if line.waiting]
         if len(waiting) >= MOST_WAITING or not self.search.takes_newcomers:
             return 0, 0
         n_lines = MOST_SEGMENTS - len(self.search) - sum(waiting)
-        return max(0, n_lines), max(0, self.search.limit - self.search.tokens) // self.beam_size
+        n_tokens = max(0, self.search.limit - self.search.tokens) // self.beam_size
+        return max(0, n_lines), n_tokens if self.lines else max(1, n_tokens)  # a line alone may exceed the limit
 
     def admit(self, key: Key, text: str, options: DecodingOptions) -> None:
         """Take a line in. Raises UserError for options that cannot be met, and for sampling."""

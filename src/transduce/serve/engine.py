@@ -5,6 +5,7 @@ sentence leaves at the step at which it is done, and at the next one when nobody
 An engine that only has `translate`, such as CTranslate2, gives no way into its search: it takes `WholeBatches`.
 """
 
+import itertools
 import math
 import threading
 import time
@@ -130,50 +131,48 @@ class Engine:
     ) -> None:
         self.queue = queue
         self._on_step = on_step
-        different = {id(model): model for model in models}
-        self._threads = [[_Task(model) for model in different.values()] for _ in range(n_threads)]
-        names = [f"transduce-engine-{i}" for i in range(n_threads)]
-        self._running = [
-            threading.Thread(target=self._run, args=[tasks], name=name, daemon=True)
-            for tasks, name in zip(self._threads, names, strict=True)
+        different = {id(model): model for model in models}.values()
+        self._tasks = [[_Task(model) for model in different] for _ in range(n_threads)]  # of each thread
+        self._threads = [
+            threading.Thread(target=self._run, args=[tasks], name=f"transduce-engine-{i}", daemon=True)
+            for i, tasks in enumerate(self._tasks)
         ]
 
     @property
     def running(self) -> int:
         """The number of sentences that are searched."""
-        return sum(len(task.sentences) for tasks in self._threads for task in tasks)
+        return sum(map(len, itertools.chain(*self._tasks)))
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._running:
+        for thread in self._threads:
             thread.start()
 
     def join(self, seconds: float) -> bool:
         """Wait until the threads have ended, after the queue was closed. Return False if one has not."""
         end = time.monotonic() + seconds
-        for thread in self._running:
+        for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._running)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self, tasks: Sequence["_Task"]) -> None:
         """Translate until the queue is closed and empty. Each model with sentences makes one step in turn."""
         while True:
-            n_running = sum(len(task.sentences) for task in tasks)
-            taken = self.queue.take(lambda: self._rooms(tasks), waits=n_running == 0)
-            if not taken and not n_running:
+            taken = self.queue.take(lambda: self._rooms(tasks), waits=not any(map(len, tasks)))
+            if taken is None:
                 return
             for task in tasks:
                 task.admit([sentence for sentence in taken if sentence.model is task.model])
-                if task.sentences:
+                if len(task):
                     step = task.step()
-                    self.queue.note_speed(sum(s.n_tokens for s in step.translated), step.seconds / len(self._threads))
+                    self.queue.note_speed(sum(s.n_tokens for s in step.translated), step.seconds / len(self._tasks))
                     self._on_step(step)
             del taken
 
     def _rooms(self, tasks: Sequence["_Task"]) -> dict[int, tuple[int, int]]:
         """Return how many sentences and tokens a thread may take of each model: its share of all sentences."""
-        share = math.ceil((self.queue.waiting_sentences + self.running) / len(self._threads))
-        n_more = share - sum(len(task.sentences) for task in tasks)
+        share = math.ceil((self.queue.waiting_sentences + self.running) / len(self._tasks))
+        n_more = share - sum(map(len, tasks))
         return {id(task.model): task.room(n_more) for task in tasks}
 
 
@@ -184,6 +183,10 @@ class _Task:
         self.model = model
         self.search = search_of(model)
         self.sentences: set[Sentence] = set()
+
+    def __len__(self) -> int:
+        """Return the number of sentences that are searched."""
+        return len(self.sentences)
 
     def room(self, share: int) -> tuple[int, int]:
         """Return how many sentences and tokens may be taken, at most `share` sentences."""

@@ -143,16 +143,18 @@ class SentenceQueue:
 
     # ---- the engine's side ---------------------------------------------------------------------------------------
 
-    def take(self, rooms: Callable[[], Mapping[int, tuple[int, int]]], *, waits: bool) -> list[Sentence]:
+    def take(self, rooms: Callable[[], Mapping[int, tuple[int, int]]], *, waits: bool) -> list[Sentence] | None:
         """Return waiting sentences for which there is room, one of each request in turn.
 
         rooms: returns how many sentences, and tokens of the source, may be taken of each model, by its id. The last
         sentence may have more tokens than are left. It is called when a sentence waits.
-        waits: wait for a sentence. Then an empty list means that the queue is closed and the thread must end.
+        waits: wait for a sentence. None then means that none will come: the queue is closed.
         """
         with self._changed:
             while waits and not self._requests and not self._is_closed:
                 self._changed.wait()
+            if waits and not self._requests:
+                return None
             taken: list[Sentence] = []
             left = {model: [*room] for model, room in rooms().items()} if self._requests else {}
             passed = 0  # requests without a sentence for which there is room, since the last one with
