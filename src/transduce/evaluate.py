@@ -140,7 +140,7 @@ def check_validation(pairs: Sequence[tuple[str, str]], tokenizer: "TokenizerLike
     if all(is_blank(src) for src, _ in pairs):
         raise UserError(f"{name}: expected a line that is not blank; give a text to evaluate on")
     for number, pair in enumerate(pairs, start=1):
-        length = max(len(ids) for ids in tokenizer.encode_batch(pair))
+        length = max(len(tokenizer.encode(pair[0])), len(tokenizer.target.encode(pair[1])))
         if length > longest:
             raise UserError(
                 f"{name}:{number}: expected at most {longest:,} tokens in the line and in its reference, "

@@ -11,9 +11,10 @@ from transduce.config.schema import SECTIONS, Config, DataConfig, ModelConfig, S
 from transduce.config.validation import validate
 
 KEYS = {
-    "model": "kind vocab_size d_model n_layers n_heads d_k d_v d_ff activation dropout attention_dropout ffn_dropout "
-    "norm norm_eps attention_bias positions max_positions tie_src_tgt tie_output output_bias",
-    "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout tags",
+    "model": "kind vocab_size tgt_vocab_size d_model n_layers n_heads d_k d_v d_ff activation dropout "
+    "attention_dropout ffn_dropout norm norm_eps attention_bias positions max_positions tie_src_tgt tie_output "
+    "output_bias",
+    "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout target_tokens tags",
     "train": "max_steps warmup_steps lr_factor adam_beta2 label_smoothing rdrop seed precision accumulate "
     "log_every_steps evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints ema_decay "
     "use best_by patience",
@@ -46,6 +47,7 @@ def test_model_defaults_are_the_papers_base_model() -> None:
     assert dataclasses.asdict(ModelConfig()) == {
         "kind": "transformer",
         "vocab_size": 37_000,
+        "tgt_vocab_size": None,
         "d_model": 512,
         "n_layers": 6,
         "n_heads": 8,

@@ -26,8 +26,10 @@ def to_json(config: Config) -> str:
 # today's default. A change that no such value can express needs a new FORMAT_VERSION.
 ADDED_LATER: dict[str, Any] = {
     "model.kind": "transformer",
+    "model.tgt_vocab_size": None,
     "model.activation": "relu",
     "model.output_bias": False,
+    "data.target_tokens": "subwords",
     "data.tags": (),
     "train.rdrop": 0.0,
     "search.lookahead": None,

@@ -36,6 +36,7 @@ class ModelConfig:
 
     kind: Kind = "transformer"  # or a rival of Table 2: an LSTM, or gated convolutions, with attention
     vocab_size: int | None = 37_000  # rows of the embedding (§5.1); None: filled from the tokenizer
+    tgt_vocab_size: int | None = None  # rows of the target embedding and of the output, if the target has fewer ids
     d_model: int = 512  # width of every sub-layer's output (§3.1)
     n_layers: int = 6  # N: layers in the encoder, and the same number in the decoder (§3.1)
     n_heads: int = 8  # h (§3.2.2)
@@ -56,6 +57,11 @@ class ModelConfig:
     output_bias: bool = False  # a bias in the pre-softmax projection; not in the paper
 
     __post_init__ = use_python_numbers
+
+    @property
+    def output_size(self) -> int | None:
+        """V: the rows of the target embedding and of the pre-softmax projection."""
+        return self.vocab_size if self.tgt_vocab_size is None else self.tgt_vocab_size
 
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""
@@ -101,8 +107,17 @@ class ModelConfig:
 
 
 KEYS_OF_RIVALS = {
-    "recurrent": ("vocab_size", "d_model", "n_layers", "dropout", "tie_src_tgt", "tie_output"),
-    "convolutional": ("vocab_size", "d_model", "n_layers", "dropout", "positions", "tie_src_tgt", "tie_output"),
+    "recurrent": ("vocab_size", "tgt_vocab_size", "d_model", "n_layers", "dropout", "tie_src_tgt", "tie_output"),
+    "convolutional": (
+        "vocab_size",
+        "tgt_vocab_size",
+        "d_model",
+        "n_layers",
+        "dropout",
+        "positions",
+        "tie_src_tgt",
+        "tie_output",
+    ),
 }
 
 
@@ -115,6 +130,7 @@ class DataConfig:
     batch_tokens: int = 25_000  # maximum number of tokens of an optimizer step on each side, EOS included
     max_tokens: int = 256  # pairs with a longer side are skipped, and counted
     bpe_dropout: float = 0.0  # probability that a merge is skipped, drawn again in each epoch (BPE only)
+    target_tokens: Literal["subwords", "symbols"] = "subwords"  # symbols: each word of the target text is one token
     tags: tuple[str, ...] = ()  # words such as <2de>, each one token at the beginning of a source line
 
     def __post_init__(self) -> None:

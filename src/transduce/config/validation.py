@@ -80,7 +80,8 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
     (
         "1 to 1,000,000",
         lambda x: 1 <= x <= 1_000_000,
-        "model.vocab_size model.d_model model.d_k model.d_v model.d_ff model.max_positions data.vocab_size",
+        "model.vocab_size model.tgt_vocab_size model.d_model model.d_k model.d_v model.d_ff model.max_positions "
+        "data.vocab_size",
     ),
     ("1 to 10,000", lambda x: 1 <= x <= 10_000, "model.n_layers model.n_heads train.accumulate"),
     # A tiny model on one core translates 8 tokens in 7 s with a beam of 300, and in 153 s with one of 1,000.
@@ -146,6 +147,10 @@ def _data_problems(config: Config) -> list[str]:
             f"data.tags={tags}: expected different words of at most 32 ASCII characters, with a letter or digit and "
             "with another character but a comma, such as <2de>"
         )
+    if data.target_tokens == "symbols" and data.tokenizer == "sentencepiece":
+        lines.append("data.target_tokens='symbols': expected 'subwords' with data.tokenizer='sentencepiece'")
+    if data.target_tokens == "symbols" and getattr(model, "tie_src_tgt", False):
+        lines.append("model.tie_src_tgt=True: expected false with data.target_tokens='symbols'")
     fixed = FIXED_PIECES[data.tokenizer] + len(data.tags)
     if 1 <= data.vocab_size <= fixed:
         lines.append(

@@ -32,6 +32,7 @@ from pathlib import Path
 from transduce.data.bpe_dropout import BpeDropout, Draws
 from transduce.data.sentencepiece_pair import SentencePieces, is_pair
 from transduce.data.subwords import KINDS, document_of, engine_of, fixed_pieces, parts_of, trainer_of
+from transduce.data.symbols import SubwordsAndSymbols, is_of_symbols, parts
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, split_tag
 from transduce.errors import UserError
@@ -161,6 +162,9 @@ class Tokenizer:
         where: the origin of the text, for messages. Raises UserError for any other text.
         """
         try:
+            if is_of_symbols(text):
+                source, symbols = parts(text)
+                return SubwordsAndSymbols(cls(source), symbols)
             return SentencePieces(text) if is_pair(text) else cls(text)
         except UserError as error:
             raise UserError(f"{os.fspath(where)}: expected a tokenizer of transduce, but {error}") from error

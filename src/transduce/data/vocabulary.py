@@ -19,7 +19,7 @@ def split_tag(line: str, tags: Sequence[str]) -> tuple[str, str]:
 
 
 class TokenizerLike(Protocol):
-    """A tokenizer: `Tokenizer` (byte-pair encoding, word pieces), or a pair of sentencepiece models.
+    """A tokenizer: `Tokenizer` (byte-pair encoding, word pieces), one with symbols, or a pair of sentencepiece models.
 
     kind: "bpe", "wordpiece" or "sentencepiece". vocab_size: the number of ids.
     """
@@ -58,12 +58,12 @@ class TokenizerLike(Protocol):
 
     @property
     def target(self) -> "TokenizerLike":
-        """The tokenizer of the target language. It has the same vocabulary."""
+        """The tokenizer of the target language. It has the same vocabulary, or the first `vocab_size` ids of it."""
         ...
 
     @property
     def vocabulary(self) -> list[str]:
-        """The pieces by id, as they are on disk, without duplicates."""
+        """The pieces by id, as they are on disk, without duplicates within a side."""
         ...
 
     @property

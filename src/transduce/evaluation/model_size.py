@@ -5,7 +5,9 @@ from transduce.config.schema import ModelConfig
 
 def parameter_count(model: ModelConfig, vocab_size: int) -> int:
     """Return the number of trained values; a tied matrix counts once."""
-    tables = vocab_size * (model.d_model * (3 - model.tie_src_tgt - model.tie_output) + model.output_bias)
+    target = model.tgt_vocab_size or vocab_size
+    tables = vocab_size * model.d_model + target * (model.d_model * (2 - model.tie_src_tgt - model.tie_output))
+    tables += target * model.output_bias
     layers = {"transformer": _transformer, "recurrent": _recurrent, "convolutional": _convolutional}
     return tables + layers[model.kind](model)
 

@@ -25,6 +25,8 @@ def require_transformer(loaded: LoadedModel) -> Transformer:
         raise UserError(
             f"model.kind={loaded.config.model.kind!r}: expected 'transformer' for an export; translate with transduce"
         )
+    if loaded.config.data.target_tokens == "symbols":
+        raise UserError("data.target_tokens='symbols': expected 'subwords' for an export; use the model with transduce")
     return loaded.model
 
 

@@ -25,13 +25,13 @@ class Baseline(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         refuse_impossible(config)
-        assert config.vocab_size is not None
+        assert config.vocab_size is not None and config.output_size is not None
         self.config = config
         self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.tgt_embedding = (
-            self.src_embedding if config.tie_src_tgt else nn.Embedding(config.vocab_size, config.d_model)
+            self.src_embedding if config.tie_src_tgt else nn.Embedding(config.output_size, config.d_model)
         )
-        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.output = nn.Linear(config.d_model, config.output_size, bias=False)
         for table in (self.src_embedding, self.tgt_embedding, self.output):
             nn.init.normal_(table.weight, std=config.d_model**-0.5)
         if config.tie_output:

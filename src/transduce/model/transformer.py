@@ -221,13 +221,13 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         refuse_impossible(config)
-        assert config.vocab_size is not None
+        assert config.vocab_size is not None and config.output_size is not None
         self.config = config
         self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.tgt_embedding = (
-            self.src_embedding if config.tie_src_tgt else nn.Embedding(config.vocab_size, config.d_model)
+            self.src_embedding if config.tie_src_tgt else nn.Embedding(config.output_size, config.d_model)
         )
-        self.output = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)  # pre-softmax (§3.4)
+        self.output = nn.Linear(config.d_model, config.output_size, bias=config.output_bias)  # pre-softmax (§3.4)
         if config.tie_output:
             self.output.weight = self.tgt_embedding.weight
         self.positions = _positions(config)

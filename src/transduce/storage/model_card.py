@@ -24,7 +24,7 @@ def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
     rows = {
         "weights": origin,
         "architecture": f"{model.kind.capitalize()}, {sizes}",
-        "tokenizer": f"{config.data.tokenizer}, {model.vocab_size:,} pieces, shared by both languages",
+        "tokenizer": f"{config.data.tokenizer}, {model.vocab_size:,} pieces, {_sharing(config)}",
         **facts,
         "made with": f"transduce {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
@@ -37,6 +37,13 @@ def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
 
 All settings are in config.json. To use it: `transduce translate THIS_FOLDER < in.txt > out.txt`
 """
+
+
+def _sharing(config: Config) -> str:
+    """Return how the two sides divide the vocabulary."""
+    if config.data.target_tokens == "symbols":
+        return f"of which {config.model.tgt_vocab_size:,} are symbols of the target"
+    return "shared by both languages"
 
 
 def recipe_in_words(recipe: str | Config, settings: Sequence[str], start_from: Path | None) -> str:

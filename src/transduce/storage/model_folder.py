@@ -83,6 +83,11 @@ def _load(path: Path) -> LoadedModel:
             f"{path}: expected a tokenizer with {config.model.vocab_size} pieces, as many as the model has embedding "
             f"rows, not {tokenizer.vocab_size}; use the files of one run"
         )
+    if getattr(config.model, "tgt_vocab_size", None) not in (None, tokenizer.target.vocab_size):
+        raise UserError(
+            f"{path}: expected a tokenizer with {config.model.tgt_vocab_size} symbols, as many as the model has rows "
+            f"of output, not {tokenizer.target.vocab_size}; use the files of one run"
+        )
     where = path / "model.safetensors"
     shapes = tensor_shapes(path, "model.safetensors")
     if isinstance(config.model, ModelConfig):
@@ -129,7 +134,7 @@ def _refuse_hostile_sizes(model: ModelConfig, shapes: Mapping[str, tuple[int, ..
 
     To build such a model could take hours or all memory, even without memory for tensors.
     """
-    sides = [model.vocab_size or 0, model.d_model]
+    sides = [model.vocab_size or 0, model.output_size or 0, model.d_model]
     if model.kind == "transformer":
         d_k, d_v = (width or model.d_model // model.n_heads for width in (model.d_k, model.d_v))
         sides += [model.d_ff, model.n_heads * max(d_k, d_v), model.max_positions or 0]

@@ -3,8 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from transduce.config.files import from_json, permission_problems
 from transduce.config.overrides import inherit, without_effect
@@ -13,6 +14,7 @@ from transduce.config.validation import validate
 from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
+from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.segmentation import check_lines
@@ -106,9 +108,12 @@ class TrainRequest:
 
     def learn_tokenizer(self) -> TokenizerLike:
         """Return a tokenizer learned from the training text. Each pair counts once, regardless of its weight."""
-        lines = (side for corpus in self.corpora for pair in corpora.read_pairs(corpus) for side in pair)
         data = self.config.data
-        return Tokenizer.learn(lines, kind=data.tokenizer, vocab_size=data.vocab_size, tags=data.tags)
+        learn = partial(Tokenizer.learn, kind=data.tokenizer, vocab_size=data.vocab_size, tags=data.tags)
+        pairs = (pair for corpus in self.corpora for pair in corpora.read_pairs(corpus))
+        if data.target_tokens == "symbols":
+            return SubwordsAndSymbols.learn(pairs, learn)
+        return learn(side for pair in pairs for side in pair)
 
     def complete_config(self, tokenizer: TokenizerLike, parent: Config | None) -> Config:
         """Return `config` with the tokenizer's vocabulary size and, unless it is None, the architecture of `parent`.
@@ -121,7 +126,10 @@ class TrainRequest:
                 f"model.vocab_size={config.model.vocab_size}: expected null or {tokenizer.vocab_size}, the number of "
                 "pieces of the tokenizer; use null, and set the size of the tokenizer with data.vocab_size"
             )
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
+        sizes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size}
+        if tokenizer.target.vocab_size != tokenizer.vocab_size:
+            sizes["tgt_vocab_size"] = tokenizer.target.vocab_size
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, **sizes))
         validate(config)
         return config
 
