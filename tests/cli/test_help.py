@@ -12,7 +12,9 @@ from support.toy_task import CommandResult
 import transduce
 from transduce.cli.main import app
 
-COMMANDS = "demo download check train report evaluate translate serve score average export import recipes study".split()
+COMMANDS = """
+demo download check linearize train report evaluate translate serve score average export import recipes study
+""".split()
 STUDIES = ["study table1", "study table2", "study table3", "study claims"]
 
 

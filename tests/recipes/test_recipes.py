@@ -21,7 +21,7 @@ PRESETS = (
     "vaswani2017-parse-semi",
     "t2t2018-base",
 )
-OTHER_RECIPES = ("demo", "small", "multi30k-tiny", "multi30k-raw", "multi30k-joint")
+OTHER_RECIPES = ("demo", "small", "multi30k-tiny", "multi30k-raw", "multi30k-joint", "craft-parse")
 
 # The changes of each row of Table 3 to the base model, as in the table (with d_k and d_v where they are derived).
 TABLE_3: dict[str, dict[str, Any]] = {

@@ -20,6 +20,7 @@ from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
 from transduce.cli.help import add_command, limit_size
 from transduce.cli.import_ import import_
+from transduce.cli.linearize import linearize
 from transduce.cli.messages import describe_lack, describe_os_error, describe_usage_error, name_option_as_typed, shorten
 from transduce.cli.output import standard_output
 from transduce.cli.recipes import recipes
@@ -34,7 +35,22 @@ from transduce.errors import UserError
 from transduce.version import __version__
 
 # In the order of use. `transduce --help` lists them in this order.
-COMMANDS = (demo, download, check, train, report, evaluate, translate, serve, score, average, export, import_, recipes)
+COMMANDS = (
+    demo,
+    download,
+    check,
+    linearize,
+    train,
+    report,
+    evaluate,
+    translate,
+    serve,
+    score,
+    average,
+    export,
+    import_,
+    recipes,
+)
 
 app = App(
     name="transduce",

@@ -13,7 +13,7 @@ from transduce.config.overrides import overridden
 from transduce.config.schema import Config
 from transduce.config.validation import problems, value_problems
 from transduce.errors import UserError, nearest
-from transduce.recipes import demo, multi30k, small, t2t2018, table2, table3, vaswani2017
+from transduce.recipes import craft, demo, multi30k, small, t2t2018, table2, table3, vaswani2017
 
 Recipe = Callable[[], Config]
 
@@ -23,6 +23,7 @@ RECIPES: dict[str, Recipe] = {
     "multi30k-tiny": multi30k.tiny,
     "multi30k-raw": multi30k.raw,
     "multi30k-joint": multi30k.joint,
+    "craft-parse": craft.parse,
     "vaswani2017-base": vaswani2017.base,
     "vaswani2017-big": vaswani2017.big,
     "vaswani2017-base-enfr": vaswani2017.base_enfr,

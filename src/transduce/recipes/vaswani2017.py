@@ -89,8 +89,8 @@ def parse() -> Config:
     The 2017 code does: 6 layers, d_ff 2048, 8 heads, dropout 0.2 on attention and residuals, learning rate factor 0.5
     (0.05 where base has 0.1), 16,000 warm-up steps, a filter at 512 tokens, separate vocabularies of 16,384 and 512,
     three embeddings that share nothing. Steps and batch are open there, too.
-    We chose: the paper's 4 layers, the code's values where the paper has none, one vocabulary for words and brackets,
-    steps and batch of base.
+    We chose: the paper's 4 layers, the code's values where the paper has none, 16,000 pieces for words and a symbol
+    for each tag and bracket, steps and batch of base.
 
     Time: not given in the paper, and not measured.
     """
@@ -106,7 +106,7 @@ def parse() -> Config:
             tie_src_tgt=False,
             tie_output=False,
         ),
-        data=DataConfig(vocab_size=16_000, max_tokens=512),
+        data=DataConfig(vocab_size=16_000, max_tokens=512, target_tokens="symbols"),
         train=TrainConfig(lr_factor=0.5, warmup_steps=16_000),
         search=SearchConfig(beam_size=21, alpha=0.3, max_extra_tokens=300),
     )

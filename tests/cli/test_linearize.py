@@ -1,0 +1,48 @@
+"""`transduce linearize`: a treebank becomes three texts that match line by line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.command_line import assert_mistake
+from support.toy_task import CommandResult
+
+TREES = """( (S (NP-SBJ (DT The) (NN cat))
+     (VP (VBZ sleeps) (NP (-NONE- *)))) )
+(ROOT (X (-LRB- -LRB-)))
+"""
+SYMBOLS = {
+    "top-down": "(S (NP DT NN )NP (VP VBZ )VP )S\n(X -LRB- )X\n",
+    "in-order": "DT NP( NN )NP S( VBZ VP( )VP )S\n-LRB- X( )X\n",
+}
+
+
+@pytest.mark.parametrize("form", SYMBOLS)
+def test_a_treebank_becomes_words_symbols_and_trees(
+    form: str, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
+    treebank, out = tmp_path / "wsj.mrg", tmp_path / "train"
+    treebank.write_text(TREES)
+    result = cli("linearize", treebank, treebank, "--out", out, "--form", form)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == b"4 trees, 8 words, 12 different symbols, at most 9 in a tree\n"
+    assert (tmp_path / "train.words").read_text() == "The cat sleeps\n(\n" * 2
+    assert (tmp_path / "train.symbols").read_text() == SYMBOLS[form] * 2
+    trees = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps))))\n(TOP (X (-LRB- -LRB-)))\n"
+    assert (tmp_path / "train.trees").read_text() == trees * 2
+
+
+def test_a_malformed_tree_leaves_the_files_as_they_were(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    good, bad, out = tmp_path / "good.mrg", tmp_path / "bad.mrg", tmp_path / "train"
+    good.write_text(TREES)
+    bad.write_text(TREES + "(S (NN a) b)\n")
+    assert cli("linearize", good, "--out", out).code == 0
+    assert_mistake(cli("linearize", good, bad, "--out", out), f"{bad}:4: expected a tag before each word")
+    assert (tmp_path / "train.words").read_text() == "The cat sleeps\n(\n"
+
+
+def test_an_output_that_is_an_input_is_refused(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    treebank = tmp_path / "train.trees"
+    treebank.write_text(TREES)
+    assert_mistake(cli("linearize", treebank, "--out", tmp_path / "train"), "expected another file than the input")
+    assert treebank.read_text() == TREES
