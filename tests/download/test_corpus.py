@@ -3,6 +3,10 @@
 import fcntl
 import json
 import os
+import shlex
+import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +20,7 @@ from support.wmt_archives import miniature
 from transduce.cli.download import Corpus
 from transduce.download import catalogue
 from transduce.download.cleaning import OUTCOMES
+from transduce.recipes import RECIPES
 
 Cli = Callable[..., CommandResult]
 PARTS = ("europarl-v7", "commoncrawl", "news-commentary-v9", "un", "giga-fren")
@@ -88,10 +93,63 @@ def test_a_lost_text_is_written_again_from_the_archives(tmp_path: Path, cli: Cli
     out = tmp_path / "corpus"
     download(cli, server, "wmt14-en-de", out)
     before = files_of(out)
-    (out / "train.de").write_bytes(b"x")
+    (out / "train.de").unlink()
     count = len(server.requests)
-    assert download(cli, server, "wmt14-en-de", out).code == 0
+    result = download(cli, server, "wmt14-en-de", out)
+    assert result.code == 0 and result.err.count(", already there\n") == 5
     assert files_of(out) == before and len(server.requests) == count
+
+
+def test_a_text_that_somebody_changed_is_not_replaced(tmp_path: Path, cli: Cli, server: Files) -> None:
+    out = tmp_path / "corpus"
+    download(cli, server, "wmt14-en-de", out)
+    (out / "train.de").write_bytes(b"mine")
+    (out / "train.en").unlink()
+    before, count = files_of(out), len(server.requests)
+    result = download(cli, server, "wmt14-en-de", out)
+    assert_mistake(result, "train.de: expected", "bytes, not 4; give your changed file another name, and run")
+    assert files_of(out) == before and len(server.requests) == count
+
+
+@pytest.mark.parametrize(("name", "tgt", "recipe"), [("wmt14-en-de", "de", "base"), ("wmt14-en-fr", "fr", "base-enfr")])
+def test_the_last_lines_are_the_next_commands(
+    tmp_path: Path, cli: Cli, server: Files, name: str, tgt: str, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = download(cli, server, name, Path("my corpus"))
+    heading, *steps = result.out.decode().splitlines()[-5:]
+    assert heading == "Next steps"
+    texts = {text: f"'my corpus/{text}.en' 'my corpus/{text}.{tgt}'" for text in ("train", "newstest2013")}
+    assert steps[1] == (
+        f"  transduce train --recipe vaswani2017-{recipe} --train {texts['train']} --valid {texts['newstest2013']} "
+        "--out run  # 12 hours on 8 P100, in the paper"
+    )
+    paths = [Path(word) for step in steps[:3] for word in shlex.split(step) if "corpus" in word]
+    assert len(paths) == 10 and all(path.is_file() for path in paths)
+    shutil.rmtree(shlex.split(steps[3])[2])
+    again = download(cli, server, name, Path("my corpus"))
+    assert again.code == 0 and again.out.decode().splitlines() == result.out.decode().splitlines()[:-1]
+
+
+def test_ctrl_c_says_that_the_same_command_continues_and_it_does(tmp_path: Path, cli: Cli, server: Files) -> None:
+    out = tmp_path / "corpus"
+    archive = out / "raw" / "training-parallel-commoncrawl.tgz.partial"
+
+    def interrupt() -> None:
+        while not (archive.exists() and archive.stat().st_size == 100):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    server.cuts, server.before_cut = [1 << 20, 100], interrupt
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        result = download(cli, server, "wmt14-en-de", out)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (result.code, result.out) == (130, b"")
+    assert result.err.splitlines()[-1] == "transduce: interrupted; the same command continues"
+    assert download(cli, server, "wmt14-en-de", out).code == 0
+    assert server.ranges == [None, None, "bytes=100-", None, None, None]
 
 
 def test_archives_may_be_there_before(tmp_path: Path, cli: Cli, server: Files) -> None:
@@ -141,11 +199,10 @@ def test_a_wrong_number_of_lines_is_named(
     assert not (tmp_path / "corpus" / ".tmp-unpacked").exists()
 
 
-@pytest.mark.parametrize("name", ["train.en", "notes.txt", "raw/../own/x"])
+@pytest.mark.parametrize("name", ["train.en", "notes.txt", "own/x", "raw"])
 def test_a_folder_of_the_user_is_refused(tmp_path: Path, cli: Cli, server: Files, name: str) -> None:
     file = tmp_path / "corpus" / name
-    (tmp_path / "corpus" / "raw").mkdir(parents=True)
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True)
     file.write_bytes(b"mine")
     result = download(cli, server, "wmt14-en-de", tmp_path / "corpus")
     assert_mistake(result, "corpus: expected a new folder, or one of an earlier call; give another name")
@@ -172,7 +229,8 @@ def test_mistakes_in_the_arguments(tmp_path: Path, cli: Cli) -> None:
     result = cli("download", "wmt14-en-de", "--mirror", "ftp://a", "--out", tmp_path / "corpus")
     assert_mistake(result, "--mirror=ftp://a: expected an address such as")
     (tmp_path / "file").write_bytes(b"")
-    assert_mistake(cli("download", "wmt14-en-de", "--out", tmp_path / "file"), "expected a new folder")
+    for out in (tmp_path / "file", tmp_path / "file" / "corpus"):
+        assert_mistake(cli("download", "wmt14-en-de", "--out", out), f"--out={out}: expected a folder, but ")
     assert not (tmp_path / "corpus").exists()
 
 
@@ -182,6 +240,7 @@ def test_the_catalogue_is_that_of_the_paper() -> None:
     assert sizes == {"wmt14-en-de": 1_695_017_123, "wmt14-en-fr": 6_655_754_089}
     for corpus in catalogue.CORPORA.values():
         assert [test.lines for test in corpus.tests] == [3_000, 3_003]
+        assert corpus.recipe in RECIPES
         for file in corpus.archives:
             kind, _, digest = file.checksum.partition(":")
             assert file.url.startswith("https://") and len(digest) == {"sha256": 64, "md5": 32}[kind]

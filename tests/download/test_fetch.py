@@ -175,6 +175,19 @@ def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
             fetch(remote(files), tmp_path)
 
 
+def test_a_redirection_is_followed_at_each_attempt(tmp_path: Path) -> None:
+    with server(cuts=[4_000]) as second, serve({}, redirects={"/a/file.tgz": f"{second.url}/a/file.tgz"}) as first:
+        assert fetch(remote(first), tmp_path).read_bytes() == CONTENT
+        assert first.ranges == second.ranges == [None, "bytes=4000-"]
+
+
+@pytest.mark.parametrize("target", ["/a/file.tgz", "/missing", "file:///etc/passwd", "http://[damaged", ""])
+def test_a_redirection_to_no_file_ends_the_download(tmp_path: Path, target: str) -> None:
+    with serve({}, redirects={"/a/file.tgz": target}) as files, pytest.raises(OSError, match="expected a file, but"):
+        fetch(remote(files), tmp_path)
+    assert names(tmp_path) == []
+
+
 def test_a_web_page_of_a_proxy_is_named(tmp_path: Path) -> None:
     (tmp_path / "file.tgz.partial").write_bytes(CONTENT[:50])
     page = {"/a/file.tgz": b"<!DOCTYPE html><title>Please log in</title>"}
@@ -188,9 +201,10 @@ def test_no_server_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         file = RemoteFile(f"http://127.0.0.1:{unused.getsockname()[1]}/f", 1, sha256(b"x"))
-        with pytest.raises(OSError, match=r"Connection refused\), 3 times in a row; check the network \(and https"):
+        message = r"failed \(Connection refused\), 3 times in a row; .* https_proxy\), and run the command again$"
+        with pytest.raises(OSError, match=message):
             fetch(file, tmp_path)
-    assert capsys.readouterr().err.count("another attempt in 0 s") == 2
+    assert capsys.readouterr().err.count("failed (Connection refused); another attempt in 0 s\n") == 2
 
 
 def test_a_silent_server_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

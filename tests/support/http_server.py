@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,13 +13,16 @@ from typing import Any
 class Files:
     """The files of a server by path, how it serves them, and the requests that it got.
 
-    cuts: for each of the next answers, the bytes after which the connection ends. statuses: those of the next answers.
-    has_ranges: it answers to Range. headers: sent with every file. validator: ETag, or a date as Last-Modified.
+    cuts: for each of the next answers, the bytes after which the connection ends. before_cut: called between these
+    bytes and the end. statuses: those of the next answers. redirects: addresses by path. has_ranges: it answers to
+    Range. headers: sent with every file. validator: ETag, or a date as Last-Modified.
     """
 
     content: dict[str, bytes]
     cuts: list[int] = field(default_factory=list)
+    before_cut: Callable[[], None] = lambda: None
     statuses: list[int] = field(default_factory=list)
+    redirects: dict[str, str] = field(default_factory=dict)
     has_ranges: bool = True
     has_length: bool = True
     validator: str | None = '"1"'
@@ -61,6 +64,12 @@ def answer(handler: BaseHTTPRequestHandler, files: Files) -> None:
     """Answer one request as `files` says."""
     requested, condition = handler.headers.get("Range"), handler.headers.get("If-Range")
     files.requests.append((handler.path, requested, condition))
+    if handler.path in files.redirects:
+        handler.send_response(302)
+        handler.send_header("Location", files.redirects[handler.path])
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return
     body = files.content.get(handler.path)
     status = files.statuses.pop(0) if files.statuses else 200 if body is not None else 404
     if body is None or status >= 400:
@@ -89,4 +98,6 @@ def answer(handler: BaseHTTPRequestHandler, files: Files) -> None:
     handler.end_headers()
     end = min(total, start + files.cuts.pop(0)) if files.cuts else total
     handler.wfile.write(body[start:end])
+    if end < total:
+        files.before_cut()
     handler.close_connection = True

@@ -53,7 +53,8 @@ def miniature(corpus: PublicCorpus, texts: Mapping[str, Lines]) -> tuple[PublicC
     def adapted(pair: TextPair) -> TextPair:
         return replace(pair, archive=files[pair.archive], lines=pair.lines and len(texts[pair.name][0]))
 
-    small = replace(corpus, train=tuple(map(adapted, corpus.train)), tests=tuple(map(adapted, corpus.tests)))
+    train, tests = (tuple(map(adapted, pairs)) for pairs in (corpus.train, corpus.tests))
+    small = replace(corpus, train=train, tests=tests, text_bytes=1_000)
     return small, {urlsplit(file.url).path: content for file, content in archives.items()}
 
 

@@ -1,5 +1,6 @@
 """`transduce download`: fetch a public corpus, and write it as clean text."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,15 +18,17 @@ def download(
 ) -> None:
     """Download a public corpus, and write it as clean text.
 
-    The corpora are those of the paper: WMT 2014, English to German (1.7 GB to download) and to French (6.7 GB). The
-    same command continues an interrupted download. For a complete corpus it does nothing.
+    The corpora are those of the paper: WMT 2014, English to German (1.7 GB to download, 5 GB of disk) and to French
+    (6.7 GB and 37 GB). The same command continues an interrupted download. For a complete corpus it does nothing. A
+    file that you changed is never replaced.
 
     Parameters
     ----------
     corpus
         Name of the corpus.
     out
-        Folder for the archives in OUT/raw, train, newstest2013 and newstest2014 in both languages, and summary.json.
+        Folder for the texts: train, newstest2013 for validation and newstest2014 for the test, in both languages. The
+        archives are in OUT/raw, and can be deleted at the end.
     mirror
         Address of a server with copies of the archives, under the paths that they have at statmt.org.
 
@@ -37,4 +40,9 @@ def download(
     from transduce.download.corpus import download_corpus, format_summary
 
     folder = Path(corpus) if out is None else out
-    print(format_summary(download_corpus(corpus, folder, mirror), folder))
+    try:
+        summary = download_corpus(corpus, folder, mirror)
+    except KeyboardInterrupt:
+        print("transduce: interrupted; the same command continues", file=sys.stderr, flush=True)
+        raise
+    print(format_summary(summary, folder))

@@ -30,11 +30,17 @@ class TextPair:
 
 @dataclass(frozen=True)
 class PublicCorpus:
-    """A corpus: its training parts, and its test sets, which are written without cleaning."""
+    """A corpus: its training parts, and its test sets, which are written without cleaning.
+
+    src, tgt: codes of the languages. recipe: the name of the paper's base model for it. text_bytes: about, of the
+    training text of both sides, as Hugging Face's wmt14 has it.
+    """
 
     name: str
-    src: str  # code of the source language
+    src: str
     tgt: str
+    recipe: str
+    text_bytes: int
     train: tuple[TextPair, ...]
     tests: tuple[TextPair, ...]
 
@@ -101,15 +107,25 @@ FRENCH_PARTS = (
     TextPair("giga-fren", GIGA_FRENCH, "giga-fren.release2.fixed.en.gz", "giga-fren.release2.fixed.fr.gz"),
 )
 
-CORPORA = {
-    corpus.name: corpus
-    for corpus in (
-        PublicCorpus("wmt14-en-de", "en", "de", _common_parts("de-en", "en", "de"), _tests("deen", "en", "de")),
-        PublicCorpus(
-            "wmt14-en-fr", "en", "fr", (*_common_parts("fr-en", "en", "fr"), *FRENCH_PARTS), _tests("fren", "en", "fr")
-        ),
-    )
-}
+ENGLISH_GERMAN = PublicCorpus(
+    name="wmt14-en-de",
+    src="en",
+    tgt="de",
+    recipe="vaswani2017-base",
+    text_bytes=1_400_000_000,
+    train=_common_parts("de-en", "en", "de"),
+    tests=_tests("deen", "en", "de"),
+)
+ENGLISH_FRENCH = PublicCorpus(
+    name="wmt14-en-fr",
+    src="en",
+    tgt="fr",
+    recipe="vaswani2017-base-enfr",
+    text_bytes=14_800_000_000,
+    train=(*_common_parts("fr-en", "en", "fr"), *FRENCH_PARTS),
+    tests=_tests("fren", "en", "fr"),
+)
+CORPORA = {corpus.name: corpus for corpus in (ENGLISH_GERMAN, ENGLISH_FRENCH)}
 
 
 def find_corpus(name: str) -> PublicCorpus:

@@ -15,7 +15,7 @@ each pair, and four times as much while repeated pairs are searched. They are co
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import zip_longest
 from pathlib import Path
@@ -38,18 +38,25 @@ MAX_WORDS = 250
 Paths = tuple[Path, Path]  # a source text and its target text, which correspond line by line
 
 
-def clean(parts: Mapping[str, Paths], out: Paths) -> dict[str, dict[str, int]]:
+def clean(
+    parts: Mapping[str, Paths], out: Paths, report: Callable[[str], None] = lambda line: None
+) -> dict[str, dict[str, int]]:
     """Write the kept pairs of all parts, in order, to the two files `out`. Return the number of pairs by outcome.
 
-    The numbers have an entry for each part. Raises UserError if the sides of a part have different numbers of lines.
+    The numbers have an entry for each part. report: gets a line before each long step.
+    Raises UserError if the sides of a part have different numbers of lines.
     """
-    hashes = array("q")
-    outcomes = {name: _outcomes(paths, hashes) for name, paths in parts.items()}
+    hashes, outcomes = array("q"), {}
+    for name, paths in parts.items():
+        report(f"reading {name}")
+        outcomes[name] = _outcomes(paths, hashes)
+    report("searching repeated pairs")
     _mark_repeated(list(outcomes.values()), hashes)
     with ExitStack() as stack:
         buildings = [stack.enter_context(replacement(path)) for path in out]
         src_file, tgt_file = (stack.enter_context(synced_file(building)) for building in buildings)
         for name, paths in parts.items():
+            report(f"writing the kept pairs of {name}")
             for (src, tgt), outcome in zip(_pairs(paths), outcomes[name].tolist(), strict=True):
                 if outcome == KEPT:
                     src_file.write(f"{src}\n".encode())

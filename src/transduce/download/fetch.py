@@ -83,11 +83,13 @@ def fetch(file: RemoteFile, folder: Path) -> Path:
             failures = 0 if partial.size() > most else failures
             most = max(most, partial.size())
             if failures == len(PAUSES):
+                resumption = f": it continues at byte {partial.size():,}" if partial.size() else ""
                 raise OSError(
                     f"{file.url}: expected a file, but {problem}, {failures + 1} times in a row; check the network "
-                    f"(and https_proxy), and run the command again: it continues at byte {partial.size():,}"
+                    f"(and https_proxy), and run the command again{resumption}"
                 ) from problem
-            _say(f"{file.name}: {problem}; another attempt in {PAUSES[failures]} s, at byte {partial.size():,}")
+            place = f", at byte {partial.size():,}" if partial.size() else ""
+            _say(f"{file.name}: {problem}; another attempt in {PAUSES[failures]} s{place}")
             time.sleep(PAUSES[failures])
             failures += 1
     partial.path.replace(path)
@@ -184,7 +186,7 @@ def _attempt(file: RemoteFile, partial: _Partial) -> bool:
 
 def _explain(answer: HTTPError, file: RemoteFile, partial: _Partial) -> None:
     """Raise the error for an HTTP status, unless it says that nothing is missing."""
-    status = f"the server answers {answer.code} {printable(str(answer.reason))}"
+    status = f"the server answers {answer.code} {printable(' '.join(str(answer.reason).split()))}"
     if answer.code == 416:  # it has no bytes from `start` on
         if answer.headers.get("Content-Range") == f"bytes */{partial.size()}":
             return
@@ -254,7 +256,8 @@ def _reason(problem: Exception) -> str:
     cause = getattr(problem, "reason", problem)  # urllib wraps the error of the socket
     if isinstance(cause, TimeoutError):
         return f"the server was silent for {TIMEOUT} s"
-    return f"the connection failed ({printable(str(cause) or type(cause).__name__)})"
+    text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    return f"the connection failed ({printable(text)})"
 
 
 def at_mirror(url: str, mirror: str) -> str:
