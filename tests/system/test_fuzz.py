@@ -72,8 +72,8 @@ GOOD = {
     "--until": ["12", "18"],
     "--mirror": ["http://127.0.0.1:9"],
     "--input": ["valid.en", "bom.txt", "nul.txt", "blank.txt", "long.txt"],
-    **dict.fromkeys(["--src", "--train", "--valid", "--test"], ["valid.en"]),
-    **dict.fromkeys(["--ref", "--tgt", "--hyp"], ["valid.de"]),
+    **dict.fromkeys(["--src", "--train", "--valid", "--test", "--held-out", "--backward"], ["valid.en"]),
+    **dict.fromkeys(["--ref", "--tgt", "--hyp", "--forward"], ["valid.de"]),
 }
 ODD = {"--recipe": ODD_RECIPES, "--name": ODD_RECIPES, "--out": ODD_OUTPUTS, "--output": ODD_OUTPUTS}
 

@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter
 from transduce.cli.average import average
 from transduce.cli.check import check
 from transduce.cli.demo import demo
+from transduce.cli.diversify import diversify
 from transduce.cli.download import download
 from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
@@ -47,6 +48,7 @@ COMMANDS = (
     serve,
     score,
     average,
+    diversify,
     export,
     import_,
     recipes,
