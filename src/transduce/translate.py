@@ -22,6 +22,7 @@ from transduce.data.vocabulary import EOS
 from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision, max_lengths
 from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, sample_all, search_all
 from transduce.decoding.constraint import Constraint, prefix_constraint
+from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Attended, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.running_translation import RunningTranslation
@@ -42,6 +43,8 @@ from transduce.evaluation.attention import all_weights
 from transduce.model.transformer import mixed_precision
 from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.loss import token_log_probs
+
+MOST_SEARCHES = 4  # at a time; their bookkeeping, 1 of 3 to 10 ms a step, shares the interpreter's lock
 
 
 def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
@@ -126,6 +129,12 @@ class Translator:
     def running(self) -> RunningTranslation[Any]:
         """Return a translation of lines that come and go, for a service."""
         return RunningTranslation(self._backend, self.tokenizer, self.config)
+
+    @property
+    def parallel_searches(self) -> int:
+        """The number of `running` translations that are fastest together, each in a thread."""
+        is_compiled = all(isinstance(one, CpuTransformer) and one.stacks for one in self._backend.models)
+        return min(torch.get_num_threads(), MOST_SEARCHES) if is_compiled else 1  # else torch has threads of its own
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """Return the log-probability of each given translation, log P(tgt | src), with each token's share.

@@ -32,6 +32,7 @@ def test_models_are_given_by_pair() -> None:
         (["en-de=a", "en-de=b"], "en-de=b: expected one model for en-de"),
         (["en-d/=a"], "'d/': expected the code of a language"),
         (["a", "--from", "auto", "--to", "de"], "'auto': expected the code of a language"),
+        (["en-de=a", "--engine-threads", "0"], "--engine-threads=0: expected at least 1"),
         (["en-de=a", "--port", "70000"], "--port=70000: expected 0 to 65,535"),
         (["en-de=a", "--texts", "0"], "--texts=0: expected a number above 0"),
         (["en-de=a", "--deadline-seconds", "nan"], "--deadline-seconds=nan: expected a number above 0"),

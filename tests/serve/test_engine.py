@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from support.serving import JSON, Answer, Reverser, Served, served, until
 from support.toy_task import Toy
 
@@ -16,7 +17,9 @@ import transduce
 from transduce import Translator
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
-from transduce.serve.queue import Sentence
+from transduce.serve.engine import Engine
+from transduce.serve.queue import Sentence, SentenceQueue
+from transduce.serve.settings import Limits
 
 
 class Stepper(Reverser):
@@ -27,6 +30,7 @@ class Stepper(Reverser):
 
     def __init__(self, failing: str | None = None, steps: list[list[str]] | None = None) -> None:
         super().__init__(failing)
+        self.parallel_searches = 1
         self.permits: threading.Semaphore | None = None
         self.steps: list[list[str]] = [] if steps is None else steps
         self.searches: list[StepperSearch] = []
@@ -169,6 +173,16 @@ def test_threads_take_equal_shares() -> None:
             return await task
 
         assert asyncio.run(many()).json == {"translatedText": ["b a"] * 40}
+
+
+def test_by_default_there_are_as_many_threads_as_all_models_gain_by(model: Translator) -> None:
+    many, few = Stepper(), Stepper()
+    many.parallel_searches, few.parallel_searches = 4, 3
+    for models, count in (([many, few], 3), ([many, Reverser()], 1)):
+        many.searches.clear()
+        Engine(SentenceQueue(Limits()), models)
+        assert len(many.searches) == count
+    assert model.parallel_searches == 1 == torch.get_num_threads()
 
 
 @pytest.mark.parametrize(("word", "kind"), [("bad", "ValueError"), ("refused", "ValueError")])

@@ -42,6 +42,11 @@ Cors = Annotated[str, Parameter(help="Origin whose pages may call this server. *
 DrainS = Annotated[
     float, Parameter(help="Seconds between SIGTERM, when /readyz becomes 503, and the closing of the socket.")
 ]
+EngineThreads = Annotated[
+    int | None,
+    Integer,
+    Parameter(help="Threads that translate.", show_default="with compiled kernels one for each core, at most 4"),
+]
 AllLimits = Annotated[Limits, Parameter(name="*", group="Limits")]
 
 PACKAGES = ("starlette", "uvicorn", "httptools", "prometheus_client", "python_multipart")
@@ -63,6 +68,7 @@ def serve(
     split: SplitLines = "long",
     precision: AnyPrecision = None,
     engine: Engine = None,
+    engine_threads: EngineThreads = None,
     limits: AllLimits = Limits(),  # noqa: B008
 ) -> None:
     """Serve models over HTTP, for programs that speak to LibreTranslate or DeepL.
@@ -87,6 +93,7 @@ def serve(
         cors=cors,
         api_keys=frozenset() if api_keys is None else read_keys(api_keys),
         drain_seconds=drain_s,
+        engine_threads=engine_threads,
         limits=limits,
     )
     check_packages()

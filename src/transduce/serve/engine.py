@@ -119,7 +119,7 @@ class Engine:
     """Threads that translate what waits in a queue.
 
     models: of the sentences in the queue. n_threads: each has a search of its own for each model, and takes its share
-    of the sentences.
+    of the sentences. None: as many as the models gain by.
     """
 
     def __init__(
@@ -127,12 +127,13 @@ class Engine:
         queue: SentenceQueue,
         models: Iterable[Model],
         on_step: Callable[[Step], None] = lambda step: None,
-        n_threads: int = 1,
+        n_threads: int | None = None,
     ) -> None:
         self.queue = queue
         self._on_step = on_step
         different = {id(model): model for model in models}.values()
-        self._tasks = [[_Task(model) for model in different] for _ in range(n_threads)]  # of each thread
+        count: int = n_threads or min(getattr(model, "parallel_searches", 1) for model in different)
+        self._tasks = [[_Task(model) for model in different] for _ in range(count)]  # of each thread
         self._threads = [
             threading.Thread(target=self._run, args=[tasks], name=f"transduce-engine-{i}", daemon=True)
             for i, tasks in enumerate(self._tasks)

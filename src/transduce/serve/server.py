@@ -85,7 +85,7 @@ def run(
     metrics = Metrics()
     log = Log(metrics.log_errors.inc)
     queue = SentenceQueue(settings.limits)
-    engine = Engine(queue, by_pair.values(), metrics.count_step)
+    engine = Engine(queue, by_pair.values(), metrics.count_step, settings.engine_threads)
     service = Service(Models(by_pair), queue, metrics, options, settings.limits)
     metrics.watch("waiting_sentences", "Sentences in the queue", lambda: queue.waiting_sentences)
     metrics.watch("waiting_tokens", "Tokens in the queue", lambda: queue.waiting_tokens)

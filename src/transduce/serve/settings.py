@@ -54,6 +54,7 @@ class ServerSettings:
     port: 0 takes a free one. metrics_port: serves /metrics there and not on `port`; None: on `port`.
     cors: the origin that browsers may call from; "*" is any. api_keys: accepted keys; empty: no key is needed.
     drain_seconds: from SIGTERM, when /readyz becomes 503, to the closing of the socket.
+    engine_threads: that translate at a time; None: as many as the models gain by.
     """
 
     host: str = "127.0.0.1"
@@ -62,6 +63,7 @@ class ServerSettings:
     cors: str = "*"
     api_keys: frozenset[str] = frozenset()
     drain_seconds: float = 0.0
+    engine_threads: int | None = None
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -70,5 +72,7 @@ class ServerSettings:
                 raise UserError(f"{name}={port}: expected 0 to 65,535")
         if not self.drain_seconds >= 0:
             raise UserError(f"drain_s={self.drain_seconds}: expected a number of at least 0")
+        if self.engine_threads is not None and self.engine_threads < 1:
+            raise UserError(f"engine_threads={self.engine_threads}: expected at least 1")
         if not self.cors.isprintable() or not self.cors.isascii() or not self.cors:
             raise UserError(f"cors={self.cors!r}: expected an origin, such as https://example.org, or *")
