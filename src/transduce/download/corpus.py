@@ -27,8 +27,7 @@ from transduce.download.cleaning import OUTCOMES, clean
 from transduce.download.fetch import RemoteFile, at_mirror, fetch
 from transduce.download.sgml import read_segments
 from transduce.errors import UserError
-from transduce.storage.atomic_folder import encode_json, remove, write_file
-from transduce.storage.run_request import folder_problems
+from transduce.storage.atomic_folder import encode_json, folder_problems, remove, write_file
 
 RAW, SUMMARY, UNPACKED = "raw", "summary.json", ".tmp-unpacked"
 HEADINGS = {

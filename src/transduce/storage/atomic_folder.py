@@ -30,6 +30,12 @@ Content = Sequence[bytes | memoryview]  # the content of a file, in pieces, to a
 # ---- writing -----------------------------------------------------------------------------------------------------
 
 
+def folder_problems(out: Path) -> list[str]:
+    """Return a line if `out` cannot be a folder, because it or a folder above it is a file."""
+    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
+    return [] if parent.is_dir() else [f"--out={out}: expected a folder, but {parent} is a file; give another folder"]
+
+
 def write_folder(path: Path, files: Mapping[str, Content]) -> None:
     """Write `files` and their manifest as the folder `path`, completely or not at all. Replace an older `path`.
 

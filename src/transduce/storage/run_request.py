@@ -20,6 +20,7 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.segmentation import check_lines
 from transduce.errors import UserError
 from transduce.recipes import configure
+from transduce.storage.atomic_folder import folder_problems
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_card import recipe_in_words
 from transduce.storage.run_log import board_problems
@@ -150,12 +151,6 @@ def _missing_files(paths: Sequence[Path]) -> list[str]:
     """Return a line for each path that is not a file."""
     missing = dict.fromkeys(path for path in paths if not path.is_file())
     return [f"{path}: expected a text file, UTF-8, one sentence per line; check the path" for path in missing]
-
-
-def folder_problems(out: Path) -> list[str]:
-    """Return a line if `out` cannot be a folder, because it or a folder above it is a file."""
-    parent = next(path for path in (out, *out.absolute().parents) if path.exists())
-    return [] if parent.is_dir() else [f"--out={out}: expected a folder, but {parent} is a file; give another folder"]
 
 
 def _foreign_file_problems(out: Path) -> list[str]:

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.errors import UserError
-from transduce.storage.atomic_folder import decode_json, encode_json, write_file
-from transduce.storage.run_request import folder_problems
+from transduce.storage.atomic_folder import decode_json, encode_json, folder_problems, write_file
 from transduce.studies.entries import check_entries
 
 FORMAT_VERSION = 1
