@@ -161,6 +161,18 @@ def test_archives_may_be_there_before(tmp_path: Path, cli: Cli, server: Files) -
     assert server.requests == []
 
 
+def test_what_a_killed_call_has_left_is_removed(tmp_path: Path, cli: Cli, server: Files) -> None:
+    out = tmp_path / "corpus"
+    server.statuses = [404]
+    assert download(cli, server, "wmt14-en-de", out).code == 3
+    for name in (".tmp-train.de-123", ".tmp-summary.json-4", "raw/.tmp-dev.tgz.partial.json-5", ".tmp-mine"):
+        (out / name).write_bytes(b"x")
+    (out / ".tmp-unpacked").mkdir()
+    (out / ".tmp-unpacked" / "commoncrawl.de-en.de").write_bytes(b"x")
+    assert download(cli, server, "wmt14-en-de", out).code == 0
+    assert [path.name for path in out.rglob(".tmp-*")] == [".tmp-mine"]
+
+
 def test_a_network_that_fails_exits_with_3_and_the_next_call_continues(tmp_path: Path, cli: Cli, server: Files) -> None:
     out = tmp_path / "corpus"
     server.cuts = [1 << 20, 100, 0, 0, 0]

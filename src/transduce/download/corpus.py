@@ -9,6 +9,7 @@ The folder of a corpus has
 
 import fcntl
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from transduce.download.cleaning import OUTCOMES, clean
 from transduce.download.fetch import RemoteFile, at_mirror, fetch
 from transduce.download.sgml import read_segments
 from transduce.errors import UserError
-from transduce.storage.atomic_folder import encode_json, folder_problems, remove, write_file
+from transduce.storage.atomic_folder import encode_json, folder_problems, remove, remove_unfinished, write_file
 
 RAW, SUMMARY, UNPACKED = "raw", "summary.json", ".tmp-unpacked"
 HEADINGS = {
@@ -77,6 +78,7 @@ def download_corpus(name: str, out: Path, mirror: str | None = None) -> Summary:
         if summary is None:
             _write_summary(Summary(corpus.name, corpus.archives, {}, {}), out)  # from now on the folder is ours
         (out / RAW).mkdir(exist_ok=True)
+        _remove_unfinished(corpus, out)
         _check_room(corpus, out)
         archives = _fetch_all(urls, out / RAW)
         try:
@@ -107,10 +109,9 @@ def _check_room(corpus: PublicCorpus, out: Path) -> None:
 def _write_texts(corpus: PublicCorpus, archives: dict[RemoteFile, Path], out: Path) -> Summary:
     """Write the texts of a corpus and its summary."""
     unpacked = out / UNPACKED
-    remove(unpacked)  # of a call that was killed
     unpacked.mkdir()
     members = _unpack(corpus, archives, unpacked)
-    names = [f"{name}.{language}" for name in _text_names(corpus) for language in (corpus.src, corpus.tgt)]
+    names = _text_names(corpus)
     pairs = clean({part.name: members[part] for part in corpus.train}, (out / names[0], out / names[1]), _say)
     for test in corpus.tests:
         for language, path in zip((corpus.src, corpus.tgt), members[test], strict=True):
@@ -118,13 +119,23 @@ def _write_texts(corpus: PublicCorpus, archives: dict[RemoteFile, Path], out: Pa
     texts = {
         name: Text(count_lines(out / name), (out / name).stat().st_size, file_sha256(out / name)) for name in names
     }
+    remove(unpacked)  # first: with the summary, the corpus is complete
     summary = Summary(corpus.name, corpus.archives, pairs, texts)
     _write_summary(summary, out)
     return summary
 
 
 def _text_names(corpus: PublicCorpus) -> list[str]:
-    return ["train", *(test.name for test in corpus.tests)]
+    """Return the names of the files of a corpus, first those of the training text."""
+    stems = ["train", *(test.name for test in corpus.tests)]
+    return [f"{stem}.{language}" for stem in stems for language in (corpus.src, corpus.tgt)]
+
+
+def _remove_unfinished(corpus: PublicCorpus, out: Path) -> None:
+    """Remove what a call that was killed has left: texts that are large, and of no use to the next call."""
+    remove(out / UNPACKED)
+    remove_unfinished(out, "|".join(map(re.escape, [*_text_names(corpus), SUMMARY])))
+    remove_unfinished(out / RAW, r".+\.partial\.json")
 
 
 def _unpack(corpus: PublicCorpus, archives: dict[RemoteFile, Path], folder: Path) -> dict[TextPair, tuple[Path, Path]]:
