@@ -175,6 +175,19 @@ def test_a_busy_server_is_asked_again(tmp_path: Path) -> None:
             fetch(remote(files), tmp_path)
 
 
+def test_a_log_has_lines_about_the_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("transduce.download.fetch.REPORT_SECONDS", 0)
+    with server(cuts=[4_000]) as files:
+        fetch(remote(files), tmp_path)
+        assert "file.tgz: 4,000 of 10,240 bytes\n" in capsys.readouterr().err
+        (tmp_path / "file.tgz").unlink()
+        files.has_length = False
+        fetch(remote(files, size=None), tmp_path)
+        assert "file.tgz: 10,240 bytes\n" in capsys.readouterr().err
+
+
 def test_a_redirection_is_followed_at_each_attempt(tmp_path: Path) -> None:
     with server(cuts=[4_000]) as second, serve({}, redirects={"/a/file.tgz": f"{second.url}/a/file.tgz"}) as first:
         assert fetch(remote(first), tmp_path).read_bytes() == CONTENT

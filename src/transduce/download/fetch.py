@@ -30,6 +30,7 @@ from transduce.version import __version__
 
 PAUSES = (1, 2, 5, 10, 30, 60)  # seconds before each further attempt; after new bytes they start again
 TIMEOUT = 60  # seconds without an answer or a byte
+REPORT_SECONDS = 60  # between two lines about the progress, where no bar can be drawn
 BLOCK_BYTES = 1 << 20
 BUSY = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses that may be over at the next attempt
 
@@ -227,7 +228,7 @@ def _check_kind(response: HTTPResponse, file: RemoteFile) -> None:
 def _receive(response: HTTPResponse, partial: _Partial, start: int, total: int | None) -> None:
     """Append the body of an answer to a part. start: the size of the part. total: of the whole file, if known."""
     check_room(partial.path, (total or 0) - start)
-    done = start
+    done, reported_at = start, time.monotonic()
     with partial.open() as out, _progress_bar() as bar:
         task = bar.add_task(partial.path.stem, total=total, completed=start)
         while True:
@@ -240,6 +241,9 @@ def _receive(response: HTTPResponse, partial: _Partial, start: int, total: int |
             _write(out, block)
             done += len(block)
             bar.update(task, completed=done)
+            if bar.disable and time.monotonic() - reported_at >= REPORT_SECONDS:
+                reported_at = time.monotonic()
+                _say(f"{partial.path.stem}: {done:,} {f'of {total:,} ' if total else ''}bytes")
         out.sync()
     if total is not None and done < total:
         raise _Interruption(f"the connection ended after {done:,} of {total:,} bytes")
