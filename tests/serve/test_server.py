@@ -26,10 +26,7 @@ QUICK = ["--header-seconds", 0.5, "--body-seconds", 0.5, "--write-seconds", 0.5,
 def server(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with server_process(tmp_path_factory.mktemp("server"), toy.model, *QUICK) as server:
         yield server
-        assert server.stop() == 0
-        log = server.log.read_text("utf-8")
-        assert "Traceback" not in log
-        assert all(json.loads(line)["event"] == "request" for line in log.splitlines()[1:])
+        server.stop_and_check()
 
 
 def post(server: ServerProcess, **values: Any) -> tuple[int, Any]:
@@ -138,6 +135,19 @@ def test_refusals_below_the_application_are_in_log_and_metrics(server: ServerPro
     found = {line["id"]: line["status"] for line in lines if line["route"] == "connection"}
     assert ids.items() <= found.items()
     assert "canary" not in log + metrics
+
+
+def test_what_libraries_say_about_a_request_is_not_in_the_log(server: ServerProcess) -> None:
+    body = b"--x\r\n[canary: 1\r\n\r\n--x--\r\n"
+    head = f"Content-Length: {len(body)}\r\nContent-Type: multipart/form-data; boundary=x\r\nConnection: close\r\n\r\n"
+    answer = exchange(server, b"POST /translate HTTP/1.1\r\n" + head.encode() + body)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert all(line.startswith("{") for line in server.log.read_text("utf-8").splitlines()[1:])
+
+
+def test_a_connection_that_does_not_wait_for_answers_is_closed(server: ServerProcess) -> None:
+    assert exchange(server, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000).count(b'{"status":"ok"}') < 200
+    assert post(server, q="a b")[0] == 200
 
 
 def test_pipelined_and_half_closed_requests(server: ServerProcess) -> None:

@@ -212,6 +212,15 @@ class ServerProcess:
         self.process.send_signal(number)
         return self.process.wait(seconds)
 
+    def stop_and_check(self) -> None:
+        """Stop the server. Its log must have one JSON object for each request, and no traceback."""
+        assert self.stop() == 0
+        first, *lines = self.log.read_text("utf-8").splitlines()
+        assert " serves " in first
+        others = [line for line in lines if not line.startswith('{"time"')]
+        assert not others, others[:40]
+        assert all(json.loads(line)["event"] == "request" for line in lines)
+
 
 @contextlib.contextmanager
 def server_process(folder: Path, model: Path, *arguments: object) -> Iterator[ServerProcess]:

@@ -159,11 +159,7 @@ class Front:
             response = door.error(Refusal(problem.status_code, problem.detail, "route"))
             response.headers.update(problem.headers or {})
         except Exception as problem:  # a defect of this program; its message may quote the text
-            place = problem.__traceback__
-            while place is not None and place.tb_next is not None:
-                place = place.tb_next
-            where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place is not None else ""
-            self._log.write("error", "defect", id=record.id, kind=type(problem).__name__, place=where)
+            self._log.write_defect(problem, id=record.id)
             response = door.error(Refusal(500, "internal error", "defect"))
         if record.status == LEFT:  # the answer has not begun
             await response(scope, receive, send)

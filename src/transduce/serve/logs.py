@@ -52,6 +52,14 @@ class Log:
         except queue.Full:
             self._on_error()
 
+    def write_defect(self, problem: BaseException | None, **values: Any) -> None:
+        """Add a line about a defect of this program: its kind and its place, for its message may quote a text."""
+        place = None if problem is None else problem.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place is not None else ""
+        self.write("error", "defect", **values, kind=type(problem).__name__, place=where)
+
     def close(self, seconds: float = 1.0) -> None:
         """Write what waits, for at most `seconds`."""
         try:

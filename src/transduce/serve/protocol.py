@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import struct
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,6 +17,7 @@ PHRASES = {
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
+MAX_PIPELINE = 64  # requests of a connection that wait for the answers to earlier ones; no client needs more
 REASONS = {400: "protocol", 408: "slow", 431: "headers", 503: "connections"}  # labels of the metrics
 
 
@@ -24,6 +27,7 @@ class TimedProtocol(HttpToolsProtocol):
     - From the connection, or the first byte of a request, to the end of its headers: `header_seconds`, `header_bytes`.
     - A client that reads nothing of its answer for `write_seconds` is disconnected.
     - A connection beyond `connections` gets 503.
+    - A connection with too many requests before their answers is closed.
     """
 
     limits: Limits
@@ -78,6 +82,8 @@ class TimedProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.header_bytes:
             self._refuse(431, f"expected headers of at most {self.limits.header_bytes:,} bytes")
+        elif len(self.pipeline) >= MAX_PIPELINE:
+            self._refuse(400, f"expected at most {MAX_PIPELINE} requests before their answers")
         else:
             super().on_headers_complete()
 
@@ -120,6 +126,8 @@ class TimedProtocol(HttpToolsProtocol):
 
     def _on_unread(self) -> None:
         self.observer.abort("unread")
+        reset = struct.pack("ii", 1, 0)  # else the kernel keeps the unread answer for minutes
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         self.transport.abort()
 
     def _refuse(self, status: int, message: str) -> None:
@@ -134,7 +142,8 @@ class TimedProtocol(HttpToolsProtocol):
         lines = [f"HTTP/1.1 {status} {PHRASES[status]}", *(f"{name}: {value}" for name, value in headers.items())]
         self.transport.write(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
         self.transport.close()
-        self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.limits.write_seconds, self._on_unread)
 
     def _cancel_header_timer(self) -> None:
         if self._header_timer is not None:

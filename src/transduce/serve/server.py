@@ -26,6 +26,7 @@ from transduce.serve.settings import Limits, ServerSettings
 
 WARM_UP = "a"
 LAST_READ_SECONDS = 0.1  # in which requests that have arrived are read, before idle connections are closed
+SEND_BYTES = 128 << 10  # of answers in the kernel that a client has not read; its own limit is some MB a connection
 ENGINE_SECONDS = 5.0  # for work that nobody waits for, at the end
 
 
@@ -46,6 +47,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
             bound.bind(address)
         except OSError:
             bound.close()
@@ -80,8 +82,7 @@ def run(
     bound_metrics: socket.socket | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. on_ready: called with the address after the first translation."""
-    for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # they write to standard error, and parts of requests
+    logging.getLogger().addHandler(logging.NullHandler())  # what libraries log may quote parts of a request
     metrics = Metrics()
     log = Log(metrics.log_errors.inc)
     queue = SentenceQueue(settings.limits)
@@ -117,6 +118,7 @@ async def _serve(
         servers.append(_end_with(server, metrics_server, bound_metrics))
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: log.write_defect(context.get("exception")))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping, number)
     life = asyncio.gather(*servers)

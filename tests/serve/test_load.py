@@ -1,0 +1,188 @@
+"""A server under load: more than it can do, clients that leave, long work, one client beside another (slow tests)."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.http_load import (
+    TRANSLATE,
+    Connection,
+    descriptors,
+    leave,
+    p95,
+    p99,
+    read_metrics,
+    request_bytes,
+    resident_bytes,
+    run_clients,
+)
+from support.serving import ServerProcess, server_process
+from support.toy_task import Toy
+
+import transduce
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server(toy: Toy, tmp_path: Path) -> Iterator[ServerProcess]:
+    with server_process(tmp_path, toy.model) as server:
+        yield server
+        server.stop_and_check()
+
+
+def test_twice_the_load_gets_answers_429_or_503_and_right_ones(server: ServerProcess, toy: Toy) -> None:
+    """200 clients for 60 s, each with lists of eight: three times what may wait. Refused ones wait for 0.5 s."""
+    translations = transduce.load(toy.model).translate(toy.unseen)
+    expected = {line: one.text for line, one in zip(toy.unseen, translations, strict=True)}
+    statuses: Counter[int] = Counter()
+    times: list[float] = []
+    largest: Counter[str] = Counter()
+    end = time.monotonic() + 60
+
+    async def client(number: int) -> None:
+        rng, connection = random.Random(number), Connection(server.port)
+        while time.monotonic() < end:
+            q = rng.sample(toy.unseen, 8)
+            reply = await connection.translate(q)
+            statuses[reply.status] += 1
+            if reply.status == 200:
+                times.append(reply.seconds)
+                assert reply.json == {"translatedText": [expected[line] for line in q]}
+            else:
+                assert "retry-after: " in reply.head
+                await asyncio.sleep(0.5)
+        connection.close()
+
+    async def watch() -> None:
+        while time.monotonic() < end:
+            values = await read_metrics(server.port)
+            for name in ("waiting_sentences", "waiting_tokens"):
+                largest[name] = max(largest[name], values[name])
+            await asyncio.sleep(0.1)
+
+    async def all_of_it() -> None:
+        await asyncio.gather(watch(), run_clients(200, client))
+
+    asyncio.run(all_of_it())
+    print(f"\nstatuses {dict(statuses)}, p99 {p99(times):.2f} s, at most {dict(largest)} waited")
+    assert set(statuses) <= {200, 429, 503} and statuses[200] > 0
+    assert sum(statuses.values()) >= 2 * statuses[200]  # at least twice the capacity was sent
+    assert largest["waiting_sentences"] <= 512 and largest["waiting_tokens"] <= 65_536
+    assert p99(times) < 30
+
+
+def test_a_thousand_clients_leave_and_nothing_of_theirs_remains(server: ServerProcess, toy: Toy) -> None:
+    rng = random.Random(1)
+    before = descriptors(server)
+
+    async def client(number: int) -> None:
+        for _ in range(20):
+            values = {"q": rng.sample(toy.unseen, rng.randint(1, 16)), **TRANSLATE}
+            await leave(server.port, request_bytes("/translate", values), rng.uniform(0, 0.5))
+
+    async def all_of_it() -> tuple[float, Counter[str]]:
+        await run_clients(50, client)
+        start = time.monotonic()
+        while True:
+            values = await read_metrics(server.port)
+            if not (values["waiting_sentences"] or values["running_sentences"]) or time.monotonic() > start + 5:
+                return time.monotonic() - start, values
+
+    seconds, values = asyncio.run(all_of_it())
+    print(f"\nidle after {seconds:.2f} s; {values['cancelled_total']:.0f} requests were cancelled")
+    assert seconds < 1 and values["cancelled_total"] > 100
+    assert descriptors(server) <= before + 1
+
+
+def test_memory_and_descriptors_are_flat(server: ServerProcess, toy: Toy) -> None:
+    """20,000 requests of all kinds. Memory is compared with that after 2,000."""
+    rng = random.Random(1)
+    connections = [Connection(server.port) for _ in range(16)]
+
+    async def client(number: int) -> None:
+        nonlocal count
+        while count > 0:
+            count -= 1
+            await mixed_request(connections[number], server.port, toy, rng)
+
+    async def send(number: int) -> tuple[int, int]:
+        nonlocal count
+        count = number
+        await run_clients(16, client)
+        for connection in connections:
+            connection.close()
+        while (values := await read_metrics(server.port))["waiting_sentences"] + values["running_sentences"]:
+            pass
+        await asyncio.sleep(0.5)
+        return resident_bytes(server), descriptors(server)
+
+    count = 0
+    after_warm_up, after_all = asyncio.run(send(2_000)), asyncio.run(send(18_000))
+    growth = (after_all[0] - after_warm_up[0]) / 18_000
+    print(f"\nmemory {growth:.0f} bytes a request, descriptors {after_warm_up[1]} and {after_all[1]}")
+    assert growth < 200
+    assert after_all[1] <= after_warm_up[1]
+
+
+async def mixed_request(connection: Connection, port: int, toy: Toy, rng: random.Random) -> None:
+    """Send one of the kinds of requests that clients send, wrong ones and ones that are left included."""
+    lines = rng.sample(toy.unseen, 4)
+    kind = rng.randrange(12)
+    if kind == 0:
+        await leave(port, request_bytes("/translate", {"q": lines, **TRANSLATE}), rng.uniform(0, 0.02))
+        return
+    data = [
+        request_bytes("/translate", {"q": lines, **TRANSLATE}),
+        request_bytes("/translate", {"q": "\n".join(lines), **TRANSLATE, "alternatives": 3}),
+        request_bytes("/translate", {"q": f"<p>{lines[0]} <b>a</b> c</p>", **TRANSLATE, "format": "html"}),
+        request_bytes("/translate", {"q": lines[0], "source": "auto", "target": "de", "confidence": True}),
+        request_bytes("/translate", {"q": "\n".join(lines), **TRANSLATE}, head="Accept: text/event-stream\r\n"),
+        request_bytes("/v2/translate", {"text": lines[:2], "target_lang": "DE"}),
+        request_bytes(f"/translate?q=a+b&source=en&target=de&x={rng.random()}", method="POST"),
+        request_bytes("/translate", {"q": 3}),
+        request_bytes(f"/{rng.random()}"),
+        request_bytes("/languages", head=f"X-Request-Id: {rng.random()}\r\n"),
+        request_bytes("/translate", {"q": "x" * 11_000, **TRANSLATE}),
+    ][kind - 1]
+    reply = await connection.send(data)
+    assert reply.status in (200, 400, 404), reply
+
+
+def test_one_client_does_not_starve_another(server: ServerProcess, toy: Toy) -> None:
+    """One client sends 128 texts without end; another sends single sentences."""
+
+    async def singles() -> list[float]:
+        connection = Connection(server.port)
+        times = []
+        for i in range(300):
+            reply = await connection.translate(toy.unseen[i % len(toy.unseen)])
+            assert reply.status == 200
+            times.append(reply.seconds)
+        connection.close()
+        return times[20:]
+
+    async def flood() -> None:
+        connection = Connection(server.port)
+        while True:
+            assert (await connection.translate(toy.unseen[:128])).status == 200
+
+    async def both() -> tuple[list[float], list[float], float]:
+        alone = await singles()
+        before = await read_metrics(server.port)
+        flooding = asyncio.ensure_future(flood())
+        beside = await singles()
+        after = await read_metrics(server.port)
+        flooding.cancel()
+        step = (after["step_seconds_sum"] - before["step_seconds_sum"]) / (
+            after["step_seconds_count"] - before["step_seconds_count"]
+        )
+        return alone, beside, step
+
+    alone, beside, step = asyncio.run(both())
+    print(f"\np95 alone {1e3 * p95(alone):.1f} ms, beside {1e3 * p95(beside):.1f} ms, a step {1e3 * step:.1f} ms")
+    assert p95(beside) <= 3 * p95(alone) + step
