@@ -18,8 +18,13 @@ ENVIRONMENTS = ROOT / "benchmarks" / "peers"
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def install(name: str, packages: Sequence[str], *, without_dependencies: Sequence[str] = ()) -> str:
-    """Return the interpreter of the environment `name`, with `packages` installed on the first call."""
+def install(
+    name: str, packages: Sequence[str], *, without_dependencies: Sequence[str] = (), is_constrained: bool = True
+) -> str:
+    """Return the interpreter of the environment `name`, with `packages` installed on the first call.
+
+    is_constrained: False for a peer that needs other versions than those of constraints.txt.
+    """
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
     if not python.exists():
@@ -28,7 +33,8 @@ def install(name: str, packages: Sequence[str], *, without_dependencies: Sequenc
     stamp = folder / "installed.txt"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != key:
         pip = [str(python), "-m", "pip", "install", "-q"]
-        subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), *packages], check=True)
+        constraints = ["-c", str(ROOT / "constraints.txt")] if is_constrained else []
+        subprocess.run([*pip, *constraints, *packages], check=True)
         if without_dependencies:
             subprocess.run([*pip, "--no-deps", *without_dependencies], check=True)
         stamp.write_text(key, encoding="utf-8")
