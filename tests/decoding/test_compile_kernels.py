@@ -152,7 +152,16 @@ def test_a_file_in_the_place_of_the_folder_is_no_cache(cache: Path, commands: li
 def test_without_a_compiler_there_is_no_library(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert load() is None
-    assert not cache.exists()
+
+
+def test_without_a_compiler_the_library_of_the_cache_is_used(
+    cache: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may have the cache of the image's first stage, and no compiler."""
+    assert works(load())
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert works(load())
+    assert len(commands) == 1
 
 
 @pytest.mark.parametrize("flaw", ["compiler", "library", "temporary folder", "processor", "any other"])

@@ -28,9 +28,8 @@ OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """Return the functions of kernels.cpp; None where this machine cannot compile or run them, for any reason."""
-    compilers = [path for path in map(shutil.which, ("c++", "g++", "clang++")) if path]
     try:
-        return _library(compilers[0]) if compilers and _has_instructions() else None
+        return _library() if _has_instructions() else None
     except Exception:  # the kernels in torch give the same results
         return None
 
@@ -40,17 +39,23 @@ def _has_instructions() -> bool:
     return all(name in flags for name in INSTRUCTIONS)
 
 
-def _library(compiler: str) -> ctypes.CDLL:
-    """Return the library of the cache folder, or a new one. Without a safe cache folder, it is compiled each time."""
+def _library() -> ctypes.CDLL | None:
+    """Return the library of the cache folder, or a new one; None without both a cached one and a compiler.
+
+    Without a safe cache folder, it is compiled each time. An image may have the cached library, and no compiler.
+    """
     source = SOURCE.read_bytes() + INCLUDED.read_bytes()
-    key = hashlib.sha256(source + "\0".join((compiler, *FLAGS, *_processor())).encode()).hexdigest()[:16]
+    key = hashlib.sha256(source + "\0".join((*FLAGS, *_processor())).encode()).hexdigest()[:16]
     cache = _cache_folder()
     cached = cache / f"kernels-{key}.so" if cache else None
     if cached is not None and _is_intact(cached):
         return ctypes.CDLL(str(cached))
+    compilers = [path for path in map(shutil.which, ("c++", "g++", "clang++")) if path]
+    if not compilers:
+        return None
     with tempfile.TemporaryDirectory(dir=cache if cache and os.access(cache, os.W_OK) else None) as folder:
         new = Path(folder) / f"kernels-{key}.so"
-        subprocess.run([compiler, *FLAGS, "-w", SOURCE, "-o", new], check=True, capture_output=True, timeout=120)
+        subprocess.run([compilers[0], *FLAGS, "-w", SOURCE, "-o", new], check=True, capture_output=True, timeout=120)
         _append_hash(new)
         loaded = ctypes.CDLL(str(new))  # stays in memory when its file is gone
         if cached is not None:
