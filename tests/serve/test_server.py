@@ -159,6 +159,17 @@ def test_pipelined_and_half_closed_requests(server: ServerProcess) -> None:
     assert post(server, q="a b")[0] == 200
 
 
+def test_clients_that_leave_in_the_middle_are_no_defect(server: ServerProcess, toy: Toy) -> None:
+    """The log of the server, which is read at its end, must have requests alone."""
+    body = json.dumps({**FIELDS, "q": toy.unseen[:100]}).encode()
+    head = f"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+            connection.sendall(head.encode() + body)
+            time.sleep(0.05)
+    assert post(server, q="a b")[0] == 200
+
+
 def test_bytes_between_requests_do_not_keep_a_connection_open(server: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")

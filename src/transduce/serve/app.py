@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -36,13 +37,13 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
     """Return the whole application of a server."""
     libre, deepl = LibreTranslate(service, settings), DeepL(service, settings)
     page = files("transduce.serve").joinpath("page.html").read_bytes()
-    openapi = document(service, settings)
+    openapi = msgspec.json.encode(document(service, settings))
 
     async def index(request: Request) -> Response:
         return Response(page, headers=PAGE_HEADERS, media_type="text/html")
 
     async def specification(request: Request) -> Response:
-        return json_response(openapi)
+        return Response(openapi, media_type="application/json")
 
     async def healthz(request: Request) -> Response:
         return json_response({"status": "ok"})

@@ -26,7 +26,7 @@ from transduce.serve.settings import Limits, ServerSettings
 
 WARM_UP = "a"
 LAST_READ_SECONDS = 0.1  # in which requests that have arrived are read, before idle connections are closed
-SEND_BYTES = 128 << 10  # of answers in the kernel that a client has not read; its own limit is some MB a connection
+SEND_BYTES = 64 << 10  # of answers in the kernel that a client has not read; its own limit is some MB a connection
 ENGINE_SECONDS = 5.0  # for work that nobody waits for, at the end
 
 

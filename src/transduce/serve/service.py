@@ -178,7 +178,6 @@ class Service:
                 raise ClientLeft if leaving.done() else self._too_late()
         finally:
             leaving.cancel()
-            work.cancel()
 
     def _too_late(self) -> Refusal:
         message = f"no translation within {self.limits.deadline_seconds:g} s; try again later, or send a shorter text"
