@@ -1,4 +1,4 @@
-"""The engine: sentences that join and leave at every step, models in turn, threads, and failures."""
+"""The engine: sentences that join and leave at every step, the time of models and requests, threads, failures."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import transduce
 from transduce import Translator
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
+from transduce.serve import engine
 from transduce.serve.engine import Engine
 from transduce.serve.queue import Sentence, SentenceQueue
 from transduce.serve.settings import Limits
@@ -27,6 +29,8 @@ class Stepper(Reverser):
 
     permits: one for each step that is allowed; None: all. steps: of each step its lines, in all searches.
     """
+
+    clock = [0.0]
 
     def __init__(self, failing: str | None = None, steps: list[list[str]] | None = None) -> None:
         super().__init__(failing)
@@ -67,6 +71,7 @@ class StepperSearch:
         if self.model.permits is not None:
             assert self.model.permits.acquire(timeout=30)
         self.model.steps.append([text for text, _ in self.lines.values()])
+        self.model.clock[0] += len(self.lines)
         if any("defect" in text for text, _ in self.lines.values()):
             raise AssertionError("secret")
         done = dict[Sentence, Translation | Exception]()
@@ -140,15 +145,24 @@ def test_a_sentence_whose_client_left_is_in_at_most_two_more_steps() -> None:
     assert service.value("cancelled_total") == 201
 
 
-def test_models_step_in_turn() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time of the engine: each step of a `Stepper` takes a second for each of its lines."""
+    seconds = [0.0]
+    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    monkeypatch.setattr(Stepper, "clock", seconds)
+    return seconds
+
+
+def test_models_share_the_time(clock: list[float]) -> None:
     steps: list[list[str]] = []
     first, second = Stepper(steps=steps), Stepper(steps=steps)
     permits = first.permits = second.permits = threading.Semaphore(0)
     with served({("en", "de"): first, ("de", "en"): second}) as service:
 
         async def both() -> list[Answer]:
-            one = asyncio.ensure_future(post(service, ["a " * 20] * 30))
-            await until(lambda: service.engine.running == 30)
+            one = asyncio.ensure_future(post(service, ["a " * 20] * 4))
+            await until(lambda: service.engine.running == 4)
             other = service.request("POST", "/translate", body("x " * 20, source="de", target="en"), JSON)
             two = asyncio.ensure_future(other)
             await until(lambda: service.queue.waiting_sentences == 1)
@@ -157,7 +171,28 @@ def test_models_step_in_turn() -> None:
 
         assert [answer.status for answer in asyncio.run(both())] == [200, 200]
     names = "".join(lines[0][0] for lines in steps)
-    assert names == "a" + "ax" * 19 + "x"
+    assert names == "a" + "xxxxa" * 5 + "a" * 14
+
+
+def test_a_short_request_has_as_much_time_as_a_long_one(clock: list[float]) -> None:
+    """Goal R23: it waits for the present step of the long one, and for another when it has taken as long."""
+    model = Stepper()
+    permits = model.permits = threading.Semaphore(0)
+    with served(model) as service:
+
+        async def both() -> None:
+            long = asyncio.ensure_future(post(service, ["l " * 30] * 64))
+            await until(lambda: service.engine.running == 64)
+            permits.release(10)
+            await until(lambda: len(model.steps) == 10)
+            short = asyncio.ensure_future(post(service, "a " * 80))
+            await until(lambda: service.queue.waiting_sentences == 1)
+            permits.release(200)
+            assert (await short).status == (await long).status == 200
+
+        asyncio.run(both())
+    names = ["l" if len(lines) == 64 else lines[0][0] for lines in model.steps]
+    assert "".join(names) == "l" * 11 + "a" * 65 + "l" + "a" * 15 + "l" * 18
 
 
 def test_threads_take_equal_shares() -> None:
@@ -168,7 +203,7 @@ def test_threads_take_equal_shares() -> None:
         async def many() -> Answer:
             task = asyncio.ensure_future(post(service, ["a b"] * 40))
             await until(lambda: service.engine.running == 40)
-            assert [len(search) for search in model.searches] == [20, 20]
+            assert [len(search) for search in model.searches] == [0, 20, 0, 20]  # short and long requests
             permits.release(9)
             return await task
 
@@ -181,7 +216,7 @@ def test_by_default_there_are_as_many_threads_as_all_models_gain_by(model: Trans
     for models, count in (([many, few], 3), ([many, Reverser()], 1)):
         many.searches.clear()
         Engine(SentenceQueue(Limits()), models)
-        assert len(many.searches) == count
+        assert len(many.searches) == 2 * count
     assert model.parallel_searches == 1 == torch.get_num_threads()
 
 
@@ -211,7 +246,7 @@ def test_a_defect_of_a_search_fails_its_sentences_and_no_later_one() -> None:
     with served(model) as service:
         assert service.translate("defect").status == 500
         assert service.translate("a b").json == {"translatedText": "b a"}
-        assert service.engine.running == 0 and len(model.searches) == 2
+        assert service.engine.running == 0 and len(model.searches) == 3
 
 
 # ---- real models -------------------------------------------------------------------------------------------------

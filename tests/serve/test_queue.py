@@ -37,8 +37,9 @@ def lines(queue: SentenceQueue, count: int, tokens: int = 99) -> str:
 def taken(
     queue: SentenceQueue, count: int = 9, tokens: int = 99, models: Sequence[Model] = (MODEL,), waits: bool = False
 ) -> list[Sentence]:
-    """Take sentences as an engine does that has this room for each of these models."""
-    return queue.take(lambda: {id(model): (count, tokens) for model in models}, waits=waits) or []
+    """Take sentences as an engine does that has this room for each lane of these models."""
+    rooms = {(id(model), is_short): (count, tokens) for model in models for is_short in (True, False)}
+    return queue.take(lambda: rooms, waits=waits) or []
 
 
 def test_requests_take_turns(loop: asyncio.AbstractEventLoop) -> None:
@@ -56,10 +57,22 @@ def test_sentences_are_taken_for_which_their_model_has_room(loop: asyncio.Abstra
     queue.put(sentences(loop, "a1 a2 a3"))
     queue.put(sentences(loop, "f1", full))
     queue.put(sentences(loop, "x1 x2", other))
-    rooms = {id(MODEL): (9, 3), id(full): (9, 0), id(other): (1, 99)}  # the last one may be longer than the room
+    rooms = {(id(MODEL), True): (9, 3), (id(full), True): (9, 0), (id(other), True): (1, 99)}  # the last may be longer
     assert [sentence.line for sentence in queue.take(lambda: rooms, waits=False) or ()] == ["a1", "x1", "a2"]
     assert taken(queue, count=0, models=[MODEL, full, other]) == []
     assert [s.line for s in taken(queue, models=[MODEL, full, other])] == ["f1", "x2", "a3"]
+
+
+def test_requests_of_many_sentences_or_tokens_are_long(loop: asyncio.AbstractEventLoop) -> None:
+    queue, requests = SentenceQueue(Limits()), [sentences(loop, "a " * count) for count in (1, 8, 9)]
+    for one in requests:
+        queue.put(one)
+    (many_tokens,) = sentences(loop, "a")
+    many_tokens.n_tokens = 513
+    queue.put([many_tokens])
+    assert [one[0].is_short for one in requests] == [True, True, False] and not many_tokens.is_short
+    long = queue.take(lambda: {(id(MODEL), True): (0, 0), (id(MODEL), False): (99, 999)}, waits=False)
+    assert long is not None and len(long) == 10
 
 
 def test_the_queue_is_bounded_in_sentences_and_tokens(loop: asyncio.AbstractEventLoop) -> None:
@@ -102,7 +115,7 @@ def test_a_closed_queue_lets_the_engine_finish(loop: asyncio.AbstractEventLoop) 
     with pytest.raises(Refusal, match="shutting down"):
         queue.put(sentences(loop, "b"))
     assert [s.line for s in taken(queue, waits=True)] == ["a"]
-    assert queue.take(lambda: {id(MODEL): (9, 9)}, waits=True) is None
+    assert queue.take(dict, waits=True) is None
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -166,7 +179,7 @@ def test_a_sentence_on_which_the_model_fails_harms_only_itself(problem: Exceptio
         assert service.translate("a b").status == 200
 
 
-def test_a_waiting_single_sentence_is_in_the_next_batch() -> None:
+def test_a_waiting_single_sentence_is_next() -> None:
     """A request of 128 texts does not delay another one by its whole length."""
     model = Reverser()
     with served(model) as service:
@@ -182,7 +195,7 @@ def test_a_waiting_single_sentence_is_in_the_next_batch() -> None:
             await asyncio.gather(slow, single)
 
         asyncio.run(both())
-        assert "a b" in model.batches[1] and len(model.batches[1]) == 64
+        assert [len(batch) for batch in model.batches] == [64, 1, 64] and model.batches[1] == ["a b"]
 
 
 def test_no_text_key_or_header_is_in_log_or_metrics(capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,10 @@
 A model of `transduce.load` searches step by step (`decoding/running_translation.py`). Newcomers join at every step. A
 sentence leaves at the step at which it is done, and at the next one when nobody waits for it any more.
 An engine that only has `translate`, such as CTranslate2, gives no way into its search: it takes `WholeBatches`.
+
+The sentences of short requests and those of long ones are searched apart, and so are those of several models. These
+searches share the time of a thread. A step with many sentences takes ten times as long as one with a single sentence,
+and a short request must not wait for a long one at each of its steps.
 """
 
 import itertools
@@ -18,7 +22,7 @@ from transduce.decoding.options import DecodingOptions
 from transduce.errors import is_out_of_memory
 from transduce.serve.alignment import align
 from transduce.serve.languages import Model
-from transduce.serve.queue import Output, Sentence, SentenceQueue
+from transduce.serve.queue import Lane, Output, Sentence, SentenceQueue
 from transduce.serve.refusal import Refusal
 
 Outcomes = dict[Sentence, Translation | Exception]
@@ -118,8 +122,8 @@ class Step:
 class Engine:
     """Threads that translate what waits in a queue.
 
-    models: of the sentences in the queue. n_threads: each has a search of its own for each model, and takes its share
-    of the sentences. None: as many as the models gain by.
+    models: of the sentences in the queue. n_threads: each has searches of its own, and takes its share of the
+    sentences. None: as many as the models gain by.
     """
 
     def __init__(
@@ -133,7 +137,9 @@ class Engine:
         self._on_step = on_step
         different = {id(model): model for model in models}.values()
         count: int = n_threads or min(getattr(model, "parallel_searches", 1) for model in different)
-        self._tasks = [[_Task(model) for model in different] for _ in range(count)]  # of each thread
+        self._tasks = [  # of each thread
+            [_Task(model, is_short) for model in different for is_short in (True, False)] for _ in range(count)
+        ]
         self._threads = [
             threading.Thread(target=self._run, args=[tasks], name=f"transduce-engine-{i}", daemon=True)
             for i, tasks in enumerate(self._tasks)
@@ -157,31 +163,42 @@ class Engine:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self, tasks: Sequence["_Task"]) -> None:
-        """Translate until the queue is closed and empty. Each model with sentences makes one step in turn."""
+        """Translate until the queue is closed and empty. Each step is one of the task that has had the least time."""
+        now = 0.0  # the time that the task of the last step had had before
         while True:
+            for task in tasks:
+                task.drop_unwanted()
             taken = self.queue.take(lambda: self._rooms(tasks), waits=not any(map(len, tasks)))
             if taken is None:
                 return
             for task in tasks:
-                task.admit([sentence for sentence in taken if sentence.model is task.model])
-                if len(task):
-                    step = task.step()
-                    self.queue.note_speed(sum(s.n_tokens for s in step.translated), step.seconds / len(self._tasks))
-                    self._on_step(step)
+                task.admit([sentence for sentence in taken if sentence.lane == task.lane], now)
+            if busy := [task for task in tasks if len(task)]:
+                task = min(busy, key=lambda task: task.seconds)
+                now, step = task.seconds, task.step()
+                self.queue.note_speed(sum(s.n_tokens for s in step.translated), step.seconds / len(self._tasks))
+                self._on_step(step)
+                del step
             del taken
 
-    def _rooms(self, tasks: Sequence["_Task"]) -> dict[int, tuple[int, int]]:
-        """Return how many sentences and tokens a thread may take of each model: its share of all sentences."""
+    def _rooms(self, tasks: Sequence["_Task"]) -> dict[Lane, tuple[int, int]]:
+        """Return how many sentences and tokens a thread may take of each lane: its share of all sentences."""
         share = math.ceil((self.queue.waiting_sentences + self.running) / len(self._tasks))
         n_more = share - sum(map(len, tasks))
-        return {id(task.model): task.room(n_more) for task in tasks}
+        return {task.lane: task.room(n_more) for task in tasks}
 
 
 class _Task:
-    """The search of a model in a thread, and the sentences in it."""
+    """The search of a lane in a thread, and the sentences in it.
 
-    def __init__(self, model: Model) -> None:
+    seconds: that it has had. One that was idle has no claim to the time of the others: it begins with what the task at
+    work had before its present step (start-time fair queuing, Goyal et al. 1996).
+    """
+
+    def __init__(self, model: Model, is_short: bool) -> None:
         self.model = model
+        self.lane = id(model), is_short
+        self.seconds = 0.0
         self.search = search_of(model)
         self.sentences: set[Sentence] = set()
 
@@ -194,8 +211,17 @@ class _Task:
         n_sentences, n_tokens = self.search.room
         return min(n_sentences, share), n_tokens
 
-    def admit(self, sentences: Sequence[Sentence]) -> None:
-        """Let the search take sentences in. One that it refuses is finished."""
+    def drop_unwanted(self) -> None:
+        """Drop the sentences that nobody waits for."""
+        unwanted = {sentence for sentence in self.sentences if not sentence.is_wanted}
+        if unwanted:
+            self.search.drop(unwanted)
+            self.sentences -= unwanted
+
+    def admit(self, sentences: Sequence[Sentence], now: float) -> None:
+        """Let the search take sentences in. One that it refuses is finished. now: the least `seconds` after a pause."""
+        if sentences and not self.sentences:
+            self.seconds = max(self.seconds, now)
         for sentence in sentences:
             try:
                 self.search.admit(sentence, sentence.line, sentence.options)
@@ -205,11 +231,8 @@ class _Task:
                 self.sentences.add(sentence)
 
     def step(self) -> Step:
-        """Drop the sentences that nobody waits for, make a step with the others, and finish those that end."""
+        """Make a step, and finish the sentences that end."""
         start = time.monotonic()
-        unwanted = {sentence for sentence in self.sentences if not sentence.is_wanted}
-        self.search.drop(unwanted)
-        self.sentences -= unwanted
         n_sentences, translated, n_target = len(self.sentences), list[Sentence](), 0
         for sentence, outcome in self._outcomes().items():
             self.sentences.remove(sentence)
@@ -218,11 +241,11 @@ class _Task:
             if isinstance(output, Output):
                 translated.append(sentence)
                 n_target += len(output.translation.pieces)
-        return Step(n_sentences, translated, n_target, time.monotonic() - start)
+        seconds = time.monotonic() - start
+        self.seconds += seconds
+        return Step(n_sentences, translated, n_target, seconds)
 
     def _outcomes(self) -> dict[Sentence, Translation | Exception]:
-        if not self.sentences:
-            return {}
         try:
             return self.search.step()
         except Exception as problem:  # a defect: nothing is known of the search any more

@@ -20,7 +20,10 @@ from transduce.serve.languages import Model
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import Limits
 
+SHORT_SENTENCES, SHORT_TOKENS = 8, 512  # of a request at most, for it to be short
 RATE_SECONDS = 10.0  # the speed of the engine is averaged over about this much of its work
+
+Lane = tuple[int, bool]  # the id of a model, and True for short requests
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Sentence:
     """A line that waits for its translation, is being translated, or has its result.
 
     n_tokens: of the source. result: set in the event loop. is_wanted: False once nobody waits for the result.
+    is_short: True if its request is short; set by the queue.
     """
 
     model: Model
@@ -45,9 +49,15 @@ class Sentence:
     needs_alignment: bool
     result: "asyncio.Future[Output]"
     is_wanted: bool = True
+    is_short: bool = True
     put_at: float = field(default_factory=time.monotonic)
     taken_at: float | None = None
     finished_at: float | None = None
+
+    @property
+    def lane(self) -> Lane:
+        """Equal for sentences that are searched together: of one model, and of short requests or of long ones."""
+        return id(self.model), self.is_short
 
     def finish(self, outcome: Output | Exception) -> None:
         """Hand the result over to the event loop. Called by a thread of the engine, once."""
@@ -89,6 +99,8 @@ class SentenceQueue:
     def put(self, sentences: Sequence[Sentence]) -> None:
         """Add the sentences of one request, all or none. Raises Refusal with status 429 if they do not fit."""
         tokens = sum(sentence.n_tokens for sentence in sentences)
+        for sentence in sentences:
+            sentence.is_short = len(sentences) <= SHORT_SENTENCES and tokens <= SHORT_TOKENS
         limits = self.limits
         for name, count, most in (
             ("sentences", len(sentences), limits.waiting_sentences),
@@ -143,11 +155,11 @@ class SentenceQueue:
 
     # ---- the engine's side ---------------------------------------------------------------------------------------
 
-    def take(self, rooms: Callable[[], Mapping[int, tuple[int, int]]], *, waits: bool) -> list[Sentence] | None:
+    def take(self, rooms: Callable[[], Mapping[Lane, tuple[int, int]]], *, waits: bool) -> list[Sentence] | None:
         """Return waiting sentences for which there is room, one of each request in turn.
 
-        rooms: returns how many sentences, and tokens of the source, may be taken of each model, by its id. The last
-        sentence may have more tokens than are left. It is called when a sentence waits.
+        rooms: returns how many sentences, and tokens of the source, may be taken of each lane. The last sentence may
+        have more tokens than are left. It is called when a sentence waits.
         waits: wait for a sentence. None then means that none will come: the queue is closed.
         """
         with self._changed:
@@ -156,11 +168,11 @@ class SentenceQueue:
             if waits and not self._requests:
                 return None
             taken: list[Sentence] = []
-            left = {model: [*room] for model, room in rooms().items()} if self._requests else {}
+            left = {lane: [*room] for lane, room in rooms().items()} if self._requests else {}
             passed = 0  # requests without a sentence for which there is room, since the last one with
             while passed < len(self._requests) and any(min(room) > 0 for room in left.values()):
                 request = self._requests.popleft()
-                room = left[id(request[0].model)]
+                room = left[request[0].lane]
                 if min(room) > 0:
                     taken.append(request.popleft())
                     room[0] -= 1
