@@ -7,6 +7,7 @@ model.translate(["A dog runs."])[0].text
 import contextlib
 import functools
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -20,13 +21,14 @@ from transduce.data.batches import Batch, collate
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS
 from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision, max_lengths
-from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, sample_all, search_all
+from transduce.decoding.batched_search import BATCH_TOKENS, Outputs, length_batches, sample_all, search_all
 from transduce.decoding.constraint import Constraint, prefix_constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Attended, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.running_translation import RunningTranslation
 from transduce.decoding.segmentation import (
+    MAX_LINE_TOKENS,
     LongLine,
     Segment,
     check_line,
@@ -115,16 +117,38 @@ class Translator:
         longest = self.config.data.max_tokens - 1
         segments, problems = segments_of(lines, self.tokenizer, longest, options.split, prefixes)
         constraint = None if prefixes is None else self._constraint(segments, prefixes, settings)
-        arguments = self._backend, [segment.ids for segment in segments], settings
-        with self._finite_output():
-            if options.draws is None:
-                hypotheses = search_all(*arguments, n_best=options.n_candidates, constraint=constraint)
-            else:
-                seeds = [options.seeds_of_line(first_number + segment.line) for segment in segments]
-                hypotheses = sample_all(*arguments, sampling=options.draws, seeds=seeds, constraint=constraint)
+        sources = [segment.ids for segment in segments]
+        if options.draws is None:
+            hypotheses = self.search(sources, settings, n_best=options.n_candidates, constraint=constraint)
+        else:
+            seeds = [options.seeds_of_line(first_number + segment.line) for segment in segments]
+            random = {"sampling": options.draws, "seeds": seeds}
+            with self._finite_output():
+                hypotheses = sample_all(self._backend, sources, settings, **random, constraint=constraint)
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        settings: SearchConfig,
+        *,
+        n_best: int = 1,
+        constraint: Constraint | None = None,
+    ) -> Outputs:
+        """Return the n_best outputs for each source as ids, best first (see `search_all`)."""
+        with self._finite_output():
+            return search_all(self._backend, sources, settings, n_best=n_best, constraint=constraint)
+
+    def max_lengths(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[int]:
+        """Return the most tokens that the output of each source may have, EOS counted."""
+        return max_lengths(self._backend, sources, settings)
+
+    @property
+    def longest_source(self) -> int:
+        """The most tokens of a source, EOS not counted."""
+        return min(MAX_LINE_TOKENS, (self._max_positions or sys.maxsize) - 1)
 
     def running(self) -> RunningTranslation[Any]:
         """Return a translation of lines that come and go, for a service."""
@@ -227,7 +251,7 @@ class Translator:
     ) -> Constraint | None:
         """Return the constraint that the output of each segment begins with the prefix of its line."""
         prefix_ids = self.tokenizer.target.encode_batch([prefixes[segment.line] for segment in segments])
-        longest = max_lengths(self._backend, [segment.ids for segment in segments], settings)
+        longest = self.max_lengths([segment.ids for segment in segments], settings)
         for segment, ids, most in zip(segments, prefix_ids, longest, strict=True):
             if len(ids) > most:
                 prefix = f"the prefix of line {segment.line + 1}"

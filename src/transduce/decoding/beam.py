@@ -98,6 +98,7 @@ class Beam(Generic[State]):
         self.state: State | None = None
         self.constraint: Constraint | None = None
         self.past: list[_Extensions] = []  # of the last steps their beams: a hypothesis is a chain of rows
+        self.overruled: list[np.ndarray | None] = []  # of these steps, which rows (see `_shortlists`)
         self.scores = np.zeros((0, self.width))  # (B, K) of the sentences that are not new; -inf: no hypothesis
         self.n_new = 0  # sentences before their first step, the last ones
         self.last_ids = torch.empty(0, dtype=torch.int64, device=self.decoder.device)  # (N,)
@@ -162,9 +163,10 @@ class Beam(Generic[State]):
         """
         assert self.state is not None
         output, state = self.decoder.step(self.last_ids, self.state)
-        values, ids = self._shortlists(output)
+        values, ids, overruled = self._shortlists(output)
         is_broken = self._broken(values)
         self.state, lengths = state, self.ages + 1
+        self.overruled.append(overruled)
         beam, is_done = self._extend(values, ids, lengths)
         first = beam.scores[:, 0]
         if first.min() == -math.inf:
@@ -196,7 +198,8 @@ class Beam(Generic[State]):
             self.state = self.state.select(*to_device)
         if len(stay) < len(self.numbers):
             self.numbers, self.max_lengths, self.worst = (x[stay] for x in (self.numbers, self.max_lengths, self.worst))
-            del self.past[: len(self.past) - int(ages.max())]  # no hypothesis goes back that far
+            n_old = len(self.past) - int(ages.max())  # no hypothesis goes back that far
+            del self.past[:n_old], self.overruled[:n_old]
 
     # ---- the candidates of a step --------------------------------------------------------------------------------
 
@@ -232,9 +235,12 @@ class Beam(Generic[State]):
         columns = (-totals).argsort(axis=1, kind="stable")[:, : self.n_candidates]  # the first of equals first
         return extensions.take(columns)
 
-    def _shortlists(self, output: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, C at least M."""
-        size, request = self.n_candidates, self.request
+    def _shortlists(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, C at least M.
+
+        Return too in which rows (N,) the constraint excluded the most likely one; None: in no row.
+        """
+        size, request, overruled = self.n_candidates, self.request, None
         youngest, oldest = int(self.ages[-1]), int(self.ages[0])
         values, ids = self._most_likely(output, size, oldest)
         if youngest < request.search.min_tokens <= oldest:
@@ -246,8 +252,10 @@ class Beam(Generic[State]):
             if allowed:
                 rows, log_probs = restricted(self.decoder, output, allowed)
                 log_probs[self._is_young()[rows], request.eos] = -math.inf
+                first = ids[:, 0].clone()
                 values[rows], ids[rows] = _wide(*fetch(*most_likely(log_probs, size)), size)
-        return values.numpy(), ids.numpy()
+                overruled = (first != ids[:, 0]).numpy()
+        return values.numpy(), ids.numpy(), overruled
 
     def _broken(self, values: np.ndarray) -> np.ndarray:
         """Return which sentences have a NaN in the shortlists (N, C), and let -inf replace it."""
@@ -303,18 +311,20 @@ class Beam(Generic[State]):
             if is_broken[i]:
                 outcomes[number] = no_continuation(int(self.ages[i]))
             else:
-                outcomes[number] = [hypothesis_of(*self._path(end), self.request.eos, self.penalties) for end in ends]
+                outcomes[number] = [self._hypothesis(end) for end in ends]
         return outcomes
 
-    def _path(self, end: _End) -> tuple[list[int], list[float]]:
-        """Return all tokens of a hypothesis and their log-probabilities, found from its last token backwards."""
-        ids, values, row = [end.id], [end.value], end.row
+    def _hypothesis(self, end: _End) -> Hypothesis:
+        """Return the hypothesis with this end. All its tokens are found from the last one backwards."""
         last = len(self.past) - (self.n_steps - end.step)  # steps before the one in which it ended
+        ids, values, rows = [end.id], [end.value], [end.row]
         for step in reversed(self.past[last - end.length : last]):
-            ids.append(int(step.ids.item(row)))
-            values.append(float(step.values.item(row)))
-            row = int(step.rows.item(row))
-        return ids[::-1], values[::-1]
+            ids.append(int(step.ids.item(rows[-1])))
+            values.append(float(step.values.item(rows[-1])))
+            rows.append(int(step.rows.item(rows[-1])))
+        overruled = self.overruled[last - end.length : last + 1]
+        count = sum(bool(of[row]) for of, row in zip(overruled, reversed(rows), strict=True) if of is not None)
+        return hypothesis_of(ids[::-1], values[::-1], self.request.eos, self.penalties, count)
 
 
 class Greedy(Beam[State]):

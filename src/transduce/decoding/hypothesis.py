@@ -20,6 +20,7 @@ class Hypothesis:
     token_log_probs: list[float]  # of each of `ids` and, if finished, of EOS; their sum is log_prob
     finished: bool  # ended by EOS; False: cut at its maximum length
     utility: float | None = None  # of minimum Bayes risk (`mbr.rank`)
+    n_overruled: int = 0  # tokens at which the constraint of a beam search excluded the most likely one
 
 
 @dataclass(frozen=True)

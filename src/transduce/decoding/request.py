@@ -55,11 +55,15 @@ def best_attainable(log_prob: Any, length: Any, max_length: Any, lookahead: int 
     return log_prob / np.maximum(penalties[length + 1], penalties[longest])
 
 
-def hypothesis_of(ids: list[int], token_log_probs: list[float], eos: int, penalties: np.ndarray) -> Hypothesis:
+def hypothesis_of(
+    ids: list[int], token_log_probs: list[float], eos: int, penalties: np.ndarray, n_overruled: int = 0
+) -> Hypothesis:
     """Return a hypothesis from all its tokens, EOS included if it ended so."""
     finished, log_prob = ids[-1] == eos, sum(token_log_probs)
     score = log_prob / float(penalties[len(ids)])
-    return Hypothesis(ids[:-1] if finished else ids, score, log_prob, token_log_probs, finished)
+    return Hypothesis(
+        ids[:-1] if finished else ids, score, log_prob, token_log_probs, finished, n_overruled=n_overruled
+    )
 
 
 def no_continuation(length: int) -> FloatingPointError:
