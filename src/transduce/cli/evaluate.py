@@ -1,7 +1,8 @@
 """`transduce evaluate`: evaluate a model on a test set, or given translations."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -9,11 +10,16 @@ from transduce.cli.options import Alpha, BeamSize, Flag, Language, Lookahead, Pr
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
+if TYPE_CHECKING:
+    from transduce.decoding.options import DecodingOptions
+    from transduce.parsing.labelled_f1 import LabelledScores
+
 
 def evaluate(
     *models: Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")],
-    ref: Path,
+    ref: Path | None = None,
     src: Path | None = None,
+    trees: Path | None = None,
     hyp: list[Path] | None = None,
     language: Language = "en",
     tokenize: str = "13a",
@@ -26,7 +32,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a test set, or given translations.
 
-    With two --hyp files, the command also tests whether their difference is significant.
+    With two --hyp files, the command also tests whether their difference is significant. With --trees, it evaluates a
+    parser, or given trees.
 
     Parameters
     ----------
@@ -35,7 +42,10 @@ def evaluate(
     src
         Source text to translate with the model.
     hyp
-        Translations to evaluate instead of a model. A second --hyp is compared with the first.
+        Translations to evaluate instead of a model. A second --hyp is compared with the first. With --trees, one file
+        of trees in brackets, one on a line.
+    trees
+        Gold trees in brackets, instead of --ref and --src. A model parses their words.
     tokenize
         sacreBLEU's tokenizer for the first score: 13a, intl, char, zh, ja-mecab, ko-mecab or none.
     json
@@ -46,17 +56,29 @@ def evaluate(
     transduce evaluate run/model --src test.en --ref test.de --language de
     transduce evaluate --hyp output.de --ref test.de --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
+    transduce evaluate run/model --trees gold.trees
+    transduce evaluate --hyp output.trees --trees gold.trees
     """
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
 
     if bool(models) == bool(hyp):
         raise UserError("MODELS: expected a model with --src, or one or two --hyp files; give one of the two")
+    if (ref is None) == (trees is None):
+        raise UserError("--ref: expected reference translations, or gold --trees for a parser; give one of the two")
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag)
+    if hyp and (src is not None or options != DecodingOptions() or precision != "fp32"):
+        names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
+        raise UserError(f"{names}: expected no value with --hyp; leave them out")
+    if trees is not None:
+        if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1:
+            names = "--src, --language, --tokenize and a second --hyp"
+            raise UserError(f"{names}: expected no value with --trees; leave them out")
+        scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
+        print_json(scores) if json else print(scores)
+        return
+    assert ref is not None
     if hyp:
-        if src is not None or options != DecodingOptions() or precision != "fp32":
-            names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
-            raise UserError(f"{names}: expected no value with --hyp; leave them out")
         evaluation = evaluate_hypotheses(hyp, ref, language=language, tokenize=tokenize)
     elif src is None:
         raise UserError("--src: expected the source text for the model; add --src FILE")
@@ -69,3 +91,24 @@ def evaluate(
         print_json(evaluation)
     else:
         print(format_evaluation(evaluation))
+
+
+def _scores_of_file(hyp: Path, trees: Path) -> "LabelledScores":
+    """Return the scores of the trees in a file."""
+    from transduce.parsing.labelled_f1 import labelled_scores, read_gold, read_outputs
+
+    gold = read_gold(trees)
+    return labelled_scores(gold, read_outputs(hyp, trees, len(gold)))
+
+
+def _scores_of_parser(
+    models: Sequence[Path], trees: Path, options: "DecodingOptions", precision: str
+) -> "LabelledScores":
+    """Return the scores of the trees that a parser gives to the words of the gold trees."""
+    from transduce.parsing.labelled_f1 import labelled_scores, read_gold
+    from transduce.parsing.parse import load_parser
+    from transduce.parsing.trees import sentence_of
+
+    gold = read_gold(trees)
+    parses = load_parser(*models, precision=precision).parse([sentence_of(tree.words) for tree in gold], options)
+    return labelled_scores(gold, [parse.tree for parse in parses])

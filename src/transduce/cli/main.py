@@ -24,6 +24,7 @@ from transduce.cli.import_ import import_
 from transduce.cli.linearize import linearize
 from transduce.cli.messages import describe_lack, describe_os_error, describe_usage_error, name_option_as_typed, shorten
 from transduce.cli.output import standard_output
+from transduce.cli.parse import parse
 from transduce.cli.recipes import recipes
 from transduce.cli.report import report
 from transduce.cli.score import score
@@ -45,6 +46,7 @@ COMMANDS = (
     report,
     evaluate,
     translate,
+    parse,
     serve,
     score,
     average,
@@ -69,7 +71,7 @@ for _order, _command in enumerate(COMMANDS):
 app.command(study)  # without a number: after the commands with one
 
 # Cyclopts names optional positional arguments [ARGS].
-app["evaluate"].usage = "Usage: transduce evaluate --ref PATH [OPTIONS] [MODELS...]"
+app["evaluate"].usage = "Usage: transduce evaluate (--ref PATH | --trees PATH) [OPTIONS] [MODELS...]"
 app["recipes"].usage = "Usage: transduce recipes [NAME]"
 
 

@@ -28,6 +28,8 @@ Models = Annotated[
     Path, Parameter(required=True, help="Model folders, such as run/model. Several models form an ensemble.")
 ]
 
+Input = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
+Output = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
 BeamSize = Annotated[
     int | None,
     Integer,

@@ -3,7 +3,7 @@
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from io import FileIO
@@ -54,22 +54,52 @@ def run_filter(
     """
     if options.n_best > 1 and not json:
         raise UserError(f"--n-best={options.n_best}: expected 1 without --json; add --json")
+
+    def load() -> Answers:
+        translator = load_translator(models, options)
+        options.resolve(translator.config.search)
+        with_tag([], options.tag, translator.tokenizer)
+
+        def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+            for chunk in translations(translator, lines, name, options):
+                yield [Answer(_encode(translation, json), translation.problem) for translation in chunk]
+
+        return answers
+
+    filter_lines(source, target, "translating", load)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An output line, with its line feed. problem: of the input line, for standard error; None if it has none."""
+
+    line: bytes
+    problem: str | None = None
+
+
+Answers = Callable[[BinaryIO, str], Iterator[list[Answer]]]  # (input, its name) -> the answers to lines, in order
+
+
+def filter_lines(source: Path | None, target: Path | None, activity: str, load: Callable[[], Answers]) -> None:
+    """Write the answers to the lines of `source` into `target`, in lists, each as soon as it is ready.
+
+    source, target: None is standard input or standard output. activity: the text beside the progress bar. load: called
+    once source and target are found usable, because it takes long.
+    """
     check_output(target, STDIN if source is None else source)
     lines = _open_input(source)
     bar = _progress_bar(source, target)
     total = None if bar.disable else _count_input_lines(source)
-    translator = load_translator(models, options)
-    options.resolve(translator.config.search)
-    with_tag([], options.tag, translator.tokenizer)
+    answers = load()
     name = STDIN_NAME if source is None else printable(source)
     with output_file(target) if target is not None else nullcontext(sys.stdout.buffer) as output, bar:
-        task, number = bar.add_task("translating", total=total), 0
-        for chunk in translations(translator, lines, name, options):
-            for translation in chunk:
+        task, number = bar.add_task(activity, total=total), 0
+        for chunk in answers(lines, name):
+            for answer in chunk:
                 number += 1
-                if translation.problem is not None:
-                    print(f"transduce: {name}:{number}: {translation.problem}", file=sys.stderr)
-                output.write(_encode(translation, json))
+                if answer.problem is not None:
+                    print(f"transduce: {name}:{number}: {answer.problem}", file=sys.stderr)
+                output.write(answer.line)
             output.flush()
             bar.update(task, completed=number, refresh=True)
 

@@ -1,14 +1,11 @@
 """`transduce translate`: translate lines."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Integer, Lookahead, Models, Tag
+from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Input, Integer, Lookahead, Models, Output, Tag
 
-Input = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
-Output = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
 LengthPenalty = Annotated[
     Literal["gnmt", "power", "none"] | None,
     Parameter(

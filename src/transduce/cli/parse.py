@@ -1,0 +1,109 @@
+"""`transduce parse`: parse sentences into constituency trees."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+
+from cyclopts import Parameter
+
+from transduce.cli.options import Alpha, BeamSize, Flag, Input, Models, Output
+from transduce.errors import UserError
+
+if TYPE_CHECKING:
+    from transduce.cli.stream import Answers
+    from transduce.decoding.options import DecodingOptions
+    from transduce.parsing.parse import Parse
+
+Precision = Annotated[
+    Literal["fp32", "bf16", "int8", "auto"],
+    Parameter(help="fp32, bf16, int8 (only on CPUs), or auto: the fastest on this machine, printed to stderr."),
+]
+
+
+def parse(
+    *models: Models,
+    input: Input = None,
+    output: Output = None,
+    beam_size: BeamSize = None,
+    alpha: Alpha = None,
+    precision: Precision = "fp32",
+    svg: Annotated[Path | None, Parameter(help="Folder for pictures of the trees, one for each line: 1.svg.")] = None,
+    json: Annotated[Flag, Parameter(help="Print one JSON object per line, with tree and score.")] = False,
+) -> None:
+    """Parse sentences: one constituency tree for each input line.
+
+    A line is a sentence, with spaces between its words and before punctuation. Each tree has exactly these words, in
+    brackets of the Penn Treebank. Blank lines stay blank. At the end, standard error gets the number of symbols at
+    which the most likely one would have broken the tree.
+
+    Examples
+    --------
+    transduce parse run/model < sentences > trees
+    echo "The cat sleeps ." | transduce parse run/model --svg pictures
+    """
+    from transduce.cli.stream import filter_lines
+    from transduce.decoding.options import DecodingOptions
+
+    options = DecodingOptions(beam_size=beam_size, alpha=alpha)
+    work = _Parsing(models, precision, options, svg, json)
+    filter_lines(input, output, "parsing", work.load)
+    work.report()
+
+
+class _Parsing:
+    """The answers to lines, and the counts of all of them."""
+
+    def __init__(
+        self, models: tuple[Path, ...], precision: str, options: "DecodingOptions", svg: Path | None, json: bool
+    ) -> None:
+        self.models, self.precision, self.options, self.svg, self.json = models, precision, options, svg, json
+        self.n_lines = self.n_trees = self.n_symbols = self.n_overruled = self.n_changed = 0
+
+    def load(self) -> "Answers":
+        """Load the models, and return the function that answers lines."""
+        from transduce.cli.stream import CHUNK_LINES, Answer
+        from transduce.data.text import arriving_lines
+        from transduce.model.cpu_backend import keep_freed_memory
+        from transduce.parsing.parse import load_parser
+
+        keep_freed_memory()
+        if self.svg is not None:
+            if self.svg.exists() and not self.svg.is_dir():
+                raise UserError(f"--svg={self.svg}: expected a folder, but it is a file; give another folder")
+            self.svg.mkdir(parents=True, exist_ok=True)
+        parser = load_parser(*self.models, precision=self.precision)
+        if self.precision == "auto":
+            print(f"transduce: precision {parser.translator.precision}", file=sys.stderr)
+        self.options.resolve(parser.translator.config.search)
+
+        def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+            for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
+                yield [Answer(self._line(one), one.problem) for one in parser.parse(chunk, self.options)]
+
+        return answers
+
+    def _line(self, one: "Parse") -> bytes:
+        """Count a tree, draw it, and return its line."""
+        import msgspec
+
+        from transduce.parsing.tree_picture import tree_picture
+
+        self.n_lines += 1
+        self.n_trees += one.tree is not None
+        self.n_symbols += one.n_symbols
+        self.n_overruled += one.n_overruled
+        self.n_changed += one.n_overruled > 0
+        if self.svg is not None and one.tree is not None:
+            (self.svg / f"{self.n_lines}.svg").write_text(tree_picture(one.tree), "utf-8")
+        text = "" if one.tree is None else str(one.tree)
+        values = {"tree": text or None, "score": one.score, "n_symbols": one.n_symbols}
+        values |= {"n_overruled": one.n_overruled, "problem": one.problem}
+        return (msgspec.json.encode(values) if self.json else text.encode()) + b"\n"
+
+    def report(self) -> None:
+        """Print how often the constraint had to act."""
+        if self.n_trees:
+            where = f"in {self.n_changed:,} of {self.n_trees:,} trees"
+            what = f"at {self.n_overruled:,} of {self.n_symbols:,} symbols, {where}"
+            print(f"transduce: the most likely symbol would have broken the tree {what}", file=sys.stderr)
