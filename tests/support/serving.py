@@ -38,6 +38,7 @@ class WordTokenizer:
 
     def __init__(self) -> None:
         self.target = self
+        self.tags: list[str] = []
 
     def encode(self, line: str) -> list[int]:
         return list(range(len(line.split())))

@@ -24,7 +24,7 @@ class AlignedWord:
 Alignment = tuple[AlignedWord, ...]
 
 
-def align(model: Any, line: str, text: str) -> Alignment | None:
+def align(model: Any, line: str, text: str, tag: str | None = None) -> Alignment | None:
     """Return the source word of each word of `text`, or None where the engine has no weights or a side is too long.
 
     The weight of two words is the mean over the heads of the last layer, the mean over the pieces of the target word,
@@ -38,7 +38,8 @@ def align(model: Any, line: str, text: str) -> Alignment | None:
     targets = _words(text, tokenizer.target)
     if sources is None or targets is None:
         return None
-    weights = attend(line, text).cross[-1].mean(0)  # (T, S)
+    weights = attend(line if tag is None else f"{tag} {line}", text).cross[-1].mean(0)  # (T, S)
+    weights = weights if tag is None else weights[:, 1:]
     columns = np.stack([weights[:, list(pieces)].sum(1) for _, pieces in sources], 1)
     scores = np.stack([columns[list(pieces)].mean(0) for _, pieces in targets])
     return tuple(

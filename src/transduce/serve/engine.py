@@ -258,7 +258,9 @@ def _output(sentence: Sentence, outcome: Translation | Exception) -> Output | Re
     if isinstance(outcome, Exception):
         return _refusal(outcome)
     try:
-        words = align(sentence.model, sentence.line, outcome.text) if sentence.needs_alignment else None
+        words = None
+        if sentence.needs_alignment:
+            words = align(sentence.model, sentence.line, outcome.text, sentence.options.tag)
         return Output(outcome, words)
     except Exception as problem:
         return _refusal(problem)

@@ -1,5 +1,6 @@
 """The models of a server by language pair, and the codes and names of languages."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -20,10 +21,11 @@ class Model(Protocol):
 
 
 class Models:
-    """The models of a server, by (source, target)."""
+    """The models of a server, by (source, target). tags: those that select the target of a model with several."""
 
     def __init__(self, by_pair: Mapping[tuple[str, str], Model]) -> None:
         self.by_pair = dict(by_pair)
+        self.tags = {pair: tag_of(model.tokenizer.tags, pair[1]) for pair, model in by_pair.items()}
         self.sources = list(dict.fromkeys(source for source, _ in by_pair))
         self.targets = list(dict.fromkeys(target for _, target in by_pair))
         self.codes = list(dict.fromkeys([*self.sources, *self.targets]))
@@ -58,6 +60,21 @@ class Models:
             counts.append((len(model.tokenizer.encode(text)), source))
         (fewest, best), (second, _) = sorted(counts, key=lambda pair: pair[0])[:2]
         return best, round(100.0 * (1 - fewest / second), 1) if second else 0.0
+
+
+def tag_of(tags: Sequence[str], target: str) -> str | None:
+    """Return the tag of a language: its letters are the code, such as <2fr> and >>fr<<. None for a model without tags.
+
+    Raises UserError if no tag, or more than one, is that of the language.
+    """
+    if not tags:
+        return None
+    letters = re.sub(r"[^a-z]", "", target.lower())
+    matches = [tag for tag in tags if re.sub(r"[^a-z]", "", tag.lower()) == letters]
+    if len(matches) != 1:
+        names = ", ".join(tags)
+        raise UserError(f"{target}: expected the language of one tag of the model; name it as one of {names} does")
+    return matches[0]
 
 
 def primary(code: str) -> str:

@@ -143,14 +143,13 @@ class Service:
 
     def start(self, wish: Wish, record: Record) -> "Work":
         """Put the sentences of a request into the queue. Raises Refusal if they do not fit, or are too long."""
-        options = self._options(wish)
         texts = []
         for text, pair in zip(wish.texts, wish.pairs, strict=True):
             if pair[0] == pair[1]:
                 texts.append(_Text([text]))
                 continue
             document = html_document(text) if wish.is_html else plain_document(text, keeps_lines=wish.keeps_lines)
-            texts.append(_sentences(document, self.models.by_pair[pair], options))
+            texts.append(_sentences(document, self.models.by_pair[pair], self._options(wish, pair)))
         work = Work(texts)
         record.texts, record.characters = len(wish.texts), sum(map(len, wish.texts))
         record.source_tokens = sum(sentence.n_tokens for sentence in work.sentences)
@@ -158,8 +157,8 @@ class Service:
             self.queue.put(work.sentences)
         return work
 
-    def _options(self, wish: Wish) -> DecodingOptions:
-        options = self.options
+    def _options(self, wish: Wish, pair: tuple[str, str]) -> DecodingOptions:
+        options = dataclasses.replace(self.options, tag=self.models.tags[pair])
         if wish.alternatives:
             options = dataclasses.replace(options, n_best=wish.alternatives + 1)
         return options if wish.split is None else dataclasses.replace(options, split=wish.split)
