@@ -75,13 +75,13 @@ def test_a_line_of_many_segments_does_not_delay_another_one(noisy: Translator) -
 
 def test_room_is_bounded_by_lines_and_by_tokens(noisy: Translator) -> None:
     running = noisy.running()
-    assert running.room == (MOST_SEGMENTS, 8_192 // 4)
+    assert running.room == (MOST_SEGMENTS, 4_096 // 4)
     running.admit(0, "a b c", DecodingOptions())
     running.step()
     tokens = len(noisy.tokenizer.encode("a b c")) + 1
-    assert running.room == (MOST_SEGMENTS - 1, 8_192 // 4 - tokens)
+    assert running.room == (MOST_SEGMENTS - 1, 4_096 // 4 - tokens)
     running.drop([0])
-    assert running.room == (MOST_SEGMENTS, 8_192 // 4) and len(running) == len(running.search) == 0
+    assert running.room == (MOST_SEGMENTS, 4_096 // 4) and len(running) == len(running.search) == 0
     for i in range(MOST_WAITING):
         running.admit(i, "a b c", DecodingOptions())
     assert running.room == (0, 0)

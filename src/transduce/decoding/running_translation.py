@@ -9,6 +9,7 @@ from typing import Generic
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.backends import Backend
+from transduce.decoding.batched_search import BATCH_TOKENS
 from transduce.decoding.hypothesis import Hypothesis, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.running_search import Job, Key, RunningSearch
@@ -41,7 +42,8 @@ class RunningTranslation(Generic[Key]):
     """
 
     def __init__(self, backend: Backend, tokenizer: TokenizerLike, config: Config) -> None:
-        self.search = RunningSearch[tuple[Key, int]](backend)  # a job is a segment, by line and number
+        limit = BATCH_TOKENS[backend.device.type] // 2  # a service has two searches in a thread
+        self.search = RunningSearch[tuple[Key, int]](backend, limit)  # a job is a segment, by line and number
         self.tokenizer = tokenizer
         self.config = config
         self.lines: dict[Key, _Line] = {}  # the oldest first
