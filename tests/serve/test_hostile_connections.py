@@ -190,7 +190,8 @@ def test_300_faulty_clients_do_not_delay_a_good_one(server: ServerProcess, toy: 
     closed_after: list[float] = []
     times: list[float] = []
 
-    async def faulty() -> None:
+    async def faulty(number: int) -> None:
+        await asyncio.sleep(0.01 * number)
         loop = asyncio.get_running_loop()
         client = open_socket(server.port, receive_bytes=4_096)
         reset_on_close(client)
@@ -224,12 +225,13 @@ def test_300_faulty_clients_do_not_delay_a_good_one(server: ServerProcess, toy: 
         connection.close()
 
     async def all_of_it() -> Counter[str]:
-        faulty_clients = asyncio.gather(*(faulty() for _ in range(300)))
+        faulty_clients = asyncio.gather(*(faulty(number) for number in range(300)))
         await good(faulty_clients)
         await faulty_clients
         return await read_metrics(server.port)
 
     metrics = asyncio.run(all_of_it())
     print(f"\n{kind}: p95 {1e3 * p95(times):.0f} ms, closed within {max(closed_after):.1f} s")
-    assert p95(times) < 1 and max(closed_after) < 12
+    limit = 22 if kind == "slow reading" else 12  # its 10 s begin anew when it has made room for another answer
+    assert p95(times) < 1 and max(closed_after) < limit
     assert metrics["waiting_sentences"] == 0 and json.loads(server.log.read_text().splitlines()[-1])
