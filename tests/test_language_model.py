@@ -68,6 +68,9 @@ class NextToken:
     def build(self, config: Config) -> LanguageModel:
         return LanguageModel(config.model)
 
+    def check(self, pairs: list, tokenizer: Tokenizer, longest: int, names: tuple[str, str]) -> None:
+        pass
+
     def loss(self, model: LanguageModel, batch: Batch, config: TrainConfig) -> Tensor:
         hidden, targets = batch.real(model.hidden(batch.tgt_in))
         return projected_cross_entropy(hidden, model.output.weight, targets, config.label_smoothing, model.output.bias)

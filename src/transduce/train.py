@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from transduce.config.kinds import task_class
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import as_path, as_path_pair
 from transduce.console import printable
@@ -53,6 +54,11 @@ class TranslationTask:
 
     def build(self, config: Config) -> Model:
         return build(config.model)
+
+    def check(
+        self, pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, longest: int, names: tuple[str, str]
+    ) -> None:
+        check_validation(pairs, tokenizer, longest, names[0])
 
     @staticmethod
     def loss(model: Model, batch: Batch, config: TrainConfig) -> Tensor:
@@ -98,7 +104,7 @@ def fit(
 
 @distributed.process_group()
 def train(request: TrainRequest, task: Task | None = None) -> Path:
-    """Train a model and return RUN/model, the folder of the model to use. task: None is translation.
+    """Train a model and return RUN/model, the folder of the model to use. task: None is that of `train.task`.
 
     SIGINT, SIGTERM and SIGHUP finish the step, save, and return. A second SIGINT or SIGTERM ends the program at once,
     and so does a signal during `prepare`, before there is anything to save.
@@ -106,7 +112,7 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
     """
     request.check()
     with run_folder.exclusive(request.out):
-        run, state = prepare(request, task or TranslationTask())
+        run, state = prepare(request, task or task_class(request.config.train.task)())
         session(run, state, tensorboard=request.tensorboard)
     return run.out / "model"
 
@@ -150,7 +156,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         longest = min(
             MAX_LINE_TOKENS, (getattr(config.model, "max_positions", None) or sys.maxsize) - 1
         )  # without BOS or EOS
-        check_validation(valid_pairs, tokenizer, longest, valid_names[0])
+        task.check(valid_pairs, tokenizer, longest, valid_names)
         if distributed.is_leader():
             run_folder.claim(out, config, tokenizer, request.allow_change)
         store = open_store(out / "data" / "train", request.corpora, tokenizer)

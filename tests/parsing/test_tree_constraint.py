@@ -41,7 +41,7 @@ def test_whatever_a_model_chooses_becomes_a_tree_within_the_maximum_length(form:
     for _ in range(300):
         n_words = generator.randint(1, 12)
         longest = n_words + 1 + generator.randint(0, 40)
-        constraint, ids = tree_constraint(table, [n_words], [longest]), []
+        constraint, ids = tree_constraint(table, [n_words], [longest]), list[int]()
         while not ids or ids[-1] != EOS:
             ids.append(generator.choice(constraint.allowed()[0]))
             constraint = constraint.advance(ids[-1:])

@@ -31,6 +31,7 @@ ADDED_LATER: dict[str, Any] = {
     "model.output_bias": False,
     "data.target_tokens": "subwords",
     "data.tags": (),
+    "train.task": "translation",
     "train.rdrop": 0.0,
     "search.lookahead": None,
 }

@@ -1,4 +1,4 @@
-"""Kinds of model: the dictionary from `model.kind` to the classes of its configuration and of the model itself.
+"""Kinds of model, and tasks: dictionaries from `model.kind` and `train.task` to the classes that they name.
 
 A class is named as "module:class" and imported when it is used, so that reading a configuration loads no torch. A new
 kind takes one line here; its configuration is a frozen dataclass with the properties of `ModelSettings`.
@@ -49,6 +49,14 @@ KINDS = {
     "recurrent": Kind(_CONFIG, "transduce.model.lstm:Recurrent"),
     "convolutional": Kind(_CONFIG, "transduce.model.convolutional:Convolutional"),
 }
+
+
+TASKS = {"translation": "transduce.train:TranslationTask", "parsing": "transduce.parsing.task:ParsingTask"}
+
+
+def task_class(task: str) -> Any:
+    """Return the class of a task, which takes no argument."""
+    return _import(TASKS[task])
 
 
 def is_kind(kind: object) -> bool:

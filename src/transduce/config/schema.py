@@ -143,6 +143,7 @@ class DataConfig:
 class TrainConfig:
     """Optimisation (§5.2 to §5.4), checkpoints, and the weights of the final model (§6.1)."""
 
+    task: Literal["translation", "parsing"] = "translation"  # what the model learns; parsing: the symbols of trees
     max_steps: int = 100_000  # optimizer steps (§5.2)
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
@@ -159,7 +160,9 @@ class TrainConfig:
     average_checkpoints: int = 5  # newest checkpoints whose mean is the final model when use="average" (§6.1)
     ema_decay: float | None = None  # exponential moving average of the weights; None: not computed
     use: Literal["average", "best", "ema", "last"] = "average"  # which weights become RUN/model
-    best_by: Literal["loss", "bleu"] = "loss"  # the score that "best" and patience use, every evaluate_every_steps
+    best_by: Literal["loss", "bleu", "f1"] = (
+        "loss"  # the score that "best" and patience use, every evaluate_every_steps
+    )
     patience: int | None = None  # evaluations without a new best before training stops; None: never stop early
 
     __post_init__ = use_python_numbers

@@ -128,6 +128,7 @@ def _combination_problems(config: Config) -> list[str]:
     return [
         *_data_problems(config),
         *_train_problems(config.train),
+        *_task_problems(config),
         *_rdrop_problems(config),
         *_search_problems(config.search),
     ]
@@ -190,6 +191,17 @@ def _train_problems(train: TrainConfig) -> list[str]:
             f"train.average_checkpoints={train.average_checkpoints}: expected at most "
             f"train.keep_checkpoints={train.keep_checkpoints}, since older checkpoints are deleted"
         )
+    return lines
+
+
+def _task_problems(config: Config) -> list[str]:
+    """Return a line for each setting that does not fit the task."""
+    task, best_by, lines = config.train.task, config.train.best_by, []
+    scores = {"translation": ("loss", "bleu"), "parsing": ("loss", "f1")}[task]
+    if best_by not in scores:
+        lines.append(f"train.best_by={best_by!r}: expected {' or '.join(map(repr, scores))} with train.task={task!r}")
+    if task == "parsing" and config.data.target_tokens != "symbols":
+        lines.append("data.target_tokens='subwords': expected 'symbols' with train.task='parsing'")
     return lines
 
 

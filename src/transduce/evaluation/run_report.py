@@ -38,6 +38,7 @@ _FIGURES: dict[str, tuple[str, int | None]] = {
     "valid_loss": ("validation loss", 3),
     "valid_perplexity": ("validation perplexity", 2),
     "valid_bleu": ("validation BLEU", 2),
+    "valid_f1": ("validation F1", 2),
     "lr": ("learning rate", None),
     "gradient_norm": ("gradient norm", 3),
     "tokens_per_second": ("tokens/s", 0),
@@ -64,6 +65,10 @@ class Chart:
     logarithmic: bool
 
 
+_OF_TASK = {
+    "translation": Chart("BLEU", "validation, greedy search, sacreBLEU 13a", ("valid_bleu",), logarithmic=False),
+    "parsing": Chart("F1", "validation, greedy search, EVALB's COLLINS.prm", ("valid_f1",), logarithmic=False),
+}
 _CHARTS = (
     Chart(
         "Loss",
@@ -71,7 +76,6 @@ _CHARTS = (
         ("loss", "valid_loss"),
         logarithmic=True,
     ),
-    Chart("BLEU", "validation, greedy search, sacreBLEU 13a", ("valid_bleu",), logarithmic=False),
     Chart("Perplexity", "validation", ("valid_perplexity",), logarithmic=True),
     Chart("Learning rate", "", ("lr",), logarithmic=False),
     Chart("Gradient norm", "", ("gradient_norm",), logarithmic=True),
@@ -114,7 +118,8 @@ def report(run: Path, now: float) -> str:
     history = read_history(run)
     best = best_step(config, history)
     state, progress = status(config, history, _silent_seconds(run, now))
-    curves = {key: thin(history.curves[key]) for key in _FIGURES}
+    charts = [_CHARTS[0], _OF_TASK[config.train.task], *_CHARTS[1:]]
+    curves = {key: thin(history.curves[key]) for chart in charts for key in chart.keys}
     facts = _card_facts(run / "model" / "README.md")
     settings = [_settings(name, getattr(config, name), section()) for name, section in sections(config).items()]
     fields = {
@@ -124,7 +129,7 @@ def report(run: Path, now: float) -> str:
         "progress": progress,
         "percent": f"{100 * min(1, history.last_step / config.train.max_steps):.2f}",
         "headline": _headline(config, history, best),
-        "charts": "\n".join(_chart(chart, curves, history, best) for chart in _CHARTS),
+        "charts": "\n".join(_chart(chart, curves, history, best) for chart in charts),
         "skips": _skips(history),
         "figures": _figures(history, best),
         "card": f"<h2>Model</h2>\n{_facts_table(facts)}" if facts else "",
@@ -168,7 +173,7 @@ def best_step(config: Config, history: History) -> int | None:
 
     Of several equal evaluations, the first one is the best."""
     by_loss = config.train.best_by == "loss"
-    points = history.curves["valid_loss" if by_loss else "valid_bleu"].finite()
+    points = history.curves[f"valid_{config.train.best_by}"].finite()
     return min(points, key=lambda point: point[1] if by_loss else -point[1])[0] if points else None
 
 
@@ -233,7 +238,8 @@ def _headline(config: Config, history: History, best: int | None) -> str:
     rows = []
     curves = history.curves
     if best is not None:
-        names = {"valid_bleu": "BLEU", "valid_perplexity": "Perplexity", "valid_loss": "Validation loss"}
+        task = _OF_TASK[config.train.task]
+        names = {task.keys[0]: task.title, "valid_perplexity": "Perplexity", "valid_loss": "Validation loss"}
         at_best = f"best by {config.train.best_by}, step {best:,}"
         rows = [(name, _figure(key, curves[key].at(best)), at_best) for key, name in names.items()]
     if curves["loss"].steps:

@@ -29,6 +29,7 @@ def parse() -> Config:
         ),
         data=DataConfig(vocab_size=4_000, batch_tokens=4_000, max_tokens=512, target_tokens="symbols"),
         train=TrainConfig(
+            task="parsing",
             max_steps=15_000,
             warmup_steps=1_000,
             lr_factor=1.0,

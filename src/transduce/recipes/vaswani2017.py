@@ -107,7 +107,7 @@ def parse() -> Config:
             tie_output=False,
         ),
         data=DataConfig(vocab_size=16_000, max_tokens=512, target_tokens="symbols"),
-        train=TrainConfig(lr_factor=0.5, warmup_steps=16_000),
+        train=TrainConfig(task="parsing", lr_factor=0.5, warmup_steps=16_000),
         search=SearchConfig(beam_size=21, alpha=0.3, max_extra_tokens=300),
     )
 

@@ -64,7 +64,7 @@ class Progress:
         self.print_lines([f"step {step:,}: validation {format_scores(scores)}{best}"])
 
 
-SCORE_FORMATS = {"loss": "loss {:.3f}", "perplexity": "perplexity {:.2f}", "bleu": "BLEU {:.1f}"}
+SCORE_FORMATS = {"loss": "loss {:.3f}", "perplexity": "perplexity {:.2f}", "bleu": "BLEU {:.1f}", "f1": "F1 {:.2f}"}
 
 
 def format_scores(scores: dict[str, float]) -> str:

@@ -2,8 +2,8 @@
 
     Config -> build -> model;  ids -> collate -> Batch;  model, Batch -> loss;  model -> evaluate -> scores
 
-Translation (`transduce.train.TranslationTask`) is the first task. The loop, `Gradients` and `Batches` use the task that
-they get as an argument, so another task needs no change in them.
+Translation (`transduce.train.TranslationTask`) is the first task, parsing (`transduce.parsing.task`) the second. The
+loop, `Gradients` and `Batches` use the task that they get as an argument, so another task needs no change in them.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,15 @@ class Task(Protocol):
 
     def collate(self, src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray) -> Batch:
         """Return the micro-batch of some pairs: their ids without BOS and EOS, and their numbers in the store (B,)."""
+        ...
+
+    def check(
+        self, pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, longest: int, names: tuple[str, str]
+    ) -> None:
+        """Raise UserError for validation pairs that `evaluate` cannot score. It is called before the training.
+
+        longest: the most tokens that the model takes. names: of the two texts, for the message.
+        """
         ...
 
     def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
