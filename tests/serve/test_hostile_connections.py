@@ -106,7 +106,7 @@ def test_damaged_bytes_on_a_socket_get_no_5xx(hasty_server: ServerProcess) -> No
 
     asyncio.run(run_clients(100, client))
     print(f"\n{dict(statuses)}")
-    assert sum(statuses.values()) == 20_000 and statuses[0] < 4_000  # a few get no answer, such as HEAD
+    assert sum(statuses.values()) == 20_000 and statuses[0] < 20  # such as HEAD, whose length has no body
 
 
 def test_requests_drawn_from_the_description_get_no_5xx(server: ServerProcess, tmp_path: Path) -> None:

@@ -159,6 +159,24 @@ def test_pipelined_and_half_closed_requests(server: ServerProcess) -> None:
     assert post(server, q="a b")[0] == 200
 
 
+def test_a_body_longer_than_its_length_gets_the_answer_to_the_request(server: ServerProcess) -> None:
+    """A usual mistake: the length is that of the characters, and not of the bytes."""
+    body = json.dumps({**FIELDS, "q": "\u00e4 b"}, ensure_ascii=False).encode()
+    head = f"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body) - 1}\r\n\r\n"
+    answer = exchange(server, head.encode() + body)
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
+    good = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert exchange(server, good + b"no request\r\n\r\n").count(b'{"status":"ok"}') == 1
+
+
+def test_a_damaged_chunk_gets_400_at_once(server: ServerProcess) -> None:
+    head = b"POST /translate HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\n"
+    start = time.monotonic()
+    assert exchange(server, head + b"zz\r\n{}\r\n").startswith(b"HTTP/1.1 400 ")
+    assert exchange(server, head + b"2\r\n{}\r\nzz\r\n").startswith(b"HTTP/1.1 400 ")
+    assert time.monotonic() - start < 5
+
+
 def test_clients_that_leave_in_the_middle_are_no_defect(server: ServerProcess, toy: Toy) -> None:
     """The log of the server, which is read at its end, must have requests alone."""
     body = json.dumps({**FIELDS, "q": toy.unseen[:100]}).encode()

@@ -39,6 +39,7 @@ class TimedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._is_in_headers = True
+        self._is_refused = False  # what else arrives is not read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -52,7 +53,7 @@ class TimedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._is_refused or self.transport.is_closing():
             return
         if self._is_in_headers:
             self._header_bytes += len(data)
@@ -67,7 +68,8 @@ class TimedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._await_headers()
+        if not self._is_refused:
+            self._await_headers()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
@@ -77,7 +79,7 @@ class TimedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_headers = False
         self._cancel_header_timer()
-        if self.transport.is_closing():
+        if self._is_refused or self.transport.is_closing():
             return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.header_bytes:
@@ -88,12 +90,12 @@ class TimedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle is not None:
+        if self.cycle is not None and not self._is_refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._header_bytes = 0
-        if self.cycle is not None:
+        if self.cycle is not None and not self._is_refused:
             super().on_message_complete()
 
     def pause_writing(self) -> None:
@@ -131,9 +133,15 @@ class TimedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer without the application, and close the connection."""
+        """Answer without the application, and close the connection. The answers to earlier requests come first."""
+        self._is_refused = True
+        self._cancel_header_timer()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and not cycle.more_body:
+            cycle.keep_alive = False  # its answer is the last one
+            return
         self._cancel_timers()
-        if self.cycle is not None and not self.cycle.response_complete:  # a pipelined request; its answer comes first
+        if cycle is not None and not cycle.response_complete and (self.pipeline or cycle.response_started):
             self.transport.close()
             return
         body = json.dumps({"error": message, "message": message}).encode()
