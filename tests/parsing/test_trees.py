@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from support.random_trees import random_tree
+from support.toy_task import ROOT
 
 from transduce.errors import UserError
+from transduce.parsing.tree_picture import tree_picture
 from transduce.parsing.trees import Phrase, Tree, read_trees, tree_of_line, trees_of, words_of
 
 
@@ -88,3 +90,9 @@ def test_a_line_holds_at_most_one_tree() -> None:
     assert tree_of_line(" ", "test", 1) is None
     with pytest.raises(UserError, match="test:7: expected one tree, not 2"):
         tree_of_line("(NN a) (NN b)", "test", 7)
+
+
+def test_the_picture_in_the_documents_is_that_of_its_tree() -> None:
+    picture = (ROOT / "docs" / "tree.svg").read_text("utf-8")
+    title = picture.partition("<title>")[2].partition("</title>")[0]
+    assert picture == tree_picture(tree(title))
