@@ -13,6 +13,7 @@ from transduce.data.batches import collate
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding.options import DecodingOptions, Sampling
 from transduce.errors import UserError
+from transduce.interop.parity import require_transformer
 from transduce.parsing.linearize import FORMS, Form, linearize
 from transduce.parsing.parse import Parser
 from transduce.parsing.tree_constraint import tree_constraint
@@ -101,6 +102,11 @@ def test_overruled_symbols_are_those_at_which_the_most_likely_one_was_not_allowe
 def test_options_without_a_meaning_for_trees_are_refused() -> None:
     with pytest.raises(UserError, match="sampling=.*: expected no value for trees"):
         parser_of(random_parser("top-down")).parse(["a"], DecodingOptions(sampling=Sampling()))
+
+
+def test_a_parser_is_not_exported_to_programs_without_symbols() -> None:
+    with pytest.raises(UserError, match="data.target_tokens='symbols': expected 'subwords' for an export"):
+        require_transformer(random_parser("top-down"))
 
 
 def test_a_model_of_translations_is_refused() -> None:

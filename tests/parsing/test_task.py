@@ -46,7 +46,9 @@ def test_a_parser_learns_its_treebank(form: Form, tmp_path: Path) -> None:
     assert [line["step"] for line in evaluations] == [60, 120]
     assert evaluations[-1]["valid_f1"] > 90
     assert evaluations[-1].keys() >= {"valid_loss", "valid_perplexity", "valid_exact", "valid_tagging"}
-    assert re.search(r"\| validation \| loss .*, F1 .* by greedy search \(EVALB", (model / "README.md").read_text())
+    card = (model / "README.md").read_text()
+    assert card.startswith("# A parser\n") and "`transduce parse THIS_FOLDER" in card
+    assert re.search(r"\| validation \| loss .*, F1 .* by greedy search \(EVALB", card)
     assert "F1" in (tmp_path / "run" / "report.html").read_text()
     (parse,) = load_parser(model).parse(["the bird sees a cat"])
     assert str(parse.tree).startswith("(TOP (S (NP (DT the) (NN bird)) (VP")

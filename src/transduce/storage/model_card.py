@@ -29,14 +29,19 @@ def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
         "made with": f"transduce {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
     table = "\n".join(f"| {name} | {in_markdown(value)} |" for name, value in rows.items())
-    return f"""# A translation model
+    title, command = USES[config.train.task]
+    return f"""# {title}
 
 | | |
 |---|---|
 {table}
 
-All settings are in config.json. To use it: `transduce translate THIS_FOLDER < in.txt > out.txt`
+All settings are in config.json. To use it: `transduce {command} THIS_FOLDER < in.txt > out.txt`
 """
+
+
+# Of each task: the title of the card, and the command that uses the model.
+USES = {"translation": ("A translation model", "translate"), "parsing": ("A parser", "parse")}
 
 
 def _sharing(config: Config) -> str:
