@@ -94,6 +94,7 @@ def test_a_thousand_clients_leave_and_nothing_of_theirs_remains(server: ServerPr
             values = await read_metrics(server.port)
             if not (values["waiting_sentences"] or values["running_sentences"]) or time.monotonic() > start + 5:
                 return time.monotonic() - start, values
+            await asyncio.sleep(0.05)
 
     seconds, values = asyncio.run(all_of_it())
     print(f"\nidle after {seconds:.2f} s; {values['cancelled_total']:.0f} requests were cancelled")
@@ -119,7 +120,7 @@ def test_memory_and_descriptors_are_flat(server: ServerProcess, toy: Toy) -> Non
         for connection in connections:
             connection.close()
         while (values := await read_metrics(server.port))["waiting_sentences"] + values["running_sentences"]:
-            pass
+            await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)
         return resident_bytes(server), descriptors(server)
 
