@@ -38,7 +38,7 @@ def server(toy: Toy, tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def test_twice_the_load_gets_answers_429_or_503_and_right_ones(server: ServerProcess, toy: Toy) -> None:
-    """200 clients for 60 s, each with lists of eight: three times what may wait. Refused ones wait for 0.5 s."""
+    """200 clients for 60 s, each with lists of eight: three times what may wait. Refused ones wait for 0.1 s."""
     translations = transduce.load(toy.model).translate(toy.unseen)
     expected = {line: one.text for line, one in zip(toy.unseen, translations, strict=True)}
     statuses: Counter[int] = Counter()
@@ -57,7 +57,7 @@ def test_twice_the_load_gets_answers_429_or_503_and_right_ones(server: ServerPro
                 assert reply.json == {"translatedText": [expected[line] for line in q]}
             else:
                 assert "retry-after: " in reply.head
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.1)
         connection.close()
 
     async def watch() -> None:
@@ -85,7 +85,7 @@ def test_a_thousand_clients_leave_and_nothing_of_theirs_remains(server: ServerPr
     async def client(number: int) -> None:
         for _ in range(20):
             values = {"q": rng.sample(toy.unseen, rng.randint(1, 16)), **TRANSLATE}
-            await leave(server.port, request_bytes("/translate", values), rng.uniform(0, 0.5))
+            await leave(server.port, request_bytes("/translate", values), rng.uniform(0, 0.1))
 
     async def all_of_it() -> tuple[float, Counter[str]]:
         await run_clients(50, client)
