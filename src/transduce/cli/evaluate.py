@@ -62,10 +62,7 @@ def evaluate(
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
 
-    if bool(models) == bool(hyp):
-        raise UserError("MODELS: expected a model with --src, or one or two --hyp files; give one of the two")
-    if (ref is None) == (trees is None):
-        raise UserError("--ref: expected reference translations, or gold --trees for a parser; give one of the two")
+    _check_one(models, hyp, ref, trees)
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag)
     if hyp and (src is not None or options != DecodingOptions() or precision != "fp32"):
         names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
@@ -91,6 +88,14 @@ def evaluate(
         print_json(evaluation)
     else:
         print(format_evaluation(evaluation))
+
+
+def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, ref: Path | None, trees: Path | None) -> None:
+    """Raise UserError unless exactly one of models and files is given, and one kind of reference."""
+    if bool(models) == bool(hyp):
+        raise UserError("MODELS: expected a model with --src, or one or two --hyp files; give one of the two")
+    if (ref is None) == (trees is None):
+        raise UserError("--ref: expected reference translations, or gold --trees for a parser; give one of the two")
 
 
 def _scores_of_file(hyp: Path, trees: Path) -> "LabelledScores":

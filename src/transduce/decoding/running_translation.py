@@ -21,7 +21,7 @@ MOST_WAITING = 8  # lines of which segments wait for room, before no further lin
 
 @dataclass
 class _Line:
-    """A line on its way. waiting: its segments that are not searched yet. outputs: of those that are done."""
+    """A line that is being translated. waiting: segments that are not searched yet. outputs: of finished segments."""
 
     text: str
     options: DecodingOptions
@@ -53,7 +53,7 @@ class RunningTranslation(Generic[Key]):
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many lines, and tokens of the source, can be searched from the next step on; at least 1 when empty."""
+        """The number of lines, and of source tokens, that the next step can take in; at least 1 when empty."""
         waiting = [len(line.waiting) for line in self.lines.values() if line.waiting]
         if len(waiting) >= MOST_WAITING or not self.search.takes_newcomers:
             return 0, 0

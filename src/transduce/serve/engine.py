@@ -1,7 +1,7 @@
 """The engine: threads that take sentences from the queue, translate them, and finish them.
 
 A model of `transduce.load` searches step by step (`decoding/running_translation.py`). Newcomers join at every step. A
-sentence leaves at the step at which it is done, and at the next one when nobody waits for it any more.
+sentence leaves at the step at which it is done, and at the next one if it is not wanted any more.
 An engine that only has `translate`, such as CTranslate2, gives no way into its search: it takes `WholeBatches`.
 
 The sentences of short requests and those of long ones are searched apart, and so are those of several models. These
@@ -40,7 +40,7 @@ class Search(Protocol):
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many lines, and tokens of the source, it can take now."""
+        """The number of lines, and of source tokens, that it can take in now."""
         ...
 
     def admit(self, key: Sentence, text: str, options: DecodingOptions) -> None:
@@ -212,7 +212,7 @@ class _Task:
         return min(n_sentences, share), n_tokens
 
     def drop_unwanted(self) -> None:
-        """Drop the sentences that nobody waits for."""
+        """Drop the sentences that are not wanted any more."""
         unwanted = {sentence for sentence in self.sentences if not sentence.is_wanted}
         if unwanted:
             self.search.drop(unwanted)

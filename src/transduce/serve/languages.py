@@ -21,7 +21,7 @@ class Model(Protocol):
 
 
 class Models:
-    """The models of a server, by (source, target). tags: those that select the target of a model with several."""
+    """The models of a server, by (source, target). tags: by pair, the tag that selects its target language, or None."""
 
     def __init__(self, by_pair: Mapping[tuple[str, str], Model]) -> None:
         self.by_pair = dict(by_pair)

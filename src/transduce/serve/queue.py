@@ -38,7 +38,7 @@ class Output:
 class Sentence:
     """A line that waits for its translation, is being translated, or has its result.
 
-    n_tokens: of the source. result: set in the event loop. is_wanted: False once nobody waits for the result.
+    n_tokens: of the source. result: set in the event loop. is_wanted: False after the client left or the deadline.
     is_short: True if its request is short; set by the queue.
     """
 
@@ -72,7 +72,7 @@ class Sentence:
             return
         if isinstance(outcome, Exception):
             self.result.set_exception(outcome)
-            self.result.exception()  # a result that nobody reads is no error of this program
+            self.result.exception()  # an unread result is no error of this program
         else:
             self.result.set_result(outcome)
 
@@ -128,7 +128,7 @@ class SentenceQueue:
             self._changed.notify_all()
 
     def drop(self, sentences: Sequence[Sentence]) -> None:
-        """Forget sentences whose result nobody waits for any more. One that is being translated is marked."""
+        """Remove sentences that are not wanted any more. One that is being translated is marked."""
         dropped = set(sentences)
         for sentence in sentences:
             sentence.is_wanted = False
@@ -148,7 +148,7 @@ class SentenceQueue:
         return min(60, max(1, math.ceil(self.waiting_tokens / self._rate))) if self._rate else 1
 
     def close(self) -> None:
-        """Refuse further sentences, and let the engine end when those that wait are done."""
+        """Refuse further sentences. The engine ends when the queue is empty."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

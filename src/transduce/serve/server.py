@@ -27,7 +27,7 @@ from transduce.serve.settings import Limits, ServerSettings
 WARM_UP = "a"
 LAST_READ_SECONDS = 0.1  # in which requests that have arrived are read, before idle connections are closed
 SEND_BYTES = 64 << 10  # of answers in the kernel that a client has not read; its own limit is some MB a connection
-ENGINE_SECONDS = 5.0  # for work that nobody waits for, at the end
+ENGINE_SECONDS = 5.0  # for work that is not wanted any more, at the end
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def run(
     has_ended = engine.join(ENGINE_SECONDS)
     log.close()
     if not has_ended:
-        os._exit(0)  # a batch that nobody waits for must not delay the end
+        os._exit(0)  # work that is not wanted any more must not delay the end
 
 
 async def _serve(
