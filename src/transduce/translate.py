@@ -200,7 +200,8 @@ class Translator:
     def attend(self, src: str, tgt: str | None = None) -> Attended:
         """Return all attention weights (§3.2) of the steps that write `tgt`, by default the model's own translation.
 
-        An ensemble shows its first model. Raises UserError for a blank source, or a side of more than 8,192 tokens.
+        An ensemble shows the weights and log-probabilities of its first model, in fp32.
+        Raises UserError for a blank source, or a side of more than 8,192 tokens.
         """
         check_line("src", src)
         check_line("tgt", "" if tgt is None else tgt)
@@ -216,8 +217,8 @@ class Translator:
         src_pieces, tgt_pieces = (tuple(self.tokenizer.pieces([*ids, EOS])) for ids in (src_ids, tgt_ids))
         weights = all_weights(self.models[0], batch)
         with self._finite_output():
-            if not all(np.isfinite(layers).all() for layers in weights):
-                raise FloatingPointError("attention weights are NaN")
+            if not all(np.isfinite(array).all() for array in weights):
+                raise FloatingPointError("attention weights or log-probabilities are not finite")
         return Attended(src_pieces, tgt_pieces, *weights)
 
     @functools.cached_property

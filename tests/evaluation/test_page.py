@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from transduce.evaluation import attention_page
 from transduce.evaluation.page import duration, fill_page, write_page
 from transduce.storage.atomic_folder import replacement
 
@@ -12,13 +13,15 @@ TEMPLATES = Path(fill_page.__code__.co_filename).parent
 COLOURS = {
     "run_report.html": ("ink", "faint", "training", "validation", "marked"),
     "study_report.html": ("ink", "faint", "here", "there", "first", "second", "third", "fourth"),
+    "attention_page.html": ("ink", "faint", "accent", "second"),
 }
+PARTS = {"attention_page.html": attention_page.PARTS}
 
 
 def fill(template: str) -> str:
     """Return a page whose fields are empty."""
     fields = set(re.findall(r"\$(\w+)", (TEMPLATES / template).read_text("utf-8"))) - {"style", "version"}
-    return fill_page(template, dict.fromkeys(fields, ""))
+    return fill_page(template, dict.fromkeys(fields, ""), PARTS.get(template))
 
 
 def schemes(page: str) -> tuple[dict[str, str], dict[str, str]]:

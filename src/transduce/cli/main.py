@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from transduce.cli.attend import attend
 from transduce.cli.average import average
 from transduce.cli.check import check
 from transduce.cli.demo import demo
@@ -49,6 +50,7 @@ COMMANDS = (
     parse,
     serve,
     score,
+    attend,
     average,
     diversify,
     export,

@@ -69,12 +69,12 @@ codecs.register_error(ESCAPES, _escape)
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
-def check_output(path: Path | None, source: int | Path) -> None:
+def check_output(path: Path | None, source: int | Path, option: str = "--output") -> None:
     """Raise UserError for an output that cannot be written, or that is the input.
 
-    path: None is standard output. source: the input, a file or the number of an open one.
+    path: None is standard output. source: the input, a file or the number of an open one. option: that names the path.
     """
-    name = STDOUT if path is None else f"--output={path}"
+    name = STDOUT if path is None else f"{option}={path}"
     if path is not None:
         if path.is_dir():
             raise UserError(f"{name}: expected a file, not a folder; give the name of a file")

@@ -59,6 +59,7 @@ class Attended:
     """Every attention weight of one sentence pair: L layers, H heads, S source and T target tokens.
 
     encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S); row t of the target is the step that writes tgt_pieces[t].
+    log_probs (T,): the log-probability of each target token, in nats, EOS included.
     The rivals of Table 2 attend to the source alone: encoder and decoder then have no layers.
     """
 
@@ -67,6 +68,7 @@ class Attended:
     encoder: "np.ndarray"
     decoder: "np.ndarray"
     cross: "np.ndarray"
+    log_probs: "np.ndarray"
 
 
 # ---- length penalties --------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from transduce.errors import UserError
+from transduce.evaluation.pieces import marked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,19 +69,12 @@ def attention_picture(
 
 
 def readable(pieces: Sequence[str]) -> list[str]:
-    """Return the pieces of one sentence as labels: `▁Ha us ▁groß .` as `Ha ·us groß .`
+    """Return the pieces of one sentence as labels, marked as in `pieces.marked`.
 
-    A piece that continues a word starts with `·`, and the mark of a new word (▁) is omitted. `␣` is any other space.
-    In a sentence without spaces no piece has a mark. An unprintable character is `□`, and a long piece ends in `…`.
+    An unprintable character is `□`, and a long piece ends in `…`.
     """
-    has_spaces = any("▁" in piece for piece in pieces[1:])
-    labels = []
-    for i, piece in enumerate(pieces):
-        is_continuation = has_spaces and i > 0 and piece[:1].isalnum()
-        text = "·" + piece if is_continuation else piece.removeprefix("▁") or "␣"
-        text = "".join(c if c.isprintable() else "□" for c in text.replace("▁", "␣").replace(" ", "␣"))
-        labels.append(text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…")
-    return labels
+    texts = ["".join(c if c.isprintable() else "□" for c in label) for label in marked(pieces)]
+    return [text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…" for text in texts]
 
 
 def _validate(weights: ArrayLike, n_src: int, n_tgt: int) -> np.ndarray:

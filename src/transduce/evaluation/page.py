@@ -1,5 +1,8 @@
-"""The parts that the report of a run and the reports of studies share: template, style, writing, durations."""
+"""The parts that all pages share: template, style and script with their hashes, writing, durations."""
 
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 
@@ -7,15 +10,26 @@ from transduce.storage.atomic_folder import replacement
 from transduce.version import __version__
 
 
-def fill_page(template: str, fields: dict[str, str]) -> str:
+def fill_page(template: str, fields: dict[str, str], parts: Mapping[str, Sequence[str]] | None = None) -> str:
     """Return the page of `template`, a file in the same folder, with the style that all pages share (page.css).
 
     fields: HTML for each placeholder of the template, by name.
+    parts: placeholders that are filled with files of the same folder, styles or scripts, joined. The hash that allows
+    such an element in the page's policy is the placeholder NAME_hash; $style_hash is that of the shared style.
     """
     folder = Path(__file__).parent
-    style = (folder / "page.css").read_text(encoding="utf-8")
+    texts = {
+        name: "".join((folder / file).read_text("utf-8") for file in files)
+        for name, files in {"style": ["page.css"], **(parts or {})}.items()
+    }
+    hashes = {f"{name}_hash": _source_hash(text) for name, text in texts.items()}
     page = Template((folder / template).read_text(encoding="utf-8"))
-    return page.substitute(fields, style=style, version=__version__)
+    return page.substitute(fields, **texts, **hashes, version=__version__)
+
+
+def _source_hash(text: str) -> str:
+    """Return the expression by which a content security policy allows an element with this text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def write_page(path: Path, content: str) -> None:

@@ -1,0 +1,63 @@
+"""`transduce attend`: show what each head of a model attends to."""
+
+from pathlib import Path
+
+from transduce.cli.options import Tag
+from transduce.errors import UserError
+
+
+def attend(
+    model: Path,
+    sentence: str,
+    *,
+    target: str | None = None,
+    out: Path,
+    head: str | None = None,
+    tag: Tag = None,
+) -> None:
+    r"""Show what each head of a model attends to, for one sentence.
+
+    The ending of OUT chooses the form. NAME.html is a page with all heads of encoder, decoder and cross-attention; it
+    is one file and loads nothing. NAME.svg is a picture of one head. NAME.npz has all weights as arrays of numpy.
+
+    Parameters
+    ----------
+    model
+        A model folder, such as run/model.
+    sentence
+        A sentence of the source language.
+    target
+        Its translation. Default: the model's own translation.
+    out
+        File to write: NAME.html, NAME.svg or NAME.npz.
+    head
+        Head that the picture shows, and the page first: "encoder 3.5" is head 5 of layer 3, "cross 6.mean" the mean of
+        the heads, "decoder 2.rollout" the rollout. Default: the mean of the last cross-attention.
+
+    Examples
+    --------
+    transduce attend run/model "A dog runs." --out page.html
+    transduce attend run/model "A dog runs." \
+        --target "Ein Hund läuft." --out page.html
+    transduce attend run/model "A dog runs." --head "encoder 1.3" --out head.svg
+    """
+    from transduce.cli.output import check_output
+    from transduce.evaluation.attention_file import check_suffix, write_attention
+
+    check_suffix(out)
+    check_output(out, model, option="--out")
+    for name, line in (("sentence", sentence), ("--target", target or "")):
+        if "\n" in line:
+            raise UserError(
+                f"{name}: expected one line, not {line.count(chr(10)) + 1}; attend to one sentence at a time"
+            )
+
+    from transduce.data.text import is_blank
+    from transduce.decoding.segmentation import with_tag
+    from transduce.translate import load
+
+    if is_blank(sentence):
+        raise UserError(f"sentence={sentence!r}: expected a sentence, but it is blank; write one")
+    translator = load(model)
+    [source] = with_tag([sentence], tag, translator.tokenizer)
+    write_attention(translator.attend(source, target), out, head=head, model=str(model))

@@ -1,0 +1,69 @@
+"""Attention of one sentence pair as a file: the page (.html), a picture (.svg) or the arrays (.npz)."""
+
+import io
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transduce.config.validation import as_path
+from transduce.console import printable
+from transduce.decoding.hypothesis import Attended
+from transduce.errors import UserError
+from transduce.evaluation.attention_page import attention_page, n_tokens
+from transduce.evaluation.attention_svg import attention_svg
+from transduce.evaluation.attention_view import KINDS, find_view, head_name
+from transduce.storage.atomic_folder import replacement
+
+MOST_TOKENS = 1_000  # of a side, for a picture or a page; arrays have no limit of their own
+SUFFIXES = (".html", ".svg", ".npz")
+
+
+def write_attention(attended: Attended, path: str | PathLike[str], *, head: str | None = None, model: str = "") -> None:
+    """Write attention to `path`, whole or not at all, in the form that its ending says: .html, .svg or .npz.
+
+    head: what the picture shows and the page shows first, such as "encoder 3.5", "cross 6.mean" or "decoder 2.rollout";
+    None: the last cross-attention, the mean of its heads. model: its name, for the page.
+    The arrays are encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S), the pieces src and tgt, log_probs (T,), and
+    the names of the heads: encoder_heads, decoder_heads, cross_heads (L,H).
+    Raises UserError for another ending, an unknown head, or a sentence of more than MOST_TOKENS tokens in a picture.
+    """
+    place = as_path("path", path)
+    suffix = check_suffix(place)
+    content = _arrays(attended) if suffix == ".npz" else _text(attended, place, suffix, head, model).encode()
+    with replacement(place) as building:
+        building.write_bytes(content)
+
+
+def check_suffix(path: Path) -> str:
+    """Return the ending of `path` in small letters. Raises UserError if it is not one of SUFFIXES."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UserError(f"out={path}: expected a name that ends in {', '.join(SUFFIXES)}; add one of these endings")
+    return suffix
+
+
+def _text(attended: Attended, path: Path, suffix: str, head: str | None, model: str) -> str:
+    view = find_view(attended, head)
+    if (length := n_tokens(attended)) > MOST_TOKENS:
+        remedy = "write an .npz, or split the sentence"
+        raise UserError(f"{printable(path)}: expected at most {MOST_TOKENS:,} tokens a side, not {length:,}; {remedy}")
+    return attention_page(attended, view, model) if suffix == ".html" else attention_svg(attended, view)
+
+
+def _arrays(attended: Attended) -> bytes:
+    """Return the content of the .npz."""
+    arrays: dict[str, Any] = {kind: getattr(attended, kind).astype(np.float32, copy=False) for kind in KINDS}
+    arrays |= {"src": np.array(attended.src_pieces), "tgt": np.array(attended.tgt_pieces)}
+    arrays |= {"log_probs": attended.log_probs} | {f"{kind}_heads": _names(attended, kind) for kind in KINDS}
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def _names(attended: Attended, kind: str) -> np.ndarray:
+    """Return the names of the heads (L,H)."""
+    n_layers, n_heads = getattr(attended, kind).shape[:2]
+    names = [head_name(kind, layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    return np.array(names, dtype=str).reshape(n_layers, n_heads)

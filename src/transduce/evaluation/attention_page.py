@@ -1,0 +1,96 @@
+"""The page of `transduce attend`: every attention weight of one sentence pair, in one file that loads nothing.
+
+    weights -> bytes round(255 sqrt(w)) -> deflate -> base64 -> the page; its script turns them back
+
+The template is attention_page.html, its script attention_page.js. Pieces are data: they are in a block of JSON in ASCII
+without `<`, and the script writes them as text only.
+"""
+
+import base64
+import html
+import json
+import math
+import zlib
+from typing import Any
+
+import numpy as np
+
+from transduce.console import printable
+from transduce.decoding.hypothesis import Attended
+from transduce.evaluation.attention_svg import DARK, LIGHT
+from transduce.evaluation.attention_view import KINDS, View
+from transduce.evaluation.page import fill_page
+from transduce.evaluation.pieces import labels, words
+
+PARTS = {
+    "own_style": ["attention_page.css"],
+    "script": ["attention_weights.js", "attention_drawing.js", "attention_page.js"],
+}
+MANY_TOKENS = 400  # of the longer side; the page then has one layer. 250 tokens of 6 x 8 x 3 heads are 7.5 MB
+
+
+def attention_page(attended: Attended, view: View, model: str = "") -> str:
+    """Return the page as HTML. It shows `view` first.
+
+    model: its name, for the heading. A page of more than MANY_TOKENS tokens has only the layer of `view`, and says so.
+    """
+    layers = _layers(attended, view)
+    n_layers = max(len(getattr(attended, kind)) for kind in KINDS)
+    source = _sentence(attended.src_pieces)
+    note = f"Layer {view.layer + 1} of {n_layers} only: a side has more than {MANY_TOKENS} tokens."
+    fields = {
+        "title": html.escape(f"Attention: {source}"),
+        "model": html.escape(printable(model)),
+        "note": f'<p class="limit">{note}</p>' if n_tokens(attended) > MANY_TOKENS else "",
+        "data": _json(_description(attended, view, layers)),
+        "weights": pack([getattr(attended, kind)[layers[kind]] for kind in KINDS]),
+    }
+    return fill_page("attention_page.html", fields, PARTS)
+
+
+def n_tokens(attended: Attended) -> int:
+    """Return the number of tokens of the longer side."""
+    return max(len(attended.src_pieces), len(attended.tgt_pieces))
+
+
+def pack(arrays: list[np.ndarray]) -> str:
+    """Return weights from 0 to 1 as text: one byte each, round(255 sqrt(w)), which is off by at most 0.004."""
+    codes = [np.rint(255 * np.sqrt(array.clip(0, 1))).astype(np.uint8).tobytes() for array in arrays]
+    return base64.b64encode(zlib.compress(b"".join(codes), 9)).decode()
+
+
+def _layers(attended: Attended, view: View) -> dict[str, list[int]]:
+    """Return the layers of each kind that the page holds, counted from 0."""
+    layers = {kind: [*range(len(getattr(attended, kind)))] for kind in KINDS}
+    if n_tokens(attended) <= MANY_TOKENS:
+        return layers
+    return {kind: numbers[view.layer : view.layer + 1] or numbers[-1:] for kind, numbers in layers.items()}
+
+
+def _description(attended: Attended, view: View, layers: dict[str, list[int]]) -> dict[str, Any]:
+    """Return what the script needs beside the weights. Layers and heads count from 1, pieces from 0."""
+    whole = all(len(layers[kind]) == len(getattr(attended, kind)) for kind in KINDS)
+    return {
+        "kinds": [
+            {"name": kind, "layers": [n + 1 for n in layers[kind]], "heads": _n_heads(attended, kind)} for kind in KINDS
+        ],
+        "source": {"labels": labels(attended.src_pieces), "words": words(attended.src_pieces)},
+        "target": {"labels": labels(attended.tgt_pieces), "words": words(attended.tgt_pieces)},
+        "probabilities": [round(math.exp(min(0.0, p)), 4) for p in attended.log_probs.tolist()],
+        "rollout": whole and len(attended.encoder) > 0,
+        "first": [view.kind, view.layer + 1, view.head + 1 if isinstance(view.head, int) else view.head],
+        "ramps": [LIGHT, DARK],
+    }
+
+
+def _n_heads(attended: Attended, kind: str) -> int:
+    return getattr(attended, kind).shape[1]
+
+
+def _sentence(pieces: tuple[str, ...]) -> str:
+    return "".join(text for _, _, text in words(pieces[:-1])).strip()
+
+
+def _json(value: Any) -> str:
+    """Return JSON in ASCII that no HTML parser takes for a tag or a comment."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,0 +1,82 @@
+"""`transduce attend`: the page, the picture and the arrays of one sentence, and its mistakes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.attention import data_of, weights_of
+from support.command_line import assert_mistake
+from support.random_models import CONFIG, random_model, save_to
+from support.toy_task import CommandResult, Toy
+
+import transduce
+from transduce.evaluation.attention_file import write_attention
+
+Cli = Callable[..., CommandResult]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_to(random_model(CONFIG, tags=("<2de>",)), tmp_path_factory.mktemp("attend") / "model")
+
+
+def test_each_form_has_the_weights_that_python_gives(model: Path, tmp_path: Path, cli: Cli) -> None:
+    attended = transduce.load(model).attend("the cat", "a b c")
+    for name in ("a.html", "a.svg", "a.npz"):
+        out = tmp_path / name
+        result = cli("attend", model, "the cat", "--target", "a b c", "--out", out)
+        assert (result.code, result.out, result.err) == (0, b"", ""), result
+        write_attention(attended, tmp_path / f"python-{name}", model=str(model))
+        if name != "a.npz":
+            assert out.read_bytes() == (tmp_path / f"python-{name}").read_bytes()
+    with np.load(tmp_path / "a.npz") as arrays:
+        np.testing.assert_array_equal(arrays["cross"], attended.cross)
+    np.testing.assert_allclose(
+        weights_of((tmp_path / "a.html").read_text("utf-8"))["encoder"], attended.encoder, atol=0.004
+    )
+
+
+def test_the_translation_of_the_model_is_the_default_target(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    assert cli("attend", toy.model, "a b c", "--out", tmp_path / "a.html", "--head", "decoder 1.3").code == 0
+    data = data_of((tmp_path / "a.html").read_text("utf-8"))
+    assert data["target"]["labels"] == ["c", "b", "a", "</s>"] and data["first"] == ["decoder", 1, 3]
+    assert min(data["probabilities"]) > 0.5
+
+
+def test_a_tag_comes_before_the_sentence(model: Path, tmp_path: Path, cli: Cli) -> None:
+    assert cli("attend", model, "a b", "--tag", "<2de>", "--target", "a", "--out", tmp_path / "a.npz").code == 0
+    assert np.load(tmp_path / "a.npz")["src"][0] == "<2de>"
+
+
+def test_an_old_page_is_replaced_whole(model: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "a.html"
+    out.write_text("old")
+    assert_mistake(cli("attend", model, "a", "--head", "cross 9.1", "--out", out))
+    assert out.read_text() == "old"
+    assert cli("attend", model, "a", "--target", "b", "--out", out).code == 0
+    assert out.read_text("utf-8").startswith("<!doctype html>") and [*tmp_path.iterdir()] == [out]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a", "--out", "a.pdf"], "--out=a.pdf: expected a name that ends in .html, .svg, .npz"),
+        (["a", "--out", "missing/a.html"], "--out=missing/a.html: expected a file in an existing folder"),
+        ([" ", "--out", "a.html"], "sentence=' ': expected a sentence, but it is blank"),
+        (["a\nb", "--out", "a.html"], "sentence: expected one line, not 2"),
+        (["a", "--target", "a\nb\nc", "--out", "a.html"], "--target: expected one line, not 3"),
+        (["a " * 9_000, "--out", "a.html"], "src:1: expected at most 8,192 tokens"),
+        (["a", "--target", "a " * 9_000, "--out", "a.html"], "tgt:1: expected at most 8,192 tokens"),
+        (["a " * 1_100, "--target", "a", "--out", "a.html"], "a.html: expected at most 1,000 tokens a side, not 2,2"),
+        (["a", "--head", "encoder 3.1", "--out", "a.html"], "--head='encoder 3.1': expected a head of the model"),
+        (["a", "--tag", "<2fr>", "--out", "a.html"], "--tag='<2fr>': expected a tag of the model; use one of <2de>"),
+        (["\udcff", "--out", "a.html"], "expected a character, not '\\udcff'"),
+    ],
+)
+def test_a_mistake_is_named(
+    words: list[str], message: str, model: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_mistake(cli("attend", model, *words), message)
+    assert [*tmp_path.iterdir()] == []
