@@ -56,6 +56,7 @@ def cli(
 
     def run(*arguments: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["transduce", *map(str, arguments)])
+        monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # `main` sets another one
         capfdbinary.readouterr()
         code = 0
         try:

@@ -1,8 +1,10 @@
 """Text for a person: printable names, and standard streams that are broken or missing."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from support.toy_task import ROOT, needs_dev_full
 from support.trainings import CONFIG, Texts, train, with_train
 
 from transduce.cli.messages import describe_lack
-from transduce.console import best_effort_stderr, printable
+from transduce.console import best_effort_stderr, printable, repeat_lost_interrupt
 from transduce.training.progress import Progress
 
 
@@ -85,3 +87,24 @@ def test_a_mistake_exits_with_2_when_its_message_cannot_be_written() -> None:
 def test_a_missing_thread_is_a_lack_of_the_machine() -> None:
     assert "can't start new thread: no process or" in (describe_lack(RuntimeError("can't start new thread")) or "")
     assert describe_lack(RuntimeError("a bug")) is None
+
+
+class InterruptedFinalizer:
+    """An object whose finalizer gets a Ctrl-C."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_within_a_finalizer_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", repeat_lost_interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            InterruptedFinalizer()
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().err == ""

@@ -1,10 +1,14 @@
-"""Text for a person: names as printable text, and a standard error that never stops the program."""
+"""Text for a person, a standard error that never stops the program, and a Ctrl-C that is never lost."""
 
+import _thread
 import html
 import os
 import sys
+import threading
 from contextlib import suppress
 from typing import Any, TextIO, cast
+
+INTERRUPT_DELAY = 0.01  # seconds until a lost Ctrl-C comes again, when the finalizer has ended
 
 
 def printable(text: "str | os.PathLike[str]", keep: str = "") -> str:
@@ -81,3 +85,16 @@ def drop_unwritten(stream: TextIO) -> None:
         stream.flush()
     except (OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def repeat_lost_interrupt(problem: "sys.UnraisableHookArgs") -> None:
+    """Deliver a Ctrl-C again that arrived within a finalizer (`__del__`); report other problems as Python does.
+
+    To be used as `sys.unraisablehook`. Python drops an exception of a finalizer: the program would not stop.
+    """
+    if problem.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(problem)
+    elif not sys.is_finalizing():
+        timer = threading.Timer(INTERRUPT_DELAY, _thread.interrupt_main)
+        timer.daemon = True
+        timer.start()

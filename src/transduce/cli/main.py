@@ -33,7 +33,7 @@ from transduce.cli.serve import serve
 from transduce.cli.study import app as study
 from transduce.cli.train import train
 from transduce.cli.translate import translate
-from transduce.console import best_effort_stderr, drop_unwritten, open_missing_streams, printable
+from transduce.console import best_effort_stderr, drop_unwritten, open_missing_streams, printable, repeat_lost_interrupt
 from transduce.errors import UserError
 from transduce.version import __version__
 
@@ -80,6 +80,7 @@ app["recipes"].usage = "Usage: transduce recipes [NAME]"
 def main() -> None:
     """Run the command of sys.argv and exit."""
     open_missing_streams()
+    sys.unraisablehook = repeat_lost_interrupt
     errors = sys.stderr
     try:
         with redirect_stderr(best_effort_stderr()):
