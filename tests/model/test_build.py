@@ -19,7 +19,7 @@ from transduce import train as training
 from transduce.config.files import to_json
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 from transduce.errors import UserError
-from transduce.model.build import Model, build
+from transduce.model.build import Model, build, build_without_values
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.model_folder import load_model
 from transduce.translate import Translator
@@ -198,3 +198,16 @@ def test_weights_of_another_kind_or_size_are_refused(run: Path, changes: dict[st
     write_folder(tmp_path / "forged", files)
     with pytest.raises(UserError, match="expected the tensors of its configuration"):
         load_model(tmp_path / "forged")
+
+
+@pytest.mark.parametrize("kind", ["transformer", *KINDS])
+def test_a_model_without_values_has_all_parameters_and_draws_nothing(kind: Any) -> None:
+    config = replace(config_of(kind).model, vocab_size=290)
+    before = torch.get_rng_state()
+    empty = build_without_values(config)
+    assert torch.equal(torch.get_rng_state(), before)
+    model = build(config)
+    assert not torch.equal(torch.get_rng_state(), before)
+    assert [(name, p.shape) for name, p in empty.named_parameters()] == [
+        (name, p.shape) for name, p in model.named_parameters()
+    ]

@@ -18,7 +18,7 @@ from transduce.config.schema import Config, ModelConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
-from transduce.model.build import Model, build
+from transduce.model.build import Model, build_without_values
 from transduce.storage.atomic_folder import listed_files, read_verified, write_folder
 from transduce.storage.tensors import Tensors, encode_tensors, read_tensors, tensor_shapes
 from transduce.training.weights import check_shapes, misfit, set_weights
@@ -93,9 +93,9 @@ def _load(path: Path) -> LoadedModel:
     if isinstance(config.model, ModelConfig):
         _refuse_hostile_sizes(config.model, shapes, where)
     with torch.device("meta"):  # without memory for the tensors
-        check_shapes(build(config.model), shapes, where)
+        check_shapes(build_without_values(config.model), shapes, where)
     tensors = read_tensors(path, "model.safetensors")
-    model = build(config.model)
+    model = build_without_values(config.model)
     set_weights(model, tensors, where)
     return LoadedModel(model.eval(), config, tokenizer, str(path))
 
