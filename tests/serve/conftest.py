@@ -1,8 +1,10 @@
 """Fixtures of the tests of the service."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.serving import ServerProcess, server_process
 from support.toy_task import Toy, run_transduce
 
 
@@ -14,3 +16,11 @@ def exported(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = run_transduce("export", toy.model, "--to", "ctranslate2", "--out", folder)
     assert result.code == 0, result.err
     return folder
+
+
+@pytest.fixture
+def server(toy: Toy, tmp_path: Path) -> Iterator[ServerProcess]:
+    """Return a server with its default limits."""
+    with server_process(tmp_path, toy.model) as server:
+        yield server
+        server.stop_and_check()

@@ -235,6 +235,7 @@ def test_a_text_on_which_the_model_fails_harms_only_itself(word: str, kind: str)
         assert (bad.status, bad.json) == (500, {"error": problem})
         assert mixed.json == {"translatedText": ["b a", "", "d c"], "problems": [None, problem, None]}
         assert all_bad.status == 500 and service.value("rejected_total") == 2
+        assert service.value("failed_texts_total") == 4
         answer = service.post("/v2/translate", text=["a b", word], source_lang="EN", target_lang="DE")
         assert (answer.status, answer.json) == (500, {"message": problem})
         answer = service.call("POST", "/translate", body(f"a b\n{word}"), {**JSON, "accept": "text/event-stream"})

@@ -30,14 +30,6 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def server(toy: Toy, tmp_path: Path) -> Iterator[ServerProcess]:
-    """Return a server with its default limits."""
-    with server_process(tmp_path, toy.model) as server:
-        yield server
-        server.stop_and_check()
-
-
-@pytest.fixture
 def hasty_server(toy: Toy, tmp_path: Path) -> Iterator[ServerProcess]:
     """Return a server that soon gives up slow clients, and that has keys."""
     (tmp_path / "keys").write_text("canary-key")

@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,6 @@ import transduce
 from transduce.config.schema import ModelConfig
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def server(toy: Toy, tmp_path: Path) -> Iterator[ServerProcess]:
-    with server_process(tmp_path, toy.model) as server:
-        yield server
-        server.stop_and_check()
 
 
 def test_twice_the_load_gets_answers_429_or_503_and_right_ones(server: ServerProcess, toy: Toy) -> None:

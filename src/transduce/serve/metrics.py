@@ -29,6 +29,7 @@ class Metrics:
         self.step_seconds = histogram("step_seconds", "Time of a step of the engine")
         self.step_rows = histogram("step_rows", "Sentences in a step of the engine", buckets=ROWS)
         self.sentences = counter("sentences", "Translated sentences")
+        self.failed_texts = counter("failed_texts", "Texts without a translation, in answered requests")
         self.source_tokens = counter("source_tokens", "Tokens of the source, of translated sentences")
         self.target_tokens = counter("target_tokens", "Tokens of the translations")
         self.rejected = counter("rejected", "Refused requests", "reason")

@@ -115,7 +115,9 @@ class Service:
         work = self.start(wish, record)
         try:
             await self._wait(work.sentences, request.receive)
-            return work.answers(wish)
+            answers = work.answers(wish)
+            self.metrics.failed_texts.inc(sum(answer.problem is not None for answer in answers))
+            return answers
         finally:
             self._end(work, record)
 
