@@ -11,7 +11,8 @@ from support.small_texts import open_one, sentences, write_corpus
 from transduce.data import tokenize_corpus
 from transduce.data.tokenizer import Tokenizer
 from transduce.processes import import_path, module_command
-from transduce.studies.trainings import Texts, Training, TrainingProcess
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training, TrainingProcess
 
 MODULES = ("queue", "random", "signal", "tokenizers", "transduce", "sitecustomize")
 

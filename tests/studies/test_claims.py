@@ -23,7 +23,8 @@ from transduce.studies.claims_report import report
 from transduce.studies.entries import encode_config
 from transduce.studies.results import Results, read_results
 from transduce.studies.scaling import UnscaledTransformer, _Recorder, jacobian_norm, unscaled_attention
-from transduce.studies.trainings import Texts, Training
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training
 
 SIZES = ModelConfig(vocab_size=30, d_model=16, n_layers=2, n_heads=2, d_ff=32, d_k=9, d_v=8, dropout=0.0)
 

@@ -8,12 +8,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.studies import write_study
+from support.studies import is_locked, wait_for, write_study
 from support.toy_task import ROOT, CommandResult
 
 from transduce.config.files import to_json
@@ -21,7 +20,8 @@ from transduce.errors import UserError
 from transduce.studies.results import Results, open_results, read_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.table3_paper import PAPER
-from transduce.studies.trainings import Texts, Training, stored_parameters
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training, stored_parameters
 
 RECIPE = """
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
@@ -151,7 +151,7 @@ def test_the_mean_of_the_newest_checkpoints_is_evaluated_too(tmp_path: Path, tex
 def test_a_row_may_have_texts_of_its_own(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
     other = Texts(texts.train, texts.train)
     out = tmp_path / "out"
-    run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out), other_texts={"y": other})
+    run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out), other_data={"y": other})
     commands = {name: entry["command"] for name, entry in read_results(out / "results.json").entries.items()}
     assert "valid.src" in commands["x-1"] and "valid.src" not in commands["y-1"]
 
@@ -236,7 +236,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from transduce.studies.results import open_results
 from transduce.studies.schedule import run_trainings
-from transduce.studies.trainings import Texts, Training
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training
 folder = Path(sys.argv[2])
 def pair(name): return folder / f"{name}.src", folder / f"{name}.tgt"
 recipe = f"{folder / 'recipe.py'}:tiny"
@@ -295,22 +296,6 @@ def reproducible(results: Results) -> dict[str, dict[str, object]]:
         name: {key: value for key, value in entry.items() if key not in COSTS}
         for name, entry in results.entries.items()
     }
-
-
-def wait_for(is_true: Callable[[], bool], seconds: float = 600) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, f"not true after {seconds} s"
-        time.sleep(0.02)
-
-
-def is_locked(path: Path) -> bool:
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def test_a_second_study_in_the_same_folder_is_refused(tmp_path: Path, texts: Texts) -> None:

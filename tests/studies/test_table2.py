@@ -14,7 +14,8 @@ from transduce.studies import step_costs, table2
 from transduce.studies.results import Results, read_results
 from transduce.studies.table2_budgets import SHARES, Budgets
 from transduce.studies.table2_search import SYSTEMS
-from transduce.studies.trainings import Texts, Training
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training
 
 RECIPE = """
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig

@@ -12,7 +12,8 @@ from transduce.recipes import find_recipe, table2
 from transduce.studies import table2_search
 from transduce.studies.results import Results, read_results
 from transduce.studies.table2_search import SYSTEMS, choices, first_stage, report, run_search, second_stage
-from transduce.studies.trainings import Texts, Training
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training
 
 
 def test_every_shape_has_two_million_parameters() -> None:

@@ -18,7 +18,7 @@ from transduce.studies.results import Results, provenance, read_results
 from transduce.studies.table3 import PLANS, run_table3, trainings
 from transduce.studies.table3_paper import CLAIMS, PAPER
 from transduce.studies.table3_report import LARGE_BASE, SIZES, report, table
-from transduce.studies.trainings import Texts
+from transduce.studies.texts import Texts
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 

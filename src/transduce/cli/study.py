@@ -73,7 +73,7 @@ def table2(
     """
     from transduce.studies.table2 import run_table2
     from transduce.studies.table2_search import run_search
-    from transduce.studies.trainings import Texts
+    from transduce.studies.texts import Texts
 
     _check_jobs(jobs)
     run = run_search if search else run_table2
@@ -138,7 +138,7 @@ def table3(
         --rows base h1 --seeds 1 2 3 --jobs 2
     """
     from transduce.studies.table3 import run_table3, trainings
-    from transduce.studies.trainings import Texts
+    from transduce.studies.texts import Texts
 
     if seeds is not None and len({*seeds}) < len(seeds):
         raise UserError(f"--seeds={' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
@@ -185,7 +185,7 @@ def claims(
         --valid valid.en valid.de --language de --out claims
     """
     from transduce.studies.claims import run_claims
-    from transduce.studies.trainings import Texts
+    from transduce.studies.texts import Texts
 
     _check_jobs(jobs)
     run_claims(Texts(train, valid, language=language), out, jobs=jobs, rerun=rerun)

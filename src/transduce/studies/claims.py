@@ -25,7 +25,8 @@ from transduce.studies import scaling
 from transduce.studies.claims_report import POSITIONS, SMOOTHING, report
 from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import exclusive_folder, outdated_trainings, refuse_outdated, run_trainings
-from transduce.studies.trainings import FilePair, Texts, Training
+from transduce.studies.texts import FilePair, Texts
+from transduce.studies.trainings import Training
 
 STEPS, WARMUP = 1_200, 300
 SHORT_SHARE = 0.5  # of the training pairs have at most so many words on their longer side
@@ -63,7 +64,7 @@ def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     try:
         short = write_short_texts(texts, out / "runs" / "texts")
         by_row: dict[str, Texts] = {row: short for row in POSITIONS}
-        run_trainings(trainings(), texts, results, jobs=jobs, rerun=rerun, other_texts=by_row)
+        run_trainings(trainings(), texts, results, jobs=jobs, rerun=rerun, other_data=by_row)
         add_accuracy(results, texts.valid)
         run_scaling(texts, results, rerun=rerun)
     finally:

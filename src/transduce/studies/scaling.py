@@ -28,7 +28,8 @@ from transduce.storage.checkpoints import checkpoints, load_checkpoint, step_of
 from transduce.storage.model_folder import LoadedModel
 from transduce.storage.run_request import TrainRequest
 from transduce.studies.entries import encode_config
-from transduce.studies.trainings import Texts, Training, read_config
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training, read_config
 from transduce.train import TranslationTask, train
 from transduce.training.weights import set_weights
 from transduce.translate import Translator

@@ -23,22 +23,23 @@ from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.page import duration
 from transduce.studies.entries import changes_since
 from transduce.studies.results import Results, cores, read_results, visible_gpus
-from transduce.studies.trainings import Texts, Training, TrainingProcess, remove_training
+from transduce.studies.texts import TrainingData
+from transduce.studies.trainings import Training, TrainingProcess, remove_training
 from transduce.training.signals import StopSignal
 
 
 def run_trainings(
     trainings: Sequence[Training],
-    texts: Texts,
+    data: TrainingData,
     results: Results,
     *,
     jobs: int | None = None,
     rerun: bool = False,
-    other_texts: Mapping[str, Texts] | None = None,
+    other_data: Mapping[str, TrainingData] | None = None,
 ) -> None:
     """Train and evaluate the `trainings` that are not done, in their order, in the folder of `results.path`.
 
-    other_texts: by the names of the rows that have texts of their own. rerun: train also those whose settings have
+    other_data: by the names of the rows that have data of their own. rerun: train also those whose settings have
     changed since their entry. jobs: number of trainings at a time; None means one on each GPU, or one on a machine
     without.
     results.json has the figures of a training as soon as it has ended. A failed training is noted there and on stderr,
@@ -53,7 +54,7 @@ def run_trainings(
         refuse_outdated(trainings, results)
     outdated = outdated_trainings(trainings, results)
     queue = [
-        TrainingProcess(one, (other_texts or {}).get(one.row, texts), runs / one.name)
+        TrainingProcess(one, (other_data or {}).get(one.row, data), runs / one.name)
         for one in trainings
         if not results.is_done(one.name) or one.name in outdated
     ]

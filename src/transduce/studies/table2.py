@@ -25,7 +25,8 @@ from transduce.studies.step_costs import measure_costs
 from transduce.studies.table2_budgets import Budgets, cost_name, point_name
 from transduce.studies.table2_report import report
 from transduce.studies.table2_search import SYSTEMS
-from transduce.studies.trainings import Texts, Training, read_config, score_figures
+from transduce.studies.texts import Texts, score_figures
+from transduce.studies.trainings import Training, read_config
 from transduce.translate import load
 
 SEEDS = (1, 2, 3)

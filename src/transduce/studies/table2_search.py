@@ -13,7 +13,8 @@ from transduce.evaluation.study_report import Block, Report, Section, Table, wri
 from transduce.recipes.table2 import CHOICES, SHAPES
 from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import run_trainings
-from transduce.studies.trainings import Texts, Training
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training
 
 LR_FACTORS = (0.6, 1.2, 2.4)
 DROPOUTS = (0.1, 0.2, 0.3)

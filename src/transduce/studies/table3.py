@@ -15,7 +15,8 @@ from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table3_paper import PAPER
 from transduce.studies.table3_report import LARGE, LARGE_BASE, SIZES, recipe_of, report
-from transduce.studies.trainings import Texts, Training
+from transduce.studies.texts import Texts
+from transduce.studies.trainings import Training
 
 Scale = Literal["small", "paper"]
 
@@ -95,7 +96,7 @@ def run_table3(
     refuse_outdated(_other_trainings(scale, selection, results), results)
     other_texts: dict[str, Texts] = {row: large for row in (LARGE_BASE, *SIZES)} if large else {}
     try:
-        run_trainings(selection, texts, results, jobs=jobs, rerun=rerun, other_texts=other_texts)
+        run_trainings(selection, texts, results, jobs=jobs, rerun=rerun, other_data=other_texts)
     finally:
         if results.entries:
             write_report(out, report(results), results.sessions)

@@ -1,7 +1,7 @@
 """One training of a study: its arguments, and the processes that train it and evaluate its model.
 
-    Training -> transduce train -> transduce evaluate -> figures
-                                -> transduce average -> transduce evaluate
+    Training, TrainingData -> transduce train -> transduce evaluate -> figures
+                                              -> transduce average -> transduce evaluate
 
 A training is a row of the table with a seed. It trains in OUT/runs/ROW-SEED, and its processes write their messages to
 OUT/runs/ROW-SEED.log. `transduce.studies.schedule` runs several trainings side by side.
@@ -14,8 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,44 +23,13 @@ import msgspec
 from transduce.config.files import from_json
 from transduce.config.schema import Config
 from transduce.console import printable
-from transduce.data import corpora, text
-from transduce.data.corpora import Corpus
 from transduce.errors import UserError
-from transduce.evaluation.metrics import Score, check_settings
 from transduce.evaluation.page import duration
 from transduce.processes import import_path, module_command
 from transduce.recipes import configure
 from transduce.storage.run_log import reports
 from transduce.studies.entries import encode_config
-
-FilePair = tuple[Path, Path]
-
-
-@dataclass(frozen=True)
-class Texts:
-    """The texts of all trainings of a study: source and target of each.
-
-    test: None if the study has no test text. language: code of the target language, for the Moses tokenizer.
-    """
-
-    train: FilePair
-    valid: FilePair
-    test: FilePair | None = None
-    language: str = "en"
-
-    def read(self) -> dict[str, str]:
-        """Return the hashes of the texts, by their names. Raises UserError for unusable texts or a wrong language."""
-        pairs = {"training text": self.train, "validation text": self.valid}
-        if self.test:
-            pairs["test text"] = self.test
-        problems = corpora.problems([Corpus(*pair) for pair in pairs.values()])
-        if problems:
-            raise UserError(*problems)
-        check_settings(language=self.language, tokenize="13a")
-        for pair in pairs.values():
-            for _ in text.read_pairs(*pair):
-                pass
-        return {name: " ".join(text.file_sha256(path) for path in pair) for name, pair in pairs.items()}
+from transduce.studies.texts import TrainingData
 
 
 @dataclass(frozen=True)
@@ -88,10 +56,10 @@ class Training:
             raise UserError(*problems)
         return config
 
-    def train_arguments(self, texts: Texts, run: Path) -> list[str]:
+    def train_arguments(self, data: TrainingData, run: Path) -> list[str]:
         """Return the arguments of `transduce` that start or resume the training in the folder `run`."""
         settings = [word for setting in self._all_settings() for word in ("--set", setting)]
-        paths = ["--train", *map(str, texts.train), "--valid", *map(str, texts.valid), "--out", str(run)]
+        paths = ["--train", *map(str, data.train), "--valid", *map(str, data.valid), "--out", str(run)]
         return ["train", "--recipe", self.recipe, *settings, *paths, "--resume"]
 
     def _all_settings(self) -> list[str]:
@@ -104,9 +72,9 @@ class TrainingProcess:
     One process runs at a time.
     """
 
-    def __init__(self, training: Training, texts: Texts, run: Path) -> None:
+    def __init__(self, training: Training, data: TrainingData, run: Path) -> None:
         self.training = training
-        self.texts = texts
+        self.data = data
         self.run = run
         self.config = training.config()
         self.stages: list[tuple[str, list[str]]] = []
@@ -127,16 +95,15 @@ class TrainingProcess:
 
     def _all_stages(self) -> list[tuple[str, list[str]]]:
         """Return the name and the arguments of each stage, without a mean that an earlier session has written."""
-        texts, mean = self.texts, self._file(MEAN)
-        stages = [("train", self.training.train_arguments(texts, self.run))]
-        stages.append(("valid", evaluate_arguments(self.run / "model", texts.valid, texts.language)))
-        if texts.test:
-            stages.append(("test", evaluate_arguments(self.run / "model", texts.test, texts.language)))
+        model, mean = self.run / "model", self._file(MEAN)
+        evaluations = self.data.evaluations()
+        stages = [("train", self.training.train_arguments(self.data, self.run))]
+        stages += [(name, ["evaluate", str(model), *arguments]) for name, arguments in evaluations.items()]
         if self.training.averaged:
             last = str(self.training.averaged)
             if not mean.exists():
                 stages.append(("average", ["average", str(self.run), "--last", last, "--out", str(mean)]))
-            stages.append(("valid_mean", evaluate_arguments(mean, texts.valid, texts.language)))
+            stages.append(("valid_mean", ["evaluate", str(mean), *evaluations["valid"]]))
         return stages
 
     def _start_stage(self) -> None:
@@ -212,16 +179,15 @@ class TrainingProcess:
 
     def origin(self) -> dict[str, Any]:
         """Return row, seed, and the command that repeats the training by hand."""
-        command = shlex.join(["transduce", *self.training.train_arguments(self.texts, self.run)])
+        command = shlex.join(["transduce", *self.training.train_arguments(self.data, self.run)])
         return {"row": self.training.row, "seed": self.training.seed, "command": printable(command)}
 
     def figures(self) -> dict[str, Any]:
-        """Return perplexity and BLEU on the validation text, all other scores, configuration, size and cost."""
+        """Return the headline and all other scores, configuration, size and cost."""
         names = [name for name in EVALUATIONS if self._file(f"{name}.json").exists()]
         evaluations = {name: self._evaluation(name) for name in names}
         return {
-            "perplexity": evaluations["valid"]["perplexity"],
-            "bleu": evaluations["valid"]["bleu"],
+            **{key: evaluations["valid"][key] for key in self.data.headline},
             "parameters": stored_parameters(self.run / "model"),
             "steps": self.step(),
             "config": encode_config(read_config(self.run)),
@@ -233,10 +199,8 @@ class TrainingProcess:
         }
 
     def _evaluation(self, name: str) -> dict[str, Any]:
-        """Return the scores on the text `name` from the output of `transduce evaluate --json`."""
-        evaluation = msgspec.json.decode(self._file(f"{name}.json").read_bytes())
-        scores = msgspec.convert(evaluation["systems"]["model"], list[Score])
-        return score_figures(evaluation["lines"], evaluation["perplexity"], scores)
+        """Return the scores on the text `name` from the output of `transduce evaluate`."""
+        return self.data.figures(msgspec.json.decode(self._file(f"{name}.json").read_bytes()))
 
     def outcome(self) -> str:
         """Return a line on how the training ended."""
@@ -246,7 +210,8 @@ class TrainingProcess:
             return f"{self.name}: interrupted at step {self.step():,} of {self.config.train.max_steps:,}"
         figures = self.figures()
         cost = f"{duration(figures['seconds'])}, {duration(figures['cpu_seconds'])} of processor time"
-        return f"{self.name}: perplexity {figures['perplexity']:.2f}, BLEU {figures['bleu']:.2f}; {cost}"
+        scores = ", ".join(f"{name} {figures[key]:.2f}" for key, name in self.data.headline.items())
+        return f"{self.name}: {scores}; {cost}"
 
     def state(self) -> str:
         """Return the stage and the step in a few words."""
@@ -265,23 +230,6 @@ class TrainingProcess:
 
 MEAN = "mean"  # OUT/runs/ROW-SEED.mean: the model folder of the mean
 EVALUATIONS = ("valid", "test", "valid_mean")  # stages, and keys of an entry
-
-
-def evaluate_arguments(model: Path, test: FilePair, language: str) -> list[str]:
-    """Return the arguments of `transduce` that evaluate the model in the folder `model`."""
-    src, ref = map(str, test)
-    return ["evaluate", str(model), "--src", src, "--ref", ref, "--language", language, "--json"]
-
-
-def score_figures(lines: int, perplexity: float, scores: Sequence[Score]) -> dict[str, Any]:
-    """Return an evaluation as figures of an entry: the scores by name, their brevity penalties and signatures."""
-    return {
-        "lines": lines,
-        "perplexity": round(perplexity, 4),
-        **{score.name: round(score.value, 4) for score in scores},
-        "brevity": {score.name: asdict(score.brevity) for score in scores if score.brevity},
-        "signatures": {score.name: score.signature for score in scores},
-    }
 
 
 def read_config(run: Path) -> Config:
