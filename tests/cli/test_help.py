@@ -16,7 +16,7 @@ COMMANDS = """
 demo download check linearize train report evaluate translate parse serve score attend average diversify export
 import recipes study
 """.split()
-STUDIES = ["study table1", "study table2", "study table3", "study claims"]
+STUDIES = ["study table1", "study table2", "study table3", "study table4", "study claims"]
 
 
 def help_of(command: str, columns: int = 80) -> str:

@@ -48,6 +48,7 @@ def test_no_command_rounds_an_integer() -> None:
         "check a b --first",
         "study table2 --train a b --valid a b --test a b --out o --jobs",
         "study table3 --train a b --valid a b --out o --seeds 1",
+        "study table4 --train a --valid a --out o --jobs",
     ],
 )
 @pytest.mark.parametrize("value", ["2.5", "2.0", "1e3", "two"])

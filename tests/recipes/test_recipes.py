@@ -71,7 +71,8 @@ def values(config: Config) -> dict[str, Any]:
 def test_all_names_are_listed_here() -> None:
     rows = {f"{scale}-table3-{row}" for row in TABLE_3 for scale in ("vaswani2017", "small")}
     rivals = {f"small-table2-{row}" for row in ("post-norm", "pre-norm", "recurrent", "convolutional")}
-    assert set(RECIPES) == {*PRESETS, *OTHER_RECIPES, *rivals, *rows}
+    parsers = {f"small-table4-{row}" for row in ("base", "n2", "n6", "d64", "d192")}
+    assert set(RECIPES) == {*PRESETS, *OTHER_RECIPES, *rivals, *rows, *parsers}
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -153,6 +153,46 @@ def table3(
     _print_report(out)
 
 
+def table4(
+    *,
+    train: Path,
+    valid: Path,
+    out: Path,
+    test: Path | None = None,
+    jobs: Jobs = None,
+    rerun: Flag = False,
+) -> None:
+    r"""Run Table 4: train parsers of several sizes on a treebank, and on parts of it.
+
+    The rows are a base parser of 4 layers, parsers of 2 and 6 layers, two other widths, 20 % and 50 % of the trees,
+    and another linear form of the trees. Base and the other form have two seeds. It takes about 2 hours of processor
+    time for 20,000 trees. The same command resumes an interrupted study.
+
+    Parameters
+    ----------
+    train
+        Treebank for training: a file with brackets of the Penn Treebank.
+    valid
+        Treebank that all models are evaluated on, also during training. 300 trees are enough.
+    out
+        Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
+    test
+        Treebank for a second evaluation.
+    rerun
+        Train again those whose recipe has changed since their result, which is replaced.
+
+    Examples
+    --------
+    transduce study table4 --train train.trees --valid dev.trees --out table4
+    """
+    from transduce.studies.table4 import run_table4, trainings
+    from transduce.studies.treebanks import Treebanks
+
+    _check_jobs(jobs)
+    run_table4(Treebanks(train, valid, test), out, trainings(), jobs=jobs, rerun=rerun)
+    _print_report(out)
+
+
 def claims(
     *,
     train: tuple[Path, Path],
@@ -207,5 +247,5 @@ app = App(
     help="Run the tables and claims of the paper as experiments.",
     help_epilogue="Examples:\n  transduce study table1\n  transduce study table1 --help",
 )
-for _order, _command in enumerate((table1, table2, table3, claims)):
+for _order, _command in enumerate((table1, table2, table3, table4, claims)):
     add_command(app, _command, _order)

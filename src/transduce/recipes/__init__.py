@@ -13,7 +13,7 @@ from transduce.config.overrides import overridden
 from transduce.config.schema import Config
 from transduce.config.validation import problems, value_problems
 from transduce.errors import UserError, nearest
-from transduce.recipes import craft, demo, multi30k, small, t2t2018, table2, table3, vaswani2017
+from transduce.recipes import craft, demo, multi30k, small, t2t2018, table2, table3, table4, vaswani2017
 
 Recipe = Callable[[], Config]
 
@@ -34,6 +34,7 @@ RECIPES: dict[str, Recipe] = {
     **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.PAPER_ROWS.items()},
     **{f"small-table2-{row}": recipe for row, recipe in table2.SMALL.items()},
     **{f"small-table3-{row}": recipe for row, recipe in table3.SMALL_ROWS.items()},
+    **{f"small-table4-{row}": recipe for row, recipe in table4.SMALL_ROWS.items()},
 }
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from transduce.config.files import changed_values, from_json, to_json
-from transduce.config.schema import Config, with_value
+from transduce.config.schema import Config, value_of, with_value
 from transduce.errors import UserError
 
 Count = Annotated[int, Meta(ge=1, le=1 << 62)]
@@ -172,6 +172,45 @@ class PointCell(TypedDict):
     config: NotRequired[dict[str, Any]]
 
 
+# ---- Table 4 -----------------------------------------------------------------------------------------------------
+
+
+class TreeScores(TypedDict):
+    """The scores of trees, in percent. valid: the number of outputs that are a tree over the words of the gold tree."""
+
+    sentences: Count
+    valid: Annotated[int, Meta(ge=0, le=1 << 62)]
+    precision: Percent
+    recall: Percent
+    f1: Percent
+    exact: Percent
+    tagging: Percent
+
+
+class ParserCurvePoint(TypedDict):
+    """An evaluation during a training."""
+
+    step: Count
+    valid_f1: Percent
+
+
+class ParserCell(TypedDict):
+    """A training of Table 4. f1: that of `valid`."""
+
+    row: str
+    seed: int
+    f1: Percent
+    parameters: Count
+    steps: Count
+    seconds: Duration
+    cpu_seconds: Duration
+    curve: list[ParserCurvePoint]
+    valid: TreeScores
+    test: NotRequired[TreeScores]
+    ended_at: NotRequired[str]
+    config: NotRequired[dict[str, Any]]
+
+
 # ---- the claims --------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +249,9 @@ class Table3Settings(TypedDict):
     scale: str
 
 
+Table4Settings = TypedDict("Table4Settings", {"number of training trees": Count})
+
+
 class State(TypedDict):
     status: Literal["done", "failed", "not run"]
 
@@ -223,7 +265,7 @@ class Failure(TypedDict):
 
 def check_entries(study: str, settings: Any, sessions: Any, entries: Any) -> None:
     """Raise ValueError if a session or an entry of the study has a key without which no report can be written."""
-    _check("asked", settings, Table3Settings if study == "table3" else dict[str, Any])
+    _check("asked", settings, {"table3": Table3Settings, "table4": Table4Settings}.get(study, dict[str, Any]))
     _check("sessions", sessions, list[Session])
     _check("the entries", entries, dict[str, dict[str, Any]])
     for name, entry in entries.items():
@@ -247,6 +289,8 @@ def _forms(study: str, settings: Mapping[str, Any], name: str) -> list[Any]:
         return [PointCell] if "-step-" in name else [TrainingCell, SystemCell]
     if study == "table2-search":
         return [TrainingCell]
+    if study == "table4":
+        return [ParserCell]
     if study == "claims":
         kinds = {"scaled": ScalingCell, "unscaled": ScalingCell, "sinusoids": PositionsCell, "learned": PositionsCell}
         return [kinds.get(name.split("-")[0], SmoothingCell)]
@@ -283,11 +327,12 @@ def config_of(entry: Mapping[str, Any]) -> Config | None:
 def changes_since(entry: Mapping[str, Any], config: Config) -> list[str]:
     """Return a line for each setting of an entry that differs from `config`; none if the entry has no configuration.
 
-    config: from a recipe, where a vocab_size of None means the size of the tokenizer.
+    config: from a recipe, where None as the size of a vocabulary means that of the tokenizer.
     """
     before = config_of(entry)
     if before is None:
         return []
-    if config.model.vocab_size is None:
-        config = with_value(config, "model.vocab_size", before.model.vocab_size)
+    for name in ("model.vocab_size", "model.tgt_vocab_size"):
+        if value_of(config, name) is None:
+            config = with_value(config, name, value_of(before, name))
     return [f"{name}={old!r} then, {new!r} now" for name, (old, new) in changed_values(before, config).items()]

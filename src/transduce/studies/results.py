@@ -4,7 +4,7 @@
     asked      the settings that all entries share, such as hashes of the texts; other settings are refused
     sessions   one for each time that the study ran: command, versions, commit, machine, date
     cells      the entries by name (table1: layers). `status` is "done", "failed" or "not run"; each study adds its
-               own figures. A cell of Tables 2 and 3 has the configuration that made it, as `config`
+               own figures. A cell of Tables 2 to 4 has the configuration that made it, as `config`
 
 A study resumes from this file alone. An entry that is done is not computed again, even if the folder of its run is
 gone. All figures of a report are from this file.
@@ -28,7 +28,7 @@ from transduce.studies.entries import check_entries
 
 FORMAT_VERSION = 1
 # The key of the entries in the file.
-ENTRIES = {"table1": "layers", "table2": "cells", "table2-search": "cells", "table3": "cells", "claims": "cells"}
+ENTRIES = {"table1": "layers"} | dict.fromkeys(("table2", "table2-search", "table3", "table4", "claims"), "cells")
 
 
 @dataclass
