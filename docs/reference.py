@@ -78,6 +78,7 @@ def api_page() -> str:
         "fit",
         "Translator",
         "Translation",
+        "AlignedWord",
         "Scored",
         "Attended",
         "DecodingOptions",

@@ -15,7 +15,7 @@ from transduce.version import __version__ as __version__
 if TYPE_CHECKING:
     from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
     from transduce.data.tokenizer import Tokenizer
-    from transduce.decoding.hypothesis import Attended, Scored, Translation
+    from transduce.decoding.hypothesis import AlignedWord, Attended, Scored, Translation
     from transduce.decoding.options import DecodingOptions, Sampling
     from transduce.errors import UserError
     from transduce.model.transformer import Transformer
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transduce.translate import Translator, load
 
 __all__ = [
+    "AlignedWord",
     "Attended",
     "Config",
     "DataConfig",
@@ -44,7 +45,7 @@ __all__ = [
 _MODULES = {
     "config.schema": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
     "errors": ("UserError",),
-    "decoding.hypothesis": ("Attended", "Scored", "Translation"),
+    "decoding.hypothesis": ("AlignedWord", "Attended", "Scored", "Translation"),
     "decoding.options": ("DecodingOptions", "Sampling"),
     "model.transformer": ("Transformer",),
     "data.tokenizer": ("Tokenizer",),

@@ -24,7 +24,7 @@ from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fas
 from transduce.decoding.batched_search import BATCH_TOKENS, Outputs, length_batches, sample_all, search_all
 from transduce.decoding.constraint import Constraint, prefix_constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.hypothesis import Attended, Scored, Translation
+from transduce.decoding.hypothesis import Alignment, Attended, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.running_translation import RunningTranslation
 from transduce.decoding.segmentation import (
@@ -41,7 +41,8 @@ from transduce.decoding.segmentation import (
     with_tag,
 )
 from transduce.errors import NotFiniteError, UserError
-from transduce.evaluation.attention import all_weights
+from transduce.evaluation.attention import alignment_weights, all_weights
+from transduce.evaluation.word_alignment import align_outputs, align_text
 from transduce.model.transformer import mixed_precision
 from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.loss import token_log_probs
@@ -127,6 +128,10 @@ class Translator:
                 hypotheses = sample_all(self._backend, sources, settings, **random, constraint=constraint)
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
+        if options.alignment:
+            hypotheses = align_outputs(
+                lines, segments, hypotheses, self.tokenizer, self._alignment_weights, options.tag
+            )
         return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
 
     def search(
@@ -220,6 +225,28 @@ class Translator:
             if not all(np.isfinite(array).all() for array in weights):
                 raise FloatingPointError("attention weights or log-probabilities are not finite")
         return Attended(src_pieces, tgt_pieces, *weights)
+
+    def align(self, src: str, tgt: str) -> Alignment | None:
+        """Return the source word of each word of a given translation, or None if the alignment is unknown.
+
+        It is unknown for a blank source, and for a side of more than 1,024 tokens. Of the model's own translations,
+        `translate(..., alignment=True)` returns it faster. Raises UserError for an argument that is not a string.
+        """
+        check_line("src", src)
+        check_line("tgt", tgt)
+        if self.long_line([src], [tgt]) is not None:
+            return None
+        return align_text(src, tgt, self.tokenizer, self._alignment_weights)
+
+    def _alignment_weights(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray]:
+        """Return the weights by which the words of pairs of ids are aligned, with padding: (T,S) of each pair."""
+        weights = [np.empty(0)] * len(pairs)
+        rows = [(np.asarray(src, np.int64), np.asarray(tgt[:-1], np.int64)) for src, tgt in pairs]  # BOS makes up for 1
+        for members in length_batches([max(map(len, pair)) for pair in rows], 1, BATCH_TOKENS[self._device.type]):
+            batch = collate([rows[i][0] for i in members], [rows[i][1] for i in members]).to(self._device)
+            for i, of_pair in zip(members, alignment_weights(self.models, batch), strict=True):
+                weights[i] = of_pair
+        return weights
 
     @functools.cached_property
     def _backend(self) -> Backend:

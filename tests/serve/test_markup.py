@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from transduce.serve.alignment import AlignedWord, Alignment
+from transduce.decoding.hypothesis import AlignedWord, Alignment
 from transduce.serve.markup import VOID, html_document
 
 TAG = re.compile(r"<!--.*?-->|</?[a-z][^<>]*>", re.DOTALL)
@@ -15,12 +15,11 @@ TAG = re.compile(r"<!--.*?-->|</?[a-z][^<>]*>", re.DOTALL)
 
 def reversal(line: str) -> tuple[str, Alignment]:
     """Return the words of a line in reverse order, and their alignment."""
-    words = [match.span() for match in re.finditer(r"\S+", line)]
     text, aligned = "", []
-    for start, end in reversed(words):
+    for match in reversed([*re.finditer(r"\S+", line)]):
         text += " " if text else ""
-        aligned.append(AlignedWord(len(text), len(text) + end - start, (start, end)))
-        text += line[start:end]
+        aligned.append(AlignedWord(match.group(), len(text), match.group(), match.start()))
+        text += match.group()
     return text, tuple(aligned)
 
 
@@ -36,8 +35,8 @@ def translated(source: str, *, aligns: bool = True, rng: random.Random | None = 
             continue
         text, alignment = reversal(part.line)
         if rng is not None:
-            places = [word.source for word in alignment]
-            alignment = tuple(replace(word, source=rng.choice(places)) for word in alignment if rng.random() < 0.8)
+            origins = [{"source": word.source, "source_start": word.source_start} for word in alignment]
+            alignment = tuple(replace(word, **rng.choice(origins)) for word in alignment if rng.random() < 0.8)
         output.append(part.write(text, alignment if aligns else None))
     return "".join(output)
 

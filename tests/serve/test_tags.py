@@ -44,8 +44,9 @@ def test_a_target_selects_its_tag() -> None:
 
 def test_the_tag_is_no_word_of_an_alignment(model: Translator) -> None:
     line, text = "the cat sat", "the mat sat"
-    columns = [word.source for word in align(model, line, text, "<2de>") or ()]
-    assert len(columns) == 3
+    words = align(model, line, text, "<2de>") or ()
+    assert [word.word for word in words] == text.split()
+    assert all(line[word.source_start : word.source_end] == word.source for word in words)
     weights = model.attend(f"<2de> {line}", text).cross[-1].mean(0)
     assert weights.shape[1] == 2 + len(model.tokenizer.encode(line)) and np.isfinite(weights).all()
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import msgspec
 from rich.console import Console
@@ -49,11 +49,13 @@ def run_filter(
     """Translate the lines of `source` into `target`.
 
     source, target: None is standard input or standard output.
-    Raises UserError for several outputs per line without `json`, and at a line that is not UTF-8, after the
-    translations of the lines before it are written.
+    Raises UserError for several outputs per line or an alignment without `json`. Raises it at a line that is not UTF-8,
+    after the translations of the lines before it are written.
     """
     if options.n_best > 1 and not json:
         raise UserError(f"--n-best={options.n_best}: expected 1 without --json; add --json")
+    if options.alignment and not json:
+        raise UserError("--alignment: expected --json, because a line of text has no room for it; add --json")
 
     def load() -> Answers:
         translator = load_translator(models, options)
@@ -62,7 +64,7 @@ def run_filter(
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
             for chunk in translations(translator, lines, name, options):
-                yield [Answer(_encode(translation, json), translation.problem) for translation in chunk]
+                yield [Answer(_encode(translation, json, options), translation.problem) for translation in chunk]
 
         return answers
 
@@ -174,6 +176,14 @@ def load_translator(models: Models, options: DecodingOptions) -> "Translator | e
     return translator
 
 
-def _encode(translation: Translation, json: bool) -> bytes:
+def _encode(translation: Translation, json: bool, options: DecodingOptions) -> bytes:
     """Return a line of output: the text of the translation, or the whole object as JSON."""
-    return (msgspec.json.encode(translation) if json else translation.text.encode()) + b"\n"
+    return (msgspec.json.encode(_record(translation, options)) if json else translation.text.encode()) + b"\n"
+
+
+def _record(translation: Translation, options: DecodingOptions) -> dict[str, Any]:
+    """Return the fields of a translation that the options ask for."""
+    record = {**vars(translation), "alternatives": [_record(other, options) for other in translation.alternatives]}
+    if not options.alignment:
+        del record["alignment"]
+    return record

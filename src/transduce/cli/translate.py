@@ -51,6 +51,10 @@ Engine = Annotated[
     Literal["torch", "ctranslate2"] | None,
     Parameter(help="ctranslate2 is for models that were exported to it.", show_default="the engine of the folder"),
 ]
+AlignmentFlag = Annotated[
+    Flag,
+    Parameter(help="Also print the source word of each word of the translation, by the cross-attention. Needs --json."),
+]
 Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
 
 
@@ -74,6 +78,7 @@ def translate(
     tag: Tag = None,
     precision: AnyPrecision = None,
     engine: Engine = None,
+    alignment: AlignmentFlag = False,
     json: Json = False,
 ) -> None:
     """Translate lines: one output line for each input line.
@@ -84,6 +89,7 @@ def translate(
     --------
     transduce translate run/model < input.en > output.de
     echo "A dog runs." | transduce translate run/model --json --n-best 3
+    echo "A dog runs." | transduce translate run/model --json --alignment
     transduce translate run/model --mbr 32 < input.en > output.de
     transduce translate run/model --split sentences < pages.en > pages.de
     transduce translate run/model --tag "<2fr>" < input.en > output.fr
@@ -107,5 +113,6 @@ def translate(
         mbr_metric=mbr_metric,
         split=split,
         tag=tag,
+        alignment=alignment,
     )
     run_filter(Models(models, precision, engine), input, output, options, json=json)

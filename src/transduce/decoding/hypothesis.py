@@ -11,6 +11,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class AlignedWord:
+    """A word of a translation, and the word of the source line that it comes from.
+
+    start, source_start: the places of the words in the translation and in the line, in characters.
+    """
+
+    word: str
+    start: int
+    source: str
+    source_start: int
+
+    @property
+    def end(self) -> int:
+        """The place after the word in the translation."""
+        return self.start + len(self.word)
+
+    @property
+    def source_end(self) -> int:
+        """The place after the source word in the line."""
+        return self.source_start + len(self.source)
+
+
+Alignment = tuple[AlignedWord, ...]  # in the order of the translation
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """An output sentence of a search."""
 
@@ -21,6 +47,7 @@ class Hypothesis:
     finished: bool  # ended by EOS; False: cut at its maximum length
     utility: float | None = None  # of minimum Bayes risk (`mbr.rank`)
     n_overruled: int = 0  # tokens at which the constraint of a beam search excluded the most likely one
+    alignment: Alignment | None = None  # of the words of its text
 
 
 @dataclass(frozen=True)
@@ -33,6 +60,7 @@ class Translation:
     alternatives: the other outputs of an n-best list, best first.
     utility: of minimum Bayes risk (`mbr`), which ranks outputs by it: the mean score against all candidates, 0 to 100;
     the mean over the segments of a line that was split. None without minimum Bayes risk.
+    alignment: the source word of each word of the text; None if it was not asked for, or is unknown (a blank line).
     """
 
     text: str
@@ -43,6 +71,7 @@ class Translation:
     problem: str | None = None
     alternatives: tuple["Translation", ...] = ()
     utility: float | None = None
+    alignment: Alignment | None = None
 
 
 @dataclass(frozen=True)

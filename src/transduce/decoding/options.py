@@ -73,6 +73,7 @@ class DecodingKeywords(TypedDict, total=False):
     mbr_metric: MbrMetric | None
     split: Split
     tag: str | None
+    alignment: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,7 @@ class DecodingOptions:
     split: "long" translates a line of data.max_tokens tokens or more sentence by sentence, and halves a sentence of
     that length; "sentences" translates every line sentence by sentence. A line with a prefix stays whole.
     tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
+    alignment: also find the source word of each word of the output (`evaluation/word_alignment.py`).
     Raises UserError for an option of a wrong type, or that has no effect beside another one.
     """
 
@@ -104,6 +106,7 @@ class DecodingOptions:
     mbr_metric: MbrMetric | None = None
     split: Split = "long"
     tag: str | None = None
+    alignment: bool = False
 
     def __post_init__(self) -> None:
         use_python_numbers(self)

@@ -62,7 +62,8 @@ class RunningTranslation(Generic[Key]):
         return max(0, n_lines), n_tokens if self.lines else max(1, n_tokens)  # a line alone may exceed the limit
 
     def admit(self, key: Key, text: str, options: DecodingOptions) -> None:
-        """Take a line in. Raises UserError for options that cannot be met, and for sampling."""
+        """Take a line in. Raises UserError for options that cannot be met, for sampling, and for an alignment."""
+        options.refuse(["alignment"], "here, because lines that come and go are not aligned; use Translator.align")
         if options.draws is not None:
             raise UserError(
                 "sampling: expected no value here, because lines that come and go are searched; leave it out"

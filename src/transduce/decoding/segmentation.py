@@ -13,7 +13,7 @@ from statistics import fmean
 
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS, TokenizerLike
-from transduce.decoding.hypothesis import Hypothesis, Translation
+from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Translation
 from transduce.decoding.mbr import rank
 from transduce.decoding.options import DecodingOptions, Split
 from transduce.errors import UserError
@@ -329,15 +329,29 @@ def _utility(hypotheses: Sequence[Hypothesis]) -> float | None:
 def _translation(hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenizer: TokenizerLike) -> Translation:
     """Return one translation of the outputs for the segments of a line, and the gaps after them."""
     texts = [(tokenizer.decode(h.ids), gap) for h, gap in zip(hypotheses, gaps, strict=True)]
+    parts = _parts(texts)
     pieces = tokenizer.pieces([i for h in hypotheses for i in [*h.ids, *([EOS] if h.finished else [])]])
     return Translation(
-        text=re.sub(r"[\r\n]", " ", join(texts)),
+        text=re.sub(r"[\r\n]", " ", "".join(parts)),
         score=sum(h.score for h in hypotheses),
         pieces=tuple(pieces),
         token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
         finished=all(h.finished for h in hypotheses),
         utility=_utility(hypotheses),
+        alignment=_alignment(hypotheses, parts),
     )
+
+
+def _alignment(hypotheses: Sequence[Hypothesis], parts: Sequence[str]) -> Alignment | None:
+    """Return the alignment of a line; None if that of a segment is unknown. parts: the text, by segment."""
+    words: list[AlignedWord] = []
+    start = 0
+    for hypothesis, part in zip(hypotheses, parts, strict=True):
+        if hypothesis.alignment is None:
+            return None
+        words += [dataclasses.replace(word, start=word.start + start) for word in hypothesis.alignment]
+        start += len(part)
+    return tuple(words)
 
 
 _NARROW_END = re.compile(r"""[.!?…](?:["'’”“«)\]]|\s?»)*$""")
@@ -349,8 +363,13 @@ def join(texts: Sequence[tuple[str, str]]) -> str:
 
     A gap between sentences is that of their own script: none after a Chinese or Japanese full stop, else a space.
     """
+    return "".join(_parts(texts))
+
+
+def _parts(texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the texts, each but the last with the gap of its script."""
     *others, (last, _) = texts
-    return "".join(text + _gap(text, gap) for text, gap in others) + last
+    return [*(text + _gap(text, gap) for text, gap in others), last]
 
 
 def _gap(text: str, gap: str) -> str:

@@ -49,6 +49,11 @@ def is_exported(path: Path) -> bool:
 def check_options(options: DecodingOptions) -> None:
     """Raise UserError for options that CTranslate2 does not have."""
     options.refuse(["lookahead"], "with CTranslate2, which ends its search by another rule; leave it out")
+    if options.alignment:
+        raise UserError(
+            "alignment: expected no value with CTranslate2, whose attention is not read; use --engine torch and the "
+            "model before the export"
+        )
     if options.sampling is not None:
         raise UserError(
             "sampling: expected no value with CTranslate2; use --engine torch and the model before the export"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from transduce.data.text import is_blank
-from transduce.serve.alignment import Alignment
+from transduce.decoding.hypothesis import Alignment
 
 
 class Part(Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from transduce.data.text import is_blank
-from transduce.serve.alignment import AlignedWord, Alignment
+from transduce.decoding.hypothesis import AlignedWord, Alignment
 from transduce.serve.documents import Document
 
 _TOKEN = re.compile(
@@ -207,7 +207,7 @@ class HtmlLine:
             return None
         runs: list[list[AlignedWord]] = [[]]
         for word in alignment:
-            if word.source[0] < end and start < word.source[1]:
+            if word.source_start < end and start < word.source_end:
                 runs[-1].append(word)
             elif runs[-1]:
                 runs.append([])
@@ -218,7 +218,7 @@ class HtmlLine:
         """Return where an element without text is: before the word that belongs to the next word of the source."""
         if start == 0:
             return 0, 0
-        following = [(word.source[0], word.start) for word in alignment or () if word.source[0] >= start]
+        following = [(word.source_start, word.start) for word in alignment or () if word.source_start >= start]
         if following:
             place = min(following)[1]
             return place, place

@@ -13,9 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from transduce.decoding.hypothesis import Translation
+from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
-from transduce.serve.alignment import Alignment
 from transduce.serve.languages import Model
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import Limits

@@ -1,0 +1,144 @@
+"""Word alignment: attention weights -> the source word of each word of a translation. Without torch.
+
+The weight of two words is the mean over the pieces of the target word, and the sum over the pieces of the source word.
+Row t of the weights is the step that writes piece t. S source and T target pieces.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis
+from transduce.decoding.segmentation import Segment
+
+MOST_PIECES = 1_024  # of a side; the weights of a longer one take much memory
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+Pair = tuple[Sequence[int], Sequence[int]]  # the ids of a source and of its translation, without EOS
+WeightsOf = Callable[[Sequence[Pair]], Sequence[np.ndarray]]  # pairs -> the weights of each, at least (T, S)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text, its place in characters, and the indices of its pieces."""
+
+    text: str
+    start: int
+    pieces: Sequence[int]
+
+
+def words_of(text: str, ids: Sequence[int], tokenizer: TokenizerLike) -> list[Word] | None:
+    """Return the words and punctuation marks of `text`, whose pieces are `ids`; None if the pieces spell other words.
+
+    A piece that has parts of two words, such as a space, belongs to the word in which it ends. The pieces need not
+    spell the text exactly: some tokenizers drop spaces, or replace a character by a similar one.
+    """
+    decoded = tokenizer.decode(ids)
+    places, spelled = _places(text), _places(decoded)
+    if len(places) != len(spelled):
+        return None
+    lengths = [len(tokenizer.decode(ids[: i + 1])) for i in range(len(ids))]
+    ends = np.minimum.accumulate(lengths[::-1])[::-1]  # a part of a character may be spelled longer than the whole
+    words = []
+    for (start, end), (first, last) in zip(places, spelled, strict=True):
+        pieces = np.flatnonzero((first < ends) & (ends <= last))
+        if len(pieces):
+            words.append(Word(text[start:end], start, pieces.tolist()))
+    return words
+
+
+def _places(text: str) -> list[tuple[int, int]]:
+    """Return the start and the end of each word and punctuation mark. A vowel sign, as in Hindi, divides no word."""
+    places: list[tuple[int, int]] = []
+    for match in _WORD.finditer(text):
+        start, end = match.span()
+        if places and places[-1][1] == start and _is_one_word(text[start - 1], text[start]):
+            start = places.pop()[0]
+        places.append((start, end))
+    return places
+
+
+def _is_one_word(character: str, following: str) -> bool:
+    """Return True if a sign above, below or beside a letter joins two neighbouring characters to one word."""
+    return _is_sign(following) or (_is_sign(character) and following.isalnum())
+
+
+def _is_sign(character: str) -> bool:
+    return unicodedata.category(character)[0] == "M"
+
+
+def align(weights: np.ndarray, source: Sequence[Word], target: Sequence[Word]) -> Alignment | None:
+    """Return the source word of each target word: the one with the largest weight. None without a source word."""
+    if not source:
+        return None
+    columns = np.stack([weights[:, word.pieces].sum(1) for word in source], 1)
+    alignment = []
+    for word in target:
+        origin = source[int(columns[word.pieces].mean(0).argmax())]
+        alignment.append(AlignedWord(word.text, word.start, origin.text, origin.start))
+    return tuple(alignment)
+
+
+def align_text(source: str, target: str, tokenizer: TokenizerLike, weights_of: WeightsOf) -> Alignment | None:
+    """Return the alignment of a given translation, or None if it is unknown. A tag of the source is no word of it."""
+    segment = Segment(0, source, "", tokenizer.encode(source))
+    ids = tokenizer.target.encode(target)
+    (words,), translation = _source_words([source], [segment], tokenizer), words_of(target, ids, tokenizer.target)
+    if words is None or translation is None or not _is_short(segment.ids, ids):
+        return None
+    return align(weights_of([(segment.ids, ids)])[0], words, translation)
+
+
+def align_outputs(
+    lines: Sequence[str],
+    segments: Sequence[Segment],
+    outputs: Sequence[Sequence[Hypothesis]],
+    tokenizer: TokenizerLike,
+    weights_of: WeightsOf,
+    tag: str | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the outputs for each segment of `lines` with their alignments.
+
+    The places of source words are places in the line. An alignment that is unknown stays None.
+    tag: before each line, if the lines of the user do not have it; places do not count it.
+    """
+    sources = _source_words(lines, segments, tokenizer, 0 if tag is None else len(tag) + 1)
+    aligned = [[*hypotheses] for hypotheses in outputs]
+    known = [
+        (i, j)
+        for i, hypotheses in enumerate(outputs)
+        for j, hypothesis in enumerate(hypotheses)
+        if sources[i] and _is_short(segments[i].ids, hypothesis.ids)
+    ]
+    weights = weights_of([(segments[i].ids, outputs[i][j].ids) for i, j in known])
+    for (i, j), of_pair in zip(known, weights, strict=True):
+        ids = outputs[i][j].ids
+        target = words_of(tokenizer.decode(ids), ids, tokenizer) or []
+        aligned[i][j] = replace(outputs[i][j], alignment=align(of_pair, sources[i] or [], target))
+    return aligned
+
+
+def _is_short(*sides: Sequence[int]) -> bool:
+    return max(map(len, sides)) <= MOST_PIECES
+
+
+def _source_words(
+    lines: Sequence[str], segments: Sequence[Segment], tokenizer: TokenizerLike, skipped: int = 0
+) -> list[list[Word] | None]:
+    """Return the words of each segment, with their places after the `skipped` characters of its line; None: unknown."""
+    words: list[list[Word] | None] = []
+    line, end = -1, 0  # of the segment before
+    for segment in segments:
+        text = tokenizer.split_tag(segment.text)[1]
+        if segment.line != line:
+            line, end = segment.line, len(lines[segment.line]) - len(tokenizer.split_tag(lines[segment.line])[1])
+        start = lines[line].index(text, end)
+        end = start + len(text)
+        own = words_of(text, segment.ids, tokenizer)
+        words.append(own and [replace(word, start=word.start + start - skipped) for word in own])
+    return words
