@@ -20,12 +20,14 @@ from transduce.cli.diversify import diversify
 from transduce.cli.download import download
 from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
+from transduce.cli.heads import heads
 from transduce.cli.help import add_command, limit_size
 from transduce.cli.import_ import import_
 from transduce.cli.linearize import linearize
 from transduce.cli.messages import describe_lack, describe_os_error, describe_usage_error, name_option_as_typed, shorten
 from transduce.cli.output import standard_output
 from transduce.cli.parse import parse
+from transduce.cli.prune import prune
 from transduce.cli.recipes import recipes
 from transduce.cli.report import report
 from transduce.cli.score import score
@@ -51,6 +53,8 @@ COMMANDS = (
     serve,
     score,
     attend,
+    heads,
+    prune,
     average,
     diversify,
     export,

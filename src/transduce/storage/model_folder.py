@@ -24,6 +24,7 @@ from transduce.storage.tensors import Tensors, encode_tensors, read_tensors, ten
 from transduce.training.weights import check_shapes, misfit, set_weights
 
 MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
+MOST_CARD_BYTES = 1 << 20
 
 
 def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: TokenizerLike, card: str) -> None:
@@ -35,6 +36,15 @@ def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: Tokenize
         "README.md": [card.encode()],
     }
     write_folder(path, files)
+
+
+def card_of(path: Path) -> str:
+    """Return the model card of a model folder, which its user may have edited; "" if there is none."""
+    card = path / "README.md"
+    if not card.is_file():
+        return ""
+    with card.open("rb") as file:
+        return file.read(MOST_CARD_BYTES).decode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""`transduce prune`: write a model without its least important attention heads."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from transduce.cli.heads import Pairs, head_report
+from transduce.cli.options import Flag, Integer
+from transduce.cli.output import print_json
+from transduce.console import in_markdown, printable
+from transduce.errors import UserError
+
+By = Annotated[
+    Literal["loss", "gradient"],
+    Parameter(help="loss: prune the heads without which the loss grows least. gradient: those of the least gradient."),
+]
+
+
+def prune(
+    model: Path,
+    *,
+    keep: Annotated[int, Integer],
+    src: Path,
+    tgt: Path,
+    out: Path,
+    by: By = "loss",
+    pairs: Pairs = 200,
+    json: Flag = False,
+) -> None:
+    """Write a model without its least important attention heads, and print what that costs.
+
+    The heads remain in the model with no effect: their columns of W_O are zero. So every engine and export reads the
+    new folder, and nothing becomes faster. Loss and BLEU are those of the whole text, before and after.
+
+    Parameters
+    ----------
+    model
+        A model folder, such as run/model.
+    keep
+        Number of heads that remain.
+    src
+        Source text to measure on, such as the validation text. A test text must be another one.
+    tgt
+        Its translations, line by line.
+    out
+        The new model folder.
+    json
+        Print one JSON object.
+
+    Examples
+    --------
+    transduce prune run/model --keep 100 --src val.en --tgt val.de --out small
+    """
+    from transduce.data.text import read_pairs
+    from transduce.evaluate import validation_scores
+    from transduce.evaluation.heads import heads_of, least_important, prune_heads, transformer_of
+    from transduce.storage.model_folder import card_of, load_model, save_model
+    from transduce.training.weights import weights
+    from transduce.translate import Translator
+
+    if out.exists():
+        raise UserError(f"{out}: expected the name of a new folder, but it exists; give another --out")
+    loaded = load_model(model)
+    network = transformer_of(loaded.model)
+    n_heads = len(heads_of(network))
+    if not 0 <= keep < n_heads:
+        raise UserError(f"--keep={keep}: expected 0 to {n_heads - 1}, fewer than the heads of the model; give another")
+    translator, text = Translator([loaded]), list(read_pairs(src, tgt))
+    pruned = least_important(head_report(translator, src, tgt, pairs), n_heads - keep, by)
+    before = validation_scores(translator, text)
+    prune_heads(network, pruned)
+    after = validation_scores(Translator([loaded]), text)  # another one, because a translator has copies of its weights
+    names = [str(head) for head in heads_of(network) if head in pruned]
+    where = f"on {printable(src.name)} and {printable(tgt.name)}"
+    note = (
+        f"`transduce prune` switched off {len(names)} of {n_heads} attention heads, by {by}: {', '.join(names)}. Loss "
+        f"{before['loss']} to {after['loss']}, BLEU by greedy search {before['bleu']} to {after['bleu']}, {where}."
+    )
+    card = f"{card_of(model) or '# A model'}\n## Pruned heads\n\n{in_markdown(note)}\n"
+    save_model(out, weights(network), loaded.config, loaded.tokenizer, card)
+    if json:
+        print_json({"keep": keep, "pruned": names, "before": before, "after": after})
+        return
+    print(f"pruned {len(names)} of {n_heads} heads: {', '.join(names)}")
+    for name in before:
+        print(f"{name:10} {before[name]:9} to {after[name]:9}  {where}")
