@@ -42,7 +42,7 @@ def attend(
     transduce attend run/model "A dog runs." --head "encoder 1.3" --out head.svg
     """
     from transduce.cli.output import check_output
-    from transduce.evaluation.attention_file import check_suffix, write_attention
+    from transduce.evaluation.attention_file import check_length, check_suffix, write_attention
 
     check_suffix(out)
     check_output(out, model, option="--out")
@@ -60,4 +60,8 @@ def attend(
         raise UserError(f"sentence={sentence!r}: expected a sentence, but it is blank; write one")
     translator = load(model)
     [source] = with_tag([sentence], tag, translator.tokenizer)
+    check_length(out, len(translator.tokenizer.encode(source)) + 1)  # before the weights take memory
+    if target is None:
+        target = translator.translate([source])[0].text
+    check_length(out, len(translator.tokenizer.target.encode(target)) + 1)
     write_attention(translator.attend(source, target), out, head=head, model=str(model))

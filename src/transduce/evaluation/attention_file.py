@@ -44,11 +44,16 @@ def check_suffix(path: Path) -> str:
     return suffix
 
 
-def _text(attended: Attended, path: Path, suffix: str, head: str | None, model: str) -> str:
-    view = find_view(attended, head)
-    if (length := n_tokens(attended)) > MOST_TOKENS:
+def check_length(path: Path, length: int) -> None:
+    """Raise UserError if `path` is a page or a picture, and a side of `length` tokens, EOS included, is too long."""
+    if path.suffix.lower() != ".npz" and length > MOST_TOKENS:
         remedy = "write an .npz, or split the sentence"
         raise UserError(f"{printable(path)}: expected at most {MOST_TOKENS:,} tokens a side, not {length:,}; {remedy}")
+
+
+def _text(attended: Attended, path: Path, suffix: str, head: str | None, model: str) -> str:
+    view = find_view(attended, head)
+    check_length(path, n_tokens(attended))
     return attention_page(attended, view, model) if suffix == ".html" else attention_svg(attended, view)
 
 

@@ -44,7 +44,8 @@ function selectLinks() {
   });
   place.columns.forEach((text, j) => {
     const weight = row === null ? 0 : values[row * m + j];
-    text.textContent = short(columns.labels[j]) + (weight >= 0.005 ? "  " + percent(weight) : "");
+    text.replaceChildren(short(columns.labels[j]));
+    if (weight >= 0.005) text.append(draw("tspan", { class: "faint", dx: 10, "font-size": 12 }, percent(weight)));
   });
 }
 
@@ -246,7 +247,10 @@ function listen() {
   $("smaller").addEventListener("click", () => zoom(-1));
   $("larger").addEventListener("click", () => zoom(1));
   stage.addEventListener("keydown", event => { if (isPlain(event) && move(event.key)) event.preventDefault(); });
-  for (const name of ["pointermove", "pointerdown"]) stage.addEventListener(name, event => select(...pointed(event)));
+  stage.addEventListener("pointerdown", event => select(...pointed(event)));
+  stage.addEventListener("pointermove", event => { // a page that scrolls under a resting pointer also sends this event
+    if (event.movementX || event.movementY) select(...pointed(event));
+  });
   stage.addEventListener("pointerleave", event => { if (event.pointerType === "mouse") select(null, null); });
   addEventListener("resize", () => { if (!state.cell) show(); });
   dark.addEventListener("change", recolour);

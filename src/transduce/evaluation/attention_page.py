@@ -37,7 +37,8 @@ def attention_page(attended: Attended, view: View, model: str = "") -> str:
     layers = _layers(attended, view)
     n_layers = max(len(getattr(attended, kind)) for kind in KINDS)
     source = _sentence(attended.src_pieces)
-    note = f"Layer {view.layer + 1} of {n_layers} only: a side has more than {MANY_TOKENS} tokens."
+    layer = f"Layer {view.layer + 1} of {n_layers} only"
+    note = f"{layer}: a side has more than {MANY_TOKENS} tokens. --head shows another."
     fields = {
         "title": html.escape(f"Attention: {source}"),
         "model": html.escape(printable(model)),
