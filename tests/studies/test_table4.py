@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,16 +77,26 @@ def banks(tmp_path: Path) -> Treebanks:
 
 def test_texts_are_the_trees_of_the_treebank(banks: Treebanks, tmp_path: Path) -> None:
     settings, trees = banks.read()
-    assert settings["number of training trees"] == 40 and len(settings) == 4
+    assert settings["number of training trees"] == 40 and len(settings) == 5
     for variant in (Variant(), Variant(form="in-order")):
-        texts = write_tree_texts(trees, variant, banks.gold(), tmp_path / "texts")
+        texts = write_tree_texts(trees, variant, tmp_path / "texts")
         for (words, symbols), path in ((texts.train, banks.train), (texts.valid, banks.valid)):
             pairs = zip(words.read_text().splitlines(), symbols.read_text().splitlines(), strict=True)
             assert [tree_of(line.split(), words_of(sentence)) for sentence, line in pairs] == [*read_trees(path)]
     assert (tmp_path / "texts" / "train.symbols").read_text() != (
         tmp_path / "texts" / "train.in-order.symbols"
     ).read_text()
-    assert texts.evaluations()["test"] == ["--trees", str(banks.test), "--json"]
+    assert texts.evaluations()["test"] == ["--trees", str(tmp_path / "texts" / "test.trees"), "--json"]
+    assert [*read_trees(texts.gold["valid"])] == [*read_trees(banks.valid)]
+
+
+def test_longer_trees_are_left_out(banks: Treebanks, tmp_path: Path) -> None:
+    short = replace(banks, max_words=4)
+    with pytest.raises(UserError, match=r"--max-words=4: expected at least 1 tree of so many words in .*test.trees"):
+        short.read()
+    settings, trees = replace(short, test=None).read()
+    assert settings["number of training trees"] == 8 and settings != replace(banks, test=None).read()[0]
+    assert {len(tree.words) for name in ("train", "valid") for tree in trees[name]} == {3}
 
 
 def test_a_part_contains_smaller_parts_and_is_always_the_same(banks: Treebanks, tmp_path: Path) -> None:
@@ -95,7 +106,7 @@ def test_a_part_contains_smaller_parts_and_is_always_the_same(banks: Treebanks, 
     assert (len(twenty), len(fifty)) == (8, 20) and {*twenty} < {*fifty} and twenty == Variant(20).part_of(numbered)
     assert fifty == sorted(fifty, key=lambda tree: int(tree.words[0])) and Variant().part_of(numbered) == numbered
     assert len(Variant(20).part_of(numbered[:1])) == 1
-    texts = write_tree_texts(trees, Variant(20), banks.gold(), tmp_path / "texts")
+    texts = write_tree_texts(trees, Variant(20), tmp_path / "texts")
     assert texts.train[0].name == "train-20.words" and len(texts.train[1].read_text().splitlines()) == 8
 
 
@@ -123,7 +134,8 @@ def test_the_report_compares_each_row_with_base(results: Results) -> None:
     assert effects["in-order form"] == ["+1.80, +0.58 to +3.02", "better"]
     assert effects["d_model 192"] == ["not run", ""] and "Not run: d_model 192." in text
     assert "between seeds is 0.28 on the validation trees, with 2 degrees of freedom" in text
-    assert "of 18,951 training trees: 9 trainings of 7 of 8 rows done. Base has 4 + 4 layers, d_model 128" in text
+    assert "18,951 training trees of at most 20 words of another treebank: 9 trainings of 7 of 8 rows done." in text
+    assert "Base has 4 + 4 layers, d_model 128, d_ff 256, 4 heads and 3,600 steps." in text
 
 
 def test_without_a_second_seed_nothing_can_be_told(results: Results) -> None:
@@ -179,7 +191,9 @@ def test_the_page_is_complete_and_loads_nothing(results: Results, tmp_path: Path
 
 
 def test_a_report_without_results_has_every_row(tmp_path: Path) -> None:
-    text = markdown(report(Results(tmp_path / "results.json", "table4", {"number of training trees": 5})))
+    text = markdown(
+        report(Results(tmp_path / "results.json", "table4", {"number of training trees": 5, "maximum of words": 9}))
+    )
     assert "0 trainings of 0 of 8 rows done." in text and text.count("| not run |") == 15 and "Figure" not in text
 
 
@@ -256,6 +270,7 @@ def test_finished_trainings_are_not_outdated(
     ("option", "value", "message"),
     [
         ("--jobs", "0", "--jobs=0: expected at least 1"),
+        ("--max-words", "0", "--max-words=0: expected at least 1"),
         ("--valid", "bad.trees", "bad.trees:2: expected "),
         ("--valid", "empty.trees", "empty.trees: expected at least 1 tree in brackets"),
         ("--test", "none.trees", "none.trees"),
