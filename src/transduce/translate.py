@@ -8,7 +8,8 @@ import contextlib
 import functools
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -22,9 +23,16 @@ from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS
 from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision, max_lengths
 from transduce.decoding.batched_search import BATCH_TOKENS, Outputs, length_batches, sample_all, search_all
-from transduce.decoding.constraint import Constraint, prefix_constraint
+from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Scored, Translation
+from transduce.decoding.line_demands import (
+    GivenConstraint,
+    LineDemands,
+    check_search,
+    line_constraints,
+    search_constraint,
+)
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.running_translation import RunningTranslation
 from transduce.decoding.segmentation import (
@@ -40,6 +48,7 @@ from transduce.decoding.segmentation import (
     translations_of,
     with_tag,
 )
+from transduce.decoding.terms import Terms
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text
@@ -96,6 +105,8 @@ class Translator:
         *,
         options: DecodingOptions = DEFAULTS,
         prefixes: Sequence[str] | None = None,
+        constraints: Sequence[GivenConstraint] | None = None,
+        terms: Terms | Mapping[str, str] | None = None,
         first_number: int = 0,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[Translation]:
@@ -103,6 +114,8 @@ class Translator:
 
         keywords: the fields of `DecodingOptions`, such as beam_size=8; they replace those of `options`.
         prefixes: text that each output must begin with, one for each line; "" for none.
+        constraints: of each line a `LineConstraint`, a dict of its fields (must, must_not, prefix), or None.
+        terms: what the terms in a line demand of its translation: `Terms.load(FILE)`, or a dict from term to target.
         first_number: the number of the first line; the draw for a line depends on it and on the seed.
 
         A line of more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation.
@@ -110,14 +123,17 @@ class Translator:
         """
         options = with_keywords(options, keywords)
         settings = options.resolve(self.config.search)
-        check_lines(lines=lines, prefixes=[] if prefixes is None else prefixes)
+        check_lines(lines=lines)
         check_number("first_number", first_number)
-        if prefixes is not None and len(prefixes) != len(lines):
-            raise UserError(f"{len(prefixes)} prefixes for {len(lines)} lines: expected one for each line, '' for none")
+        of_lines = line_constraints(len(lines), constraints, prefixes)
         lines = with_tag(lines, options.tag, self.tokenizer)
         longest = self.config.data.max_tokens - 1
-        segments, problems = segments_of(lines, self.tokenizer, longest, options.split, prefixes)
-        constraint = None if prefixes is None else self._constraint(segments, prefixes, settings)
+        whole = {i for i, constraint in enumerate(of_lines) if constraint}
+        segments, problems = segments_of(lines, self.tokenizer, longest, options.split, whole)
+        demands = LineDemands.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
+        if demands.phrases:
+            check_search(options, settings)
+        constraint = self._constraint(segments, demands, settings, first_number)
         sources = [segment.ids for segment in segments]
         if options.draws is None:
             hypotheses = self.search(sources, settings, n_best=options.n_candidates, constraint=constraint)
@@ -132,7 +148,7 @@ class Translator:
             hypotheses = align_outputs(
                 lines, segments, hypotheses, self.tokenizer, self._alignment_weights, options.tag
             )
-        return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
+        return translations_of(lines, segments, hypotheses, problems, self.tokenizer, demands.phrases)
 
     def search(
         self,
@@ -275,16 +291,17 @@ class Translator:
         return self.models[0].output.weight.device
 
     def _constraint(
-        self, segments: Sequence[Segment], prefixes: Sequence[str], settings: SearchConfig
+        self,
+        segments: Sequence[Segment],
+        demands: LineDemands,
+        settings: SearchConfig,
+        first_number: int,
     ) -> Constraint | None:
-        """Return the constraint that the output of each segment begins with the prefix of its line."""
-        prefix_ids = self.tokenizer.target.encode_batch([prefixes[segment.line] for segment in segments])
-        longest = self.max_lengths([segment.ids for segment in segments], settings)
-        for segment, ids, most in zip(segments, prefix_ids, longest, strict=True):
-            if len(ids) > most:
-                prefix = f"the prefix of line {segment.line + 1}"
-                raise UserError(f"{prefix}: expected at most {most} tokens, not {len(ids)}; shorten it")
-        return prefix_constraint(prefix_ids, longest, EOS)
+        """Return the constraint of the search of segments."""
+        sources = [segment.ids for segment in segments]
+        places = [f"line {first_number + segment.line + 1}" for segment in segments]
+        raised = partial(max_lengths, self._backend, sources, settings)
+        return search_constraint(demands.of_segments, places, self.tokenizer, raised)
 
     @torch.inference_mode()
     def _token_log_probs(self, batch: Batch) -> list[list[float]]:

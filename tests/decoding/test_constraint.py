@@ -23,7 +23,7 @@ from support.search_tables import (
     start,
 )
 
-from transduce.decoding.constraint import Prefixes, prefix_constraint
+from transduce.decoding.constraint import Constraint, Prefixes, prefix_constraint
 from transduce.decoding.decoder import Decoder, most_likely
 from transduce.decoding.options import Sampling, sentence_seed
 from transduce.decoding.search import Request, greedy, sample
@@ -33,7 +33,7 @@ ODD = (3, 5)
 
 
 @dataclass(frozen=True)
-class Alternating:
+class Alternating(Constraint):
     """Even and odd words take turns, an even word first. An output ends after an odd word. Some rows are free.
 
     Its state is the turn of each row.
@@ -146,7 +146,7 @@ def test_batches_do_not_change_a_constrained_output(kind: str) -> None:
 
 
 @dataclass(frozen=True)
-class Nothing:
+class Nothing(Constraint):
     """No token at all may come next."""
 
     n_rows: int

@@ -40,13 +40,13 @@ def jobs_of(count: int, seed: int = 0, settings: Sequence[SearchConfig] = (SETTI
         source = [chance.randint(4, 39) for _ in range(chance.randint(0, 12))]
         prefix = [chance.randint(4, 39) for _ in range(chance.choice([0, 0, 0, 2]))]
         search = chance.choice(settings)
-        jobs.append(Job(key, source, search, chance.randint(1, search.beam_size), prefix))
+        constraint = prefix_constraint([prefix], [len(source) + search.max_extra_tokens], 2)
+        jobs.append(Job(key, source, search, chance.randint(1, search.beam_size), constraint))
     return jobs
 
 
 def alone(backend: Backend, job: Job) -> list[Hypothesis]:
-    constraint = prefix_constraint([job.prefix], [len(job.source) + job.settings.max_extra_tokens], 2)
-    return search_all(backend, [job.source], job.settings, n_best=job.n_best, constraint=constraint)[0]
+    return search_all(backend, [job.source], job.settings, n_best=job.n_best, constraint=job.constraint)[0]
 
 
 def run(search: RunningSearch, jobs: Sequence[Job], seed: int) -> dict[Hashable, list[Hypothesis]]:
@@ -99,7 +99,7 @@ def test_a_running_search_gives_what_a_file_gives(
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_the_rows_of_sentences_that_ended_are_used_again(count: int) -> None:
     """The search is never empty. After its first 200 sentences nothing grows."""
-    search, waiting = RunningSearch(backend_of(), limit=700), [replace(job, prefix=()) for job in jobs_of(count)]
+    search, waiting = RunningSearch(backend_of(), limit=700), [replace(job, constraint=None) for job in jobs_of(count)]
     sizes: list[list[int]] = []
     while waiting:
         del waiting[: search.admit(waiting[:4])]
@@ -230,14 +230,6 @@ def test_an_error_of_the_model_fails_one_sentence(place: str, monkeypatch: pytes
     outputs, failures = outcomes_of(RunningSearch(backend), jobs)
     check(outputs, expected, 1e-4)
     assert {*failures} == {"bad", "bad too"} and all(isinstance(one, AssertionError) for one in failures.values())
-
-
-def test_a_prefix_that_is_too_long_fails_one_sentence() -> None:
-    backend = backend_of()
-    jobs = [Job(0, [5, 6], SETTINGS), Job(1, [5, 6], SETTINGS, prefix=[7] * 11), Job(2, [8], SETTINGS)]
-    outputs, failures = outcomes_of(RunningSearch(backend), jobs)
-    check(outputs, {i: alone(backend, jobs[i]) for i in (0, 2)}, 1e-4)
-    assert [*failures] == [1] and "at most 10 tokens, not 11" in str(failures[1])
 
 
 def test_sentences_that_are_dropped_give_no_output() -> None:

@@ -120,12 +120,11 @@ def test_a_long_sentence_is_cut_at_the_best_break(tokenizer: Tokenizer) -> None:
 def test_segments_of_lines(tokenizer: Tokenizer) -> None:
     lines = ["A dog. A cat.", "", "A dog. A cat. A dog. A cat.", "A dog. A cat."]
     limit = len(tokenizer.encode(lines[0]))
-    prefixes = ["", "", "", "Ein"]
-    long, _ = segments_of(lines, tokenizer, limit, "long", prefixes)
+    long, _ = segments_of(lines, tokenizer, limit, "long", whole=[3])
     assert [(segment.line, segment.text) for segment in long] == [
         (0, lines[0]), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip
-    every, _ = segments_of(lines, tokenizer, limit, "sentences", prefixes)
+    every, _ = segments_of(lines, tokenizer, limit, "sentences", whole=[3])
     assert [(segment.line, segment.text) for segment in every] == [
         (0, "A dog."), (0, "A cat."), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip

@@ -40,6 +40,15 @@ def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer
     )
 
 
+def bytes_of_letters(letters: str) -> bytes:
+    """Return the bytes that byte letters, of which word pieces consist, stand for."""
+    codes = [ord(letter) for letter in letters]
+    return bytes(code if code < 256 else _UNPRINTABLE[code - 256] for code in codes)
+
+
+_UNPRINTABLE = [*range(33), *range(127, 161), 173]  # the bytes whose letters are U+0100, U+0101 and so on
+
+
 # --- the file --------------------------------------------------------------------------------------------------------
 
 REMOVE_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the space that the normaliser added

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from transduce.data.bpe_dropout import BpeDropout, Draws
 from transduce.data.sentencepiece_pair import SentencePieces, is_pair
-from transduce.data.subwords import KINDS, document_of, engine_of, fixed_pieces, parts_of, trainer_of
+from transduce.data.subwords import KINDS, bytes_of_letters, document_of, engine_of, fixed_pieces, parts_of, trainer_of
 from transduce.data.symbols import SubwordsAndSymbols, is_of_symbols, parts
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, split_tag
@@ -204,9 +204,7 @@ class Tokenizer:
 
 def _printable(piece: str) -> str:
     """Return a word piece as characters, and as bytes where it holds a part of a character."""
-    unprintable = [*range(33), *range(127, 161), 173]  # the bytes whose letters are U+0100, U+0101 and so on
-    codes = [ord(letter) for letter in piece.removeprefix(SPACE)]
-    raw = bytes(code if code < 256 else unprintable[code - 256] for code in codes)
+    raw = bytes_of_letters(piece.removeprefix(SPACE))
     text = raw.decode(errors="surrogateescape").replace(" ", SPACE)
     return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)
 

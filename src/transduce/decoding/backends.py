@@ -59,7 +59,7 @@ class Backend:
         self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None
     ) -> Request:
         """Return the request for outputs of `sources`. constraint: one row for each."""
-        longest = max_lengths(self, sources, settings)
+        longest = max_lengths(self, sources, settings, constraint)
         banned = (PAD, BOS, UNK)
         return Request(search=settings, max_lengths=longest, bos=BOS, eos=EOS, banned=banned, constraint=constraint)
 
@@ -73,9 +73,16 @@ class Backend:
             yield
 
 
-def max_lengths(backend: Backend, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[int]:
-    """Return the most tokens that the output of each source may have."""
-    return [min(len(source) + settings.max_extra_tokens, backend.max_positions) for source in sources]
+def max_lengths(
+    backend: Backend,
+    sources: Sequence[Sequence[int]],
+    settings: SearchConfig,
+    constraint: Constraint | None = None,
+) -> list[int]:
+    """Return the most tokens that the output of each source may have. constraint: one row for each."""
+    extra = (constraint.extra_lengths if constraint is not None else ()) or [0] * len(sources)
+    most = [len(source) + settings.max_extra_tokens + more for source, more in zip(sources, extra, strict=True)]
+    return [min(one, backend.max_positions) for one in most]
 
 
 def choose_backend(models: Sequence[Model], precision: str) -> Backend:

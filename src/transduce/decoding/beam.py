@@ -12,7 +12,7 @@ newcomers last; V vocabulary, C tokens in the shortlist of a row, M candidates o
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple
 
@@ -21,36 +21,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.decoding.bank_allocation import Banks, Wanted, demanded_shortlists
 from transduce.decoding.constraint import Constraint, joined
 from transduce.decoding.decoder import Decoder, State, fetch, most_likely, restricted, send
+from transduce.decoding.extensions import Extensions
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.request import Request, best_attainable, hypothesis_of, no_continuation
 
 Outcome = list[Hypothesis] | FloatingPointError  # of one sentence: the n_best outputs, best first
-
-
-class _Extensions(NamedTuple):
-    """M extensions by one token for each sentence, the best first; all (B, M)."""
-
-    scores: np.ndarray  # float64, log-probability of the whole hypothesis; -inf: no hypothesis
-    rows: np.ndarray  # int64, which row of the last step it extends
-    ids: np.ndarray  # int64, by which token
-    values: np.ndarray  # at which log-probability
-
-    def take(self, columns: np.ndarray) -> "_Extensions":
-        """Return the extensions in `columns` (B, M') of each sentence."""
-        places = columns + np.arange(0, self.scores.size, self.scores.shape[1])[:, None]
-        return _Extensions(*(x.take(places) for x in self))
-
-    def unfinished(self, eos: int, count: int) -> "_Extensions":
-        """Return the best `count` that do not end."""
-        ended = self.ids == eos
-        others = self._replace(scores=np.where(ended, -math.inf, self.scores))
-        return others.take(ended.argsort(axis=1, kind="stable")[:, :count])
-
-    def of(self, sentences: np.ndarray) -> "_Extensions":
-        """Return the extensions of `sentences`."""
-        return _Extensions(*(x[sentences] for x in self))
 
 
 class _End(NamedTuple):
@@ -97,7 +75,7 @@ class Beam(Generic[State]):
         """Become empty: the memory of the state is free again."""
         self.state: State | None = None
         self.constraint: Constraint | None = None
-        self.past: list[_Extensions] = []  # of the last steps their beams: a hypothesis is a chain of rows
+        self.past: list[Extensions] = []  # of the last steps their beams: a hypothesis is a chain of rows
         self.overruled: list[np.ndarray | None] = []  # of these steps, which rows (see `_shortlists`)
         self.scores = np.zeros((0, self.width))  # (B, K) of the sentences that are not new; -inf: no hypothesis
         self.n_new = 0  # sentences before their first step, the last ones
@@ -163,11 +141,11 @@ class Beam(Generic[State]):
         """
         assert self.state is not None
         output, state = self.decoder.step(self.last_ids, self.state)
-        values, ids, overruled = self._shortlists(output)
+        values, ids, overruled, wanted = self._shortlists(output)
         is_broken = self._broken(values)
         self.state, lengths = state, self.ages + 1
         self.overruled.append(overruled)
-        beam, is_done = self._extend(values, ids, lengths)
+        beam, is_done = self._extend(values, ids, lengths, wanted)
         first = beam.scores[:, 0]
         if first.min() == -math.inf:
             is_broken |= (first == -math.inf) & np.array([not self.pools[i].ends for i in self.numbers.tolist()])
@@ -203,17 +181,31 @@ class Beam(Generic[State]):
 
     # ---- the candidates of a step --------------------------------------------------------------------------------
 
-    def _extend(self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray) -> tuple[_Extensions, np.ndarray]:
+    def _extend(
+        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: Wanted | None
+    ) -> tuple[Extensions, np.ndarray]:
         """Return the extensions (B, K) that stay in the beam, and which sentences end (B,).
 
-        values, ids: the shortlist (N, C) of each row. lengths: (B,) after this step.
+        values, ids: the shortlist (N, C) of each row. lengths: (B,) after this step. wanted: of rows with demands.
         """
-        candidates, penalties = self._candidates(values, ids), self.penalties[lengths]
+        candidates, penalties, banks, n_met = self._candidates(values, ids), self.penalties[lengths], None, None
+        if wanted is not None and self.constraint is not None:
+            banks = Banks(wanted, (values, ids), self.scores, self.constraint)
+            longest = lengths[banks.sentences] + banks.limits
+            self.max_lengths[banks.sentences] = np.minimum(self.max_lengths[banks.sentences], longest)
+            banks.exclude_risks((self.max_lengths == lengths)[banks.sentences])
+            candidates = candidates.replaced(banks.sentences, banks.candidates)
         self._collect(candidates, penalties)
         beam = candidates.unfinished(self.request.eos, self.width)
-        return beam, self._cut(beam, lengths, penalties)
+        if banks is not None:
+            shares, n_met = banks.share(self.request.eos, self.width)
+            beam, n_met = (
+                beam.replaced(banks.sentences, shares),
+                dict(zip(banks.sentences.tolist(), n_met, strict=True)),
+            )
+        return beam, self._cut(beam, lengths, penalties, n_met or {})
 
-    def _candidates(self, values: np.ndarray, ids: np.ndarray) -> _Extensions:
+    def _candidates(self, values: np.ndarray, ids: np.ndarray) -> Extensions:
         """Return the M most likely extensions of each sentence's hypotheses.
 
         No row has more than M of them, so the rows' shortlists replace a search through all V sums of each.
@@ -225,37 +217,46 @@ class Beam(Generic[State]):
         if not cut:
             return new
         old = self._best(self.scores, values[:cut], ids[:cut], 0)
-        return _Extensions(*(np.concatenate(both) for both in zip(old, new, strict=True)))
+        return Extensions(*(np.concatenate(both) for both in zip(old, new, strict=True)))
 
-    def _best(self, scores: np.ndarray, values: np.ndarray, ids: np.ndarray, first_row: int) -> _Extensions:
+    def _best(self, scores: np.ndarray, values: np.ndarray, ids: np.ndarray, first_row: int) -> Extensions:
         """Return the best M extensions of hypotheses with scores (B, K) by the shortlists (B * K, C) of their rows."""
         totals = (scores.reshape(-1, 1) + values).reshape(len(scores), -1)  # (B, K * C)
         rows = np.arange(first_row, first_row + len(values)).repeat(values.shape[1])
-        extensions = _Extensions(totals, rows, ids, values)
+        extensions = Extensions(totals, rows, ids, values)
         columns = (-totals).argsort(axis=1, kind="stable")[:, : self.n_candidates]  # the first of equals first
         return extensions.take(columns)
 
-    def _shortlists(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _shortlists(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Wanted | None]:
         """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, C at least M.
 
-        Return too in which rows (N,) the constraint excluded the most likely one; None: in no row.
+        Return too in which rows (N,) the constraint excluded the most likely one, None for no row, and what rows with
+        demands want.
         """
-        size, request, overruled = self.n_candidates, self.request, None
+        size, request, overruled, wanted = self.n_candidates, self.request, None, None
+        demands = None if self.constraint is None else self.constraint.demands()
         youngest, oldest = int(self.ages[-1]), int(self.ages[0])
-        values, ids = self._most_likely(output, size, oldest)
-        if youngest < request.search.min_tokens <= oldest:
-            is_young = self._is_young()
-            values[is_young], ids[is_young] = (x[is_young] for x in self._most_likely(output, size, 0))
+        if demands is None or len(demands.rows) < len(self.last_ids):
+            values, ids = self._most_likely(output, size, oldest)
+            if youngest < request.search.min_tokens <= oldest:
+                is_young = self._is_young()
+                values[is_young], ids[is_young] = (x[is_young] for x in self._most_likely(output, size, 0))
+        else:
+            values, ids = torch.empty(len(demands.rows), size), torch.zeros(len(demands.rows), size, dtype=torch.int64)
         if self.constraint is not None:
             live = (np.append(self.scores.ravel(), np.zeros(self.n_new)) > -math.inf).tolist()
             allowed = {row: of_row for row, of_row in self.constraint.allowed().items() if live[row]}
-            if allowed:
-                rows, log_probs = restricted(self.decoder, output, allowed)
+            demanding = set() if demands is None else {*demands.rows.tolist()}
+            if only_allowed := {row: of_row for row, of_row in allowed.items() if row not in demanding}:
+                rows, log_probs = restricted(self.decoder, output, only_allowed)
                 log_probs[self._is_young()[rows], request.eos] = -math.inf
                 first = ids[:, 0].clone()
                 values[rows], ids[rows] = _wide(*fetch(*most_likely(log_probs, size)), size)
                 overruled = (first != ids[:, 0]).numpy()
-        return values.numpy(), ids.numpy(), overruled
+            if demands is not None:
+                of_rows, wanted = demanded_shortlists(self.decoder, output, demands, allowed, request, self._is_young())
+                values[demands.rows], ids[demands.rows] = _wide(*of_rows, size)
+        return values.numpy(), ids.numpy(), overruled, wanted
 
     def _broken(self, values: np.ndarray) -> np.ndarray:
         """Return which sentences have a NaN in the shortlists (N, C), and let -inf replace it."""
@@ -276,7 +277,7 @@ class Beam(Generic[State]):
 
     # ---- the end of sentences ------------------------------------------------------------------------------------
 
-    def _collect(self, candidates: _Extensions, penalties: np.ndarray) -> None:
+    def _collect(self, candidates: Extensions, penalties: np.ndarray) -> None:
         """Let the candidates that end compete for places in the pools. penalties: (B,) of their lengths."""
         scores = candidates.scores / penalties[:, None]
         enters = (candidates.ids == self.request.eos) & (scores > self.worst[:, None])
@@ -287,18 +288,25 @@ class Beam(Generic[State]):
             if score > self.worst[i]:
                 self.worst[i] = self.pools[int(self.numbers[i])].add(self._end(score, candidates, i, column))
 
-    def _cut(self, beam: _Extensions, lengths: np.ndarray, penalties: np.ndarray) -> np.ndarray:
-        """Fill the pools of the sentences at their maximum length, and return which sentences end (B,)."""
+    def _cut(
+        self, beam: Extensions, lengths: np.ndarray, penalties: np.ndarray, n_met: Mapping[int, np.ndarray]
+    ) -> np.ndarray:
+        """Fill the pools of the sentences at their maximum length, and return which sentences end (B,).
+
+        n_met: by sentence with demands, the number that each of its hypotheses meets.
+        """
         is_cut = self.max_lengths == lengths
         for i in is_cut.nonzero()[0].tolist():
             pool, scores = self.pools[int(self.numbers[i])], beam.scores[i] / penalties[i]
             live = (scores > -math.inf).nonzero()[0].tolist()
+            if i in n_met:
+                live.sort(key=lambda k: -n_met[i][k])  # noqa: B023
             pool.ends += [self._end(float(scores[k]), beam, i, k) for k in live[: pool.n_best - len(pool.ends)]]
         lookahead = self.request.search.lookahead
         attainable = best_attainable(beam.scores[:, 0], lengths, self.max_lengths, lookahead, self.penalties)
         return ~(self.worst < attainable) | is_cut
 
-    def _end(self, score: float, extensions: _Extensions, i: int, column: int) -> _End:
+    def _end(self, score: float, extensions: Extensions, i: int, column: int) -> _End:
         _, rows, ids, values = (x[i, column].item() for x in extensions)
         return _End(score, self.n_steps, int(self.ages[i]), rows, ids, values)
 
@@ -330,10 +338,12 @@ class Beam(Generic[State]):
 class Greedy(Beam[State]):
     """A beam of one: the most likely token at every step, until it is EOS."""
 
-    def _extend(self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray) -> tuple[_Extensions, np.ndarray]:
+    def _extend(
+        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: Wanted | None
+    ) -> tuple[Extensions, np.ndarray]:
         """Return the most likely extension of each sentence, and which sentences end."""
         before = np.append(self.scores, np.zeros((self.n_new, 1)), axis=0) if self.n_new else self.scores
-        beam = _Extensions(before + values, np.arange(len(ids))[:, None], ids, values)
+        beam = Extensions(before + values, np.arange(len(ids))[:, None], ids, values)
         is_done = (ids[:, 0] == self.request.eos) | (self.max_lengths == lengths)
         for i in is_done.nonzero()[0].tolist():
             score = float(beam.scores[i, 0] / self.penalties[lengths[i]])

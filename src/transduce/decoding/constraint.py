@@ -2,9 +2,43 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from transduce.errors import UserError
+
+Product = tuple[np.ndarray, np.ndarray]  # places among some rows, and ids: each of the ids in each of the rows
+
+
+class Demands(NamedTuple):
+    """What some rows ask of the next token, beyond the tokens that are allowed. Without demands a row has no entry.
+
+    rows: (R,) int64, ascending. Places are indices into it.
+    barred: the ids that may not come next. wanted: (places, ids) of tokens that make progress, pair by pair. best_of:
+    the most likely one of the ids is wanted too. The wanted tokens are candidates, however unlikely they are.
+    n_tokens: (R,) of all that the output demands.
+    """
+
+    rows: np.ndarray
+    barred: Sequence[Product]
+    wanted: tuple[np.ndarray, np.ndarray]
+    best_of: Sequence[Product]
+    n_tokens: np.ndarray
+
+
+class Standing(NamedTuple):
+    """Where rows stand; all (R,).
+
+    progress: tokens towards the demands. n_met: demands that are met if the output ends here. is_at_risk: the output
+    must not end here, and the next token is one of few. is_dead: no output may begin so.
+    """
+
+    progress: np.ndarray
+    n_met: np.ndarray
+    is_at_risk: np.ndarray
+    is_dead: np.ndarray
 
 
 class Constraint(Protocol):
@@ -33,9 +67,23 @@ class Constraint(Protocol):
         """Return the constraint after one more token for each row, ids[i] for row i. None: all rows stay free."""
         ...
 
+    def demands(self) -> Demands | None:
+        """Return what rows ask of the next token; None for nothing. A beam shares its places among what is met."""
+        return None
+
+    def standing(self, rows: Sequence[int], ids: Sequence[int]) -> Standing:
+        """Return where rows with demands stand after one more token each: ids[i] in row rows[i]."""
+        nothing, never = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
+        return Standing(nothing, nothing, never, never)
+
+    @property
+    def extra_lengths(self) -> Sequence[int]:
+        """The tokens by which the maximum length of each row is raised; empty: of none."""
+        return ()
+
 
 @dataclass(frozen=True)
-class Prefixes:
+class Prefixes(Constraint):
     """The constraint that each output begins with given ids: row i must continue with prefixes[i][length:]."""
 
     prefixes: Sequence[Sequence[int]]
@@ -57,7 +105,41 @@ class Prefixes:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Both(Constraint):
+    """Two constraints on the same rows: the outputs begin with the prefixes, and meet the other one."""
+
+    prefixes: Prefixes
+    other: Constraint
+
+    def allowed(self) -> Mapping[int, Sequence[int]]:
+        """Return the ids that may come next, by row: within a prefix its next one."""
+        return {**self.other.allowed(), **self.prefixes.allowed()}
+
+    def select(self, rows: Sequence[int]) -> "Both":
+        """Return the constraint whose row i is row rows[i] of this one."""
+        return Both(self.prefixes.select(rows), self.other.select(rows))
+
+    def advance(self, ids: Sequence[int]) -> Constraint | None:
+        """Return the constraint after one more token for each row; None if all rows stay free."""
+        prefixes, other = self.prefixes.advance(ids), self.other.advance(ids)
+        return Both(prefixes, other) if prefixes is not None and other is not None else prefixes or other
+
+    def demands(self) -> Demands | None:
+        """Return what the other one asks of the next token."""
+        return self.other.demands()
+
+    def standing(self, rows: Sequence[int], ids: Sequence[int]) -> Standing:
+        """Return where rows stand with the other one."""
+        return self.other.standing(rows, ids)
+
+    @property
+    def extra_lengths(self) -> Sequence[int]:
+        """The tokens by which the maximum length of each row is raised."""
+        return self.other.extra_lengths
+
+
+@dataclass(frozen=True)
+class Joined(Constraint):
     """The constraints of several groups of rows, one group after the other.
 
     parts: of each group its constraint, None if its rows are free, and its number of rows. A selection keeps the rows
@@ -96,6 +178,48 @@ class Joined:
             parts.append((constraint and constraint.advance(ids[begin:end]), n_rows))
             begin = end
         return Joined(parts) if any(constraint is not None for constraint, _ in parts) else None
+
+    def demands(self) -> Demands | None:
+        """Return what rows ask of the next token; None for nothing."""
+        rows, barred, wanted, best_of = list[np.ndarray](), list[Product](), list[Product](), list[Product]()
+        n_tokens = list[np.ndarray]()
+        first, n_rows = 0, 0
+        for constraint, n in self.parts:
+            if constraint is not None and (demands := constraint.demands()) is not None:
+                rows.append(demands.rows + first)
+                barred += [(places + n_rows, ids) for places, ids in demands.barred]
+                best_of += [(places + n_rows, ids) for places, ids in demands.best_of]
+                wanted.append((demands.wanted[0] + n_rows, demands.wanted[1]))
+                n_tokens.append(demands.n_tokens)
+                n_rows += len(demands.rows)
+            first += n
+        if not rows:
+            return None
+        places, ids = (np.concatenate(arrays) for arrays in zip(*wanted, strict=True))
+        return Demands(np.concatenate(rows), barred, (places, ids), best_of, np.concatenate(n_tokens))
+
+    def standing(self, rows: Sequence[int], ids: Sequence[int]) -> Standing:
+        """Return where rows with demands stand after one more token each."""
+        parts = np.searchsorted(self._ends, rows, side="right")
+        standings = np.zeros((4, len(rows)), dtype=np.int64)
+        for part in {*parts.tolist()}:
+            places, first = (parts == part).nonzero()[0], int(self._ends[part]) - self.parts[part][1]
+            constraint = self.parts[part][0]
+            assert constraint is not None
+            own = constraint.standing([rows[i] - first for i in places], [ids[i] for i in places])
+            standings[:, places] = own
+        progress, n_met, is_at_risk, is_dead = standings
+        return Standing(progress, n_met, is_at_risk.astype(bool), is_dead.astype(bool))
+
+    @property
+    def extra_lengths(self) -> Sequence[int]:
+        """The tokens by which the maximum length of each row is raised."""
+        parts = [(constraint.extra_lengths if constraint is not None else (), n) for constraint, n in self.parts]
+        return [extra for of_part, n in parts for extra in of_part or [0] * n]
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([n_rows for _, n_rows in self.parts])
 
 
 def joined(first: Constraint | None, n_first: int, second: Constraint | None, n_second: int) -> Constraint | None:

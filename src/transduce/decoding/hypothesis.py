@@ -61,6 +61,8 @@ class Translation:
     utility: of minimum Bayes risk (`mbr`), which ranks outputs by it: the mean score against all candidates, 0 to 100;
     the mean over the segments of a line that was split. None without minimum Bayes risk.
     alignment: the source word of each word of the text; None if it was not asked for, or is unknown (a blank line).
+    unmet: phrases of `must` that are not in the text as whole words, as often as they are missing; those of `must_not`
+    that are in it. Each alternative has its own.
     """
 
     text: str
@@ -72,6 +74,7 @@ class Translation:
     alternatives: tuple["Translation", ...] = ()
     utility: float | None = None
     alignment: Alignment | None = None
+    unmet: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 import contextlib
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from transduce.config.schema import SearchConfig
-from transduce.data.vocabulary import EOS
-from transduce.decoding.backends import Backend, max_lengths
+from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import BATCH_TOKENS, search_all
 from transduce.decoding.beam import Beam, beam_of
-from transduce.decoding.constraint import Constraint, prefix_constraint
+from transduce.decoding.constraint import Constraint, joined
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.errors import is_out_of_memory
 
@@ -23,14 +22,14 @@ RECOVERY = 256  # steps in which the limit grows again by as much as it is, afte
 class Job(Generic[Key]):
     """A sentence to search.
 
-    key: by which the caller knows the sentence. source: ids without EOS. prefix: ids with which the outputs begin.
+    key: by which the caller knows the sentence. source: ids without EOS. constraint: with one row.
     """
 
     key: Key
     source: Sequence[int]
     settings: SearchConfig
     n_best: int = 1
-    prefix: Sequence[int] = ()
+    constraint: Constraint | None = None
 
     @property
     def tokens(self) -> int:
@@ -44,7 +43,7 @@ class Step(Generic[Key]):
 
     outputs: the n_best outputs by key, best first.
     failures: by key, the cause: FloatingPointError where the model gives NaN, the error of the machine for a sentence
-    that needs more memory than there is, UserError for a prefix that is longer than the output may be.
+    that needs more memory than there is.
     returned: sentences that were stopped because memory ran out, the oldest first, to be admitted again.
     """
 
@@ -144,7 +143,7 @@ class RunningSearch(Generic[Key]):
     def _start(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> None:
         """Encode the jobs, and let a beam take them in."""
         sources = [job.source for job in jobs]
-        request = self.backend.request(sources, settings, self._constraint(settings, jobs))
+        request = self.backend.request(sources, settings, _constraint(jobs))
         with self.backend.computing():
             state = self.backend.start(sources)
             group = self.groups.get(settings) or _Group(beam_of(self.backend.decoder, request))
@@ -152,10 +151,6 @@ class RunningSearch(Generic[Key]):
         self.groups[settings] = group
         group.keys.update(zip(numbers, (job.key for job in jobs), strict=True))
         self.jobs |= {job.key: job for job in jobs}
-
-    def _constraint(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> Constraint | None:
-        longest = max_lengths(self.backend, [job.source for job in jobs], settings)
-        return prefix_constraint([job.prefix for job in jobs], longest, EOS)
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
@@ -206,9 +201,9 @@ class RunningSearch(Generic[Key]):
         jobs = [self.jobs[key] for key in group.keys.values()]
         self.drop([job.key for job in jobs])
         for job in jobs:
-            constraint = self._constraint(job.settings, [job])
+            settings = {"n_best": job.n_best, "constraint": job.constraint}
             try:
-                outputs = search_all(self.backend, [job.source], job.settings, n_best=job.n_best, constraint=constraint)
+                outputs = search_all(self.backend, [job.source], job.settings, **settings)
             except Exception as problem:
                 step.failures[job.key] = problem.with_traceback(None)
             else:
@@ -236,3 +231,11 @@ class RunningSearch(Generic[Key]):
         """Let other searches have the models that only one at a time may use."""
         if not self.jobs:
             self.locks.close()
+
+
+def _constraint(jobs: Sequence[Job[Any]]) -> Constraint | None:
+    """Return the constraint of several jobs."""
+    constraint = None
+    for i, job in enumerate(jobs):
+        constraint = joined(constraint, i, job.constraint, 1)
+    return constraint

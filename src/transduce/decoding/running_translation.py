@@ -3,19 +3,26 @@
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic
 
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.backends import Backend
+from transduce.decoding.backends import Backend, max_lengths
 from transduce.decoding.batched_search import BATCH_TOKENS
+from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import Hypothesis, Translation
+from transduce.decoding.line_constraint import LineConstraint
+from transduce.decoding.line_demands import FREE, LineDemands, check_search, search_constraint
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrase_match import PhraseList
 from transduce.decoding.running_search import Job, Key, RunningSearch
 from transduce.decoding.segmentation import Segment, nearest_first, segments_of, translations_of, with_tag
+from transduce.decoding.terms import Terms
 from transduce.errors import UserError
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
+NO_TERMS = Terms({})
 MOST_WAITING = 8  # lines of which segments wait for room, before no further line is taken
 
 
@@ -28,6 +35,8 @@ class _Line:
     settings: SearchConfig
     segments: Sequence[Segment]
     problems: Mapping[int, str]
+    constraints: Sequence[Constraint | None]  # of each segment
+    phrases: Mapping[int, PhraseList]
     waiting: deque[int]
     outputs: dict[int, list[Hypothesis]] = field(default_factory=dict)
 
@@ -61,8 +70,8 @@ class RunningTranslation(Generic[Key]):
         n_tokens = max(0, self.search.limit - self.search.tokens) // self.beam_size
         return max(0, n_lines), n_tokens if self.lines else max(1, n_tokens)  # a line alone may exceed the limit
 
-    def admit(self, key: Key, text: str, options: DecodingOptions) -> None:
-        """Take a line in. Raises UserError for options that cannot be met, for sampling, and for an alignment."""
+    def admit(self, key: Key, text: str, options: DecodingOptions, constraint: LineConstraint = FREE) -> None:
+        """Take a line in. Raises UserError for what cannot be met, for sampling, and for an alignment."""
         options.refuse(["alignment"], "here, because lines that come and go are not aligned; use Translator.align")
         if options.draws is not None:
             raise UserError(
@@ -71,9 +80,22 @@ class RunningTranslation(Generic[Key]):
         settings = options.resolve(self.config.search)
         longest = self.config.data.max_tokens - 1
         (text,) = with_tag([text], options.tag, self.tokenizer)
-        segments, problems = segments_of([text], self.tokenizer, longest, options.split)
-        self.lines[key] = _Line(text, options, settings, segments, problems, deque(range(len(segments))))
+        whole = [0] if constraint else []
+        segments, problems = segments_of([text], self.tokenizer, longest, options.split, whole)
+        demands = LineDemands.of([text], segments, [constraint], NO_TERMS, self.tokenizer)
+        if demands.phrases:
+            check_search(options, settings)
+        constraints = [
+            self._constraint(segment, of_segment, settings)
+            for segment, of_segment in zip(segments, demands.of_segments, strict=True)
+        ]
+        waiting = deque(range(len(segments)))
+        self.lines[key] = _Line(text, options, settings, segments, problems, constraints, demands.phrases, waiting)
         self.beam_size = settings.beam_size
+
+    def _constraint(self, segment: Segment, constraint: LineConstraint, settings: SearchConfig) -> Constraint | None:
+        raised = partial(max_lengths, self.search.backend, [segment.ids], settings)
+        return search_constraint([constraint], ["the line"], self.tokenizer, raised)
 
     def step(self) -> dict[Key, Translation | Exception]:
         """Make all outputs one token longer; return the lines that end here, by key.
@@ -112,7 +134,8 @@ class RunningTranslation(Generic[Key]):
 
     def _job(self, key: Key, number: int) -> Job[tuple[Key, int]]:
         line = self.lines[key]
-        return Job((key, number), line.segments[number].ids, line.settings, line.options.n_candidates)
+        n_best, constraint = line.options.n_candidates, line.constraints[number]
+        return Job((key, number), line.segments[number].ids, line.settings, n_best, constraint)
 
     def _translation(self, line: _Line) -> Translation | Exception:
         """Return the translation of a line whose segments are done."""
@@ -120,6 +143,7 @@ class RunningTranslation(Generic[Key]):
         try:
             if line.options.mbr is not None:
                 hypotheses = nearest_first(hypotheses, self.tokenizer, line.options)
-            return translations_of([line.text], line.segments, hypotheses, line.problems, self.tokenizer)[0]
+            parts = line.segments, hypotheses, line.problems, self.tokenizer, line.phrases
+            return translations_of([line.text], *parts)[0]
         except Exception as problem:
             return problem.with_traceback(None)

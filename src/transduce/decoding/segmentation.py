@@ -6,7 +6,7 @@ lines -> segments -> (a search) -> hypotheses of each segment -> translations of
 import dataclasses
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from statistics import fmean
@@ -16,10 +16,12 @@ from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Translation
 from transduce.decoding.mbr import rank
 from transduce.decoding.options import DecodingOptions, Split
+from transduce.decoding.phrase_match import PhraseList
 from transduce.errors import UserError
 
 MAX_LINE_TOKENS = 8_192  # a longer line is not translated
 MAX_LINE_CHARACTERS = 64 * MAX_LINE_TOKENS  # a longer line is not even encoded
+NO_PHRASES: Mapping[int, PhraseList] = {}
 PORTION_LINES, PORTION_CHARACTERS = 1_024, 1 << 18  # encoded at once, because a character takes 100 bytes meanwhile
 
 
@@ -143,13 +145,13 @@ def with_tag(lines: Sequence[str], tag: str | None, tokenizer: TokenizerLike) ->
 
 
 def segments_of(
-    lines: Sequence[str], tokenizer: TokenizerLike, limit: int, split: Split, prefixes: Sequence[str] | None = None
+    lines: Sequence[str], tokenizer: TokenizerLike, limit: int, split: Split, whole: Collection[int] = ()
 ) -> tuple[list[Segment], dict[int, str]]:
     """Return the segments of all lines, of at most `limit` tokens, and the problem of each line that has none.
 
     split: which lines are split into sentences: "long", those of more than `limit` tokens; "sentences", all. A longer
-    sentence is halved. A line with a prefix stays whole, however long it is. Each segment of a line with a tag has the
-    tag. The problems are by line number. A blank line has no segments and no problem.
+    sentence is halved. whole: numbers of lines that stay whole, however long they are. Each segment of a line with a
+    tag has the tag. The problems are by line number. A blank line has no segments and no problem.
     """
     segments: list[Segment] = []
     problems: dict[int, str] = {}
@@ -159,7 +161,7 @@ def segments_of(
             continue
         if ids is None or len(ids) > MAX_LINE_TOKENS:
             problems[i] = excess(line, ids) or ""
-        elif (prefixes and prefixes[i]) or (split == "long" and len(ids) <= limit):
+        elif i in whole or (split == "long" and len(ids) <= limit):
             segments.append(Segment(i, line, "", ids))
         else:
             before, room = (f"{tag} ", limit - 1) if tag else ("", limit)
@@ -275,10 +277,11 @@ def translations_of(
     hypotheses: Sequence[Sequence[Hypothesis]],
     problems: Mapping[int, str],
     tokenizer: TokenizerLike,
+    phrases: Mapping[int, PhraseList] = NO_PHRASES,
 ) -> list[Translation]:
     """Return the translation of each line, put together from the outputs for its segments.
 
-    hypotheses: for each segment its n-best list. problems: as `segments_of` returns them.
+    hypotheses: for each segment its n-best list. problems: as `segments_of` returns them. phrases: of lines, by number.
     A line with a problem has an empty translation. A blank line is its own translation, but stays one line. The
     outputs for a line of several segments are the best combinations of the outputs for its segments.
     """
@@ -290,10 +293,11 @@ def translations_of(
         gaps = [segments[j].gap for j in members[i]]
         if not gaps:
             text = "" if i in problems else tokenizer.split_tag(line)[1].replace("\n", " ")
-            translations.append(Translation(text, problem=problems.get(i)))
+            unmet = phrases[i].unmet(text) if i in phrases else ()
+            translations.append(Translation(text, problem=problems.get(i), unmet=unmet))
             continue
         best, *others = (
-            _translation(combination, gaps, tokenizer)
+            _translation(combination, gaps, tokenizer, phrases.get(i))
             for combination in _best_combinations([hypotheses[j] for j in members[i]])
         )
         translations.append(dataclasses.replace(best, alternatives=tuple(others)) if others else best)
@@ -326,19 +330,23 @@ def _utility(hypotheses: Sequence[Hypothesis]) -> float | None:
     return fmean(utilities) if utilities else None
 
 
-def _translation(hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenizer: TokenizerLike) -> Translation:
+def _translation(
+    hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenizer: TokenizerLike, phrases: PhraseList | None
+) -> Translation:
     """Return one translation of the outputs for the segments of a line, and the gaps after them."""
     texts = [(tokenizer.decode(h.ids), gap) for h, gap in zip(hypotheses, gaps, strict=True)]
     parts = _parts(texts)
     pieces = tokenizer.pieces([i for h in hypotheses for i in [*h.ids, *([EOS] if h.finished else [])]])
+    text = re.sub(r"[\r\n]", " ", "".join(parts))
     return Translation(
-        text=re.sub(r"[\r\n]", " ", "".join(parts)),
+        text=text,
         score=sum(h.score for h in hypotheses),
         pieces=tuple(pieces),
         token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
         finished=all(h.finished for h in hypotheses),
         utility=_utility(hypotheses),
         alignment=_alignment(hypotheses, parts),
+        unmet=phrases.unmet(text) if phrases is not None else (),
     )
 
 

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from transduce.data.vocabulary import CONTROLS, EOS
+from transduce.decoding.constraint import Constraint
 from transduce.errors import UserError
 
 Open = tuple[str, "Open"] | None  # the label of the innermost open phrase, and the other open ones
@@ -103,7 +104,7 @@ class SymbolTable:
 
 
 @dataclass(frozen=True)
-class TreeConstraint:
+class TreeConstraint(Constraint):
     """The constraint that each row becomes a tree over its words."""
 
     table: SymbolTable

@@ -1,0 +1,41 @@
+"""The bytes that each id of the target language adds to the decoded text, for every kind of tokenizer."""
+
+import re
+from collections.abc import Sequence
+
+from transduce.data.subwords import ESCAPE, bytes_of_letters
+from transduce.data.symbols import SubwordsAndSymbols
+from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def piece_bytes(tokenizer: TokenizerLike) -> list[bytes]:
+    """Return the bytes of each id: together they are the text that `decode` returns, but for a space before it.
+
+    tokenizer: of either side. The control pieces have none, and so have the ids that no output contains.
+    """
+    pieces = tokenizer.vocabulary
+    if isinstance(tokenizer, SubwordsAndSymbols):
+        return _of_symbols(tokenizer)
+    if tokenizer.kind == "wordpiece":
+        contents = [bytes_of_letters(piece.removeprefix(SPACE)) for piece in pieces[len(CONTROLS) :]]
+    else:
+        has_bytes = {f"<0x{byte:02X}>" for byte in range(256)} <= {*pieces}
+        contents = [_of_piece(piece, has_bytes, tokenizer.kind) for piece in pieces[len(CONTROLS) :]]
+    return [b"" for _ in CONTROLS] + contents
+
+
+def _of_piece(piece: str, has_bytes: bool, kind: str) -> bytes:
+    if has_bytes and (byte := _BYTE.fullmatch(piece)):
+        return bytes.fromhex(byte[1])
+    text = piece.replace(SPACE, " ")
+    if kind == "bpe":
+        text = text.replace(ESCAPE + "1", SPACE).replace(ESCAPE + "0", ESCAPE)
+    return text.encode(errors="replace")
+
+
+def _of_symbols(tokenizer: SubwordsAndSymbols) -> list[bytes]:
+    symbols: Sequence[str] = tokenizer.symbols
+    n_others = len(tokenizer.vocabulary) - len(CONTROLS) - len(symbols)
+    return [b"" for _ in CONTROLS] + [b" " + symbol.encode() for symbol in symbols] + [b""] * n_others

@@ -1,0 +1,200 @@
+"""Dynamic beam allocation (Post and Vilar 2018; for whole batches Hu et al. 2019): a beam for sentences with demands.
+
+The hypotheses with the most likely tokens would win all places of a beam, and those that meet demands none. So the
+candidates of a sentence are the M most likely extensions, the most likely one of each row, and all wanted tokens. Each
+candidate is in the bank of those with the same progress, and the banks share the K places:
+
+1. the best candidate of all, and the best one of the highest bank, which comes nearer to the end at each step;
+2. the best ones of the other banks, then the second ones of all banks, and so on.
+
+With more banks than places the order within 2 decides. Two candidates of different progress are compared by what
+progress costs in this sentence: by log-probability on the line from the best of all to the best of the highest bank.
+
+A demand costs the same in a longer output, and the length penalty divides the cost: so without a limit the best output
+would often be one that repeats itself up to its maximum length. The limit is the natural end: where the best hypothesis
+would end next, but must not yet. From there the output has the tokens of the phrases, and `SLACK` more.
+
+Letters as in `beam`; also D sentences with demands, R rows of them, W wanted tokens of a row, P candidates.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduce.decoding.constraint import Constraint, Demands
+from transduce.decoding.decoder import Decoder, fetch, most_likely, send
+from transduce.decoding.extensions import Extensions
+from transduce.decoding.request import Request
+
+SLACK, NO_LIMIT = 5, 1 << 40
+
+
+class Wanted(NamedTuple):
+    """The wanted tokens of the rows with demands.
+
+    rows: (R,). values, ids: (R, W), -inf where there are fewer. limits: (R,) the tokens that may follow; a great number
+    before the natural end.
+    """
+
+    rows: np.ndarray
+    limits: np.ndarray
+    values: np.ndarray
+    ids: np.ndarray
+
+
+def demanded_shortlists(
+    decoder: Decoder[Any],
+    output: Tensor,
+    demands: Demands,
+    allowed: Mapping[int, Sequence[int]],
+    request: Request,
+    is_young: Tensor,
+) -> tuple[tuple[Tensor, Tensor], Wanted]:
+    """Return the log-probabilities and ids (R, C) of the most likely tokens of rows with demands, and what they want.
+
+    allowed: of some rows the only ids that may come next. is_young: the rows (N,) in which EOS must not come next.
+    """
+    count, device = 2 * request.search.beam_size, output.device
+    rows = torch.from_numpy(demands.rows)
+    log_probs = decoder.log_probs(output[send(rows, device)])  # (R, V)
+    is_free = [row not in allowed for row in demands.rows.tolist()]
+    for place in (~np.array(is_free)).nonzero()[0].tolist():
+        is_other = torch.ones(log_probs.size(1), dtype=torch.bool, device=device)
+        is_other[torch.as_tensor(allowed[int(demands.rows[place])], device=device)] = False
+        log_probs[place].masked_fill_(is_other, -math.inf)
+    for token in request.banned:
+        log_probs[send(torch.tensor(is_free), device), token] = -math.inf
+    log_probs[send(is_young[rows], device), request.eos] = -math.inf
+    of_eos = log_probs[:, request.eos].clone()
+    for places, ids in demands.barred:
+        if len(places):
+            log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
+    shortlist = fetch(*most_likely(log_probs, count))
+    is_end = of_eos.cpu() > shortlist[0][:, 0]  # it may not come next, but is the most likely token
+    limits = np.where(is_end.numpy(), demands.n_tokens + SLACK, NO_LIMIT)
+    return shortlist, Wanted(demands.rows, limits, *_wanted(log_probs, demands))
+
+
+def _wanted(log_probs: Tensor, demands: Demands) -> tuple[np.ndarray, np.ndarray]:
+    """Return the wanted tokens, values and ids (R, W). log_probs: (R, V), -inf where a token may not come next."""
+    places, ids = demands.wanted
+    counts = np.bincount(places, minlength=len(demands.rows))
+    columns = np.arange(len(places)) - (counts.cumsum() - counts).repeat(counts)
+    best_of = [(of, ids) for of, ids in demands.best_of if len(of)]
+    table = np.zeros((len(counts), int(counts.max(initial=0)) + bool(best_of)), dtype=np.int64)
+    table[places, columns] = ids
+    for of, some in best_of:
+        best = log_probs[_index(of, log_probs.device)][:, _index(some, log_probs.device)].argmax(dim=1).cpu().numpy()
+        table[of, counts[of]] = some[best]
+    values = (
+        log_probs.gather(1, _index(table, log_probs.device))
+        .nan_to_num(nan=-math.inf, neginf=-math.inf)
+        .cpu()
+        .double()
+        .numpy()
+    )
+    values[table == 0] = -math.inf
+    return values, table
+
+
+def _index(values: np.ndarray, device: torch.device) -> Tensor:
+    return send(torch.from_numpy(values), device)
+
+
+class Banks:
+    """The candidates of the sentences with demands in a step.
+
+    sentences: (D,) by their place in the beam. limits: (D,) of the tokens that may follow the best hypothesis.
+    candidates: (D, P), the best first; -inf where a demand excludes one.
+    """
+
+    def __init__(
+        self, wanted: Wanted, shortlists: tuple[np.ndarray, np.ndarray], scores: np.ndarray, constraint: Constraint
+    ) -> None:
+        """Find the candidates. shortlists: values and ids (N, M). scores: (B', K) of the sentences that are not new."""
+        width, cut = scores.shape[1], scores.size
+        places = np.where(wanted.rows < cut, wanted.rows // width, wanted.rows - cut + len(scores))
+        self.sentences, first_places = np.unique(places, return_index=True)
+        self.limits = wanted.limits[first_places]
+        is_new = self.sentences >= len(scores)
+        steps = np.where(is_new[:, None], 0, np.arange(width))  # a new sentence has one row
+        rows = wanted.rows[first_places][:, None] + steps  # (D, K)
+        before = np.where(np.arange(width) == 0, 0.0, np.full((len(rows), width), -math.inf))
+        before[~is_new] = scores[self.sentences[~is_new]]
+        self.candidates = _candidates(before, rows, shortlists, wanted, first_places[:, None] + steps)
+        self.is_live = self.candidates.scores > -math.inf
+        chosen = (x[self.is_live].tolist() for x in (self.candidates.rows, self.candidates.ids))
+        self.progress = np.zeros(self.is_live.shape, dtype=np.int64)
+        self.n_met = np.zeros(self.is_live.shape, dtype=np.int64)
+        self.is_at_risk = np.zeros(self.is_live.shape, dtype=bool)
+        self.progress[self.is_live], self.n_met[self.is_live], self.is_at_risk[self.is_live], is_dead = (
+            constraint.standing(*chosen)
+        )
+        self.is_live[self.is_live] = ~is_dead
+
+    def exclude_risks(self, is_last: np.ndarray) -> None:
+        """Exclude candidates with which the output must not end. is_last: of each sentence, (D,)."""
+        self.is_live &= ~(self.is_at_risk & is_last[:, None])
+        self.candidates.scores[~self.is_live] = -math.inf
+
+    def share(self, eos: int, width: int) -> tuple[Extensions, np.ndarray]:
+        """Return the extensions (D, K) that stay in the beam, the best first, and how many demands each meets."""
+        scores = np.where(self.candidates.ids == eos, -math.inf, self.candidates.scores)
+        columns = allocate(scores, self.progress, self.is_at_risk, width)
+        order = np.take_along_axis(-scores, columns, 1).argsort(axis=1, kind="stable")
+        columns = np.take_along_axis(columns, order, 1)
+        return self.candidates._replace(scores=scores).take(columns), np.take_along_axis(self.n_met, columns, 1)
+
+
+def _candidates(
+    before: np.ndarray, rows: np.ndarray, shortlists: tuple[np.ndarray, np.ndarray], wanted: Wanted, places: np.ndarray
+) -> Extensions:
+    """Return the candidates (D, P) of sentences, the best first.
+
+    before, rows, places: (D, K) of the hypotheses: their scores, their rows, and the places of these in `wanted`.
+    """
+    values = np.concatenate([shortlists[0][rows], wanted.values[places]], axis=2)  # (D, K, M + W)
+    ids = np.concatenate([shortlists[1][rows], wanted.ids[places]], axis=2)
+    count = shortlists[0].shape[1]
+    is_candidate = np.zeros(values.shape, dtype=bool)
+    is_candidate[:, :, 0] = True
+    for column in range(count, values.shape[2]):  # a token that is there already is not another candidate
+        is_same = ids[:, :, :column] == ids[:, :, column, None]
+        is_candidate[:, :, :count] |= is_same[:, :, :count]
+        is_candidate[:, :, column] = ~is_same.any(axis=2)
+    totals = before[:, :, None] + values
+    best = (-totals[:, :, :count].reshape(len(before), -1)).argsort(axis=1, kind="stable")[:, :count]
+    sentence, row, column = np.arange(len(before))[:, None], best // count, best % count
+    is_candidate[sentence, row, column] = True
+    scores = np.where(is_candidate, totals, -math.inf).reshape(len(before), -1)
+    most = max(count, int((scores > -math.inf).sum(axis=1).max()))
+    of_rows = np.broadcast_to(rows[:, :, None], values.shape).reshape(scores.shape)
+    extensions = Extensions(scores, of_rows, ids.reshape(scores.shape), values.reshape(scores.shape))
+    return extensions.take((-scores).argsort(axis=1, kind="stable")[:, :most])
+
+
+def allocate(scores: np.ndarray, progress: np.ndarray, is_at_risk: np.ndarray, width: int) -> np.ndarray:
+    """Return the columns (D, K) of the candidates that get the places of a beam.
+
+    scores: (D, P) descending, but -inf for a candidate that gets no place if there are others. Those at risk are in
+    banks of their own, so that they never take all places.
+    """
+    sentence = np.arange(len(scores))
+    is_open = scores > -math.inf
+    banks = np.where(is_open, 2 * progress + ~is_at_risk, -1)
+    order = banks.argsort(axis=1, kind="stable")
+    sorted_banks, columns = np.take_along_axis(banks, order, 1), np.arange(scores.shape[1])
+    is_first = np.diff(sorted_banks, axis=1, prepend=-2) != 0
+    ranks = np.empty_like(order)  # of each candidate in its bank
+    np.put_along_axis(ranks, order, columns - np.maximum.accumulate(np.where(is_first, columns, 0), axis=1), 1)
+    ranks[~is_open] = scores.shape[1]
+    best, highest = is_open.argmax(axis=1), (banks == banks.max(axis=1, keepdims=True)).argmax(axis=1)
+    rise = progress[sentence, highest] - progress[sentence, best]
+    fall = np.where(rise > 0, scores[sentence, best], 0) - np.where(rise > 0, scores[sentence, highest], 0)
+    cost = fall / np.maximum(rise, 1)  # of a token of progress
+    ranks[sentence, best] = ranks[sentence, highest] = -1
+    return np.lexsort((-(scores + cost[:, None] * progress), ranks), axis=1)[:, :width]

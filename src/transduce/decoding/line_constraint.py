@@ -1,0 +1,141 @@
+"""The constraint of a line as a caller gives it, in text: phrases that its translation has or has not, and a prefix."""
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from transduce.data.text import is_blank
+from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.phrase_match import PhraseList
+from transduce.decoding.phrases import LinePhrases, path_of, pieces_of
+from transduce.errors import UserError, nearest
+
+MOST_PHRASES = 64  # of a line, alternatives counted
+MOST_CHARACTERS = 256  # of a phrase
+MOST_TOKENS = 256  # of all that a line demands, by which its maximum length is raised
+
+
+@dataclass(frozen=True)
+class LineConstraint:
+    """What the translation of a line must be like.
+
+    must: phrases that must be in it as whole words, each as often as it is there. An entry may be a list of
+    alternatives, any of which suffices. must_not: phrases that must not be in it as whole words. prefix: text that it
+    begins with.
+
+    Spaces around a phrase are left out. Raises UserError for values of a wrong type, blank phrases, too many or too
+    long ones, and a phrase that is both demanded and forbidden.
+    """
+
+    must: Sequence[str | Sequence[str]] = ()
+    must_not: Sequence[str] = ()
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str):
+            raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected a string")
+        forbidden = _phrases("must_not", self.must_not)
+        demands = list[tuple[str, ...]]()
+        for i, entry in enumerate(_entries("must", self.must)):
+            alternatives = _phrases(f"must[{i}]", [entry] if isinstance(entry, str) else entry)
+            if not alternatives:
+                raise UserError(f"must[{i}]: expected a phrase, or a list of at least one; leave it out")
+            demands.append(alternatives)
+        count = len(forbidden) + sum(map(len, demands))
+        if count > MOST_PHRASES:
+            raise UserError(f"must and must_not: expected at most {MOST_PHRASES} phrases, not {count}; give fewer")
+        object.__setattr__(self, "must_not", forbidden)
+        object.__setattr__(self, "must", tuple(_possible(one, forbidden) for one in demands))
+        if excluded := PhraseList((), forbidden).forbidden_in(self.prefix):
+            raise UserError(f"prefix={self.prefix!r}: expected no {excluded[0]!r}, which must_not forbids")
+
+    @classmethod
+    def of(cls, value: Any) -> "LineConstraint":
+        """Return the constraint of a line: of None, a mapping of the fields, or a `LineConstraint`."""
+        if value is None or isinstance(value, LineConstraint):
+            return value or cls()
+        if not isinstance(value, Mapping):
+            raise UserError(f"{reprlib.repr(value)}: expected must, must_not and prefix by name, or None")
+        names = [one.name for one in fields(cls)]
+        for name in value:
+            if name not in names:
+                raise UserError(f"{name}: expected one of {', '.join(names)}{nearest(str(name), names)}")
+        return cls(**value)
+
+    @property
+    def has_phrases(self) -> bool:
+        """True if it demands or forbids phrases."""
+        return bool(self.must or self.must_not)
+
+    @property
+    def demands(self) -> Sequence[Sequence[str]]:
+        """The alternatives of each phrase that is demanded."""
+        return [[one] if isinstance(one, str) else one for one in self.must]
+
+    def with_demands(self, demands: Sequence[Sequence[str]]) -> "LineConstraint":
+        """Return the constraint with more phrases that are demanded."""
+        return LineConstraint([*self.must, *demands], self.must_not, self.prefix) if demands else self
+
+    def phrases(self) -> PhraseList:
+        """Return its phrases."""
+        return PhraseList(self.demands, self.must_not)
+
+    def __bool__(self) -> bool:
+        return self.has_phrases or bool(self.prefix)
+
+
+def _entries(name: str, values: Any) -> Sequence[Any]:
+    """Return a list of phrases, not checked one by one."""
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise UserError(f"{name}={reprlib.repr(values)}: expected a list of phrases; write [{name}]")
+    return values
+
+
+def _phrases(name: str, values: Any) -> tuple[str, ...]:
+    """Return the phrases of a list, without the spaces around them."""
+    for i, phrase in enumerate(_entries(name, values)):
+        place = f"{name}[{i}]={reprlib.repr(phrase)}"
+        if not isinstance(phrase, str):
+            raise UserError(f"{place}: expected a string, not a {type(phrase).__name__}")
+        if is_blank(phrase):
+            raise UserError(f"{place}: expected a phrase, not a blank one; leave it out")
+        if len(phrase) > MOST_CHARACTERS:
+            raise UserError(f"{place}: expected at most {MOST_CHARACTERS} characters, not {len(phrase):,}; shorten it")
+        if "\n" in phrase or "\r" in phrase:
+            raise UserError(f"{place}: expected a phrase of one line; split it")
+    return tuple(phrase.strip() for phrase in values)
+
+
+def _possible(alternatives: Sequence[str], forbidden: Sequence[str]) -> tuple[str, ...]:
+    """Return the alternatives that contain no forbidden phrase. Raises UserError if all do."""
+    phrases = PhraseList((), forbidden)
+    possible = tuple(one for one in alternatives if not phrases.unmet(one))
+    if not possible:
+        first = alternatives[0]
+        raise UserError(
+            f"must={first!r}: expected a phrase without {phrases.unmet(first)[0]!r}, which must_not forbids; "
+            "leave one of the two out"
+        )
+    return possible
+
+
+def line_phrases(constraint: LineConstraint, tokenizer: TokenizerLike) -> LinePhrases:
+    """Return the phrases of a line as tokens. tokenizer: of the source language.
+
+    Raises UserError for a phrase that the tokenizer cannot write, and for too many tokens.
+    """
+    phrases, pieces = constraint.phrases(), pieces_of(tokenizer)
+    paths = list[Any]()
+    for text in phrases.texts[: len(phrases.texts) - len(phrases.forbidden)]:
+        path = path_of(text, pieces)
+        if path is None:
+            raise UserError(f"must={text!r}: expected text that the vocabulary of the model can write; leave it out")
+        paths.append(path)
+    line = LinePhrases(phrases, paths, pieces)
+    if line.n_tokens > MOST_TOKENS:
+        raise UserError(
+            f"must={reprlib.repr(phrases.texts[0])} and the others: expected at most {MOST_TOKENS} tokens, "
+            f"not {line.n_tokens:,}; demand fewer phrases"
+        )
+    return line

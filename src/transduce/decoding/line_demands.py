@@ -1,0 +1,143 @@
+"""The constraints and terms of a call -> what each line demands -> the constraint of the search of its segments.
+
+A line with a constraint is one segment, because nobody knows in which part of a line a phrase belongs. A line with
+terms is split like any other: each segment demands the terms that are in it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transduce.config.schema import SearchConfig
+from transduce.data.vocabulary import EOS, TokenizerLike
+from transduce.decoding.constraint import Both, Constraint, prefix_constraint
+from transduce.decoding.line_constraint import LineConstraint, line_phrases
+from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrase_match import PhraseList
+from transduce.decoding.phrases import Phrases, State, target_of
+from transduce.decoding.segmentation import Segment, check_lines
+from transduce.decoding.terms import Terms
+from transduce.errors import UserError
+
+FREE = LineConstraint()
+GivenConstraint = LineConstraint | Mapping[str, Any] | None
+
+
+def line_constraints(
+    n_lines: int, constraints: Sequence[GivenConstraint] | None, prefixes: Sequence[str] | None
+) -> list[LineConstraint]:
+    """Return the constraint of each line. Raises UserError for another number, and for values that are none."""
+    if prefixes is not None:
+        check_lines(prefixes=prefixes)
+        if constraints is not None:
+            raise UserError("prefixes: expected no value with constraints; give each constraint its prefix")
+        if len(prefixes) != n_lines:
+            raise UserError(f"{len(prefixes)} prefixes for {n_lines} lines: expected one for each line, '' for none")
+        return [LineConstraint(prefix=prefix) if prefix else FREE for prefix in prefixes]
+    if constraints is None:
+        return [FREE] * n_lines
+    if isinstance(constraints, str | Mapping) or not isinstance(constraints, Sequence):
+        raise UserError("constraints: expected a list with one for each line, None for none; write [constraints]")
+    if len(constraints) != n_lines:
+        raise UserError(
+            f"{len(constraints)} constraints for {n_lines} lines: expected one for each line, None for none"
+        )
+    checked = list[LineConstraint]()
+    for i, constraint in enumerate(constraints):
+        try:
+            checked.append(LineConstraint.of(constraint))
+        except UserError as error:
+            raise UserError(f"constraints[{i}]: {error}") from None
+    return checked
+
+
+@dataclass(frozen=True)
+class LineDemands:
+    """What lines demand. of_segments: of each segment. phrases: of each line that has any, by its number."""
+
+    of_segments: Sequence[LineConstraint]
+    phrases: Mapping[int, PhraseList]
+
+    @classmethod
+    def of(
+        cls,
+        lines: Sequence[str],
+        segments: Sequence[Segment],
+        constraints: Sequence[LineConstraint],
+        terms: Terms,
+        tokenizer: TokenizerLike,
+    ) -> "LineDemands":
+        """Return the demands of lines. segments: of all lines. tokenizer: of the source language."""
+        if not any(constraints) and not terms.targets:
+            return cls([FREE] * len(segments), {})
+        members: list[list[int]] = [[] for _ in lines]
+        for i, segment in enumerate(segments):
+            members[segment.line].append(i)
+        of_segments, phrases = [FREE] * len(segments), dict[int, PhraseList]()
+        for number, (line, constraint) in enumerate(zip(lines, constraints, strict=True)):
+            texts = [tokenizer.split_tag(segments[i].text)[1] for i in members[number]]
+            of_line, parts = _with_terms(tokenizer.split_tag(line)[1], texts, constraint, terms)
+            if of_line.has_phrases:
+                phrases[number] = of_line.phrases()
+            for i, part in zip(members[number], parts, strict=True):
+                of_segments[i] = part
+        return cls(of_segments, phrases)
+
+
+def _with_terms(
+    line: str, segments: Sequence[str], constraint: LineConstraint, terms: Terms
+) -> tuple[LineConstraint, list[LineConstraint]]:
+    """Return the constraint of a line with the demands of its terms, and that of each of its segments.
+
+    A segment gets the terms that are in it, and the first one those that the end of a segment divides.
+    """
+    demands = [one for one in terms.demands(line) if one not in constraint.demands]
+    of_segments = [[one for one in terms.demands(text) if one in demands] for text in segments]
+    divided = [one for one in demands if all(one not in of_segment for of_segment in of_segments)]
+    for of_segment in of_segments[:1]:
+        of_segment += divided
+    return constraint.with_demands(demands), [constraint.with_demands(one) for one in of_segments]
+
+
+def check_search(options: DecodingOptions, settings: SearchConfig) -> None:
+    """Raise UserError for options with which no search meets phrases."""
+    remedy = "leave the phrases out, or search with a beam"
+    if options.mbr is not None and options.draws is not None:
+        raise UserError(f"mbr={options.mbr}: expected candidates of a beam with must or must_not; add a beam size")
+    if options.draws is not None:
+        raise UserError(f"sampling: expected no value with must or must_not, which only a search can meet; {remedy}")
+    if settings.beam_size == 1:
+        raise UserError(f"beam_size=1: expected at least 2 with must or must_not; {remedy}")
+
+
+def search_constraint(
+    constraints: Sequence[LineConstraint],
+    places: Sequence[str],
+    tokenizer: TokenizerLike,
+    max_lengths: Callable[[Constraint | None], Sequence[int]],
+) -> Constraint | None:
+    """Return the constraint of a search with one row for each line; None if all are free.
+
+    places: of the lines, for messages. tokenizer: of the source language. max_lengths: returns the most tokens of each
+    output, given the constraint by which they are raised. Raises UserError for what no search can meet.
+    """
+    states, prefixes = list[State | None](), [list[int]()] * len(constraints)
+    for i, (constraint, place) in enumerate(zip(constraints, places, strict=True)):
+        try:
+            states.append(line_phrases(constraint, tokenizer).start if constraint.has_phrases else None)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        if constraint.prefix:
+            prefixes[i] = target_of(tokenizer).encode(constraint.prefix)
+    phrases = Phrases(states) if any(states) else None
+    if phrases is None and not any(prefixes):
+        return None
+    longest = max_lengths(phrases)
+    for place, ids, most, state in zip(places, prefixes, longest, states, strict=True):
+        if len(ids) > most:
+            raise UserError(f"the prefix of {place}: expected at most {most} tokens, not {len(ids)}; shorten it")
+        if state and state.line.n_tokens + len(ids) >= most:
+            n = state.line.n_tokens + len(ids)
+            raise UserError(f"{place}: expected phrases of fewer than {most} tokens, with the prefix, not {n}")
+    prefix = prefix_constraint(prefixes, longest, EOS)
+    return Both(prefix, phrases) if prefix is not None and phrases is not None else prefix or phrases

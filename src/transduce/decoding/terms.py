@@ -1,0 +1,91 @@
+"""Terminology: terms of the source language, and what each demands of a translation."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transduce.data.text import StrPath, is_blank, read_lines
+from transduce.decoding.line_constraint import LineConstraint
+from transduce.decoding.phrase_match import WORD, kind_of
+from transduce.errors import UserError
+
+KEY = 3  # characters of a term by which it is found
+
+
+class Terms:
+    """Terms, each with the alternatives of its translation.
+
+    A term is in a line where its characters are whole words of the line. One in small letters stands for any case.
+    Of terms that overlap the longest counts.
+    """
+
+    def __init__(self, targets: Mapping[str, Sequence[str]]) -> None:
+        """Create the terms from the alternatives of each. Raises UserError for what is not a phrase."""
+        self.targets: dict[str, tuple[str, ...]] = {}
+        self._by_key: dict[str, list[str]] = {}
+        for source, alternatives in targets.items():
+            self._add(source, alternatives)
+
+    def _add(self, source: str, alternatives: Sequence[str]) -> None:
+        if not isinstance(source, str) or is_blank(source):
+            raise UserError(f"{source!r}: expected a term of the source language")
+        (checked,) = LineConstraint([alternatives]).demands
+        source = source.strip()
+        if source not in self.targets:
+            self._by_key.setdefault(source[:KEY].lower(), []).append(source)
+        self.targets[source] = tuple(dict.fromkeys([*self.targets.get(source, ()), *checked]))
+
+    @classmethod
+    def load(cls, path: StrPath) -> "Terms":
+        """Return the terms of a file: a line has a source term, a tab, and `target` or `target|target|...`.
+
+        The targets of a term on several lines are alternatives. Raises UserError for a line of another form.
+        """
+        terms = cls({})
+        for number, line in enumerate(read_lines(path), start=1):
+            if is_blank(line):
+                continue
+            source, tab, target = line.partition("\t")
+            place = f"{os.fspath(path)}:{number}"
+            if not tab or "\t" in target:
+                raise UserError(f"{place}: expected a source term, a tab and its target; correct the line")
+            try:
+                terms._add(source, target.split("|"))
+            except UserError as error:
+                raise UserError(f"{place}: {error}") from None
+        return terms
+
+    @classmethod
+    def of(cls, value: Any) -> "Terms":
+        """Return terms: None, `Terms`, or a mapping from each term to `target` or `target|target|...`."""
+        if isinstance(value, Terms):
+            return value
+        if value is not None and not isinstance(value, Mapping):
+            raise UserError("terms: expected Terms, or a dict from source terms to targets; use Terms.load(FILE)")
+        return cls({source: target.split("|") for source, target in (value or {}).items()})
+
+    def demands(self, line: str) -> list[tuple[str, ...]]:
+        """Return the alternatives of each different term in a line, in the order of the line."""
+        places = range(len(line) if self.targets else 0)
+        matches = [match for begin in places for match in self._at(line, begin)]
+        taken, is_taken = list[tuple[int, str]](), [False] * len(line)
+        for begin, term in sorted(matches, key=lambda match: -len(match[1])):
+            if not any(is_taken[begin : begin + len(term)]):
+                is_taken[begin : begin + len(term)] = [True] * len(term)
+                taken.append((begin, term))
+        return [*dict.fromkeys(self.targets[term] for _, term in sorted(taken))]
+
+    def _at(self, line: str, begin: int) -> list[tuple[int, str]]:
+        """Return the terms that begin at a character of a line."""
+        if begin and kind_of(line[begin - 1]) == WORD and kind_of(line[begin]) == WORD:
+            return []
+        matches = list[tuple[int, str]]()
+        for length in range(1, KEY + 1):
+            for term in self._by_key.get(line[begin : begin + length].lower(), ()):
+                end = begin + len(term)
+                text = line[begin:end]
+                is_same = text == term or (term == term.lower() and text.lower() == term)
+                if (length == KEY or length == len(term)) and is_same and len(text) == len(term):
+                    if end == len(line) or not (kind_of(line[end - 1]) == WORD and kind_of(line[end]) == WORD):
+                        matches.append((begin, term))
+        return matches

@@ -1,0 +1,142 @@
+"""The constraint of a line as a caller gives it, the demands of terms, and what each refuses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from transduce.data.piece_bytes import piece_bytes
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.line_constraint import MOST_CHARACTERS, MOST_PHRASES, LineConstraint, line_phrases
+from transduce.decoding.line_demands import LineDemands, line_constraints
+from transduce.decoding.segmentation import segments_of
+from transduce.decoding.terms import Terms
+from transduce.errors import UserError
+
+TEXT = ["Ein Hund läuft. Der rote Hund schläft!", "A dog runs. The red dog sleeps!"] * 3
+
+
+@pytest.fixture(scope="module", params=["bpe", "wordpiece"])
+def tokenizer(request: pytest.FixtureRequest) -> TokenizerLike:
+    return Tokenizer.learn(TEXT, kind=request.param, vocab_size=700)
+
+
+def test_the_bytes_of_pieces_are_the_decoded_text(tokenizer: TokenizerLike) -> None:
+    of_piece = piece_bytes(tokenizer)
+    for line in [*TEXT[:2], "北京 😀 Zürich (x)", "  two  spaces "]:
+        ids = tokenizer.encode(line)
+        assert b"".join(of_piece[i] for i in ids) == f" {line}".encode()
+
+
+def test_spaces_around_phrases_are_left_out() -> None:
+    constraint = LineConstraint([" a b ", ["c", " d"]], [" e "], " f")
+    assert (constraint.must, constraint.must_not, constraint.prefix) == ((("a b",), ("c", "d")), ("e",), " f")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"must": "Hund"}, r"must='Hund': expected a list of phrases; write \[must\]"),
+        ({"must": 3}, "must=3: expected a list"),
+        ({"must": ["a", 3]}, r"must\[1\]=3: expected a list of phrases"),
+        ({"must": [["a", 3]]}, r"must\[0\]\[1\]=3: expected a string, not a int"),
+        ({"must": [[]]}, r"must\[0\]: expected a phrase, or a list"),
+        ({"must": ["a", " "]}, r"must\[1\]\[0\]=' ': expected a phrase, not a blank one"),
+        ({"must_not": [""]}, r"must_not\[0\]='': expected a phrase, not a blank one"),
+        ({"must_not": ["a\nb"]}, "expected a phrase of one line"),
+        ({"must": ["x" * (MOST_CHARACTERS + 1)]}, "expected at most 256 characters, not 257"),
+        ({"must": ["x"] * MOST_PHRASES, "must_not": ["y"]}, "expected at most 64 phrases, not 65"),
+        ({"must": ["roter Hund"], "must_not": ["Hund"]}, "must='roter Hund': expected a phrase without 'Hund'"),
+        ({"must": [["Hund", "ein Hund"]], "must_not": ["Hund"]}, "must='Hund': expected a phrase without 'Hund'"),
+        ({"prefix": 3}, "prefix=3: expected a string"),
+        ({"prefix": "Ein Hund l", "must_not": ["Hund"]}, "prefix='Ein Hund l': expected no 'Hund'"),
+        ({"musts": []}, "musts: expected one of must, must_not, prefix; did you mean 'must'"),
+    ],
+)
+def test_what_no_search_can_meet_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        LineConstraint.of(fields)
+
+
+def test_an_alternative_that_is_forbidden_is_left_out() -> None:
+    assert LineConstraint([["Hund", "Köter"]], ["Hund"]).must == (("Köter",),)
+    assert LineConstraint(["Hunde"], ["Hund"], "Der Hund").must == (("Hunde",),)  # the prefix may go on: Hunde
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ([None], "1 constraints for 2 lines: expected one for each line, None for none"),
+        ({"must": []}, r"constraints: expected a list .*; write \[constraints\]"),
+        ([None, "Hund"], r"constraints\[1\]: 'Hund': expected must, must_not and prefix by name, or None"),
+        ([None, {"must": [""]}], r"constraints\[1\]: must\[0\]\[0\]='': expected"),
+    ],
+)
+def test_constraints_that_do_not_fit_the_lines_are_refused(constraints: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        line_constraints(2, constraints, None)
+
+
+def test_prefixes_and_constraints_are_not_both_taken() -> None:
+    with pytest.raises(UserError, match="prefixes: expected no value with constraints"):
+        line_constraints(1, [None], [""])
+
+
+def test_phrases_of_too_many_tokens_are_refused(tokenizer: TokenizerLike) -> None:
+    with pytest.raises(UserError, match="must='qqqq.*expected at most 256 tokens, not "):
+        line_phrases(LineConstraint(["q" * 200, "q" * 201]), tokenizer)
+
+
+# ---- terms -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "targets"),
+    [
+        ("the dog", ["Hund"]),
+        ("The Dog and the dogs", ["Hund"]),  # a term in small letters stands for any case
+        ("a hot dog, a dog", ["Würstchen", "Hund"]),  # of terms that overlap the longest counts
+        ("a hot dog", ["Würstchen"]),
+        ("doghouse", []),
+        ("us, they", []),
+        ("the US", ["USA"]),
+        ("dog dog", ["Hund"]),
+        ("", []),
+    ],
+)
+def test_a_term_demands_its_target(line: str, targets: list[str]) -> None:
+    terms = Terms.of({"dog": "Hund", "hot dog": "Würstchen", "US": "USA", "unused": "nie"})
+    assert terms.demands(line) == [(target,) for target in targets]
+
+
+def test_terms_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text("dog\tHund|Köter\n\nred dog\t roter Hund \ndog\tRüde\n", "utf-8")
+    assert Terms.load(path).targets == {"dog": ("Hund", "Köter", "Rüde"), "red dog": ("roter Hund",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dog\tHund\ncat", ":2: expected a source term, a tab and its target"),
+        ("dog\tHund\tx", ":1: expected a source term, a tab and its target"),
+        ("\tHund", ":1: '': expected a term of the source language"),
+        ("dog\t", r":1: must\[0\]\[0\]='': expected a phrase"),
+        ("dog\tHund||x", r":1: must\[0\]\[1\]='': expected a phrase"),
+    ],
+)
+def test_lines_that_are_no_terms_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UserError, match=message):
+        Terms.load(path)
+
+
+def test_each_segment_demands_its_own_terms(tokenizer: TokenizerLike) -> None:
+    lines = ["A dog runs. The cat sleeps! A dog sleeps!"]
+    terms = Terms.of({"dog": "Hund", "cat": "Katze", "runs. The": "x"})
+    segments, _ = segments_of(lines, tokenizer, 99, "sentences")
+    demands = LineDemands.of(lines, segments, [LineConstraint()], terms, tokenizer)
+    assert [one.must for one in demands.of_segments] == [(("Hund",), ("x",)), (("Katze",),), (("Hund",),)]
+    assert demands.phrases[0].unmet("Ein Hund") == ("x", "Katze")

@@ -1,0 +1,245 @@
+"""Searches with phrases, over tables instead of models: against enumeration, and in every company."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.search_tables import (
+    EOS,
+    Path,
+    Penalty,
+    Table,
+    beam,
+    best_of,
+    check,
+    every_output,
+    random_table,
+    replay,
+    request_for,
+)
+
+from transduce.decoding.bank_allocation import allocate
+from transduce.decoding.constraint import Both, Constraint, Prefixes, joined
+from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.phrase_match import PhraseList
+from transduce.decoding.phrases import LinePhrases, Phrases, Pieces, path_of
+
+# Words as pieces, pieces within words, punctuation, a bare space, and a character of which a piece has only a part.
+VOCABULARIES = [
+    (b"", b"", b" a", b"a", b" b", b"b"),
+    (b"", b"", b" a", b"b", b".", b" "),
+    (b"", b"", b" a", b" b", b"a", b"."),
+    (b"", b"", "北".encode(), "京".encode()[:2], "京".encode()[2:], b" a"),
+]
+
+
+def pieces_of(vocabulary: Sequence[bytes]) -> Pieces:
+    """Return the pieces of a vocabulary; it is applied by the longest match."""
+
+    def encode(text: str) -> list[int]:
+        rest, ids = f" {text}".encode(), list[int]()
+        while rest:
+            fitting = [i for i, piece in enumerate(vocabulary) if piece and rest.startswith(piece)]
+            if not fitting:
+                return []
+            ids.append(max(fitting, key=lambda i: len(vocabulary[i])))
+            rest = rest[len(vocabulary[ids[-1]]) :]
+        return ids
+
+    return Pieces(vocabulary, encode, EOS)
+
+
+def text_of(ids: Sequence[int], vocabulary: Sequence[bytes]) -> str:
+    return b"".join(vocabulary[i] for i in ids).decode(errors="replace").removeprefix(" ")
+
+
+def meeting(every: Sequence[Path], phrases: PhraseList, vocabulary: Sequence[bytes]) -> list[Path]:
+    """Return the outputs that end, meet all and, where there are phrases at all, have no broken character."""
+
+    def is_right(text: str) -> bool:
+        return not phrases.unmet(text) and not (phrases.texts and "\ufffd" in text)
+
+    return [one for one in every if one[0][-1] == EOS and is_right(text_of(one[0], vocabulary))]
+
+
+def random_phrases(chance: random.Random, vocabulary: Sequence[bytes], pieces: Pieces) -> PhraseList:
+    """Return up to two demands, some of them twice or with an alternative, and sometimes a forbidden phrase."""
+
+    def phrase() -> str:
+        while True:
+            text = text_of([chance.randint(2, 5) for _ in range(chance.randint(1, 3))], vocabulary).strip()
+            if text and "\ufffd" not in text and pieces.encode(text):
+                return text
+
+    demands = [[phrase() for _ in range(chance.choice([1, 1, 2]))] for _ in range(chance.randint(0, 2))]
+    demands += demands[:1] * (chance.random() < 0.2)
+    return PhraseList(demands, [phrase() for _ in range(chance.choice([0, 0, 1]))])
+
+
+def line_of(phrases: PhraseList, pieces: Pieces) -> LinePhrases:
+    paths = [path_of(text, pieces) for text in phrases.texts[: len(phrases.texts) - len(phrases.forbidden)]]
+    return LinePhrases(phrases, [path for path in paths if path is not None], pieces)
+
+
+def constraint_of(lists: Sequence[PhraseList], pieces: Pieces) -> Phrases | None:
+    states = [line_of(phrases, pieces).start if phrases.texts else None for phrases in lists]
+    return Phrases(states) if any(states) else None
+
+
+def search(
+    table: Table, sentences: Sequence[int], lists: Sequence[PhraseList], pieces: Pieces, size: int, longest: int = 4
+) -> list[list[Hypothesis]]:
+    constraint = constraint_of([lists[i] for i in sentences], pieces)
+    request = replace(request_for([longest] * len(sentences)), constraint=constraint)
+    return beam(table, sentences, request, size, 3)
+
+
+# ---- against enumeration -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("penalty", [("gnmt", 0.6), ("none", 0.0), ("power", -0.5)])
+def test_a_wide_beam_finds_the_best_outputs_that_meet_all(vocabulary: Sequence[bytes], penalty: Penalty) -> None:
+    pieces, table = pieces_of(vocabulary), random_table(11)
+    for seed in range(12):
+        phrases = random_phrases(random.Random(seed), vocabulary, pieces)
+        request = replace(request_for([4], penalty), constraint=constraint_of([phrases], pieces))
+        try:
+            outputs = beam(table, [seed], request, 512, 3)[0]
+        except FloatingPointError:
+            outputs = []
+        every = every_output(table, seed, 4, 0, ())
+        finished = [hypothesis for hypothesis in outputs if hypothesis.finished]
+        check(finished, best_of(meeting(every, phrases, vocabulary), penalty, 3))
+        for hypothesis in finished:
+            replay(table, seed, hypothesis, penalty)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1_000_000), st.sampled_from(VOCABULARIES), st.integers(2, 5))
+def test_a_narrow_beam_meets_what_fits_and_never_writes_what_is_forbidden(
+    seed: int, vocabulary: Sequence[bytes], size: int
+) -> None:
+    """An output that is finished meets all. One that is cut lacks some, and of all outputs the best lacks fewest."""
+    pieces, table = pieces_of(vocabulary), random_table(seed)
+    phrases = random_phrases(random.Random(seed), vocabulary, pieces)
+    try:
+        outputs = search(table, [0], [phrases], pieces, size, longest=9)[0]
+    except FloatingPointError:  # every output of this vocabulary has a forbidden phrase
+        return
+    unmet = [phrases.unmet(text_of(hypothesis.ids, vocabulary)) for hypothesis in outputs]
+    for hypothesis, names in zip(outputs, unmet, strict=True):
+        assert not {*names} & ({*phrases.forbidden} - {"|".join(one) for one in phrases.demands})
+        assert not (hypothesis.finished and names)
+    assert [len(names) for names in unmet] == sorted(map(len, unmet))
+    texts = [(*hypothesis.ids, hypothesis.finished) for hypothesis in outputs]
+    assert len({*texts}) == len(texts)
+
+
+def test_demands_are_met_in_any_order_with_parts_in_common() -> None:
+    vocabulary = (b"", b"", b" New", b" York", b" City", b".")
+    pieces, table = pieces_of(vocabulary), random_table(3)
+    phrases = PhraseList([["York City"], ["New York"], ["York"], ["York"], ["City New"]])
+    (best, *_) = search(table, [0], [phrases], pieces, 12, longest=14)[0]
+    assert best.finished and phrases.unmet(text_of(best.ids, vocabulary)) == ()
+
+
+def test_phrases_with_a_common_beginning_are_all_met() -> None:
+    """Also in a narrow beam: a common beginning is progress towards one of them, or the rest would never pay."""
+    vocabulary = (b"", b"", b" ", b"x", b"y", b"z")
+    pieces = pieces_of(vocabulary)
+    for seed in range(20):
+        phrases = PhraseList([["x"], ["y"], ["xy"], ["xz"]], ["z"])
+        (best, *_) = search(random_table(seed), [0], [phrases], pieces, 2, longest=30)[0]
+        assert best.finished and phrases.unmet(text_of(best.ids, vocabulary)) == (), best
+
+
+# ---- prefixes, batches -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 3, 512])
+def test_an_output_has_its_prefix_and_its_phrases(size: int) -> None:
+    vocabulary = VOCABULARIES[0]
+    pieces, table = pieces_of(vocabulary), random_table(6)
+    phrases = PhraseList([["ab"]], ["a a"])
+    constraint = Both(Prefixes([[2, 4]]), Phrases([line_of(phrases, pieces).start]))
+    outputs = beam(table, [0], replace(request_for([6]), constraint=constraint), size, 2)[0]
+    for hypothesis in outputs:
+        assert hypothesis.ids[:2] == [2, 4] and phrases.unmet(text_of(hypothesis.ids, vocabulary)) == ()
+    if size == 512:
+        every = every_output(table, 0, 6, 0, [2, 4])
+        check(outputs, best_of(meeting(every, phrases, vocabulary), ("gnmt", 0.6), 2))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_batches_do_not_change_an_output(vocabulary: Sequence[bytes], size: int) -> None:
+    """Sentences with phrases, free ones, and ones with a prefix: alone, and in two batches."""
+    pieces, table, chance = pieces_of(vocabulary), random_table(8), random.Random(4)
+    lists = [replace_forbidden(random_phrases(chance, vocabulary, pieces)) for _ in range(10)]
+    prefixes = [[] if i % 3 else [2] for i in range(10)]
+
+    def outputs(sentences: Sequence[int]) -> list[list[Hypothesis]]:
+        phrases = constraint_of([lists[i] for i in sentences], pieces)
+        prefix = Prefixes([prefixes[i] for i in sentences])
+        constraint = prefix if phrases is None else Both(prefix, phrases)
+        request = replace(request_for([6 + i % 3 for i in sentences]), constraint=constraint)
+        return beam(table, sentences, request, size, 2)
+
+    alone = [outputs([i])[0] for i in range(10)]
+    assert outputs(range(10)) == alone
+    assert outputs([7, 2, 5]) == [alone[i] for i in (7, 2, 5)]
+
+
+def replace_forbidden(phrases: PhraseList) -> PhraseList:
+    """Return the demands alone: with a forbidden phrase some of these tiny vocabularies have no output."""
+    return PhraseList([one for one, n in zip(phrases.demands, phrases.times, strict=True) for _ in range(n)])
+
+
+def test_constraints_of_groups_of_rows_are_one_constraint() -> None:
+    pieces = pieces_of(VOCABULARIES[0])
+    one, two = (line_of(PhraseList([[text]]), pieces).start for text in ("ab", "b"))
+    together: Constraint | None = None
+    for i, part in enumerate([Phrases([one]), None, Prefixes([[3]]), Phrases([two])]):
+        together = joined(together, i, part, 1)
+    assert together is not None and [*together.extra_lengths] == [2, 0, 0, 1]
+    demands, expected = together.demands(), Phrases([one, None, None, two]).demands()
+    assert demands is not None and expected is not None
+    assert demands.rows.tolist() == [0, 3] and demands.n_tokens.tolist() == [2, 1]
+    assert [x.tolist() for x in demands.wanted] == [x.tolist() for x in expected.wanted]
+    standing = together.standing([0, 3, 0], [2, 4, 5])
+    assert standing.progress.tolist() == Phrases([one, two]).standing([0, 1, 0], [2, 4, 5]).progress.tolist()
+    selected = together.select([0, 0, 3]).advance([2, 4, 4])
+    assert selected is not None and selected.standing([0, 1, 2], [5, 5, 3]).n_met.tolist() == [1, 0, 0]
+
+
+# ---- the places of a beam ----------------------------------------------------------------------------------------
+
+
+def places(scores: list[float], progress: list[int], width: int, at_risk: Sequence[int] = ()) -> list[int]:
+    is_at_risk = np.isin(np.arange(len(scores)), at_risk)
+    return sorted(allocate(np.array([scores]), np.array([progress]), is_at_risk[None], width)[0].tolist())
+
+
+def test_banks_share_the_places() -> None:
+    assert places([-1, -2, -3, -4, -9], [0, 0, 0, 1, 2], 3) == [0, 3, 4]
+    assert places([-1, -2, -3, -4, -9], [0, 0, 0, 0, 1], 4) == [0, 1, 2, 4]  # the rest of a small bank is for others
+    assert places([-1, -2, -3, -4], [0, 0, 0, 0], 2) == [0, 1]
+
+
+def test_more_banks_than_places_leave_the_worst_out() -> None:
+    """Of the banks in between, the one whose best is highest above the line from the first to the last."""
+    assert places([-1, -3, -8, -9], [0, 1, 2, 4], 3) == [0, 1, 3]
+    assert places([-1, -6, -6.5, -9], [0, 1, 3, 4], 3) == [0, 2, 3]
+
+
+def test_hypotheses_at_risk_never_take_all_places() -> None:
+    assert places([-1, -2, -3, -4, -5], [0] * 5, 2, at_risk=[0, 1, 2]) == [0, 3]
+
+
+def test_no_place_is_for_what_is_excluded() -> None:
+    assert places([-1, -np.inf, -np.inf, -5], [0, 9, 9, 1], 2) == [0, 3]

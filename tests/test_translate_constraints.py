@@ -1,0 +1,149 @@
+"""Phrases in translations: they are in the text or named, whatever the batch, the options and the engine."""
+
+import re
+from typing import Any
+
+import pytest
+from support.toy_task import Toy
+from support.translators import LINES, noisy_translator
+
+import transduce
+from transduce import Sampling, Translation, Translator, UserError
+from transduce.decoding.kernels import compiled
+from transduce.decoding.options import DecodingOptions
+
+CONSTRAINTS: list[Any] = [
+    {"must": ["c a"]},
+    None,
+    {"must": ["x"]},
+    {"must": ["a", "a", "f e"], "must_not": ["b"]},
+    {"prefix": "i", "must": ["k"]},
+    {"must_not": ["a"]},
+    {"must": ["Zürich", "e"]},
+    {"prefix": "j"},
+    {"must": [["x", "y"], "schön"]},
+    {"must_not": ["c", "d"], "must": ["cd"]},
+]
+
+
+@pytest.fixture(scope="module")
+def noisy(toy: Toy) -> Translator:
+    return noisy_translator(toy)
+
+
+def has(text: str, phrase: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
+
+
+def check(translation: Translation, constraint: Any) -> None:
+    """Assert that each phrase is in the text, or named."""
+    for one in (translation, *translation.alternatives):
+        for entry in (constraint or {}).get("must", []):
+            alternatives = [entry] if isinstance(entry, str) else entry
+            is_in = any(has(one.text, phrase) for phrase in alternatives)
+            assert is_in or "|".join(alternatives) in one.unmet, (one.text, entry, one.unmet)
+        for phrase in (constraint or {}).get("must_not", []):
+            assert not has(one.text, phrase), (one.text, phrase)
+        assert one.text.startswith((constraint or {}).get("prefix", ""))
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 2}, {"n_best": 4}, {"lookahead": 2, "n_best": 2}])
+def test_phrases_are_in_the_text_or_named(noisy: Translator, options: dict[str, Any]) -> None:
+    translations = noisy.translate(LINES, constraints=CONSTRAINTS, **options)
+    for translation, constraint, line in zip(translations, CONSTRAINTS, LINES, strict=True):
+        if line.strip():
+            check(translation, constraint)
+            assert translation.finished or translation.unmet
+    assert [t.unmet for t in translations].count(()) >= len(LINES) - 2
+    assert len(translations[3].alternatives) == options.get("n_best", 1) - 1
+
+
+def test_a_blank_line_meets_no_phrase(noisy: Translator) -> None:
+    (blank,) = noisy.translate([" "], constraints=[{"must": ["x", "x", "y"], "must_not": ["z"]}])
+    assert (blank.text, blank.unmet) == (" ", ("x", "x", "y"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_batch_does_not_change_an_output(toy: Toy, precision: str) -> None:
+    if precision == "int8" and compiled() is None:
+        pytest.skip("needs a C++ compiler and AVX-512 with VNNI")
+    model = transduce.load(toy.model, precision=precision)
+    together = model.translate(LINES, constraints=CONSTRAINTS, n_best=2)
+    for i, (line, constraint) in enumerate(zip(LINES, CONSTRAINTS, strict=True)):
+        (alone,) = model.translate([line], constraints=[constraint], n_best=2)
+        assert alone.text == together[i].text and alone.unmet == together[i].unmet
+        if compiled() is not None:  # then each row is computed without regard to the others
+            assert alone == together[i]
+    free = [i for i, constraint in enumerate(CONSTRAINTS) if constraint is None]
+    assert [together[i].text for i in free] == [model.translate([LINES[i]], n_best=2)[0].text for i in free]
+
+
+def test_lines_that_come_and_go_are_translated_as_in_a_file(noisy: Translator) -> None:
+    from transduce.decoding.line_constraint import LineConstraint
+
+    expected = noisy.translate(LINES, constraints=CONSTRAINTS, n_best=2)
+    running, done, options = noisy.running(), dict[Any, Any](), DecodingOptions(n_best=2)
+    for i, (line, constraint) in enumerate(zip(LINES, CONSTRAINTS, strict=True)):
+        running.admit(i, line, options, LineConstraint.of(constraint))
+        done |= running.step()
+    while len(running):
+        done |= running.step()
+    assert [done[i].text for i in range(len(LINES))] == [t.text for t in expected]
+    assert [done[i].unmet for i in range(len(LINES))] == [t.unmet for t in expected]
+
+
+def test_a_line_with_a_constraint_stays_whole(noisy: Translator) -> None:
+    line = "a b! c d! e f!"
+    (whole,) = noisy.translate([line], split="sentences", constraints=[{"must": ["x"]}])
+    assert whole == noisy.translate([line], constraints=[{"must": ["x"]}])[0]
+
+
+def test_terms_demand_their_targets_in_the_segments_that_have_them(noisy: Translator) -> None:
+    terms = {"b": "x", "e f": "y y|z"}
+    whole, split = (noisy.translate(["a b! c d! e f!"], terms=terms, split=split)[0] for split in ("long", "sentences"))
+    for translation in (whole, split):
+        assert has(translation.text, "x") and (has(translation.text, "y y") or has(translation.text, "z"))
+        assert translation.unmet == ()
+    first, *_, last = split.text.split("!") if split.text.count("!") > 1 else ("x", "y y")
+    assert has(first, "x") or not has(last, "x")
+    assert noisy.translate(["c d"], terms=terms) == noisy.translate(["c d"])
+
+
+def test_terms_and_phrases_add_up(noisy: Translator) -> None:
+    (both,) = noisy.translate(["a b"], terms={"a": "x"}, constraints=[{"must": ["y"], "must_not": ["z"]}])
+    assert has(both.text, "x") and has(both.text, "y")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 1}, "beam_size=1: expected at least 2 with must or must_not"),
+        ({"sampling": Sampling()}, "sampling: expected no value with must or must_not"),
+        ({"mbr": 4}, "mbr=4: expected candidates of a beam with must or must_not; add a beam size"),
+    ],
+)
+def test_only_a_beam_meets_phrases(noisy: Translator, options: dict[str, Any], message: str) -> None:
+    for phrases in ({"must": ["x"]}, {"must_not": ["x"]}):
+        with pytest.raises(UserError, match=message):
+            noisy.translate(["a b"], constraints=[phrases], **options)
+    assert noisy.translate(["a b"], constraints=[{"prefix": "b"}], **options)[0].text.startswith("b")
+
+
+def test_minimum_bayes_risk_ranks_outputs_that_meet_all(noisy: Translator) -> None:
+    (best,) = noisy.translate(["a b c"], constraints=[{"must": ["x"]}], mbr=4, beam_size=4, n_best=2)
+    assert best.utility is not None and has(best.text, "x") and best.unmet == ()
+
+
+def test_a_mistake_is_named_with_its_line(noisy: Translator) -> None:
+    with pytest.raises(UserError, match="^line 12: must='q.*expected at most 256 tokens"):
+        noisy.translate(["a", "b"], constraints=[None, {"must": ["q ö" * 80, "ä q" * 80]}], first_number=10)
+    with pytest.raises(UserError, match="^the prefix of line 2: expected at most"):
+        noisy.translate(["a", "b"], constraints=[None, {"prefix": "a " * 90}])
+
+
+def test_what_cannot_be_met_in_the_length_is_named(noisy: Translator) -> None:
+    """Without room the output is the one that meets most."""
+    settings = noisy.config.search
+    assert settings.max_extra_tokens < 200
+    (output,) = noisy.translate(["a b"], constraints=[{"must": ["x"], "must_not": ["a", "b"]}], n_best=4, beam_size=8)
+    check(output, {"must": ["x"], "must_not": ["a", "b"]})
