@@ -3,7 +3,7 @@
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from io import FileIO
@@ -14,6 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from transduce.cli.constraints import Demands, portions, unmet_problem
 from transduce.cli.output import check_output, output_file
 from transduce.console import printable
 from transduce.data.compression import open_text, text_of
@@ -21,6 +22,7 @@ from transduce.data.text import arriving_lines, count_lines, lines_of
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
+from transduce.decoding.terms import Terms
 from transduce.errors import UserError
 from transduce.interop import ctranslate2_engine as engine
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Engine = Literal["torch", "ctranslate2"]
 
+NO_DEMANDS = Demands()
 STDIN, STDIN_NAME = 0, "standard input"
 CHUNK_LINES = 1_024  # lines that are read, translated and written together
 SPEED_SECONDS = 1_800  # the progress bar averages the speed over this time, because it moves by whole chunks
@@ -44,11 +47,17 @@ class Models:
 
 
 def run_filter(
-    models: Models, source: Path | None, target: Path | None, options: DecodingOptions, *, json: bool = False
+    models: Models,
+    source: Path | None,
+    target: Path | None,
+    options: DecodingOptions,
+    *,
+    json: bool = False,
+    demands: Demands = NO_DEMANDS,
 ) -> None:
     """Translate the lines of `source` into `target`.
 
-    source, target: None is standard input or standard output.
+    source, target: None is standard input or standard output. demands: what the lines demand of their translations.
     Raises UserError for several outputs per line or an alignment without `json`. Raises it at a line that is not UTF-8,
     after the translations of the lines before it are written.
     """
@@ -57,14 +66,19 @@ def run_filter(
     if options.alignment and not json:
         raise UserError("--alignment: expected --json, because a line of text has no room for it; add --json")
 
+    left_out = ([] if options.alignment else ["alignment"]) + ([] if demands else ["unmet"])
+
     def load() -> Answers:
+        terms = demands.load_terms()
         translator = load_translator(models, options)
-        options.resolve(translator.config.search)
+        demands.check(options, options.resolve(translator.config.search))
         with_tag([], options.tag, translator.tokenizer)
+        if isinstance(translator, engine.ExportedTranslator):
+            demands.refuse_ctranslate2()
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
-            for chunk in translations(translator, lines, name, options):
-                yield [Answer(_encode(translation, json, options), translation.problem) for translation in chunk]
+            for chunk in translations(translator, lines, name, options, demands, terms):
+                yield [_answer(translation, json, left_out) for translation in chunk]
 
         return answers
 
@@ -107,17 +121,21 @@ def filter_lines(source: Path | None, target: Path | None, activity: str, load: 
 
 
 def translations(
-    translator: "Translator | engine.ExportedTranslator", lines: BinaryIO, name: str, options: DecodingOptions
+    translator: "Translator | engine.ExportedTranslator",
+    lines: BinaryIO,
+    name: str,
+    options: DecodingOptions,
+    demands: Demands = NO_DEMANDS,
+    terms: Terms | None = None,
 ) -> Iterator[list[Translation]]:
     """Yield the translations of the lines of a stream, in order.
 
     Each list holds the lines that had arrived when the previous list was ready, at most CHUNK_LINES.
     name: the name of the stream in messages.
     """
-    number = 0
-    for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
-        yield translator.translate(chunk, options=options, first_number=number)
-        number += len(chunk)
+    for number, portion in portions(arriving_lines(lines, name, at_most=CHUNK_LINES), demands, name):
+        more: dict[str, Any] = {"constraints": portion.constraints, "terms": terms} if demands else {}
+        yield translator.translate(portion.texts, options=options, first_number=number, **more)
 
 
 def _open_input(source: Path | None) -> BinaryIO:
@@ -176,14 +194,13 @@ def load_translator(models: Models, options: DecodingOptions) -> "Translator | e
     return translator
 
 
-def _encode(translation: Translation, json: bool, options: DecodingOptions) -> bytes:
-    """Return a line of output: the text of the translation, or the whole object as JSON."""
-    return (msgspec.json.encode(_record(translation, options)) if json else translation.text.encode()) + b"\n"
+def _answer(translation: Translation, json: bool, left_out: Collection[str]) -> Answer:
+    """Return a line of output: the text of the translation, or the whole object as JSON without some fields."""
+    line = msgspec.json.encode(_record(translation, left_out)) if json else translation.text.encode()
+    return Answer(line + b"\n", translation.problem or (None if json else unmet_problem(translation.unmet)))
 
 
-def _record(translation: Translation, options: DecodingOptions) -> dict[str, Any]:
-    """Return the fields of a translation that the options ask for."""
-    record = {**vars(translation), "alternatives": [_record(other, options) for other in translation.alternatives]}
-    if not options.alignment:
-        del record["alignment"]
-    return record
+def _record(translation: Translation, left_out: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a translation without some of them."""
+    record = {**vars(translation), "alternatives": [_record(other, left_out) for other in translation.alternatives]}
+    return {name: value for name, value in record.items() if name not in left_out}

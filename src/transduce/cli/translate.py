@@ -1,5 +1,6 @@
 """`transduce translate`: translate lines."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -55,6 +56,21 @@ AlignmentFlag = Annotated[
     Flag,
     Parameter(help="Also print the source word of each word of the translation, by the cross-attention. Needs --json."),
 ]
+Constraints = Annotated[
+    Literal["tabs", "json"] | None,
+    Parameter(
+        help="Input lines with phrases that the output must have. tabs: the source, then phrases, with tabs between "
+        'them. json: {"text": ..., "must": [...], "must_not": [...], "prefix": ...}.'
+    ),
+]
+Prefix = Annotated[str | None, Parameter(help="Text that each output begins with.")]
+TermsFile = Annotated[
+    Path | None,
+    Parameter(
+        help="Terms, one a line: a source term, a tab, and its target, or target|target. An output has the target of "
+        "each term in its source."
+    ),
+]
 Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
 
 
@@ -76,6 +92,9 @@ def translate(
     mbr_metric: MbrMetric = None,
     split: SplitLines = "long",
     tag: Tag = None,
+    constraints: Constraints = None,
+    prefix: Prefix = None,
+    terms: TermsFile = None,
     precision: AnyPrecision = None,
     engine: Engine = None,
     alignment: AlignmentFlag = False,
@@ -93,8 +112,11 @@ def translate(
     transduce translate run/model --mbr 32 < input.en > output.de
     transduce translate run/model --split sentences < pages.en > pages.de
     transduce translate run/model --tag "<2fr>" < input.en > output.fr
+    printf "A dog runs.\\tRüde\\n" | transduce translate run/model --constraints tabs
+    transduce translate run/model --terms terms.tsv < input.en > output.de
     transduce translate run1/model run2/model --input in.en --output out.de
     """
+    from transduce.cli.constraints import Demands
     from transduce.cli.stream import Models, run_filter
     from transduce.decoding.options import DecodingOptions
 
@@ -115,4 +137,5 @@ def translate(
         tag=tag,
         alignment=alignment,
     )
-    run_filter(Models(models, precision, engine), input, output, options, json=json)
+    demands = Demands(constraints, prefix, terms)
+    run_filter(Models(models, precision, engine), input, output, options, json=json, demands=demands)

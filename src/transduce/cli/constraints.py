@@ -1,0 +1,111 @@
+"""What the lines of `transduce translate` demand of their translations: the forms of input lines, and the options."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from transduce.config.schema import SearchConfig
+from transduce.data.text import is_blank
+from transduce.decoding.line_constraint import LineConstraint
+from transduce.decoding.line_demands import FREE, check_search
+from transduce.decoding.options import DecodingOptions
+from transduce.decoding.terms import Terms
+from transduce.errors import UserError
+
+Form = Literal["tabs", "json"]
+
+
+class Portion(NamedTuple):
+    """Source lines, and the constraint of each. problem: of the line after them, which ends the input."""
+
+    texts: Sequence[str]
+    constraints: Sequence[LineConstraint]
+    problem: UserError | None = None
+
+
+@dataclass(frozen=True)
+class Demands:
+    """The options of the command.
+
+    form: of input lines, "tabs" for a source and its phrases with tabs between them, "json" for an object with the
+    fields text, must, must_not and prefix; None for sources alone. prefix: of all outputs. terms: a file of terms.
+    """
+
+    form: Form | None = None
+    prefix: str | None = None
+    terms: Path | None = None
+
+    def __bool__(self) -> bool:
+        return self != Demands()
+
+    def load_terms(self) -> Terms | None:
+        """Return the terms of the file; None without one."""
+        return None if self.terms is None else Terms.load(self.terms)
+
+    def check(self, options: DecodingOptions, settings: SearchConfig) -> None:
+        """Raise UserError for options with which no search meets phrases."""
+        if self.form is not None or self.terms is not None:
+            check_search(options, settings)
+
+    def refuse_ctranslate2(self) -> None:
+        """Raise UserError if there is any, because CTranslate2 meets none."""
+        for name, value in (("--constraints", self.form), ("--prefix", self.prefix), ("--terms", self.terms)):
+            if value is not None:
+                raise UserError(
+                    f"{name}={value}: expected no value with CTranslate2; use --engine torch and the model before the "
+                    "export"
+                )
+
+    def portion(self, lines: Sequence[str], where: str, first_number: int) -> Portion:
+        """Return the sources and constraints of lines, up to the first line that is wrong.
+
+        where, first_number: the name of the input and the number of lines before these, for messages.
+        """
+        texts, constraints = list[str](), list[LineConstraint]()
+        for number, line in enumerate(lines, start=first_number + 1):
+            try:
+                text, constraint = self._parse(line)
+            except UserError as error:
+                return Portion(texts, constraints, UserError(f"{where}:{number}: {error}"))
+            texts.append(text)
+            constraints.append(constraint)
+        return Portion(texts, constraints)
+
+    def _parse(self, line: str) -> tuple[str, LineConstraint]:
+        default = LineConstraint(prefix=self.prefix) if self.prefix else FREE
+        if self.form is None or is_blank(line):
+            return line, default
+        if self.form == "tabs":
+            text, *phrases = line.split("\t")
+            return text, LineConstraint([one for one in phrases if not is_blank(one)], prefix=default.prefix)
+        try:
+            fields = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise UserError(f"expected a JSON object such as {EXAMPLE} ({error})") from None
+        text = fields.pop("text", None) if isinstance(fields, dict) else None
+        if not isinstance(text, str):
+            raise UserError(f"expected a JSON object with a text, such as {EXAMPLE}")
+        return text.replace("\n", " "), LineConstraint.of({"prefix": default.prefix, **fields})
+
+
+EXAMPLE = '{"text": "A dog.", "must": ["Hund"]}'
+
+
+def unmet_problem(unmet: Sequence[str]) -> str | None:
+    """Return the message for standard error about phrases that a translation lacks; None if it lacks none."""
+    return f"expected {', '.join(map(repr, unmet))} in the translation, where it did not fit" if unmet else None
+
+
+def portions(chunks: Iterator[list[str]], demands: Demands, where: str) -> Iterator[tuple[int, Portion]]:
+    """Yield the portions of an input, each with the number of lines before it. Raises the UserError of a wrong line."""
+    number = 0
+    for chunk in chunks:
+        portion = demands.portion(chunk, where, number)
+        if portion.texts:
+            yield number, portion
+        if portion.problem is not None:
+            raise portion.problem
+        number += len(chunk)

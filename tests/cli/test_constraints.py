@@ -1,0 +1,88 @@
+"""`transduce translate` with phrases, prefixes and terms."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.toy_task import CommandResult, Toy, write_lines
+
+Cli = Callable[..., CommandResult]
+
+
+def lines_of(result: CommandResult) -> list[str]:
+    assert result.code == 0, result.err
+    return result.out.decode().splitlines()
+
+
+def test_phrases_after_tabs(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    source = write_lines(tmp_path / "in", ["a b c\tc a\tj", "a b", "", "d e\t"])
+    phrases, plain, blank, alone = lines_of(cli("translate", toy.model, "--input", source, "--constraints", "tabs"))
+    assert "c a" in phrases and "j" in phrases.split()
+    assert (plain, blank, alone) == ("b a", "", "e d")
+
+
+def test_lines_of_json(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    lines = ['{"text": "a b c", "must": [["x", "y y"]], "must_not": ["b"]}', '{"text": "a", "prefix": "j"}', ""]
+    source = write_lines(tmp_path / "in", lines)
+    arguments = ["translate", toy.model, "--input", source, "--constraints", "json", "--prefix", "i"]
+    first, second, blank = lines_of(cli(*arguments))
+    assert first.startswith("i") and not {*first.split()} & {"b"} and ("x" in first.split() or "y y" in first)
+    assert second.startswith("j") and blank == ""
+    objects = [json.loads(line) for line in lines_of(cli(*arguments, "--json", "--n-best", "2"))]
+    assert [one["text"] for one in objects] == [first, second, blank]
+    assert [one["unmet"] for one in objects] == [[], [], []] and objects[0]["alternatives"][0]["unmet"] == []
+
+
+def test_terms_of_a_file(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    terms = write_lines(tmp_path / "terms.tsv", ["b c\tx y|x z", "e\tw"])
+    source = write_lines(tmp_path / "in", ["a b c", "d", "e f"])
+    both, free, one = lines_of(cli("translate", toy.model, "--input", source, "--terms", terms))
+    assert ("x y" in both or "x z" in both) and free == "d" and "w" in one.split()
+
+
+def test_json_without_constraints_has_no_field_more(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    source = write_lines(tmp_path / "in", ["a b"])
+    (line,) = lines_of(cli("translate", toy.model, "--input", source, "--json"))
+    assert "unmet" not in json.loads(line)
+
+
+def test_a_phrase_that_is_missing_is_named_on_standard_error(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    source = write_lines(tmp_path / "in", ["a", "\tx"])
+    result = cli("translate", toy.model, "--input", source, "--constraints", "tabs")
+    assert result.out == b"a\n\n"
+    assert result.err.endswith("in:2: expected 'x' in the translation, where it did not fit\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("Hund", "expected a JSON object such as"),
+        ("[1]", "expected a JSON object with a text"),
+        ('{"must": []}', "expected a JSON object with a text"),
+        ('{"text": "a", "must": "b"}', "must='b': expected a list of phrases"),
+        ('{"text": "a", "musst": []}', "musst: expected one of must, must_not, prefix"),
+    ],
+)
+def test_a_line_of_another_form_ends_the_output_before_it(
+    toy: Toy, tmp_path: Path, cli: Cli, line: str, message: str
+) -> None:
+    source = write_lines(tmp_path / "in", ['{"text": "a b"}', line])
+    result = cli("translate", toy.model, "--input", source, "--constraints", "json")
+    assert (result.code, result.out) == (2, b"b a\n")
+    assert f"in:2: {message}" in result.err and "Traceback" not in result.err
+
+
+def test_what_meets_no_phrases_is_refused(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    source, terms = write_lines(tmp_path / "in", ["a b"]), write_lines(tmp_path / "terms.tsv", ["b"])
+    for more, message in (
+        (["--constraints", "tabs", "--beam-size", 1], "--beam-size=1: expected at least 2 with must or must_not"),
+        (["--constraints", "tabs", "--temperature", 1], "expected no value with must or must_not"),
+        (["--constraints", "json", "--mbr", 8], "--mbr=8: expected candidates of a beam with must or must_not"),
+        (["--terms", terms], "terms.tsv:1: expected a source term, a tab and its target"),
+        (["--terms", tmp_path / "none"], "none"),
+        (["--constraints", "tab"], "--constraints=tab: expected tabs or json"),
+    ):
+        result = cli("translate", toy.model, "--input", source, *more)
+        assert (result.code, result.out) == (2, b""), (more, result)
+        assert message in result.err and "Traceback" not in result.err, result.err
