@@ -112,7 +112,7 @@ def translate(
     transduce translate run/model --mbr 32 < input.en > output.de
     transduce translate run/model --split sentences < pages.en > pages.de
     transduce translate run/model --tag "<2fr>" < input.en > output.fr
-    printf "A dog runs.\\tRüde\\n" | transduce translate run/model --constraints tabs
+    transduce translate run/model --constraints tabs < phrases.en > output.de
     transduce translate run/model --terms terms.tsv < input.en > output.de
     transduce translate run1/model run2/model --input in.en --output out.de
     """
