@@ -42,7 +42,7 @@ def test_spaces_around_phrases_are_left_out() -> None:
         ({"must": ["a", 3]}, r"must\[1\]=3: expected a list of phrases"),
         ({"must": [["a", 3]]}, r"must\[0\]\[1\]=3: expected a string, not a int"),
         ({"must": [[]]}, r"must\[0\]: expected a phrase, or a list"),
-        ({"must": ["a", " "]}, r"must\[1\]\[0\]=' ': expected a phrase, not a blank one"),
+        ({"must": ["a", " "]}, r"must\[1\]=' ': expected a phrase, not a blank one"),
         ({"must_not": [""]}, r"must_not\[0\]='': expected a phrase, not a blank one"),
         ({"must_not": ["a\nb"]}, "expected a phrase of one line"),
         ({"must": ["x" * (MOST_CHARACTERS + 1)]}, "expected at most 256 characters, not 257"),
@@ -70,7 +70,7 @@ def test_an_alternative_that_is_forbidden_is_left_out() -> None:
         ([None], "1 constraints for 2 lines: expected one for each line, None for none"),
         ({"must": []}, r"constraints: expected a list .*; write \[constraints\]"),
         ([None, "Hund"], r"constraints\[1\]: 'Hund': expected must, must_not and prefix by name, or None"),
-        ([None, {"must": [""]}], r"constraints\[1\]: must\[0\]\[0\]='': expected"),
+        ([None, {"must": [""]}], r"constraints\[1\]: must\[0\]='': expected"),
     ],
 )
 def test_constraints_that_do_not_fit_the_lines_are_refused(constraints: Any, message: str) -> None:

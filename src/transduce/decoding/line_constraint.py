@@ -38,7 +38,8 @@ class LineConstraint:
         forbidden = _phrases("must_not", self.must_not)
         demands = list[tuple[str, ...]]()
         for i, entry in enumerate(_entries("must", self.must)):
-            alternatives = _phrases(f"must[{i}]", [entry] if isinstance(entry, str) else entry)
+            name = f"must[{i}]"
+            alternatives = (_phrase(name, entry),) if isinstance(entry, str) else _phrases(name, entry)
             if not alternatives:
                 raise UserError(f"must[{i}]: expected a phrase, or a list of at least one; leave it out")
             demands.append(alternatives)
@@ -94,17 +95,21 @@ def _entries(name: str, values: Any) -> Sequence[Any]:
 
 def _phrases(name: str, values: Any) -> tuple[str, ...]:
     """Return the phrases of a list, without the spaces around them."""
-    for i, phrase in enumerate(_entries(name, values)):
-        place = f"{name}[{i}]={reprlib.repr(phrase)}"
-        if not isinstance(phrase, str):
-            raise UserError(f"{place}: expected a string, not a {type(phrase).__name__}")
-        if is_blank(phrase):
-            raise UserError(f"{place}: expected a phrase, not a blank one; leave it out")
-        if len(phrase) > MOST_CHARACTERS:
-            raise UserError(f"{place}: expected at most {MOST_CHARACTERS} characters, not {len(phrase):,}; shorten it")
-        if "\n" in phrase or "\r" in phrase:
-            raise UserError(f"{place}: expected a phrase of one line; split it")
-    return tuple(phrase.strip() for phrase in values)
+    return tuple(_phrase(f"{name}[{i}]", value) for i, value in enumerate(_entries(name, values)))
+
+
+def _phrase(name: str, phrase: Any) -> str:
+    """Return a phrase without the spaces around it."""
+    place = f"{name}={reprlib.repr(phrase)}"
+    if not isinstance(phrase, str):
+        raise UserError(f"{place}: expected a string, not a {type(phrase).__name__}")
+    if is_blank(phrase):
+        raise UserError(f"{place}: expected a phrase, not a blank one; leave it out")
+    if len(phrase) > MOST_CHARACTERS:
+        raise UserError(f"{place}: expected at most {MOST_CHARACTERS} characters, not {len(phrase):,}; shorten it")
+    if "\n" in phrase or "\r" in phrase:
+        raise UserError(f"{place}: expected a phrase of one line; split it")
+    return phrase.strip()
 
 
 def _possible(alternatives: Sequence[str], forbidden: Sequence[str]) -> tuple[str, ...]:

@@ -18,12 +18,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from transduce.decoding.hypothesis import Translation
+from transduce.decoding.line_constraint import LineConstraint
+from transduce.decoding.line_demands import FREE
 from transduce.decoding.options import DecodingOptions
-from transduce.errors import is_out_of_memory
+from transduce.errors import UserError, is_out_of_memory
 from transduce.serve.alignment import align
 from transduce.serve.languages import Model
 from transduce.serve.queue import Lane, Output, Sentence, SentenceQueue
-from transduce.serve.refusal import Refusal
+from transduce.serve.refusal import Refusal, invalid
 
 Outcomes = dict[Sentence, Translation | Exception]
 
@@ -43,7 +45,7 @@ class Search(Protocol):
         """The number of lines, and of source tokens, that it can take in now."""
         ...
 
-    def admit(self, key: Sentence, text: str, options: DecodingOptions) -> None:
+    def admit(self, key: Sentence, text: str, options: DecodingOptions, constraint: LineConstraint = ...) -> None:
         """Take a line in. An exception concerns this line alone."""
         ...
 
@@ -70,7 +72,8 @@ class WholeBatches:
     def room(self) -> tuple[int, int]:
         return (0, 0) if self.lines else (MAX_SENTENCES, MAX_TOKENS)
 
-    def admit(self, key: Sentence, text: str, options: DecodingOptions) -> None:
+    def admit(self, key: Sentence, text: str, options: DecodingOptions, constraint: LineConstraint = FREE) -> None:
+        assert not constraint  # the service refuses one
         self.lines[key] = text, options
 
     def step(self) -> Outcomes:
@@ -224,7 +227,9 @@ class _Task:
             self.seconds = max(self.seconds, now)
         for sentence in sentences:
             try:
-                self.search.admit(sentence, sentence.line, sentence.options)
+                self.search.admit(sentence, sentence.line, sentence.options, sentence.constraint)
+            except UserError as error:
+                sentence.finish(invalid(str(error)) if sentence.constraint else _refusal(error))
             except Exception as problem:
                 sentence.finish(_refusal(problem))
             else:

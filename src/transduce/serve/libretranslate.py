@@ -9,6 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from transduce.serve.door import Door, json_response
 from transduce.serve.languages import name_of
+from transduce.serve.phrases import constraints_of
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields, check_key
 from transduce.serve.service import Answer, Wish, check_texts
@@ -101,8 +102,12 @@ class LibreTranslate(Door):
                 names = f"{name_of(target_code)} ({target_code})", f"{name_of(one)} ({one})"
                 raise invalid(f"{names[0]} is not available as a target language from {names[1]}")
         pairs = [(one, target_code) for one in sources]
+        constraints = constraints_of(fields, len(texts), is_list)
+        if any(constraints) and FORMATS[name]:
+            raise invalid("Invalid request: $.format: expected text with must, must_not or prefix, not html")
         has_confidence = fields.is_true("confidence") and not FORMATS[name]
-        wish = Wish(texts, pairs, alternatives, is_html=FORMATS[name], has_confidence=has_confidence)
+        more = {"has_confidence": has_confidence, "constraints": constraints if any(constraints) else ()}
+        wish = Wish(texts, pairs, alternatives, is_html=FORMATS[name], **more)
         return wish, is_list, is_auto
 
     def _confidences(self, wish: Wish, is_auto: bool) -> list[float]:
@@ -128,6 +133,8 @@ class LibreTranslate(Door):
             lists["alternatives"] = [list(answer.alternatives) for answer in answers]
         if wish.has_confidence:
             lists["confidence"] = [answer.confidence for answer in answers]
+        if wish.constraints:
+            lists["unmetConstraints"] = [list(answer.unmet) for answer in answers]
         if any(problems):
             lists["problems"] = [one and one.message for one in problems]
         return lists if is_list else {name: values[0] for name, values in lists.items()}

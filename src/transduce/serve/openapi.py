@@ -2,12 +2,17 @@
 
 from typing import Any
 
+from transduce.decoding.line_constraint import MOST_CHARACTERS, MOST_PHRASES
 from transduce.serve.service import Service
 from transduce.serve.settings import ServerSettings
 from transduce.version import __version__
 
 STRING: dict[str, Any] = {"type": "string"}
 TEXTS = {"oneOf": [STRING, {"type": "array", "items": STRING}]}
+PHRASE: dict[str, Any] = {**STRING, "minLength": 1, "maxLength": MOST_CHARACTERS}
+PHRASE_LIST: dict[str, Any] = {"type": ["array", "null"], "items": PHRASE, "maxItems": MOST_PHRASES}
+PHRASES = {"anyOf": [PHRASE_LIST, {"type": "array", "items": PHRASE_LIST}]}
+PREFIX = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": ["string", "null"]}}]}
 FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -23,6 +28,12 @@ def document(service: Service, settings: ServerSettings) -> dict[str, Any]:
         "format": {"enum": ["text", "html", None], "default": "text"},
         "alternatives": {"type": ["integer", "null"], "maximum": service.max_alternatives, "default": 0},
         "confidence": {"type": "boolean", "default": False},
+        "must": {
+            **PHRASES,
+            "description": "phrases that the translation has; for a list of texts a list of lists",
+        },
+        "must_not": {**PHRASES, "description": "phrases that the translation does not have"},
+        "prefix": {**PREFIX, "description": "text that the translation begins with; a list for a list"},
         **key,
     }
     deepl = {
@@ -96,6 +107,7 @@ SCHEMAS: dict[str, Any] = {
             "detectedLanguage": {"oneOf": [DETECTION, {"type": "array", "items": DETECTION}]},
             "alternatives": {"type": "array"},
             "confidence": {"type": "array"},
+            "unmetConstraints": {"type": "array"},
             "problems": {"type": "array", "items": {"type": ["string", "null"]}},
         },
     },

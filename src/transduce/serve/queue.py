@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transduce.decoding.hypothesis import Alignment, Translation
+from transduce.decoding.line_constraint import LineConstraint
+from transduce.decoding.line_demands import FREE
 from transduce.decoding.options import DecodingOptions
 from transduce.serve.languages import Model
 from transduce.serve.refusal import Refusal
@@ -37,7 +39,8 @@ class Output:
 class Sentence:
     """A line that waits for its translation, is being translated, or has its result.
 
-    n_tokens: of the source. result: set in the event loop. is_wanted: False after the client left or the deadline.
+    n_tokens: of the source. constraint: of its translation. result: set in the event loop. is_wanted: False after the
+    client left or the deadline.
     is_short: True if its request is short; set by the queue.
     """
 
@@ -47,6 +50,7 @@ class Sentence:
     n_tokens: int
     needs_alignment: bool
     result: "asyncio.Future[Output]"
+    constraint: LineConstraint = FREE
     is_wanted: bool = True
     is_short: bool = True
     put_at: float = field(default_factory=time.monotonic)

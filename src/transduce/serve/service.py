@@ -10,6 +10,8 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from transduce.decoding.hypothesis import Translation
+from transduce.decoding.line_constraint import LineConstraint
+from transduce.decoding.line_demands import FREE
 from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.segmentation import encode_lines, excess
 from transduce.serve.confidence import Confidences, confidences
@@ -18,6 +20,7 @@ from transduce.serve.languages import Model, Models
 from transduce.serve.logs import Record
 from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
+from transduce.serve.phrases import check_text
 from transduce.serve.queue import Output, Sentence, SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.settings import Limits
@@ -29,7 +32,7 @@ class Wish:
 
     pairs: source and target of each text. alternatives: further translations of each text. split: None takes the
     server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has that
-    of each word.
+    of each word. constraints: of the translation of each text; empty: all are free.
     """
 
     texts: Sequence[str]
@@ -39,16 +42,21 @@ class Wish:
     split: Split | None = None
     keeps_lines: bool = True
     has_confidence: bool = False
+    constraints: Sequence[LineConstraint] = ()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence."""
+    """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence.
+
+    unmet: the demands of the text that the translation does not meet.
+    """
 
     text: str
     alternatives: Sequence[str] = ()
     problem: Refusal | None = None
     confidence: Confidences = field(default_factory=list)
+    unmet: Sequence[str] = ()
 
 
 @dataclass
@@ -146,12 +154,13 @@ class Service:
     def start(self, wish: Wish, record: Record) -> "Work":
         """Put the sentences of a request into the queue. Raises Refusal if they do not fit, or are too long."""
         texts = []
-        for text, pair in zip(wish.texts, wish.pairs, strict=True):
+        constraints = wish.constraints or [FREE] * len(wish.texts)
+        for text, pair, constraint in zip(wish.texts, wish.pairs, constraints, strict=True):
             if pair[0] == pair[1]:
                 texts.append(_Text([text]))
                 continue
             document = html_document(text) if wish.is_html else plain_document(text, keeps_lines=wish.keeps_lines)
-            texts.append(_sentences(document, self.models.by_pair[pair], self._options(wish, pair)))
+            texts.append(_sentences(document, self.models.by_pair[pair], self._options(wish, pair), constraint))
         work = Work(texts)
         record.texts, record.characters = len(wish.texts), sum(map(len, wish.texts))
         record.source_tokens = sum(sentence.n_tokens for sentence in work.sentences)
@@ -209,27 +218,36 @@ class Work:
     def answers(self, wish: Wish) -> list[Answer]:
         """Return the answer for each text, once all sentences have their results."""
         answers = []
-        for text in self.texts:
+        constraints = wish.constraints or [FREE] * len(self.texts)
+        for text, constraint in zip(self.texts, constraints, strict=True):
             if text.failure is not None:
                 answers.append(Answer("", problem=text.failure))
                 continue
             best, *others = (text.written(number) for number in range(wish.alternatives + 1))
             different = [other for other in dict.fromkeys(others) if other != best]
-            answers.append(Answer(best, different, confidence=text.confidences() if wish.has_confidence else []))
+            confidence = text.confidences() if wish.has_confidence else []
+            unmet = constraint.phrases().unmet(best) if constraint.has_phrases else ()
+            answers.append(Answer(best, different, confidence=confidence, unmet=unmet))
         return answers
 
 
-def _sentences(document: Document, model: Model, options: DecodingOptions) -> _Text:
+def _sentences(document: Document, model: Model, options: DecodingOptions, constraint: LineConstraint) -> _Text:
     """Return the document with the sentences of its lines, or with the problem of a line that is too long."""
     loop = asyncio.get_running_loop()
     parts = [part for part in document if not isinstance(part, str)]
     text = _Text(document)
+    if constraint:
+        try:
+            check_text(constraint, document, model, options)
+        except Refusal as refusal:
+            return _Text([], problem=refusal)
     lines = [part.line for part in parts]
     for part, ids in zip(parts, encode_lines(lines, model.tokenizer), strict=True):
         if problem := excess(part.line, ids):
             return _Text([], problem=invalid(problem))
         n_tokens = len(ids or ()) + 1
-        text.sentences.append(Sentence(model, part.line, options, n_tokens, part.needs_alignment, loop.create_future()))
+        result = loop.create_future()
+        text.sentences.append(Sentence(model, part.line, options, n_tokens, part.needs_alignment, result, constraint))
     return text
 
 
