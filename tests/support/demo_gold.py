@@ -12,18 +12,19 @@ from transduce.demo.inflection import PERSONS, STRONG, Case, Verb
 CASES: tuple[Case, ...] = ("nominative", "accusative", "dative", "genitive")
 
 
-def links_of(source: str, target: str) -> dict[int, int]:
+def links_of(source: str, target: str) -> dict[int, set[int]]:
     """Return the place of each content word of the target, and that of its English word.
 
-    Each of the two must be the only form of its lexeme in its sentence.
+    Each of the two must be the only form of its lexeme in its sentence. A verb with a particle has two English words:
+    "came" and "back" of "zurückgekommen".
     """
     places, own = _places(source), _places(target)
     links = {}
-    for english, german in _lexemes():
+    for english, german, particle in _lexemes():
         sources = [start for start, word in places if word in english]
         targets = [start for start, word in own if word in german]
         if len(sources) == len(targets) == 1:
-            links[targets[0]] = sources[0]
+            links[targets[0]] = {*sources, *(start for start, word in places if word == particle)}
     return links
 
 
@@ -31,7 +32,7 @@ def right_links(source: str, target: str, alignment: Alignment | None) -> tuple[
     """Return the number of gold links that the alignment has, and the number of gold links."""
     links = links_of(source, target)
     words = {word.start: word.source_start for word in alignment or ()}
-    return sum(words.get(target) == source for target, source in links.items()), len(links)
+    return sum(words.get(target) in sources for target, sources in links.items()), len(links)
 
 
 def _places(text: str) -> list[tuple[int, str]]:
@@ -39,34 +40,35 @@ def _places(text: str) -> list[tuple[int, str]]:
 
 
 @functools.cache
-def _lexemes() -> list[tuple[frozenset[str], frozenset[str]]]:
-    """Return the English and German forms of each content word, without the German forms that two words share."""
-    entries = [({e.lower() for e in english}, {g.lower() for g in german}) for english, german in _entries()]
-    counts = Counter(form for _, german in entries for form in german)
+def _lexemes() -> list[tuple[frozenset[str], frozenset[str], str]]:
+    """Return the English forms, German forms and particle of each content word, without forms that two words share."""
+    entries = [({e.lower() for e in english}, {g.lower() for g in german}, p) for english, german, p in _entries()]
+    counts = Counter(form for _, german, _ in entries for form in german)
     counts.update(word for time in lexicon.TIMES if " " in time.german for word in time.german.lower().split())
-    return [(frozenset(english), frozenset(g for g in german if counts[g] == 1)) for english, german in entries]
+    return [(frozenset(english), frozenset(g for g in german if counts[g] == 1), p) for english, german, p in entries]
 
 
-def _entries() -> Iterator[tuple[set[str], set[str]]]:
+def _entries() -> Iterator[tuple[set[str], set[str], str]]:
     for noun in (noun for nouns in lexicon.NOUNS.values() for noun in nouns):
         numbers = (False, True)
         yield (
             {noun.english_form(plural) for plural in numbers},
             {noun.german_form(case, plural) for case in CASES for plural in numbers},
+            "",
         )
     endings = {ending for column in STRONG.values() for ending in column.values()}
     for adjective in lexicon.ADJECTIVES:
-        yield {adjective.english}, {adjective.german, *(adjective.stem + ending for ending in endings)}
+        yield {adjective.english}, {adjective.german, *(adjective.stem + ending for ending in endings)}, ""
     for verb in lexicon.VERBS:
         if verb.english not in ("be", "have"):
-            yield _english_forms(verb), _german_forms(verb)
+            yield _english_forms(verb), _german_forms(verb), verb.particle
     for adverb in (*lexicon.TIMES, *lexicon.FREQUENCIES, lexicon.NEVER):
         if " " not in adverb.english + adverb.german:
-            yield {adverb.english}, {adverb.german}
+            yield {adverb.english}, {adverb.german}, ""
     for name in lexicon.NAMES:
-        yield {name.name}, {name.name, name.name + "s"}
+        yield {name.name}, {name.name, name.name + "s"}, ""
     for city in lexicon.CITIES:
-        yield {city.english}, {city.german}
+        yield {city.english}, {city.german}, ""
 
 
 def _english_forms(verb: Verb) -> set[str]:
