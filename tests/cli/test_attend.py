@@ -12,6 +12,7 @@ from support.toy_task import CommandResult, Toy
 
 import transduce
 from transduce.evaluation.attention_file import write_attention
+from transduce.evaluation.heads import read_worth
 
 Cli = Callable[..., CommandResult]
 
@@ -81,3 +82,14 @@ def test_a_mistake_is_named(
     monkeypatch.chdir(tmp_path)
     assert_mistake(cli("attend", model, *words), message)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_page_shows_what_heads_are_worth(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    heads, out = tmp_path / "heads.json", tmp_path / "a.html"
+    heads.write_bytes(cli("heads", toy.model, "--src", toy.valid[0], "--tgt", toy.valid[1], "--json").out)
+    assert cli("attend", toy.model, "a b c", "--heads", heads, "--out", out).code == 0
+    worth = data_of(out.read_text("utf-8"))["worth"]
+    assert len(worth) == 24 and worth["cross 1.2"] == read_worth(heads)["cross 1.2"]
+    assert_mistake(cli("attend", toy.model, "a b c", "--heads", heads, "--out", tmp_path / "a.svg"))
+    assert_mistake(cli("attend", toy.model, "a b c", "--heads", toy.valid[0], "--out", out))
+    assert_mistake(cli("attend", toy.model, "a b c", "--heads", tmp_path / "none.json", "--out", out))

@@ -14,7 +14,7 @@ from transduce.errors import UserError
 from transduce.evaluation.attention_file import MOST_TOKENS, write_attention
 from transduce.evaluation.attention_page import attention_page
 from transduce.evaluation.attention_svg import attention_svg, colour
-from transduce.evaluation.attention_view import KINDS, View, find_view
+from transduce.evaluation.attention_view import KINDS, View, find_view, views
 
 MEGABYTE = 1_000_000
 
@@ -54,6 +54,17 @@ def test_a_rival_of_table_2_has_only_cross_attention() -> None:
     data = data_of(page_of(random_attended(heads=1, self_layers=0)))
     assert [kind["layers"] for kind in data["kinds"]] == [[], [], [1, 2]]
     assert data["first"] == ["cross", 2, 1] and not data["rollout"]
+
+
+def test_the_worth_of_heads_is_shown_where_it_is_known(tmp_path: Path) -> None:
+    attended = random_attended(layers=2, heads=2)
+    worth = {view.name: 0.1 for view in views(attended) if isinstance(view.head, int)}
+    write_attention(attended, tmp_path / "a.html", worth=worth)
+    assert data_of((tmp_path / "a.html").read_text("utf-8"))["worth"] == worth
+    assert data_of(page_of(attended))["worth"] is None
+    for wrong in ({}, {**worth, "cross 9.9": 1.0}):
+        with pytest.raises(UserError, match="^heads: expected the heads of this model, but .* is in only one"):
+            write_attention(attended, tmp_path / "b.html", worth=wrong)
 
 
 # ---- the page as a file ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ def attend(
     target: str | None = None,
     out: Path,
     head: str | None = None,
+    heads: Path | None = None,
     tag: Tag = None,
 ) -> None:
     r"""Show what each head of a model attends to, for one sentence.
@@ -33,6 +34,8 @@ def attend(
     head
         Head that the picture shows, and the page first: "encoder 3.5" is head 5 of layer 3, "cross 6.mean" the mean of
         the heads, "decoder 2.rollout" the rollout. Default: the mean of the last cross-attention.
+    heads
+        JSON of `transduce heads`. The page then shows below each head what it is worth.
 
     Examples
     --------
@@ -40,6 +43,7 @@ def attend(
     transduce attend run/model "A dog runs." \
         --target "Ein Hund läuft." --out page.html
     transduce attend run/model "A dog runs." --head "encoder 1.3" --out head.svg
+    transduce attend run/model "A dog runs." --heads heads.json --out page.html
     """
     from transduce.cli.output import check_output
     from transduce.evaluation.attention_file import check_length, check_suffix, write_attention
@@ -52,16 +56,23 @@ def attend(
                 f"{name}: expected one line, not {line.count(chr(10)) + 1}; attend to one sentence at a time"
             )
 
+    if heads is not None and out.suffix.lower() != ".html":
+        raise UserError(
+            f"--heads={heads}: expected no value with {out.name}, because only a page shows it; leave it out"
+        )
+
     from transduce.data.text import is_blank
     from transduce.decoding.segmentation import with_tag
+    from transduce.evaluation.heads import read_worth
     from transduce.translate import load
 
     if is_blank(sentence):
         raise UserError(f"sentence={sentence!r}: expected a sentence, but it is blank; write one")
+    worth = None if heads is None else read_worth(heads)
     translator = load(model)
     [source] = with_tag([sentence], tag, translator.tokenizer)
     check_length(out, len(translator.tokenizer.encode(source)) + 1)  # before the weights take memory
     if target is None:
         target = translator.translate([source])[0].text
     check_length(out, len(translator.tokenizer.target.encode(target)) + 1)
-    write_attention(translator.attend(source, target), out, head=head, model=str(model))
+    write_attention(translator.attend(source, target), out, head=head, model=str(model), worth=worth)

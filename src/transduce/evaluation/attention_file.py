@@ -1,6 +1,7 @@
 """Attention of one sentence pair as a file: the page (.html), a picture (.svg) or the arrays (.npz)."""
 
 import io
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,33 @@ from transduce.decoding.hypothesis import Attended
 from transduce.errors import UserError
 from transduce.evaluation.attention_page import attention_page, n_tokens
 from transduce.evaluation.attention_svg import attention_svg
-from transduce.evaluation.attention_view import KINDS, find_view, head_name
+from transduce.evaluation.attention_view import KINDS, find_view, head_name, views
 from transduce.storage.atomic_folder import replacement
 
 MOST_TOKENS = 1_000  # of a side, for a picture or a page; arrays have no limit of their own
 SUFFIXES = (".html", ".svg", ".npz")
 
 
-def write_attention(attended: Attended, path: str | PathLike[str], *, head: str | None = None, model: str = "") -> None:
+def write_attention(
+    attended: Attended,
+    path: str | PathLike[str],
+    *,
+    head: str | None = None,
+    model: str = "",
+    worth: Mapping[str, float] | None = None,
+) -> None:
     """Write attention to `path`, whole or not at all, in the form that its ending says: .html, .svg or .npz.
 
     head: what the picture shows and the page shows first, such as "encoder 3.5", "cross 6.mean" or "decoder 2.rollout";
-    None: the last cross-attention, the mean of its heads. model: its name, for the page.
+    None: the last cross-attention, the mean of its heads. model: its name, for the page. worth: of each head, by name,
+    for the page (`heads.read_worth`).
     The arrays are encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S), the pieces src and tgt, log_probs (T,), and
     the names of the heads: encoder_heads, decoder_heads, cross_heads (L,H).
     Raises UserError for another ending, an unknown head, or a sentence of more than MOST_TOKENS tokens in a picture.
     """
     place = as_path("path", path)
     suffix = check_suffix(place)
-    content = _arrays(attended) if suffix == ".npz" else _text(attended, place, suffix, head, model).encode()
+    content = _arrays(attended) if suffix == ".npz" else _text(attended, place, head, model, worth).encode()
     with replacement(place) as building:
         building.write_bytes(content)
 
@@ -51,10 +60,17 @@ def check_length(path: Path, length: int) -> None:
         raise UserError(f"{printable(path)}: expected at most {MOST_TOKENS:,} tokens a side, not {length:,}; {remedy}")
 
 
-def _text(attended: Attended, path: Path, suffix: str, head: str | None, model: str) -> str:
+def _text(attended: Attended, path: Path, head: str | None, model: str, worth: Mapping[str, float] | None) -> str:
+    """Return the content of a page or a picture."""
     view = find_view(attended, head)
     check_length(path, n_tokens(attended))
-    return attention_page(attended, view, model) if suffix == ".html" else attention_svg(attended, view)
+    if worth is not None:
+        names = {view.name for view in views(attended) if isinstance(view.head, int)}
+        if other := names ^ {*worth}:
+            problem = f"{min(other)} is in only one of the two; measure this model"
+            raise UserError(f"heads: expected the heads of this model, but {problem}")
+    is_page = check_suffix(path) == ".html"
+    return attention_page(attended, view, model, worth) if is_page else attention_svg(attended, view)
 
 
 def _arrays(attended: Attended) -> bytes:

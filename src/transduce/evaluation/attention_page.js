@@ -151,8 +151,10 @@ function fillHeads() {
   const { kind } = state, names = columnsOf(kind);
   const titles = names.map(name => make("th", { scope: "col" }, name === "rollout" ? "roll" : String(name)));
   const cell = (layer, head) => {
-    const label = nameOf(kind, layer, head);
+    const worth = DATA.worth?.[nameOf(kind, layer, head)];
+    const label = nameOf(kind, layer, head) + (worth === undefined ? "" : ", worth " + worth.toFixed(4));
     const button = make("button", { type: "button", "aria-label": label, title: label }, make("canvas"));
+    if (worth !== undefined) button.append(worthBar(worth));
     button.addEventListener("click", () => choose(kind, layer, head));
     Object.assign(button.dataset, { layer, head });
     return make("td", {}, button);
@@ -165,9 +167,20 @@ function fillHeads() {
     : "all layers up to this one, multiplied";
   const rollout = ", and rollout (roll): the mean weights of " + path
     + ", where half of each word stays in place (Abnar and Zuidema, 2020)";
-  $("about").textContent = "Rows: layers. Columns: heads, their mean" + (DATA.rollout ? rollout : "") + ".";
+  const bars = " Bars: what a head is worth, the loss of a token in nats that the model gains without it; the length is"
+    + " the square root.";
+  $("about").textContent = "Rows: layers. Columns: heads, their mean" + (DATA.rollout ? rollout : "") + "."
+    + (DATA.worth ? bars : "");
   markHead();
   return paintHeads();
+}
+
+// A bar below a head, as long as the square root of what the head is worth against the head that is worth most.
+function worthBar(worth) {
+  const bar = make("i", { class: "worth" });
+  const most = Math.max(...Object.values(DATA.worth));
+  bar.style.width = 100 * Math.sqrt(Math.max(0, worth) / most || 0) + "%";
+  return bar;
 }
 
 // Paint the small pictures; those of rollout, which take longest, after the others are on the screen.

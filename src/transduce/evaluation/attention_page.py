@@ -11,6 +11,7 @@ import html
 import json
 import math
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,11 @@ PARTS = {
 MANY_TOKENS = 400  # of the longer side; the page then has one layer. 250 tokens of 6 x 8 x 3 heads are 7.5 MB
 
 
-def attention_page(attended: Attended, view: View, model: str = "") -> str:
+def attention_page(attended: Attended, view: View, model: str = "", worth: Mapping[str, float] | None = None) -> str:
     """Return the page as HTML. It shows `view` first.
 
-    model: its name, for the heading. A page of more than MANY_TOKENS tokens has only the layer of `view`, and says so.
+    model: its name, for the heading. worth: by head, the loss of a token without it; None: the page does not show it.
+    A page of more than MANY_TOKENS tokens has only the layer of `view`, and says so.
     """
     layers = _layers(attended, view)
     n_layers = max(len(getattr(attended, kind)) for kind in KINDS)
@@ -43,7 +45,7 @@ def attention_page(attended: Attended, view: View, model: str = "") -> str:
         "title": html.escape(f"Attention: {source}"),
         "model": html.escape(printable(model)),
         "note": f'<p class="limit">{note}</p>' if n_tokens(attended) > MANY_TOKENS else "",
-        "data": _json(_description(attended, view, layers)),
+        "data": _json({**_description(attended, view, layers), "worth": worth}),
         "weights": pack([getattr(attended, kind)[layers[kind]] for kind in KINDS]),
     }
     return fill_page("attention_page.html", fields, PARTS)

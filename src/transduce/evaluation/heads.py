@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -123,6 +124,16 @@ def loss_without(model: Transformer, batches: Sequence[Batch], heads: Sequence[H
 
 def _n_tokens(batches: Sequence[Batch]) -> int:
     return sum(len(batch.tgt_indices) for batch in batches)
+
+
+def read_worth(path: Path) -> dict[str, float]:
+    """Return what each head is worth, by name, from the JSON of `transduce heads`. Raises UserError for other files."""
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=HeadReport)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+        remedy = "run transduce heads MODEL --src SRC --tgt TGT --json"
+        raise UserError(f"{path}: expected the output of transduce heads --json, but {problem}; {remedy}") from None
+    return {figures.name: figures.loss_increase for figures in report.heads}
 
 
 # ---- pruning -----------------------------------------------------------------------------------------------------
