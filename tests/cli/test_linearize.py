@@ -11,9 +11,13 @@ TREES = """( (S (NP-SBJ (DT The) (NN cat))
      (VP (VBZ sleeps) (NP (-NONE- *)))) )
 (ROOT (X (-LRB- -LRB-)))
 """
+COUNTS = {
+    "top-down": "12 different symbols, at most 9 in a tree",
+    "by-word": "8 different symbols, at most 6 in a tree",
+}
 SYMBOLS = {
     "top-down": "(S (NP DT NN )NP (VP VBZ )VP )S\n(X -LRB- )X\n",
-    "in-order": "DT NP( NN )NP S( VBZ VP( )VP )S\n-LRB- X( )X\n",
+    "by-word": "(S(NP DT - NN)1 (VP VBZ\n(X -LRB-\n",
 }
 
 
@@ -25,7 +29,7 @@ def test_a_treebank_becomes_words_symbols_and_trees(
     treebank.write_text(TREES)
     result = cli("linearize", treebank, treebank, "--out", out, "--form", form)
     assert (result.code, result.err) == (0, "")
-    assert result.out == b"4 trees, 8 words, 12 different symbols, at most 9 in a tree\n"
+    assert result.out == f"4 trees, 8 words, {COUNTS[form]}\n".encode()
     assert (tmp_path / "train.words").read_text() == "The cat sleeps\n(\n" * 2
     assert (tmp_path / "train.symbols").read_text() == SYMBOLS[form] * 2
     trees = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps))))\n(TOP (X (-LRB- -LRB-)))\n"

@@ -19,7 +19,7 @@ LINES = ["The cat sleeps .", "", "( </s> -LRB- )", "a \u00a0b <&> \x01", "x" * 6
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_to(random_parser("in-order", 3), tmp_path_factory.mktemp("parser") / "model")
+    return save_to(random_parser("by-word", 3), tmp_path_factory.mktemp("parser") / "model")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ CAT = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps))))"
     ("form", "symbols"),
     [
         ("top-down", "(S (NP DT NN )NP (VP VBZ )VP )S"),
-        ("in-order", "DT NP( NN )NP S( VBZ VP( )VP )S"),
+        ("by-word", "(S(NP DT - NN)1 (VP VBZ"),
     ],
 )
 def test_a_tree_becomes_symbols(form: Form, symbols: str) -> None:
@@ -57,8 +57,11 @@ def test_every_tree_of_a_treebank_returns_from_its_symbols_and_from_its_line(pat
         (")S NN", ")S ends no phrase"),
         ("(S )S NN", ")S ends no phrase"),
         ("(S NN )NP", ")NP ends no phrase"),
-        ("S( NN )S", "S( follows no first child"),
-        ("(S NN", "1 phrases do not end"),
+        ("(S )S", ")S ends no phrase"),
+        ("- NN)1", "NN)1 ends more than the 0 open phrases"),
+        ("(S NN)x", "NN)x is no tag with a number of phrases"),
+        ("(S NN(", "NN( is no tag with a number of phrases"),
+        ("(S (NP NN )NP", "1 phrases do not end"),
         ("(S NN NN )S", "2 tags for 1 words"),
         ("", "0 tags for 1 words"),
     ],

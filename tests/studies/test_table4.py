@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def test_plan_report_and_recipes_have_the_same_rows() -> None:
     plan = trainings()
     assert {one.row for one in plan} == TITLES.keys() == table4.ROWS.keys() | VARIANTS.keys()
     assert len({one.name for one in plan}) == len(plan) == 10 and {*LEARNING} < TITLES.keys()
-    assert {one.row for one in plan if one.seed == 2} == {"base", "inorder"}
+    assert {one.row for one in plan if one.seed == 2} == {"base", "topdown"}
     for one in plan:
         assert one.recipe in RECIPES and problems(one.config()) == [] and one.config().train.seed == one.seed
     base = next(one.config() for one in plan if one.row == "base")
@@ -77,26 +76,16 @@ def banks(tmp_path: Path) -> Treebanks:
 
 def test_texts_are_the_trees_of_the_treebank(banks: Treebanks, tmp_path: Path) -> None:
     settings, trees = banks.read()
-    assert settings["number of training trees"] == 40 and len(settings) == 5
-    for variant in (Variant(), Variant(form="in-order")):
-        texts = write_tree_texts(trees, variant, tmp_path / "texts")
+    assert settings["number of training trees"] == 40 and len(settings) == 4
+    for variant in (Variant(), Variant(form="top-down")):
+        texts = write_tree_texts(trees, variant, banks.gold(), tmp_path / "texts")
         for (words, symbols), path in ((texts.train, banks.train), (texts.valid, banks.valid)):
             pairs = zip(words.read_text().splitlines(), symbols.read_text().splitlines(), strict=True)
             assert [tree_of(line.split(), words_of(sentence)) for sentence, line in pairs] == [*read_trees(path)]
     assert (tmp_path / "texts" / "train.symbols").read_text() != (
-        tmp_path / "texts" / "train.in-order.symbols"
+        tmp_path / "texts" / "train.top-down.symbols"
     ).read_text()
-    assert texts.evaluations()["test"] == ["--trees", str(tmp_path / "texts" / "test.trees"), "--json"]
-    assert [*read_trees(texts.gold["valid"])] == [*read_trees(banks.valid)]
-
-
-def test_longer_trees_are_left_out(banks: Treebanks, tmp_path: Path) -> None:
-    short = replace(banks, max_words=4)
-    with pytest.raises(UserError, match=r"--max-words=4: expected at least 1 tree of so many words in .*test.trees"):
-        short.read()
-    settings, trees = replace(short, test=None).read()
-    assert settings["number of training trees"] == 8 and settings != replace(banks, test=None).read()[0]
-    assert {len(tree.words) for name in ("train", "valid") for tree in trees[name]} == {3}
+    assert texts.evaluations()["test"] == ["--trees", str(banks.test), "--json"]
 
 
 def test_a_part_contains_smaller_parts_and_is_always_the_same(banks: Treebanks, tmp_path: Path) -> None:
@@ -106,7 +95,7 @@ def test_a_part_contains_smaller_parts_and_is_always_the_same(banks: Treebanks, 
     assert (len(twenty), len(fifty)) == (8, 20) and {*twenty} < {*fifty} and twenty == Variant(20).part_of(numbered)
     assert fifty == sorted(fifty, key=lambda tree: int(tree.words[0])) and Variant().part_of(numbered) == numbered
     assert len(Variant(20).part_of(numbered[:1])) == 1
-    texts = write_tree_texts(trees, Variant(20), tmp_path / "texts")
+    texts = write_tree_texts(trees, Variant(20), banks.gold(), tmp_path / "texts")
     assert texts.train[0].name == "train-20.words" and len(texts.train[1].read_text().splitlines()) == 8
 
 
@@ -131,15 +120,14 @@ def test_the_report_compares_each_row_with_base(results: Results) -> None:
     effects = {row[0]: row[1:] for row in rows_of(text, "The effect of each change")}
     assert effects["2 layers"] == ["-3.20, -4.69 to -1.71", "worse"]
     assert effects["6 layers"] == ["+1.00, -0.49 to +2.49", "cannot be told"]
-    assert effects["in-order form"] == ["+1.80, +0.58 to +3.02", "better"]
+    assert effects["top-down form"] == ["+1.80, +0.58 to +3.02", "better"]
     assert effects["d_model 192"] == ["not run", ""] and "Not run: d_model 192." in text
     assert "between seeds is 0.28 on the validation trees, with 2 degrees of freedom" in text
-    assert "18,951 training trees of at most 20 words of another treebank: 9 trainings of 7 of 8 rows done." in text
-    assert "Base has 4 + 4 layers, d_model 128, d_ff 256, 4 heads and 3,600 steps." in text
+    assert "of 18,951 training trees: 9 trainings of 7 of 8 rows done. Base has 4 + 4 layers, d_model 128" in text
 
 
 def test_without_a_second_seed_nothing_can_be_told(results: Results) -> None:
-    del results.entries["base-2"], results.entries["inorder-2"]
+    del results.entries["base-2"], results.entries["topdown-2"]
     text = markdown(report(results))
     effects = {row[0]: row[1:] for row in rows_of(text, "The effect of each change")}
     assert effects["2 layers"] == ["-3.00", "cannot be told"]
@@ -191,9 +179,7 @@ def test_the_page_is_complete_and_loads_nothing(results: Results, tmp_path: Path
 
 
 def test_a_report_without_results_has_every_row(tmp_path: Path) -> None:
-    text = markdown(
-        report(Results(tmp_path / "results.json", "table4", {"number of training trees": 5, "maximum of words": 9}))
-    )
+    text = markdown(report(Results(tmp_path / "results.json", "table4", {"number of training trees": 5})))
     assert "0 trainings of 0 of 8 rows done." in text and text.count("| not run |") == 15 and "Figure" not in text
 
 
@@ -219,7 +205,7 @@ from transduce.studies.table4 import run_table4
 from transduce.studies.trainings import Training
 from transduce.studies.treebanks import Treebanks
 folder = Path(sys.argv[1])
-plan = [Training(row, 1, f"{folder / 'recipe.py'}:tiny") for row in ("base", "inorder")]
+plan = [Training(row, 1, f"{folder / 'recipe.py'}:tiny") for row in ("base", "topdown")]
 run_table4(Treebanks(*(folder / f"{name}.trees" for name in ("train", "valid", "test"))), folder / "out", plan, jobs=2)
 """
 
@@ -239,12 +225,12 @@ def test_a_killed_study_of_a_tiny_treebank_resumes(
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0 and re.search(r"base-1: F1 \d+\.\d\d; .* of processor time", result.stderr)
     entries = read_results(out / "results.json").entries
-    assert {name: entry["status"] for name, entry in entries.items()} == {"base-1": "done", "inorder-1": "done"}
+    assert {name: entry["status"] for name, entry in entries.items()} == {"base-1": "done", "topdown-1": "done"}
     for entry in entries.values():
         assert entry["valid"]["sentences"] == entry["valid"]["valid"] == 5 and entry["test"]["valid"] == 2
         assert [point["step"] for point in entry["curve"]] == [20, 40] and entry["f1"] == entry["valid"]["f1"]
-    symbols = {row: (out / "runs" / f"{row}-1" / "model" / "tokenizer.json").read_text() for row in ("base", "inorder")}
-    assert '"NP("' in symbols["inorder"] and '"NP("' not in symbols["base"]
+    symbols = {row: (out / "runs" / f"{row}-1" / "model" / "tokenizer.json").read_text() for row in ("base", "topdown")}
+    assert '")NP"' in symbols["topdown"] and '")NP"' not in symbols["base"]
     assert "2 trainings of 2 of 8 rows done." in (out / "report.md").read_text("utf-8")
 
 
@@ -270,7 +256,6 @@ def test_finished_trainings_are_not_outdated(
     ("option", "value", "message"),
     [
         ("--jobs", "0", "--jobs=0: expected at least 1"),
-        ("--max-words", "0", "--max-words=0: expected at least 1"),
         ("--valid", "bad.trees", "bad.trees:2: expected "),
         ("--valid", "empty.trees", "empty.trees: expected at least 1 tree in brackets"),
         ("--test", "none.trees", "none.trees"),

@@ -14,13 +14,13 @@ from transduce.parsing.linearize import Form
 from transduce.storage.model_folder import LoadedModel
 
 TOP_DOWN = "(S (NP DT NN -LRB- )NP (VP VBZ )VP . )S"
-IN_ORDER = "DT NP( NN -LRB- )NP S( VBZ VP( )VP . )S"
+BY_WORD = "(S(NP DT - NN - -LRB-)1 (VP VBZ)1 (S(S(X .)2 - ."
 MODEL = ModelConfig(d_model=32, n_layers=2, n_heads=4, d_ff=48, dropout=0.0, norm="pre", tie_src_tgt=False)
 
 
 def random_parser(form: Form, seed: int = 1, **search: int) -> LoadedModel:
     """Return a model of all symbols of a form. search: settings, by default a beam of 4 and 20 tokens more."""
-    symbols = TOP_DOWN if form == "top-down" else IN_ORDER
+    symbols = TOP_DOWN if form == "top-down" else BY_WORD
     tokenizer = SubwordsAndSymbols.learn([("the cat ( sleeps .", symbols)], partial(Tokenizer.learn, vocab_size=300))
     model = replace(MODEL, vocab_size=tokenizer.vocab_size, tgt_vocab_size=tokenizer.target.vocab_size)
     data = DataConfig(vocab_size=300, max_tokens=40, target_tokens="symbols")

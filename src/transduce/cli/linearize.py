@@ -12,7 +12,7 @@ from transduce.cli.output import check_output, output_file
 def linearize(
     *treebank: Annotated[Path, Parameter(required=True)],
     out: Path,
-    form: Literal["top-down", "in-order"] = "top-down",
+    form: Literal["by-word", "top-down"] = "by-word",
 ) -> None:
     """Turn a treebank into text to train a parser on.
 
@@ -26,13 +26,13 @@ def linearize(
     out
         Path of the new files, without their endings.
     form
-        top-down writes the label of a phrase before the phrase, as the 2017 code does. in-order writes it after its
-        first child.
+        by-word writes two symbols for each word, which a model learns faster. top-down writes a symbol for each begin
+        and end of a phrase, and for each tag, as the 2017 code does.
 
     Examples
     --------
     transduce linearize wsj/0[2-9]/*.mrg wsj/1*/*.mrg wsj/2[01]/*.mrg --out train
-    transduce linearize wsj/22/*.mrg --out dev --form in-order
+    transduce linearize wsj/22/*.mrg --out dev --form top-down
     """
     from transduce.parsing.linearize import linearize as symbols_of
     from transduce.parsing.trees import read_trees, sentence_of
@@ -40,7 +40,7 @@ def linearize(
     paths = [Path(f"{out}.{ending}") for ending in ("words", "symbols", "trees")]
     for path in paths:
         for source in treebank:
-            check_output(path, source)
+            check_output(path, source, option="--out")
     symbols: set[str] = set()
     n_trees = n_words = longest = 0
     with ExitStack() as stack:

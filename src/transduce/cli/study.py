@@ -159,7 +159,6 @@ def table4(
     valid: Path,
     out: Path,
     test: Path | None = None,
-    max_words: Annotated[int, Integer] = 20,
     jobs: Jobs = None,
     rerun: Flag = False,
 ) -> None:
@@ -167,20 +166,18 @@ def table4(
 
     The rows are a base parser of 4 layers, parsers of 2 and 6 layers, two other widths, 20 % and 50 % of the trees,
     and another linear form of the trees. Base and the other form have two seeds. It takes about 2 hours of processor
-    time. The same command resumes an interrupted study.
+    time for 20,000 trees. The same command resumes an interrupted study.
 
     Parameters
     ----------
     train
         Treebank for training: a file with brackets of the Penn Treebank.
     valid
-        Treebank that all models are evaluated on, also during training.
+        Treebank that all models are evaluated on, also during training. 300 trees are enough.
     out
         Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
     test
         Treebank for a second evaluation.
-    max_words
-        Trees of more words are left out of all treebanks. Small models need many more steps for long sentences.
     rerun
         Train again those whose recipe has changed since their result, which is replaced.
 
@@ -192,9 +189,7 @@ def table4(
     from transduce.studies.treebanks import Treebanks
 
     _check_jobs(jobs)
-    if max_words < 1:
-        raise UserError(f"--max-words={max_words}: expected at least 1")
-    run_table4(Treebanks(train, valid, test, max_words), out, trainings(), jobs=jobs, rerun=rerun)
+    run_table4(Treebanks(train, valid, test), out, trainings(), jobs=jobs, rerun=rerun)
     _print_report(out)
 
 

@@ -29,6 +29,7 @@ ADDED_LATER: dict[str, Any] = {
     "model.tgt_vocab_size": None,
     "model.activation": "relu",
     "model.output_bias": False,
+    "data.source_tokens": "subwords",
     "data.target_tokens": "subwords",
     "data.tags": (),
     "train.task": "translation",

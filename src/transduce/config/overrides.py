@@ -77,7 +77,7 @@ def _candidates(config: Config, name: str) -> list[str]:
 
 # ---- --from: start from another model ----------------------------------------------------------------------------
 
-OF_THE_TOKENIZER = ("tokenizer", "vocab_size", "target_tokens", "tags")  # keys of section `data`
+OF_THE_TOKENIZER = ("tokenizer", "vocab_size", "source_tokens", "target_tokens", "tags")  # keys of section `data`
 
 
 def inherit(config: Config, parent: Config) -> Config:

@@ -148,6 +148,11 @@ def _data_problems(config: Config) -> list[str]:
             f"data.tags={tags}: expected different words of at most 32 ASCII characters, with a letter or digit and "
             "with another character but a comma, such as <2de>"
         )
+    if data.source_tokens == "words":
+        if data.target_tokens != "symbols":
+            lines.append("data.source_tokens='words': expected 'subwords' without data.target_tokens='symbols'")
+        if data.tags or data.bpe_dropout:
+            lines.append("data.source_tokens='words': expected 'subwords' with data.tags or data.bpe_dropout")
     if data.target_tokens == "symbols" and data.tokenizer == "sentencepiece":
         lines.append("data.target_tokens='symbols': expected 'subwords' with data.tokenizer='sentencepiece'")
     if data.target_tokens == "symbols" and getattr(model, "tie_src_tgt", False):

@@ -1,4 +1,4 @@
-"""The tokenizer of models that write symbols, such as tags: subwords for the source, whole words for the target.
+"""The tokenizer of models that write symbols, such as tags: subwords or words for the source, symbols for the target.
 
     <pad> <s> </s> <unk> 0 to 3    the control pieces
     symbols                        the words of the target text, which spaces separate; another word is <unk>
@@ -16,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 
 from transduce.data.vocabulary import CONTROLS, UNK, TokenizerLike
+from transduce.data.words import words_of
 from transduce.errors import UserError
 
 FORMAT = "transduce subwords and symbols"
@@ -75,7 +76,7 @@ class SubwordsAndSymbols:
 
         def sources() -> Iterator[str]:
             for src, tgt in pairs:
-                symbols.update(_words(tgt))
+                symbols.update(words_of(tgt))
                 yield src
 
         source = learn(sources())
@@ -103,7 +104,7 @@ class SubwordsAndSymbols:
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """Return `encode(line)` for each line."""
         if self._side == "target":
-            return [[self._ids.get(word, UNK) for word in _words(line)] for line in lines]
+            return [[self._ids.get(word, UNK) for word in words_of(line)] for line in lines]
         return [self._moved(ids) for ids in self._source.encode_batch(lines)]
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
@@ -155,7 +156,3 @@ class SubwordsAndSymbols:
     def save(self, path: str | PathLike[str]) -> None:
         """Write `tokenizer.json` to `path`."""
         Path(path).write_bytes(self.to_json().encode())
-
-
-def _words(line: str) -> list[str]:
-    return [word for word in line.split(" ") if word]

@@ -35,6 +35,7 @@ from transduce.data.subwords import KINDS, bytes_of_letters, document_of, engine
 from transduce.data.symbols import SubwordsAndSymbols, is_of_symbols, parts
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, split_tag
+from transduce.data.words import Words, is_of_words
 from transduce.errors import UserError
 
 MAX_FILE_BYTES = 64 << 20
@@ -164,7 +165,7 @@ class Tokenizer:
         try:
             if is_of_symbols(text):
                 source, symbols = parts(text)
-                return SubwordsAndSymbols(cls(source), symbols)
+                return SubwordsAndSymbols(Words.from_json(source) if is_of_words(source) else cls(source), symbols)
             return SentencePieces(text) if is_pair(text) else cls(text)
         except UserError as error:
             raise UserError(f"{os.fspath(where)}: expected a tokenizer of transduce, but {error}") from error

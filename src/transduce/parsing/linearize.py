@@ -1,9 +1,13 @@
 """Trees as sequences of symbols, which a model writes, and back. The words are left out: a tag stands for each.
 
-    top-down    (S (NP DT NN )NP (VP VBZ )VP )S     the 2017 code's order: a label before its phrase
-    in-order    DT NP( NN )NP S( VBZ VP( )VP )S     a label after the first child of its phrase (Liu and Zhang, 2017)
+    top-down   (S (NP DT NN )NP (VP VBZ )VP )S    the 2017 code's order: a label before its phrase, and its end
+    by-word    (S(NP DT - NN)1 (VP VBZ            two symbols for each word
 
-A parenthesis is never a part of a label, so a symbol tells its kind, and the symbols of a model tell its form.
+The symbols of a word in the by-word form are the labels of the phrases that begin with it, "-" if none does, and its
+tag with the number of phrases that end with it. All phrases end with the last word, without a number. So the symbols of
+word i are number 2 i and 2 i + 1: a model of the top-down form has to count tags to find the word that comes next.
+
+A parenthesis is never a part of a label or a tag, so the symbols tell their form.
 """
 
 from collections.abc import Sequence
@@ -11,13 +15,14 @@ from typing import Literal, get_args
 
 from transduce.parsing.trees import Phrase, Tree, nodes
 
-Form = Literal["top-down", "in-order"]
+Form = Literal["top-down", "by-word"]
 FORMS: tuple[Form, ...] = get_args(Form)
+NO_PHRASE = "-"  # by-word: no phrase begins with the word
 
 
 def linearize(tree: Tree, form: Form = "top-down") -> list[str]:
     """Return the symbols of a tree."""
-    return _in_order(tree) if form == "in-order" else _top_down(tree)
+    return _by_word(tree) if form == "by-word" else _top_down(tree)
 
 
 def _top_down(tree: Tree) -> list[str]:
@@ -30,55 +35,72 @@ def _top_down(tree: Tree) -> list[str]:
     return symbols
 
 
-def _in_order(tree: Tree) -> list[str]:
-    symbols: list[str] = []
-    waiting: list[str | None] = []  # of each open phrase its label, None once it is written
-    for node in nodes(tree):
-        if isinstance(node, int):
-            symbols.append(tree.tags[node])
-        elif node.is_end:
-            symbols.append(f"){node.label}")
-            waiting.pop()
-        else:
-            waiting.append(node.label)
-            continue
-        if waiting and waiting[-1] is not None:  # the first child has ended
-            symbols.append(f"{waiting[-1]}(")
-            waiting[-1] = None
-    return symbols
+def _by_word(tree: Tree) -> list[str]:
+    n = len(tree.words)
+    begins, ends = [""] * n, [0] * n
+    for label, begin, end in tree.phrases:
+        begins[begin] += f"({label}"
+        ends[end - 1] += end < n
+    tags = (f"{tag}){count}" if count else tag for tag, count in zip(tree.tags, ends, strict=True))
+    return [symbol for begin, tag in zip(begins, tags, strict=True) for symbol in (begin or NO_PHRASE, tag)]
+
+
+def labels_of(symbol: str) -> list[str]:
+    """Return the labels in a by-word symbol such as (S(NP, of which "-" has none."""
+    return symbol.split("(")[1:]
+
+
+def tag_and_count(symbol: str) -> tuple[str, int]:
+    """Return the tag of a by-word symbol such as NN)2, and the number of phrases that end. ValueError for another."""
+    tag, parenthesis, count = symbol.partition(")")
+    if not tag or "(" in symbol or (parenthesis and not (count.isascii() and count.isdigit())):
+        raise ValueError(f"{symbol} is no tag with a number of phrases")
+    return tag, int(count or 0)
 
 
 def tree_of(symbols: Sequence[str], words: Sequence[str]) -> Tree:
-    """Return the tree of symbols, in either form. Raises ValueError, with the reason, if they are no tree of `words`.
+    """Return the tree of symbols, in either form. Raises ValueError with the reason if they are no tree of `words`."""
+    begins, tags = symbols[::2], symbols[1::2]
+    is_by_word = (
+        len(symbols) == 2 * len(words)
+        and all(begin == NO_PHRASE or begin.startswith("(") for begin in begins)
+        and not any(tag.startswith(("(", ")")) for tag in tags)
+    )  # a top-down sequence with a phrase has an end, such as )NP; one without has as many symbols as words
+    return _tree_by_word(begins, tags, words) if is_by_word else _tree_top_down(symbols, words)
 
-    Each level of open phrases has a last item, a word or a phrase, which the label of an in-order phrase takes as its
-    first child: the number of its first word, and the number of phrases before it.
-    """
+
+def _tree_by_word(begins: Sequence[str], symbols: Sequence[str], words: Sequence[str]) -> Tree:
     phrases: list[Phrase] = []
     tags: list[str] = []
     places: list[int] = []  # in `phrases`, of the open ones
-    items: list[tuple[int, int] | None] = [None]  # the last item of each level
+    for i, (begin, symbol) in enumerate(zip(begins, symbols, strict=True)):
+        for label in labels_of(begin):
+            places.append(len(phrases))
+            phrases.append(Phrase(label, i, len(words)))
+        tag, count = tag_and_count(symbol)
+        tags.append(tag)
+        if count > len(places):
+            raise ValueError(f"{symbol} ends more than the {len(places)} open phrases")
+        for _ in range(count):
+            place = places.pop()
+            phrases[place] = phrases[place]._replace(end=i + 1)
+    return Tree(tuple(words), tuple(tags), tuple(phrases))
+
+
+def _tree_top_down(symbols: Sequence[str], words: Sequence[str]) -> Tree:
+    phrases: list[Phrase] = []
+    tags: list[str] = []
+    places: list[int] = []  # in `phrases`, of the open ones
     for symbol in symbols:
         if symbol.startswith(")"):
-            if not places or items[-1] is None or phrases[places[-1]].label != symbol[1:]:
+            if not places or phrases[places[-1]].label != symbol[1:] or phrases[places[-1]].begin == len(tags):
                 raise ValueError(f"{symbol} ends no phrase")
-            items.pop()
             place = places.pop()
             phrases[place] = phrases[place]._replace(end=len(tags))
-            items[-1] = (phrases[place].begin, place)
         elif symbol.startswith("("):
             places.append(len(phrases))
             phrases.append(Phrase(symbol[1:], len(tags), -1))
-            items.append(None)
-        elif symbol.endswith("("):
-            if items[-1] is None:
-                raise ValueError(f"{symbol} follows no first child")
-            begin, place = items[-1]
-            places.append(place)
-            phrases.insert(place, Phrase(symbol[:-1], begin, -1))
-            items.append(items[-1])
         else:
-            items[-1] = (len(tags), len(phrases))
             tags.append(symbol)
     if places:
         raise ValueError(f"{len(places)} phrases do not end")

@@ -14,7 +14,7 @@ from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.segmentation import check_lines, encode_lines, excess
 from transduce.parsing.linearize import tree_of
-from transduce.parsing.tree_constraint import SymbolTable, tree_constraint
+from transduce.parsing.tree_constraint import symbols_of, tree_constraint
 from transduce.parsing.trees import Tree, sentence_of, words_of
 from transduce.translate import Translator, load
 
@@ -43,7 +43,7 @@ class Parser:
         self.translator = translator
         tokenizer = translator.tokenizer
         n_symbols = tokenizer.target.vocab_size if tokenizer.target is not tokenizer else len(CONTROLS)
-        self.table = SymbolTable(tokenizer.vocabulary[:n_symbols])
+        self.table = symbols_of(tokenizer.vocabulary[:n_symbols])
 
     def parse(self, lines: Sequence[str], options: DecodingOptions = DEFAULTS) -> list[Parse]:
         """Return the tree of each line, whose words are between white space. It does not depend on the other lines.
@@ -64,8 +64,11 @@ class Parser:
                 continue
             problem = excess(sentence_of(words[i]), ids, self.translator.longest_source)
             most = 0 if problem or ids is None else self.translator.max_lengths([ids], settings)[0]
-            if ids is None or problem or most <= len(words[i]):
-                problem = problem or f"expected fewer than {most:,} words, not {len(words[i]):,}; split the line"
+            if ids is None or problem or most < self.table.shortest(len(words[i])):
+                problem = (
+                    problem
+                    or f"expected a tree of at most {most - 1:,} symbols, not {len(words[i]):,} words; split the line"
+                )
                 parses[i] = Parse(None, problem=problem)
             else:
                 sources[i] = ids

@@ -1,53 +1,89 @@
 """The constraint of the search under which every output is a tree over exactly the words of its sentence.
 
-A row of the search is a part of a sequence of symbols (`linearize`). What may come next depends on its words without a
-tag (w), its open phrases (d), its last symbol, and the tokens that its output may still have (r), EOS counted:
-
-    a tag                     w > 0
-    (NP, a label before       w > 0 and w + d + 3 <= r
-    NP(, a label after        the last symbol ended a word or a phrase, and w + d + 3 <= r
-    )NP, the end of the       the innermost open phrase is an NP with a child
-    EOS                       w = d = 0
-
-A tag for each word, an end for each open phrase, and EOS always fit: w + d + 1 <= r holds at first and stays true. So
-there is always a next symbol, and every output ends in time, also that of an untrained model.
+A row of the search is a part of a sequence of symbols (`linearize`). `TopDown` and `ByWord` say what may come next in
+it. In both forms there is always a next symbol, and every output ends in time, also that of an untrained model.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from transduce.data.vocabulary import CONTROLS, EOS
 from transduce.decoding.constraint import Constraint
 from transduce.errors import UserError
+from transduce.parsing.linearize import NO_PHRASE, labels_of, tag_and_count
+
+
+class Symbols(Protocol):
+    """The symbols that a model writes, by id, and the rules of their form for one row of a search."""
+
+    @property
+    def symbols(self) -> Sequence[str]: ...
+
+    def shortest(self, n_words: int) -> int:
+        """Return the tokens of the shortest output for `n_words` words, EOS counted."""
+        ...
+
+    def start(self, n_words: int, max_length: int) -> Any:
+        """Return a row before its first symbol. max_length: the most tokens of its output, at least `shortest`."""
+        ...
+
+    def allowed(self, row: Any) -> Sequence[int]:
+        """Return the ids that may come next in a row. Equal answers are the same object."""
+        ...
+
+    def advance(self, row: Any, symbol: int) -> Any:
+        """Return the row after one more symbol. A row that the beam has given up may get any symbol."""
+        ...
+
+
+def symbols_of(vocabulary: Sequence[str]) -> Symbols:
+    """Return the symbols of a vocabulary, with the rules of their form. Raises UserError if there is no tag."""
+    is_top_down = NO_PHRASE not in vocabulary or any(symbol.startswith(")") for symbol in vocabulary)
+    return TopDown(vocabulary) if is_top_down else ByWord(vocabulary)
+
+
+def _no_tags() -> UserError:
+    return UserError("the model: expected symbols of trees; train it on the output of transduce linearize")
+
+
+# ---- top-down ----------------------------------------------------------------------------------------------------
 
 Open = tuple[str, "Open"] | None  # the label of the innermost open phrase, and the other open ones
 
 
-class Row(NamedTuple):
+class TopDownRow(NamedTuple):
     """The state of a row. room: r - (w + d + 1), the tokens that the output can have beyond the ones it must have."""
 
     words: int  # w
     room: int
     open: Open = None
-    is_item: bool = False  # the last symbol ended a word or a phrase
     is_empty: bool = False  # the last symbol opened a phrase, which has no child yet
 
 
 @dataclass(frozen=True)
-class SymbolTable:
-    """The symbols that a model writes, by id.
+class TopDown:
+    """The symbols of the top-down form.
 
-    tags, opens, heads: the ids of tags, of labels before and after the first child. Raises UserError if there is no
-    tag. A label without a symbol for its end, or an end without a label, is left out.
+    What may come next depends on the words without a tag (w), the open phrases (d), and the tokens that the output may
+    still have (r), EOS counted:
+
+        a tag                     w > 0
+        (NP, a label              w > 0 and w + d + 3 <= r
+        )NP, the end of the       the innermost open phrase is an NP with a child
+        EOS                       w = d = 0
+
+    A tag for each word, an end for each open phrase, and EOS always fit: w + d + 1 <= r holds at first and stays true.
+    A label without a symbol for its end, or an end without a label, is left out.
     """
 
     symbols: Sequence[str]
 
     def __post_init__(self) -> None:
         if not self.tags:
-            raise UserError("the model: expected symbols of trees; train it on the output of transduce linearize")
+            raise _no_tags()
 
     @cached_property
     def ends(self) -> dict[str, int]:
@@ -56,59 +92,133 @@ class SymbolTable:
 
     @cached_property
     def opens(self) -> dict[int, str]:
-        """The label of each symbol that opens a phrase before its first child."""
+        """The label of each symbol that opens a phrase."""
         return {i: s[1:] for i, s in enumerate(self.symbols) if s.startswith("(") and s[1:] in self.ends}
-
-    @cached_property
-    def heads(self) -> dict[int, str]:
-        """The label of each symbol that opens a phrase after its first child."""
-        return {i: s[:-1] for i, s in enumerate(self.symbols) if s.endswith("(") and s[:-1] in self.ends}
 
     @cached_property
     def tags(self) -> frozenset[int]:
         """The ids of the tags."""
-        return frozenset(
-            i for i, s in enumerate(self.symbols) if i >= len(CONTROLS) and s[0] not in "()" and s[-1] != "("
-        )
+        return frozenset(i for i, s in enumerate(self.symbols) if i >= len(CONTROLS) and s[0] not in "()")
 
     @cached_property
-    def _memo(self) -> dict[tuple[bool, bool, bool, str | None, bool], Sequence[int]]:
+    def _memo(self) -> dict[tuple[bool, bool, str | None, bool], Sequence[int]]:
         return {}
 
-    def allowed(self, row: Row) -> Sequence[int]:
-        """Return the ids that may come next in a row. Equal answers are the same object."""
+    def shortest(self, n_words: int) -> int:
+        return n_words + 1
+
+    def start(self, n_words: int, max_length: int) -> TopDownRow:
+        return TopDownRow(n_words, max_length - self.shortest(n_words))
+
+    def allowed(self, row: TopDownRow) -> Sequence[int]:
         label = row.open[0] if row.open is not None and not row.is_empty else None
-        has_words, can_open = row.words > 0, row.room >= 2
-        key = has_words, has_words and can_open, row.is_item and can_open, label, row.open is None and not has_words
+        key = row.words > 0, row.words > 0 and row.room >= 2, label, row.open is None and row.words <= 0
         if key not in self._memo:
             self._memo[key] = self._ids(*key)
         return self._memo[key]
 
-    def _ids(self, tag: bool, open: bool, head: bool, label: str | None, end: bool) -> Sequence[int]:
+    def _ids(self, tag: bool, open: bool, label: str | None, end: bool) -> Sequence[int]:
         ids = [*self.tags] if tag else []
         ids += [*self.opens] if open else []
-        ids += [*self.heads] if head else []
         ids += [self.ends[label]] if label is not None else []
         return sorted([*ids, *([EOS] if end else [])])
 
-    def advance(self, row: Row, symbol: int) -> Row:
-        """Return the row after one more symbol. A row that the beam has given up may get any symbol."""
+    def advance(self, row: TopDownRow, symbol: int) -> TopDownRow:
         if symbol in self.tags:
-            return Row(row.words - 1, row.room, row.open, is_item=True)
+            return TopDownRow(row.words - 1, row.room, row.open)
         if label := self.opens.get(symbol):
-            return Row(row.words, row.room - 2, (label, row.open), is_empty=True)
-        if label := self.heads.get(symbol):
-            return Row(row.words, row.room - 2, (label, row.open))
-        outer = row.open[1] if row.open is not None else None
-        return Row(row.words, row.room, outer, is_item=True)
+            return TopDownRow(row.words, row.room - 2, (label, row.open), is_empty=True)
+        return TopDownRow(row.words, row.room, row.open[1] if row.open is not None else None)
+
+
+# ---- by-word -----------------------------------------------------------------------------------------------------
+
+
+class ByWordRow(NamedTuple):
+    """The state of a row: words without a tag, open phrases, and True if the next symbol is a tag."""
+
+    words: int
+    depth: int = 0
+    is_tag_next: bool = False
+
+
+@dataclass(frozen=True)
+class ByWord:
+    """The symbols of the by-word form.
+
+    Labels and tags take turns, and EOS follows the last tag, so every output for w words has 2 w + 1 tokens. A tag ends
+    at most as many phrases as are open, and the tag of the last word has no number.
+    """
+
+    symbols: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if not self.opens or not self._tags_up_to(0):
+            raise _no_tags()
+
+    @cached_property
+    def opens(self) -> dict[int, int]:
+        """The number of labels in each symbol that begins phrases."""
+        begins = ((i, s) for i, s in enumerate(self.symbols) if s == NO_PHRASE or s.startswith("("))
+        return {i: len(labels_of(s)) for i, s in begins}
+
+    @cached_property
+    def tags(self) -> dict[int, int]:
+        """The number of phrases that each symbol with a tag ends."""
+        counts = dict[int, int]()
+        for i in range(len(CONTROLS), len(self.symbols)):
+            with suppress(ValueError):  # a symbol of another form is left out
+                if i not in self.opens:
+                    counts[i] = tag_and_count(self.symbols[i])[1]
+        return counts
+
+    @cached_property
+    def _memo(self) -> dict[int, Sequence[int]]:
+        return {}
+
+    @cached_property
+    def _all_opens(self) -> Sequence[int]:
+        return sorted(self.opens)
+
+    @cached_property
+    def _most(self) -> int:
+        return max(self.tags.values(), default=0)
+
+    def _tags_up_to(self, count: int) -> Sequence[int]:
+        if count not in self._memo:
+            self._memo[count] = sorted(i for i, ends in self.tags.items() if ends <= count)
+        return self._memo[count]
+
+    def shortest(self, n_words: int) -> int:
+        return 2 * n_words + 1
+
+    def start(self, n_words: int, max_length: int) -> ByWordRow:
+        return ByWordRow(n_words)
+
+    def allowed(self, row: ByWordRow) -> Sequence[int]:
+        if row.words <= 0:
+            return ONLY_EOS
+        if not row.is_tag_next:
+            return self._all_opens
+        return self._tags_up_to(min(row.depth, self._most) if row.words > 1 else 0)
+
+    def advance(self, row: ByWordRow, symbol: int) -> ByWordRow:
+        if symbol in self.opens:
+            return ByWordRow(row.words, row.depth + self.opens[symbol], is_tag_next=True)
+        return ByWordRow(row.words - 1, max(0, row.depth - self.tags.get(symbol, 0)))
+
+
+ONLY_EOS = (EOS,)
+
+# ---- the constraint ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TreeConstraint(Constraint):
     """The constraint that each row becomes a tree over its words."""
 
-    table: SymbolTable
-    rows: Sequence[Row]
+    table: Symbols
+    rows: Sequence[Any]
 
     def allowed(self) -> dict[int, Sequence[int]]:
         """Return the ids that may come next, by row: all rows are restricted."""
@@ -123,10 +233,11 @@ class TreeConstraint(Constraint):
         return TreeConstraint(self.table, [*map(self.table.advance, self.rows, ids)])
 
 
-def tree_constraint(table: SymbolTable, n_words: Sequence[int], max_lengths: Sequence[int]) -> TreeConstraint:
+def tree_constraint(table: Symbols, n_words: Sequence[int], max_lengths: Sequence[int]) -> TreeConstraint:
     """Return the constraint before the first symbol, with a row for each sentence.
 
-    n_words: words of each sentence. max_lengths: the most tokens of its output, at least a tag for each word and EOS.
+    n_words: words of each sentence. max_lengths: the most tokens of its output, at least `table.shortest`.
     """
-    assert all(n >= 1 and most > n for n, most in zip(n_words, max_lengths, strict=True))
-    return TreeConstraint(table, [Row(n, most - n - 1) for n, most in zip(n_words, max_lengths, strict=True)])
+    pairs = [*zip(n_words, max_lengths, strict=True)]
+    assert all(n >= 1 and most >= table.shortest(n) for n, most in pairs)
+    return TreeConstraint(table, [table.start(n, most) for n, most in pairs])

@@ -17,6 +17,7 @@ from transduce.data.corpora import Corpus
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
+from transduce.data.words import Words
 from transduce.decoding.segmentation import check_lines
 from transduce.errors import UserError
 from transduce.recipes import configure
@@ -113,7 +114,8 @@ class TrainRequest:
         learn = partial(Tokenizer.learn, kind=data.tokenizer, vocab_size=data.vocab_size, tags=data.tags)
         pairs = (pair for corpus in self.corpora for pair in corpora.read_pairs(corpus))
         if data.target_tokens == "symbols":
-            return SubwordsAndSymbols.learn(pairs, learn)
+            of_source = partial(Words.learn, vocab_size=data.vocab_size) if data.source_tokens == "words" else learn
+            return SubwordsAndSymbols.learn(pairs, of_source)
         return learn(side for pair in pairs for side in pair)
 
     def complete_config(self, tokenizer: TokenizerLike, parent: Config | None) -> Config:

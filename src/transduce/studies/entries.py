@@ -249,7 +249,7 @@ class Table3Settings(TypedDict):
     scale: str
 
 
-Table4Settings = TypedDict("Table4Settings", {"number of training trees": Count, "maximum of words": Count})
+Table4Settings = TypedDict("Table4Settings", {"number of training trees": Count})
 
 
 class State(TypedDict):

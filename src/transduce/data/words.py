@@ -1,0 +1,144 @@
+"""The tokenizer of a source whose words are tokens, as for tagging and parsing: token i is word i.
+
+    <pad> <s> </s> <unk> 0 to 3    the control pieces; <unk> is a word of no class
+    words                          those that the training text has at least twice, the most frequent first
+    classes                        of the other words
+
+A class is what the spelling of a rare word tells: the kinds of its characters and its last letters. A word belongs to
+the first of its classes that the vocabulary has: with three last letters, with two, or with none.
+
+    Phosphorylation    Aa -ion     Aa -on     Aa
+    p53-dependent      a0- -ent    a0- -nt    a0-
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from os import PathLike
+from pathlib import Path
+
+from transduce.data.vocabulary import CONTROLS, UNK
+from transduce.errors import UserError
+
+FORMAT = "transduce words"
+RARE = 1  # a word that the training text has so often gets no id of its own
+LEAST = 10  # rare words that a class must have for an id of its own
+
+
+def is_of_words(text: str) -> bool:
+    """Return True if a `tokenizer.json` is that of a source whose words are tokens."""
+    return FORMAT in text[:100]
+
+
+def classes_of(word: str) -> tuple[str, str, str]:
+    """Return the classes of a word, the narrowest first. A class has a space, so no word is spelled as one."""
+    kinds = (
+        ("A", word[:1].isupper()),
+        ("a", any(c.islower() for c in word)),
+        ("B", any(c.isupper() for c in word[1:])),
+        ("0", any(c.isdigit() for c in word)),
+        ("-", "-" in word[1:]),
+    )
+    shape = " " + "".join(letter for letter, has in kinds if has)
+    return f"{shape} -{word[-3:].lower()}", f"{shape} -{word[-2:].lower()}", shape
+
+
+class Words:
+    """The tokenizer of a text whose words, between spaces, are tokens. Another word gets the id of its class.
+
+    words, classes: those of the vocabulary, in the order of their ids. vocabulary: all tokens by id.
+    """
+
+    kind = "words"
+    tags: Sequence[str] = ()
+
+    def __init__(self, words: Sequence[str], classes: Sequence[str]) -> None:
+        self.words, self.classes = [*words], [*classes]
+        self.vocabulary = [*CONTROLS, *words, *classes]
+        self._ids = {token: i for i, token in enumerate(self.vocabulary)}
+        self.vocab_size: int = len(self._ids)
+
+    @classmethod
+    def learn(cls, lines: Iterable[str], *, vocab_size: int) -> "Words":
+        """Return the tokenizer of training text, with at most `vocab_size` ids."""
+        counts = Counter(word for line in lines for word in words_of(line))
+        rare = Counter(one for word, n in counts.items() if n <= RARE for one in classes_of(word))
+        common = [(word, n) for word, n in counts.items() if n > RARE and word not in CONTROLS]
+        classes = [one for one, n in sorted(rare.items(), key=_most_first) if n >= LEAST]
+        classes = classes[: max(0, vocab_size - len(CONTROLS)) // 4]
+        room = max(0, vocab_size - len(CONTROLS) - len(classes))
+        return cls([word for word, _ in sorted(common, key=_most_first)[:room]], sorted(classes))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Words":
+        """Return the tokenizer of a text that `to_json` returned. Raises UserError for any other text."""
+        try:
+            content = json.loads(text)
+            words, classes = content["words"], content["classes"]
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
+            raise UserError(f"it has no words and classes ({problem!r}); use another copy") from None
+        tokens = [*words, *classes] if isinstance(words, list) and isinstance(classes, list) else [None]
+        is_text = all(isinstance(token, str) and token for token in tokens)
+        if not is_text or len({*tokens, *CONTROLS}) < len(tokens) + len(CONTROLS):
+            raise UserError("its words and classes are not different texts; use another copy")
+        return cls(words, classes)
+
+    @property
+    def target(self) -> "Words":
+        """This tokenizer: only its source is of use."""
+        return self
+
+    def split_tag(self, line: str) -> tuple[str, str]:
+        """Return "" and the line: there are no tags."""
+        return "", line
+
+    def encode(self, line: str) -> list[int]:
+        """Return the ids of a line, without BOS and EOS: one for each word."""
+        return [self._id(word) for word in words_of(line)]
+
+    def _id(self, word: str) -> int:
+        number = self._ids.get(word, UNK)
+        if number > UNK:
+            return number
+        return next((self._ids[one] for one in classes_of(word) if one in self._ids), UNK)
+
+    def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return `encode(line)` for each line."""
+        return [self.encode(line) for line in lines]
+
+    def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
+        """Return `encode(line)`: a word has no other pieces."""
+        return self.encode(line)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the words and classes with spaces between them. Control ids are left out."""
+        return " ".join(self.pieces(i for i in ids if i >= len(CONTROLS)))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Return the word or the class of each id."""
+        return [self.vocabulary[i] for i in ids]
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of `tokenizer.json`, in hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Return the text of `tokenizer.json`."""
+        content = {"format": FORMAT, "words": self.words, "classes": self.classes}
+        return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write `tokenizer.json` to `path`."""
+        Path(path).write_bytes(self.to_json().encode())
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words of a line, which are between spaces."""
+    return [word for word in line.split(" ") if word]
+
+
+def _most_first(item: tuple[str, int]) -> tuple[int, str]:
+    """Order by falling count, then by the text."""
+    return -item[1], item[0]
