@@ -89,9 +89,10 @@ def plot(rows: Sequence[dict], path: Path) -> None:
             if row["by"] == name:
                 values.setdefault(row["heads"], []).append(row["bleu"])
         means = [sum(scores) / len(scores) for scores in values.values()]
-        axes.plot(list(values), means, style, label=name)
+        (line,) = axes.plot(list(values), means, style, label=name)
         if name == "at random":
-            axes.fill_between(list(values), [*map(min, values.values())], [*map(max, values.values())], alpha=0.2, lw=0)
+            lowest, highest = [*map(min, values.values())], [*map(max, values.values())]
+            axes.fill_between(list(values), lowest, highest, color=line.get_color(), alpha=0.2, lw=0)
     axes.set(xlabel="attention heads that remain", ylabel="BLEU", ylim=(0, None))
     axes.invert_xaxis()
     axes.legend(title="heads pruned")

@@ -49,7 +49,9 @@ def test_a_pruned_model_is_a_model_folder(toy: Toy, text: list[object], tmp_path
     assert figures["loss"] == pytest.approx(report["after"]["loss"], abs=1e-4)
     card = card_of(out)
     assert card.startswith(card_of(toy.model)) and "switched off 4 of 24" in card and report["pruned"][0] in card
-    again = json.loads(cli("prune", out, "--keep", 19, *text, "--out", tmp_path / "again", "--json").out)
+    again = json.loads(
+        cli("prune", out, "--keep", 19, *text, "--by", "loss", "--out", tmp_path / "again", "--json").out
+    )
     assert {*report["pruned"]} < {*again["pruned"]} and len(again["pruned"]) == 5
 
 
@@ -75,6 +77,10 @@ def test_mistakes_are_refused_before_the_work(toy: Toy, text: list[object], tmp_
         (["heads", toy.model, *text, "--pairs", 0], "--pairs=0: expected at least 1"),
         (["heads", rival, *text], "expected a Transformer"),
         (["prune", toy.model, *text, "--keep", 24, "--out", tmp_path / "new"], "--keep=24: expected 0 to 23"),
+        (
+            ["prune", toy.model, *text, "--keep", 3, "--pairs", 0, "--out", tmp_path / "new"],
+            "--pairs=0: expected at least",
+        ),
         (["prune", toy.model, *text, "--keep", -1, "--out", tmp_path / "new"], "--keep=-1: expected 0 to 23"),
         (["prune", toy.model, *text, "--keep", 3, "--out", tmp_path], "expected the name of a new folder"),
         (["prune", rival, *text, "--keep", 3, "--out", tmp_path / "new"], "expected a Transformer"),

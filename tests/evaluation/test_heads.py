@@ -20,6 +20,7 @@ from transduce.evaluation.heads import (
     HeadReport,
     heads_of,
     is_pruned,
+    least_gradient,
     least_important,
     loss_without,
     measure_heads,
@@ -149,6 +150,13 @@ def test_pruned_heads_are_the_least_important() -> None:
     report = HeadReport(1, 1, 1.0, tuple(figures))
     assert [str(head) for head in least_important(report, 3)] == ["cross 2.4", "encoder 1.1", "encoder 1.2"]
     assert [str(head) for head in least_important(report, 2, "gradient")] == ["cross 2.4", "cross 2.3"]
+
+
+def test_the_least_gradients_are_those_of_the_report(model: Transformer, batches: list[Batch]) -> None:
+    prune_heads(model, [Head("decoder", 2, 3)])
+    report = measure_heads(model, batches)
+    assert least_gradient(model, batches, 24) == least_important(report, 24, "gradient")
+    assert least_gradient(model, batches, 1) == [Head("decoder", 2, 3)]
 
 
 @pytest.mark.parametrize("by", ["loss", "gradient"])

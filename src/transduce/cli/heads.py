@@ -55,12 +55,17 @@ def head_report(translator: "Translator", src: Path, tgt: Path, pairs: int) -> "
     """Return the figures of all heads of a model, measured on `pairs` pairs of the text, with progress on stderr."""
     from transduce.evaluation.heads import heads_of, measure_heads, read_batches, transformer_of
 
-    if pairs < 1:
-        raise UserError(f"--pairs={pairs}: expected at least 1; give a number such as 200")
+    check_pairs(pairs)
     network = transformer_of(translator.models[0])
     batches = read_batches(src, tgt, translator.tokenizer, network, pairs)
     with _progress(len(heads_of(network))) as advance:
         return measure_heads(network, batches, advance)
+
+
+def check_pairs(pairs: int) -> None:
+    """Raise UserError unless there is a pair to measure on."""
+    if pairs < 1:
+        raise UserError(f"--pairs={pairs}: expected at least 1; give a number such as 200")
 
 
 @contextmanager

@@ -5,15 +5,15 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.heads import Pairs, head_report
+from transduce.cli.heads import Pairs, check_pairs, head_report
 from transduce.cli.options import Flag, Integer
 from transduce.cli.output import print_json
 from transduce.console import in_markdown, printable
 from transduce.errors import UserError
 
 By = Annotated[
-    Literal["loss", "gradient"],
-    Parameter(help="loss: prune the heads without which the loss grows least. gradient: those of the least gradient."),
+    Literal["gradient", "loss"],
+    Parameter(help="gradient: prune the heads of the least gradient. loss: those without which the loss grows least."),
 ]
 
 
@@ -24,7 +24,7 @@ def prune(
     src: Path,
     tgt: Path,
     out: Path,
-    by: By = "loss",
+    by: By = "gradient",
     pairs: Pairs = 200,
     json: Flag = False,
 ) -> None:
@@ -54,7 +54,14 @@ def prune(
     """
     from transduce.data.text import read_pairs
     from transduce.evaluate import validation_scores
-    from transduce.evaluation.heads import heads_of, least_important, prune_heads, transformer_of
+    from transduce.evaluation.heads import (
+        heads_of,
+        least_gradient,
+        least_important,
+        prune_heads,
+        read_batches,
+        transformer_of,
+    )
     from transduce.storage.model_folder import card_of, load_model, save_model
     from transduce.training.weights import weights
     from transduce.translate import Translator
@@ -64,10 +71,15 @@ def prune(
     loaded = load_model(model)
     network = transformer_of(loaded.model)
     n_heads = len(heads_of(network))
+    check_pairs(pairs)
     if not 0 <= keep < n_heads:
         raise UserError(f"--keep={keep}: expected 0 to {n_heads - 1}, fewer than the heads of the model; give another")
     translator, text = Translator([loaded]), list(read_pairs(src, tgt))
-    pruned = least_important(head_report(translator, src, tgt, pairs), n_heads - keep, by)
+    if by == "gradient":
+        batches = read_batches(src, tgt, loaded.tokenizer, network, pairs)
+        pruned = least_gradient(network, batches, n_heads - keep)
+    else:
+        pruned = least_important(head_report(translator, src, tgt, pairs), n_heads - keep, by)
     before = validation_scores(translator, text)
     prune_heads(network, pruned)
     after = validation_scores(Translator([loaded]), text)  # another one, because a translator has copies of its weights

@@ -141,9 +141,16 @@ def read_worth(path: Path) -> dict[str, float]:
 
 def least_important(report: HeadReport, count: int, by: Measure = "loss") -> list[Head]:
     """Return the `count` heads that matter least, the least important first. Pruned heads come before all others."""
-    values = [figures.gradient if by == "gradient" else figures.loss_increase for figures in report.heads]
-    order = sorted(range(len(values)), key=lambda i: (not report.heads[i].is_pruned, values[i]))
-    return [_head(report.heads[i].name) for i in order[:count]]
+    values = {figures: figures.gradient if by == "gradient" else figures.loss_increase for figures in report.heads}
+    order = sorted(report.heads, key=lambda figures: (not figures.is_pruned, values[figures]))
+    return [_head(figures.name) for figures in order[:count]]
+
+
+def least_gradient(model: Transformer, batches: Sequence[Batch], count: int) -> list[Head]:
+    """Return the same as `least_important(measure_heads(model, batches), count, "gradient")`, in one pass."""
+    gradients, n_layers = _gradients(model, batches), model.config.n_layers
+    values = {head: gradients[_row(head, n_layers), head.number - 1].item() for head in heads_of(model)}
+    return sorted(values, key=lambda head: (not is_pruned(model, head), values[head]))[:count]
 
 
 @torch.no_grad()
