@@ -58,6 +58,35 @@ def test_phrases_are_in_the_text_or_named(noisy: Translator, options: dict[str, 
     assert len(translations[3].alternatives) == options.get("n_best", 1) - 1
 
 
+UNUSUAL = [
+    "北京 2",
+    "\U0001f600",
+    "U.S.",
+    "(a)",
+    "a-b",
+    "'s",
+    "e\u0301",
+    "กิน",
+    "-",
+    "</s>",
+    "<0x41>",
+    "a a",
+    "100 %",
+    "…",
+]
+
+
+@pytest.mark.parametrize("size", [2, 6])
+def test_any_characters_are_met(noisy: Translator, size: int) -> None:
+    """Most have no pieces of their own: bytes spell them, in parts of characters."""
+    phrases = [[UNUSUAL[i], UNUSUAL[(i * 5 + 3) % len(UNUSUAL)]] for i in range(len(UNUSUAL))]
+    constraints = [{"must": pair, "must_not": ["c"]} for pair in phrases]
+    for translation, pair in zip(
+        noisy.translate(["a b c"] * len(phrases), constraints=constraints, beam_size=size), phrases, strict=True
+    ):
+        assert translation.unmet == () and all(phrase in translation.text for phrase in pair), (pair, translation)
+
+
 def test_a_blank_line_meets_no_phrase(noisy: Translator) -> None:
     (blank,) = noisy.translate([" "], constraints=[{"must": ["x", "x", "y"], "must_not": ["z"]}])
     assert (blank.text, blank.unmet) == (" ", ("x", "x", "y"))

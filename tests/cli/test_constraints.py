@@ -23,7 +23,11 @@ def test_phrases_after_tabs(toy: Toy, tmp_path: Path, cli: Cli) -> None:
 
 
 def test_lines_of_json(toy: Toy, tmp_path: Path, cli: Cli) -> None:
-    lines = ['{"text": "a b c", "must": [["x", "y y"]], "must_not": ["b"]}', '{"text": "a", "prefix": "j"}', ""]
+    lines = [
+        '{"text": "a b c", "must": [["x", "y y"]], "must_not": ["b"]}',
+        '{"text": "a", "prefix": "j", "must": null}',
+        "",
+    ]
     source = write_lines(tmp_path / "in", lines)
     arguments = ["translate", toy.model, "--input", source, "--constraints", "json", "--prefix", "i"]
     first, second, blank = lines_of(cli(*arguments))
@@ -81,6 +85,7 @@ def test_what_meets_no_phrases_is_refused(toy: Toy, tmp_path: Path, cli: Cli) ->
         (["--constraints", "json", "--mbr", 8], "--mbr=8: expected candidates of a beam with must or must_not"),
         (["--terms", terms], "terms.tsv:1: expected a source term, a tab and its target"),
         (["--terms", tmp_path / "none"], "none"),
+        (["--terms", tmp_path], "expected"),
         (["--constraints", "tab"], "--constraints=tab: expected tabs or json"),
     ):
         result = cli("translate", toy.model, "--input", source, *more)

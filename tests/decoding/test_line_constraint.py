@@ -110,6 +110,12 @@ def test_a_term_demands_its_target(line: str, targets: list[str]) -> None:
     assert terms.demands(line) == [(target,) for target in targets]
 
 
+@pytest.mark.parametrize("terms", [3, "terms.tsv", {"dog": ["Hund"]}, {"dog": None}, {3: "x"}, {"dog": ""}])
+def test_terms_of_another_type_are_refused(terms: Any) -> None:
+    with pytest.raises(UserError, match="expected"):
+        Terms.of(terms)
+
+
 def test_terms_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "terms.tsv"
     path.write_text("dog\tHund|Köter\n\nred dog\t roter Hund \ndog\tRüde\n", "utf-8")

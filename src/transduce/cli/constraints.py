@@ -88,7 +88,8 @@ class Demands:
         text = fields.pop("text", None) if isinstance(fields, dict) else None
         if not isinstance(text, str):
             raise UserError(f"expected a JSON object with a text, such as {EXAMPLE}")
-        return text.replace("\n", " "), LineConstraint.of({"prefix": default.prefix, **fields})
+        given = {name: value for name, value in fields.items() if value is not None}
+        return text.replace("\n", " "), LineConstraint.of({"prefix": default.prefix, **given})
 
 
 EXAMPLE = '{"text": "A dog.", "must": ["Hund"]}'

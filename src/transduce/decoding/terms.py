@@ -62,6 +62,9 @@ class Terms:
             return value
         if value is not None and not isinstance(value, Mapping):
             raise UserError("terms: expected Terms, or a dict from source terms to targets; use Terms.load(FILE)")
+        for source, target in (value or {}).items():
+            if not isinstance(target, str):
+                raise UserError(f"terms: {source!r}: expected a target as a string, or target|target, not {target!r}")
         return cls({source: target.split("|") for source, target in (value or {}).items()})
 
     def demands(self, line: str) -> list[tuple[str, ...]]:
