@@ -37,8 +37,9 @@ def main() -> None:
     options: dict[str, Any] = {"beam_size": args.beam_size}
     model.translate(src[:50], constraints=constraints[:50], **options)
     seconds, results = dict[str, list[float]](), dict[str, list[Translation]]()
+    demands: dict[str, dict[str, Any]] = {"free": {}, "phrases": {"constraints": constraints}}
     for _ in range(ROUNDS):
-        for name, more in (("free", {}), ("phrases", {"constraints": constraints})):
+        for name, more in demands.items():
             begin = time.process_time()
             results[name] = model.translate(src, **options, **more)
             seconds.setdefault(name, []).append(time.process_time() - begin)
@@ -47,8 +48,8 @@ def main() -> None:
     in_sevens = dict[int, Translation]()
     for k in range(0, len(order), 7):
         few = order[k : k + 7]
-        lines, demands = [src[i] for i in few], [constraints[i] if i % 3 else None for i in few]
-        in_sevens |= zip(few, model.translate(lines, constraints=demands, **options), strict=True)
+        some = [constraints[i] if i % 3 else None for i in few]
+        in_sevens |= zip(few, model.translate([src[i] for i in few], constraints=some, **options), strict=True)
     expected = {i: results["phrases" if i % 3 else "free"][i] for i in range(len(src))}
     different = sum(in_sevens[i] != expected[i] for i in expected)
     print(f"| shuffled, in sevens, every third line free: lines that differ in anything | {different} |")
