@@ -1,8 +1,8 @@
 """Text for a person, a standard error that never stops the program, and a Ctrl-C that is never lost."""
 
-import _thread
 import html
 import os
+import signal
 import sys
 import threading
 from contextlib import suppress
@@ -95,6 +95,7 @@ def repeat_lost_interrupt(problem: "sys.UnraisableHookArgs") -> None:
     if problem.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(problem)
     elif not sys.is_finalizing():
-        timer = threading.Timer(INTERRUPT_DELAY, _thread.interrupt_main)
+        main = threading.main_thread().ident
+        timer = threading.Timer(INTERRUPT_DELAY, signal.pthread_kill, (main, signal.SIGINT))
         timer.daemon = True
         timer.start()

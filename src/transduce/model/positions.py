@@ -30,14 +30,16 @@ class SinusoidalPositions(nn.Module):
     def __init__(self, d_model: int, layout: Positions = "interleaved") -> None:
         super().__init__()
         self.layout: Positions = layout
-        self.register_buffer("table", torch.empty(0, d_model), persistent=False)  # the first use fills it
+        self.register_buffer("table", torch.empty(0, d_model), persistent=False)
         self.table: Tensor
+        if self.table.device.type != "meta":
+            self.table = sinusoids(256, d_model, layout)
 
     def forward(self, start: int, end: int) -> Tensor:
         """Return the rows `start` to `end`, (end - start, D)."""
         table = self.table  # read once: another thread may replace it by a table of another length
         if end > table.size(0):
-            table = sinusoids(max(end, 2 * table.size(0), 256), table.size(1), self.layout).to(table)
+            table = sinusoids(max(end, 2 * table.size(0)), table.size(1), self.layout).to(table)
             self.table = table
         return table[start:end]
 
