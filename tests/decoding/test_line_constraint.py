@@ -31,7 +31,7 @@ def test_the_bytes_of_pieces_are_the_decoded_text(tokenizer: TokenizerLike) -> N
 
 def test_spaces_around_phrases_are_left_out() -> None:
     constraint = LineConstraint([" a b ", ["c", " d"]], [" e "], " f")
-    assert (constraint.must, constraint.must_not, constraint.prefix) == ((("a b",), ("c", "d")), ("e",), " f")
+    assert (constraint.must, constraint.must_not, constraint.prefix) == ((("a b",), ("c", "d")), ("e",), "f")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,7 @@ def test_spaces_around_phrases_are_left_out() -> None:
         ({"must": ["roter Hund"], "must_not": ["Hund"]}, "must='roter Hund': expected a phrase without 'Hund'"),
         ({"must": [["Hund", "ein Hund"]], "must_not": ["Hund"]}, "must='Hund': expected a phrase without 'Hund'"),
         ({"prefix": 3}, "prefix=3: expected a string"),
+        ({"prefix": "Ein\nHund"}, r"prefix='Ein\\nHund': expected one line"),
         ({"prefix": "Ein Hund l", "must_not": ["Hund"]}, "prefix='Ein Hund l': expected no 'Hund'"),
         ({"musts": []}, "musts: expected one of must, must_not, prefix; did you mean 'must'"),
     ],

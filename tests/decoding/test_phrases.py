@@ -3,9 +3,11 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.search_tables import (
@@ -22,8 +24,8 @@ from support.search_tables import (
     request_for,
 )
 
-from transduce.decoding.bank_allocation import allocate
-from transduce.decoding.constraint import Both, Constraint, Prefixes, joined
+from transduce.decoding.bank_allocation import NO_LIMIT, SLACK, allocate, demanded_shortlists
+from transduce.decoding.constraint import Both, Constraint, Demands, Prefixes, joined
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.phrase_match import PhraseList
 from transduce.decoding.phrases import LinePhrases, Phrases, Pieces, path_of
@@ -223,6 +225,28 @@ def test_constraints_of_groups_of_rows_are_one_constraint() -> None:
 def places(scores: list[float], progress: list[int], width: int, at_risk: Sequence[int] = ()) -> list[int]:
     is_at_risk = np.isin(np.arange(len(scores)), at_risk)
     return sorted(allocate(np.array([scores]), np.array([progress]), is_at_risk[None], width)[0].tolist())
+
+
+def test_the_natural_end_is_where_eos_is_the_most_likely_token_of_all_and_barred() -> None:
+    """Row 0: another barred token is more likely than EOS. Row 1: none is. Row 2: EOS is most likely, and not barred."""
+
+    class Given:
+        device = torch.device("cpu")
+
+        def log_probs(self, output: torch.Tensor) -> torch.Tensor:
+            return output.log_softmax(dim=1)
+
+    output = torch.zeros(3, 6)
+    output[:, EOS] = 3
+    output[0, 4] = 5
+    barred = [(np.array([0, 1]), np.array([EOS, 4]))]
+    none = np.zeros(0, dtype=np.int64)
+    demands = Demands(np.arange(3), barred, (none, none), [], np.array([2, 3, 0]))
+    is_young = torch.zeros(3, dtype=torch.bool)
+    decoder: Any = Given()
+    (_, ids), wanted = demanded_shortlists(decoder, output, demands, {}, request_for([9]), is_young)
+    assert wanted.limits.tolist() == [NO_LIMIT, 3 + SLACK, NO_LIMIT]
+    assert ids[2, 0] == EOS and EOS not in ids[:2, 0]
 
 
 def test_banks_share_the_places() -> None:

@@ -69,13 +69,13 @@ def demanded_shortlists(
     for token in request.banned:
         log_probs[send(torch.tensor(is_free), device), token] = -math.inf
     log_probs[send(is_young[rows], device), request.eos] = -math.inf
-    of_eos = log_probs[:, request.eos].clone()
+    wants_end = log_probs.argmax(dim=1) == request.eos
     for places, ids in demands.barred:
         if len(places):
             log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
     shortlist = fetch(*most_likely(log_probs, count))
-    is_end = of_eos.cpu() > shortlist[0][:, 0]  # it may not come next, but is the most likely token
-    limits = np.where(is_end.numpy(), demands.n_tokens + SLACK, NO_LIMIT)
+    is_end = wants_end & log_probs[:, request.eos].isneginf()  # EOS may not come next, but is the most likely token
+    limits = np.where(is_end.cpu().numpy(), demands.n_tokens + SLACK, NO_LIMIT)
     return shortlist, Wanted(demands.rows, limits, *_wanted(log_probs, demands))
 
 
