@@ -65,6 +65,7 @@ def test_an_old_page_is_replaced_whole(model: Path, tmp_path: Path, cli: Cli) ->
         (["a", "--out", "a.pdf"], "--out=a.pdf: expected a name that ends in .html, .svg, .npz"),
         (["a", "--out", "missing/a.html"], "--out=missing/a.html: expected a file in an existing folder"),
         ([" ", "--out", "a.html"], "sentence=' ': expected a sentence, but it is blank"),
+        (["A dog.", "--target", " ", "--out", "a.html"], "--target=' ': expected a translation, but it is blank"),
         (["a\nb", "--out", "a.html"], "sentence: expected one line, not 2"),
         (["a", "--target", "a\nb\nc", "--out", "a.html"], "--target: expected one line, not 3"),
         (["a " * 9_000, "--target", "a", "--out", "a.npz"], "src:1: expected at most 8,192 tokens"),

@@ -53,6 +53,9 @@ def test_a_pruned_model_is_a_model_folder(toy: Toy, text: list[object], tmp_path
         cli("prune", out, "--keep", 19, *text, "--by", "loss", "--out", tmp_path / "again", "--json").out
     )
     assert {*report["pruned"]} < {*again["pruned"]} and len(again["pruned"]) == 5
+    assert card_of(tmp_path / "again").count("## Pruned heads") == 1
+    result = cli("prune", out, "--keep", 20, *text, "--out", tmp_path / "none")
+    assert result.code == 2 and "--keep=20: expected 0 to 19, fewer than the 20 heads of the model" in result.err
 
 
 def test_every_engine_reads_it(toy: Toy, text: list[object], tmp_path: Path, cli: Cli) -> None:

@@ -72,6 +72,8 @@ def attend(
     translator = load(model)
     [source] = with_tag([sentence], tag, translator.tokenizer)
     check_length(out, len(translator.tokenizer.encode(source)) + 1)  # before the weights take memory
+    if target is not None and is_blank(target):
+        raise UserError(f"--target={target!r}: expected a translation, but it is blank; write one, or leave it out")
     if target is None:
         target = translator.translate([source])[0].text
     check_length(out, len(translator.tokenizer.target.encode(target)) + 1)

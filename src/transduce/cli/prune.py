@@ -17,6 +17,9 @@ By = Annotated[
 ]
 
 
+TITLE = "\n## Pruned heads\n\n"
+
+
 def prune(
     model: Path,
     *,
@@ -56,6 +59,7 @@ def prune(
     from transduce.evaluate import validation_scores
     from transduce.evaluation.heads import (
         heads_of,
+        is_pruned,
         least_gradient,
         least_important,
         prune_heads,
@@ -70,30 +74,33 @@ def prune(
         raise UserError(f"{out}: expected the name of a new folder, but it exists; give another --out")
     loaded = load_model(model)
     network = transformer_of(loaded.model)
-    n_heads = len(heads_of(network))
+    heads = heads_of(network)
+    live = [head for head in heads if not is_pruned(network, head)]
     check_pairs(pairs)
-    if not 0 <= keep < n_heads:
-        raise UserError(f"--keep={keep}: expected 0 to {n_heads - 1}, fewer than the heads of the model; give another")
+    if not 0 <= keep < len(live):
+        most = f"0 to {len(live) - 1}, fewer than the {len(live)} heads of the model" if live else "a model with heads"
+        raise UserError(f"--keep={keep}: expected {most}; give another")
     translator, text = Translator([loaded]), list(read_pairs(src, tgt))
     if by == "gradient":
         batches = read_batches(src, tgt, loaded.tokenizer, network, pairs)
-        pruned = least_gradient(network, batches, n_heads - keep)
+        pruned = least_gradient(network, batches, len(heads) - keep)
     else:
-        pruned = least_important(head_report(translator, src, tgt, pairs), n_heads - keep, by)
+        pruned = least_important(head_report(translator, src, tgt, pairs), len(heads) - keep, by)
     before = validation_scores(translator, text)
     prune_heads(network, pruned)
     after = validation_scores(Translator([loaded]), text)  # another one, because a translator has copies of its weights
-    names = [str(head) for head in heads_of(network) if head in pruned]
+    names = [str(head) for head in heads if head in pruned]
     where = f"on {printable(src.name)} and {printable(tgt.name)}"
     note = (
-        f"`transduce prune` switched off {len(names)} of {n_heads} attention heads, by {by}: {', '.join(names)}. Loss "
-        f"{before['loss']} to {after['loss']}, BLEU by greedy search {before['bleu']} to {after['bleu']}, {where}."
+        f"`transduce prune` switched off {len(names)} of {len(heads)} attention heads, by {by}: {', '.join(names)}. "
+        f"Loss {before['loss']} to {after['loss']}, BLEU by greedy search {before['bleu']} to {after['bleu']}, {where}."
     )
-    card = f"{card_of(model) or '# A model'}\n## Pruned heads\n\n{in_markdown(note)}\n"
+    card = (card_of(model) or "# A model").partition(TITLE)[0]  # without the section of an earlier pruning
+    card = f"{card}{TITLE}{in_markdown(note)}\n"
     save_model(out, weights(network), loaded.config, loaded.tokenizer, card)
     if json:
         print_json({"keep": keep, "pruned": names, "before": before, "after": after})
         return
-    print(f"pruned {len(names)} of {n_heads} heads: {', '.join(names)}")
+    print(f"pruned {len(names)} of {len(heads)} heads: {', '.join(names)}")
     for name in before:
         print(f"{name:10} {before[name]:9} to {after[name]:9}  {where}")

@@ -35,6 +35,9 @@ class LineConstraint:
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str):
             raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected a string")
+        object.__setattr__(self, "prefix", self.prefix.strip())
+        if len(self.prefix.splitlines()) > 1:
+            raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected one line")
         forbidden = _phrases("must_not", self.must_not)
         demands = list[tuple[str, ...]]()
         for i, entry in enumerate(_entries("must", self.must)):

@@ -1,6 +1,6 @@
 """The constraints and terms of a call -> what each line demands -> the constraint of the search of its segments.
 
-A line with a constraint is one segment, because nobody knows in which part of a line a phrase belongs. A line with
+A line with a constraint is one segment, because a phrase does not say to which part of a line it belongs. A line with
 terms is split like any other: each segment demands the terms that are in it.
 """
 
