@@ -228,7 +228,7 @@ def places(scores: list[float], progress: list[int], width: int, at_risk: Sequen
 
 
 def test_the_natural_end_is_where_eos_is_the_most_likely_token_of_all_and_barred() -> None:
-    """Row 0: another barred token is more likely than EOS. Row 1: none is. Row 2: EOS is most likely, and not barred."""
+    """Row 0: another barred token is more likely than EOS. Row 1: none is. Row 2: EOS is the best, and not barred."""
 
     class Given:
         device = torch.device("cpu")
