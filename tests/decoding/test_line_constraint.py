@@ -147,3 +147,16 @@ def test_each_segment_demands_its_own_terms(tokenizer: TokenizerLike) -> None:
     demands = LineDemands.of(lines, segments, [LineConstraint()], terms, tokenizer)
     assert [one.must for one in demands.of_segments] == [(("Hund",), ("x",)), (("Katze",),), (("Hund",),)]
     assert demands.phrases[0].unmet("Ein Hund") == ("x", "Katze")
+
+
+def test_terms_that_are_too_many_or_forbidden_are_named_if_the_text_lacks_them(tokenizer: TokenizerLike) -> None:
+    words = [f"w{i}" for i in range(MOST_PHRASES + 6)]
+    lines = [" ".join(words), "A dog"]
+    terms = Terms.of({"dog": "Hund", **{word: word.upper() for word in words}})
+    segments, _ = segments_of(lines, tokenizer, 999, "never")
+    constraints = [LineConstraint(), LineConstraint(must_not=["Hund"])]
+    demands = LineDemands.of(lines, segments, constraints, terms, tokenizer)
+    assert [len(one.must) for one in demands.of_segments] == [MOST_PHRASES, 0]
+    assert len(demands.phrases[0].unmet("")) == len(words)
+    assert demands.phrases[0].unmet(" ".join(words).upper()) == ()
+    assert demands.phrases[1].unmet("Ein Tier") == ("Hund",)

@@ -5,6 +5,7 @@ terms is split like any other: each segment demands the terms that are in it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +78,8 @@ class LineDemands:
         for number, (line, constraint) in enumerate(zip(lines, constraints, strict=True)):
             texts = [tokenizer.split_tag(segments[i].text)[1] for i in members[number]]
             of_line, parts = _with_terms(tokenizer.split_tag(line)[1], texts, constraint, terms)
-            if of_line.has_phrases:
-                phrases[number] = of_line.phrases()
+            if of_line.texts:
+                phrases[number] = of_line
             for i, part in zip(members[number], parts, strict=True):
                 of_segments[i] = part
         return cls(of_segments, phrases)
@@ -86,17 +87,27 @@ class LineDemands:
 
 def _with_terms(
     line: str, segments: Sequence[str], constraint: LineConstraint, terms: Terms
-) -> tuple[LineConstraint, list[LineConstraint]]:
-    """Return the constraint of a line with the demands of its terms, and that of each of its segments.
+) -> tuple[PhraseList, list[LineConstraint]]:
+    """Return the phrases of a line with those of its terms, and the constraint of each of its segments.
 
-    A segment gets the terms that are in it, and the first one those that the end of a segment divides.
+    A segment gets the terms that are in it, and the first one those that the end of a segment divides. A term that is
+    too many, or that the line forbids, is not searched for: if the text lacks it, it is unmet.
     """
     demands = [one for one in terms.demands(line) if one not in constraint.demands]
     of_segments = [[one for one in terms.demands(text) if one in demands] for text in segments]
     divided = [one for one in demands if all(one not in of_segment for of_segment in of_segments)]
     for of_segment in of_segments[:1]:
         of_segment += divided
-    return constraint.with_demands(demands), [constraint.with_demands(one) for one in of_segments]
+    phrases = PhraseList([*constraint.demands, *demands], constraint.phrases().forbidden)
+    return phrases, [_with_possible(constraint, of_segment) for of_segment in of_segments]
+
+
+def _with_possible(constraint: LineConstraint, demands: Sequence[Sequence[str]]) -> LineConstraint:
+    """Return the constraint with the first of the demands that it can have."""
+    for demand in demands:
+        with suppress(UserError):
+            constraint = constraint.with_demands([demand])
+    return constraint
 
 
 def check_search(options: DecodingOptions, settings: SearchConfig) -> None:
