@@ -300,7 +300,7 @@ class Beam(Generic[State]):
             pool, scores = self.pools[int(self.numbers[i])], beam.scores[i] / penalties[i]
             live = (scores > -math.inf).nonzero()[0].tolist()
             if i in n_met:
-                live.sort(key=lambda k: -n_met[i][k])  # noqa: B023
+                live.sort(key=n_met[i].__getitem__, reverse=True)
             pool.ends += [self._end(float(scores[k]), beam, i, k) for k in live[: pool.n_best - len(pool.ends)]]
         lookahead = self.request.search.lookahead
         attainable = best_attainable(beam.scores[:, 0], lengths, self.max_lengths, lookahead, self.penalties)
