@@ -108,7 +108,7 @@ def test_a_batch_does_not_change_an_output(toy: Toy, precision: str) -> None:
 
 
 def test_lines_that_come_and_go_are_translated_as_in_a_file(noisy: Translator) -> None:
-    from transduce.decoding.line_constraint import LineConstraint
+    from transduce.decoding.phrases.line_constraint import LineConstraint
 
     expected = noisy.translate(LINES, constraints=CONSTRAINTS, n_best=2)
     running, done, options = noisy.running(), dict[Any, Any](), DecodingOptions(n_best=2)

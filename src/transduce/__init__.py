@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
     from transduce.data.tokenizer import Tokenizer
     from transduce.decoding.hypothesis import AlignedWord, Attended, Scored, Translation
-    from transduce.decoding.line_constraint import LineConstraint
     from transduce.decoding.options import DecodingOptions, Sampling
-    from transduce.decoding.terms import Terms
+    from transduce.decoding.phrases.line_constraint import LineConstraint
+    from transduce.decoding.phrases.terms import Terms
     from transduce.errors import UserError
     from transduce.model.transformer import Transformer
     from transduce.train import fit
@@ -50,9 +50,9 @@ _MODULES = {
     "config.schema": ("Config", "DataConfig", "ModelConfig", "SearchConfig", "TrainConfig"),
     "errors": ("UserError",),
     "decoding.hypothesis": ("AlignedWord", "Attended", "Scored", "Translation"),
-    "decoding.line_constraint": ("LineConstraint",),
+    "decoding.phrases.line_constraint": ("LineConstraint",),
     "decoding.options": ("DecodingOptions", "Sampling"),
-    "decoding.terms": ("Terms",),
+    "decoding.phrases.terms": ("Terms",),
     "model.transformer": ("Transformer",),
     "data.tokenizer": ("Tokenizer",),
     "train": ("fit",),

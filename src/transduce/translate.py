@@ -26,14 +26,15 @@ from transduce.decoding.batched_search import BATCH_TOKENS, Outputs, length_batc
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Scored, Translation
-from transduce.decoding.line_demands import (
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
+from transduce.decoding.phrases.segment_constraints import (
     GivenConstraint,
     LineDemands,
     check_search,
     line_constraints,
     search_constraint,
 )
-from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
+from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_translation import RunningTranslation
 from transduce.decoding.segmentation import (
     MAX_LINE_TOKENS,
@@ -48,7 +49,6 @@ from transduce.decoding.segmentation import (
     translations_of,
     with_tag,
 )
-from transduce.decoding.terms import Terms
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text

@@ -8,10 +8,10 @@ import pytest
 from transduce.data.piece_bytes import piece_bytes
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.line_constraint import MOST_CHARACTERS, MOST_PHRASES, LineConstraint, line_phrases
-from transduce.decoding.line_demands import LineDemands, line_constraints
+from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES, LineConstraint, line_phrases
+from transduce.decoding.phrases.segment_constraints import LineDemands, line_constraints
+from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import segments_of
-from transduce.decoding.terms import Terms
 from transduce.errors import UserError
 
 TEXT = ["Ein Hund läuft. Der rote Hund schläft!", "A dog runs. The red dog sleeps!"] * 3

@@ -9,10 +9,10 @@ import msgspec
 
 from transduce.config.schema import SearchConfig
 from transduce.data.text import is_blank
-from transduce.decoding.line_constraint import LineConstraint
-from transduce.decoding.line_demands import FREE, check_search
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.terms import Terms
+from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.segment_constraints import FREE, check_search
+from transduce.decoding.phrases.terms import Terms
 from transduce.errors import UserError
 
 Form = Literal["tabs", "json"]

@@ -21,8 +21,8 @@ from transduce.data.compression import open_text, text_of
 from transduce.data.text import arriving_lines, count_lines, lines_of
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import with_tag
-from transduce.decoding.terms import Terms
 from transduce.errors import UserError
 from transduce.interop import ctranslate2_engine as engine
 

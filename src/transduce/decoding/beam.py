@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.decoding.bank_allocation import Banks, Wanted, demanded_shortlists
 from transduce.decoding.constraint import Constraint, joined
 from transduce.decoding.decoder import Decoder, State, fetch, most_likely, restricted, send
 from transduce.decoding.extensions import Extensions
 from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.phrases.bank_allocation import Banks, Wanted, demanded_shortlists
 from transduce.decoding.request import Request, best_attainable, hypothesis_of, no_continuation
 
 Outcome = list[Hypothesis] | FloatingPointError  # of one sentence: the n_best outputs, best first

@@ -12,13 +12,13 @@ from transduce.decoding.backends import Backend, max_lengths
 from transduce.decoding.batched_search import BATCH_TOKENS
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import Hypothesis, Translation
-from transduce.decoding.line_constraint import LineConstraint
-from transduce.decoding.line_demands import FREE, LineDemands, check_search, search_constraint
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.phrase_match import PhraseList
+from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.matching import PhraseList
+from transduce.decoding.phrases.segment_constraints import FREE, LineDemands, check_search, search_constraint
+from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
 from transduce.decoding.segmentation import Segment, nearest_first, segments_of, translations_of, with_tag
-from transduce.decoding.terms import Terms
 from transduce.errors import UserError
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second

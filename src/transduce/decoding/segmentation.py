@@ -16,7 +16,7 @@ from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Translation
 from transduce.decoding.mbr import rank
 from transduce.decoding.options import DecodingOptions, Split
-from transduce.decoding.phrase_match import PhraseList
+from transduce.decoding.phrases.matching import PhraseList
 from transduce.errors import UserError
 
 MAX_LINE_TOKENS = 8_192  # a longer line is not translated

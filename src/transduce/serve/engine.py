@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from transduce.decoding.hypothesis import Translation
-from transduce.decoding.line_constraint import LineConstraint
-from transduce.decoding.line_demands import FREE
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.errors import UserError, is_out_of_memory
 from transduce.serve.alignment import align
 from transduce.serve.languages import Model

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transduce.decoding.line_constraint import MOST_CHARACTERS, MOST_PHRASES
+from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES
 from transduce.serve.service import Service
 from transduce.serve.settings import ServerSettings
 from transduce.version import __version__

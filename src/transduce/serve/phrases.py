@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from transduce.decoding.line_constraint import LineConstraint, line_phrases
-from transduce.decoding.line_demands import FREE, check_search
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrases.line_constraint import LineConstraint, line_phrases
+from transduce.decoding.phrases.segment_constraints import FREE, check_search
 from transduce.errors import UserError
 from transduce.serve.documents import Document
 from transduce.serve.languages import Model

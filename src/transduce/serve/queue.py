@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from transduce.decoding.hypothesis import Alignment, Translation
-from transduce.decoding.line_constraint import LineConstraint
-from transduce.decoding.line_demands import FREE
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.serve.languages import Model
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import Limits

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.types import Receive
 
 from transduce.decoding.hypothesis import Translation
-from transduce.decoding.line_constraint import LineConstraint
-from transduce.decoding.line_demands import FREE
 from transduce.decoding.options import DecodingOptions, Split
+from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.decoding.segmentation import encode_lines, excess
 from transduce.serve.confidence import Confidences, confidences
 from transduce.serve.documents import Document, Part, plain_document

@@ -24,11 +24,11 @@ from support.search_tables import (
     request_for,
 )
 
-from transduce.decoding.bank_allocation import NO_LIMIT, SLACK, allocate, demanded_shortlists
 from transduce.decoding.constraint import Both, Constraint, Demands, Prefixes, joined
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrase_match import PhraseList
-from transduce.decoding.phrases import LinePhrases, Phrases, Pieces, path_of
+from transduce.decoding.phrases.bank_allocation import NO_LIMIT, SLACK, allocate, demanded_shortlists
+from transduce.decoding.phrases.matching import PhraseList
+from transduce.decoding.phrases.phrase_constraint import LinePhrases, Phrases, Pieces, path_of
 
 # Words as pieces, pieces within words, punctuation, a bare space, and a character of which a piece has only a part.
 VOCABULARIES = [

@@ -1,6 +1,6 @@
 """Phrases in the search: the constraint that outputs have phrases, or do not have them, whatever the tokens.
 
-The state of a row is that of its text (`phrase_match.Reading`), so any tokens that spell a phrase meet it. A line makes
+The state of a row is that of its text (`matching.Reading`), so any tokens that spell a phrase meet it. A line makes
 each state once, and keeps what follows it by token: then a step costs a look-up for each row.
 
 A demand asks for tokens that make progress. Those of a phrase are the ones that the tokenizer writes after a space, or
@@ -18,7 +18,7 @@ import numpy as np
 from transduce.data.piece_bytes import piece_bytes
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Constraint, Demands, Standing
-from transduce.decoding.phrase_match import OPENING, SPACE, START, UNSPACED, WORD, PhraseList, Reading, kind_of
+from transduce.decoding.phrases.matching import OPENING, SPACE, START, UNSPACED, WORD, PhraseList, Reading, kind_of
 
 BROKEN = b"\xff"  # after bytes that are no character: a decoder may then replace characters before them too
 

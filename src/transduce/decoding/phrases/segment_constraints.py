@@ -12,12 +12,12 @@ from typing import Any
 from transduce.config.schema import SearchConfig
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Both, Constraint, prefix_constraint
-from transduce.decoding.line_constraint import LineConstraint, line_phrases
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.phrase_match import PhraseList
-from transduce.decoding.phrases import Phrases, State, target_of
+from transduce.decoding.phrases.line_constraint import LineConstraint, line_phrases
+from transduce.decoding.phrases.matching import PhraseList
+from transduce.decoding.phrases.phrase_constraint import Phrases, State, target_of
+from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import Segment, check_lines
-from transduce.decoding.terms import Terms
 from transduce.errors import UserError
 
 FREE = LineConstraint()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transduce.decoding.phrase_match import WORD, PhraseList, kind_of
+from transduce.decoding.phrases.matching import WORD, PhraseList, kind_of
 
 TEXT = st.text(alphabet="ab1 .-北京ü\u0301", max_size=14)
 PHRASE = st.text(alphabet="ab .北", min_size=1, max_size=4).map(str.strip).filter(bool)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transduce.data.text import StrPath, is_blank, read_lines
-from transduce.decoding.line_constraint import LineConstraint
-from transduce.decoding.phrase_match import WORD, kind_of
+from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.matching import WORD, kind_of
 from transduce.errors import UserError
 
 KEY = 3  # characters of a term by which it is found

@@ -7,8 +7,8 @@ from typing import Any
 
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.phrase_match import PhraseList
-from transduce.decoding.phrases import LinePhrases, path_of, pieces_of
+from transduce.decoding.phrases.matching import PhraseList
+from transduce.decoding.phrases.phrase_constraint import LinePhrases, path_of, pieces_of
 from transduce.errors import UserError, nearest
 
 MOST_PHRASES = 64  # of a line, alternatives counted
