@@ -2,7 +2,7 @@
 
     python benchmarks/constraints.py MODEL SRC REF [--lines 1000] [--beam-size 4] [--precision fp32|int8]
 
-Each line demands one to four phrases of one to three words: three of four are taken from its reference, the others are
+Each line requires one to four phrases of one to three words: three of four are taken from its reference, the others are
 words of other references. The texts are searched for the phrases by a regular expression, not by the program's own
 check. Times are processor time; the two searches take turns.
 """
@@ -37,9 +37,9 @@ def main() -> None:
     options: dict[str, Any] = {"beam_size": args.beam_size}
     model.translate(src[:50], constraints=constraints[:50], **options)
     seconds, results = dict[str, list[float]](), dict[str, list[Translation]]()
-    demands: dict[str, dict[str, Any]] = {"free": {}, "phrases": {"constraints": constraints}}
+    searches: dict[str, dict[str, Any]] = {"free": {}, "phrases": {"constraints": constraints}}
     for _ in range(ROUNDS):
-        for name, more in demands.items():
+        for name, more in searches.items():
             begin = time.process_time()
             results[name] = model.translate(src, **options, **more)
             seconds.setdefault(name, []).append(time.process_time() - begin)
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def phrases_of(i: int, references: Sequence[str]) -> list[str]:
-    """Return the phrases that line `i` demands."""
+    """Return the phrases that line `i` requires."""
     chance, phrases = random.Random(i), list[str]()
     for _ in range(chance.randint(1, 4)):
         line = references[i] if chance.random() < 0.75 else chance.choice(references)
@@ -84,7 +84,7 @@ def report(
             n_met += min(wanted, count)
             n_silent += max(0, wanted - count - translation.unmet.count(phrase))
     print("| phrases | |\n|---|---|")
-    print(f"| demanded | {n_phrases:,} |\n| in the text as whole words | {n_met:,}, {n_met / n_phrases:.2%} |")
+    print(f"| required | {n_phrases:,} |\n| in the text as whole words | {n_met:,}, {n_met / n_phrases:.2%} |")
     print(f"| neither in the text nor named | {n_silent} |")
     for name, translations in results.items():
         texts = [translation.text for translation in translations]

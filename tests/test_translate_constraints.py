@@ -127,7 +127,7 @@ def test_a_line_with_a_constraint_stays_whole(noisy: Translator) -> None:
     assert whole == noisy.translate([line], constraints=[{"must": ["x"]}])[0]
 
 
-def test_terms_demand_their_targets_in_the_segments_that_have_them(noisy: Translator) -> None:
+def test_terms_require_their_targets_in_the_segments_that_have_them(noisy: Translator) -> None:
     terms = {"b": "x", "e f": "y y|z"}
     whole, split = (noisy.translate(["a b! c d! e f!"], terms=terms, split=split)[0] for split in ("long", "sentences"))
     for translation in (whole, split):

@@ -28,8 +28,8 @@ from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.phrases.segment_constraints import (
-    GivenConstraint,
-    LineDemands,
+    ConstraintLike,
+    SegmentConstraints,
     check_search,
     line_constraints,
     search_constraint,
@@ -105,7 +105,7 @@ class Translator:
         *,
         options: DecodingOptions = DEFAULTS,
         prefixes: Sequence[str] | None = None,
-        constraints: Sequence[GivenConstraint] | None = None,
+        constraints: Sequence[ConstraintLike] | None = None,
         terms: Terms | Mapping[str, str] | None = None,
         first_number: int = 0,
         **keywords: Unpack[DecodingKeywords],
@@ -115,7 +115,7 @@ class Translator:
         keywords: the fields of `DecodingOptions`, such as beam_size=8; they replace those of `options`.
         prefixes: text that each output must begin with, one for each line; "" for none.
         constraints: of each line a `LineConstraint`, a dict of its fields (must, must_not, prefix), or None.
-        terms: what the terms in a line demand of its translation: `Terms.load(FILE)`, or a dict from term to target.
+        terms: of each term in a line its translation, which the output must have: `Terms.load(FILE)`, or a dict.
         first_number: the number of the first line; the draw for a line depends on it and on the seed.
 
         A line of more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation.
@@ -130,10 +130,10 @@ class Translator:
         longest = self.config.data.max_tokens - 1
         whole = {i for i, constraint in enumerate(of_lines) if constraint}
         segments, problems = segments_of(lines, self.tokenizer, longest, options.split, whole)
-        demands = LineDemands.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
-        if demands.phrases:
+        of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
+        if of_segments.phrases:
             check_search(options, settings)
-        constraint = self._constraint(segments, demands, settings, first_number)
+        constraint = self._constraint(segments, of_segments, settings, first_number)
         sources = [segment.ids for segment in segments]
         if options.draws is None:
             hypotheses = self.search(sources, settings, n_best=options.n_candidates, constraint=constraint)
@@ -148,7 +148,7 @@ class Translator:
             hypotheses = align_outputs(
                 lines, segments, hypotheses, self.tokenizer, self._alignment_weights, options.tag
             )
-        return translations_of(lines, segments, hypotheses, problems, self.tokenizer, demands.phrases)
+        return translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
 
     def search(
         self,
@@ -293,7 +293,7 @@ class Translator:
     def _constraint(
         self,
         segments: Sequence[Segment],
-        demands: LineDemands,
+        constraints: SegmentConstraints,
         settings: SearchConfig,
         first_number: int,
     ) -> Constraint | None:
@@ -301,7 +301,7 @@ class Translator:
         sources = [segment.ids for segment in segments]
         places = [f"line {first_number + segment.line + 1}" for segment in segments]
         raised = partial(max_lengths, self._backend, sources, settings)
-        return search_constraint(demands.of_segments, places, self.tokenizer, raised)
+        return search_constraint(constraints.segments, places, self.tokenizer, raised)
 
     @torch.inference_mode()
     def _token_log_probs(self, batch: Batch) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""The constraint of a line as a caller gives it, the demands of terms, and what each refuses."""
+"""The constraint of a line as a caller gives it, the phrases that terms require, and what each refuses."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,8 @@ import pytest
 from transduce.data.piece_bytes import piece_bytes
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES, LineConstraint, line_phrases
-from transduce.decoding.phrases.segment_constraints import LineDemands, line_constraints
+from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES, LineConstraint, phrase_automaton
+from transduce.decoding.phrases.segment_constraints import SegmentConstraints, line_constraints
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import segments_of
 from transduce.errors import UserError
@@ -86,7 +86,7 @@ def test_prefixes_and_constraints_are_not_both_taken() -> None:
 
 def test_phrases_of_too_many_tokens_are_refused(tokenizer: TokenizerLike) -> None:
     with pytest.raises(UserError, match="must='qqqq.*expected at most 256 tokens, not "):
-        line_phrases(LineConstraint(["q" * 200, "q" * 201]), tokenizer)
+        phrase_automaton(LineConstraint(["q" * 200, "q" * 201]), tokenizer)
 
 
 # ---- terms -------------------------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ def test_phrases_of_too_many_tokens_are_refused(tokenizer: TokenizerLike) -> Non
         ("", []),
     ],
 )
-def test_a_term_demands_its_target(line: str, targets: list[str]) -> None:
+def test_a_term_requires_its_target(line: str, targets: list[str]) -> None:
     terms = Terms.of({"dog": "Hund", "hot dog": "Würstchen", "US": "USA", "unused": "nie"})
-    assert terms.demands(line) == [(target,) for target in targets]
+    assert terms.targets_in(line) == [(target,) for target in targets]
 
 
 @pytest.mark.parametrize("terms", [3, "terms.tsv", {"dog": ["Hund"]}, {"dog": None}, {3: "x"}, {"dog": ""}])
@@ -140,23 +140,23 @@ def test_lines_that_are_no_terms_are_refused(text: str, message: str, tmp_path: 
         Terms.load(path)
 
 
-def test_each_segment_demands_its_own_terms(tokenizer: TokenizerLike) -> None:
+def test_each_segment_requires_its_own_terms(tokenizer: TokenizerLike) -> None:
     lines = ["A dog runs. The cat sleeps! A dog sleeps!"]
     terms = Terms.of({"dog": "Hund", "cat": "Katze", "runs. The": "x"})
     segments, _ = segments_of(lines, tokenizer, 99, "sentences")
-    demands = LineDemands.of(lines, segments, [LineConstraint()], terms, tokenizer)
-    assert [one.must for one in demands.of_segments] == [(("Hund",), ("x",)), (("Katze",),), (("Hund",),)]
-    assert demands.phrases[0].unmet("Ein Hund") == ("x", "Katze")
+    of_segments = SegmentConstraints.of(lines, segments, [LineConstraint()], terms, tokenizer)
+    assert [one.must for one in of_segments.segments] == [(("Hund",), ("x",)), (("Katze",),), (("Hund",),)]
+    assert of_segments.phrases[0].unmet("Ein Hund") == ("x", "Katze")
 
 
 def test_terms_that_are_too_many_or_forbidden_are_named_if_the_text_lacks_them(tokenizer: TokenizerLike) -> None:
     words = [f"w{i}" for i in range(MOST_PHRASES + 6)]
     lines = [" ".join(words), "A dog"]
     terms = Terms.of({"dog": "Hund", **{word: word.upper() for word in words}})
-    segments, _ = segments_of(lines, tokenizer, 999, "never")
+    segments, _ = segments_of(lines, tokenizer, 999, "long")
     constraints = [LineConstraint(), LineConstraint(must_not=["Hund"])]
-    demands = LineDemands.of(lines, segments, constraints, terms, tokenizer)
-    assert [len(one.must) for one in demands.of_segments] == [MOST_PHRASES, 0]
-    assert len(demands.phrases[0].unmet("")) == len(words)
-    assert demands.phrases[0].unmet(" ".join(words).upper()) == ()
-    assert demands.phrases[1].unmet("Ein Tier") == ("Hund",)
+    of_segments = SegmentConstraints.of(lines, segments, constraints, terms, tokenizer)
+    assert [len(one.must) for one in of_segments.segments] == [MOST_PHRASES, 0]
+    assert len(of_segments.phrases[0].unmet("")) == len(words)
+    assert of_segments.phrases[0].unmet(" ".join(words).upper()) == ()
+    assert of_segments.phrases[1].unmet("Ein Tier") == ("Hund",)

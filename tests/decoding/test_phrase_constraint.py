@@ -24,11 +24,11 @@ from support.search_tables import (
     request_for,
 )
 
-from transduce.decoding.constraint import Both, Constraint, Demands, Prefixes, joined
+from transduce.decoding.constraint import Both, Constraint, NextTokens, Prefixes, joined
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import NO_LIMIT, SLACK, allocate, demanded_shortlists
+from transduce.decoding.phrases.bank_allocation import NO_LIMIT, SLACK, allocate, constrained_shortlists
 from transduce.decoding.phrases.matching import PhraseList
-from transduce.decoding.phrases.phrase_constraint import LinePhrases, Phrases, Pieces, path_of
+from transduce.decoding.phrases.phrase_constraint import PhraseAutomaton, PhraseConstraint, Pieces, tokens_of
 
 # Words as pieces, pieces within words, punctuation, a bare space, and a character of which a piece has only a part.
 VOCABULARIES = [
@@ -69,7 +69,7 @@ def meeting(every: Sequence[Path], phrases: PhraseList, vocabulary: Sequence[byt
 
 
 def random_phrases(chance: random.Random, vocabulary: Sequence[bytes], pieces: Pieces) -> PhraseList:
-    """Return up to two demands, some of them twice or with an alternative, and sometimes a forbidden phrase."""
+    """Return up to two required phrases, some twice or with an alternative, and sometimes a forbidden one."""
 
     def phrase() -> str:
         while True:
@@ -77,19 +77,19 @@ def random_phrases(chance: random.Random, vocabulary: Sequence[bytes], pieces: P
             if text and "\ufffd" not in text and pieces.encode(text):
                 return text
 
-    demands = [[phrase() for _ in range(chance.choice([1, 1, 2]))] for _ in range(chance.randint(0, 2))]
-    demands += demands[:1] * (chance.random() < 0.2)
-    return PhraseList(demands, [phrase() for _ in range(chance.choice([0, 0, 1]))])
+    required = [[phrase() for _ in range(chance.choice([1, 1, 2]))] for _ in range(chance.randint(0, 2))]
+    required += required[:1] * (chance.random() < 0.2)
+    return PhraseList(required, [phrase() for _ in range(chance.choice([0, 0, 1]))])
 
 
-def line_of(phrases: PhraseList, pieces: Pieces) -> LinePhrases:
-    paths = [path_of(text, pieces) for text in phrases.texts[: len(phrases.texts) - len(phrases.forbidden)]]
-    return LinePhrases(phrases, [path for path in paths if path is not None], pieces)
+def automaton_of(phrases: PhraseList, pieces: Pieces) -> PhraseAutomaton:
+    tokens = [tokens_of(text, pieces) for text in phrases.texts[: len(phrases.texts) - len(phrases.forbidden)]]
+    return PhraseAutomaton(phrases, [one for one in tokens if one is not None], pieces)
 
 
-def constraint_of(lists: Sequence[PhraseList], pieces: Pieces) -> Phrases | None:
-    states = [line_of(phrases, pieces).start if phrases.texts else None for phrases in lists]
-    return Phrases(states) if any(states) else None
+def constraint_of(lists: Sequence[PhraseList], pieces: Pieces) -> PhraseConstraint | None:
+    states = [automaton_of(phrases, pieces).start if phrases.texts else None for phrases in lists]
+    return PhraseConstraint(states) if any(states) else None
 
 
 def search(
@@ -135,14 +135,14 @@ def test_a_narrow_beam_meets_what_fits_and_never_writes_what_is_forbidden(
         return
     unmet = [phrases.unmet(text_of(hypothesis.ids, vocabulary)) for hypothesis in outputs]
     for hypothesis, names in zip(outputs, unmet, strict=True):
-        assert not {*names} & ({*phrases.forbidden} - {"|".join(one) for one in phrases.demands})
+        assert not {*names} & ({*phrases.forbidden} - {"|".join(one) for one in phrases.required})
         assert not (hypothesis.finished and names)
     assert [len(names) for names in unmet] == sorted(map(len, unmet))
     texts = [(*hypothesis.ids, hypothesis.finished) for hypothesis in outputs]
     assert len({*texts}) == len(texts)
 
 
-def test_demands_are_met_in_any_order_with_parts_in_common() -> None:
+def test_phrases_are_met_in_any_order_with_parts_in_common() -> None:
     vocabulary = (b"", b"", b" New", b" York", b" City", b".")
     pieces, table = pieces_of(vocabulary), random_table(3)
     phrases = PhraseList([["York City"], ["New York"], ["York"], ["York"], ["City New"]])
@@ -168,7 +168,7 @@ def test_an_output_has_its_prefix_and_its_phrases(size: int) -> None:
     vocabulary = VOCABULARIES[0]
     pieces, table = pieces_of(vocabulary), random_table(6)
     phrases = PhraseList([["ab"]], ["a a"])
-    constraint = Both(Prefixes([[2, 4]]), Phrases([line_of(phrases, pieces).start]))
+    constraint = Both(Prefixes([[2, 4]]), PhraseConstraint([automaton_of(phrases, pieces).start]))
     outputs = beam(table, [0], replace(request_for([6]), constraint=constraint), size, 2)[0]
     for hypothesis in outputs:
         assert hypothesis.ids[:2] == [2, 4] and phrases.unmet(text_of(hypothesis.ids, vocabulary)) == ()
@@ -198,25 +198,25 @@ def test_batches_do_not_change_an_output(vocabulary: Sequence[bytes], size: int)
 
 
 def replace_forbidden(phrases: PhraseList) -> PhraseList:
-    """Return the demands alone: with a forbidden phrase some of these tiny vocabularies have no output."""
-    return PhraseList([one for one, n in zip(phrases.demands, phrases.times, strict=True) for _ in range(n)])
+    """Return the required phrases alone: with a forbidden phrase some of these tiny vocabularies have no output."""
+    return PhraseList([one for one, n in zip(phrases.required, phrases.times, strict=True) for _ in range(n)])
 
 
 def test_constraints_of_groups_of_rows_are_one_constraint() -> None:
     pieces = pieces_of(VOCABULARIES[0])
-    one, two = (line_of(PhraseList([[text]]), pieces).start for text in ("ab", "b"))
+    one, two = (automaton_of(PhraseList([[text]]), pieces).start for text in ("ab", "b"))
     together: Constraint | None = None
-    for i, part in enumerate([Phrases([one]), None, Prefixes([[3]]), Phrases([two])]):
+    for i, part in enumerate([PhraseConstraint([one]), None, Prefixes([[3]]), PhraseConstraint([two])]):
         together = joined(together, i, part, 1)
     assert together is not None and [*together.extra_lengths] == [2, 0, 0, 1]
-    demands, expected = together.demands(), Phrases([one, None, None, two]).demands()
-    assert demands is not None and expected is not None
-    assert demands.rows.tolist() == [0, 3] and demands.n_tokens.tolist() == [2, 1]
-    assert [x.tolist() for x in demands.wanted] == [x.tolist() for x in expected.wanted]
-    standing = together.standing([0, 3, 0], [2, 4, 5])
-    assert standing.progress.tolist() == Phrases([one, two]).standing([0, 1, 0], [2, 4, 5]).progress.tolist()
+    next_tokens, expected = together.next_tokens(), PhraseConstraint([one, None, None, two]).next_tokens()
+    assert next_tokens is not None and expected is not None
+    assert next_tokens.rows.tolist() == [0, 3] and next_tokens.n_tokens.tolist() == [2, 1]
+    assert [x.tolist() for x in next_tokens.wanted] == [x.tolist() for x in expected.wanted]
+    progress = together.progress([0, 3, 0], [2, 4, 5])
+    assert progress.n_tokens.tolist() == PhraseConstraint([one, two]).progress([0, 1, 0], [2, 4, 5]).n_tokens.tolist()
     selected = together.select([0, 0, 3]).advance([2, 4, 4])
-    assert selected is not None and selected.standing([0, 1, 2], [5, 5, 3]).n_met.tolist() == [1, 0, 0]
+    assert selected is not None and selected.progress([0, 1, 2], [5, 5, 3]).n_met.tolist() == [1, 0, 0]
 
 
 # ---- the places of a beam ----------------------------------------------------------------------------------------
@@ -241,10 +241,10 @@ def test_the_natural_end_is_where_eos_is_the_most_likely_token_of_all_and_barred
     output[0, 4] = 5
     barred = [(np.array([0, 1]), np.array([EOS, 4]))]
     none = np.zeros(0, dtype=np.int64)
-    demands = Demands(np.arange(3), barred, (none, none), [], np.array([2, 3, 0]))
+    next_tokens = NextTokens(np.arange(3), barred, (none, none), [], np.array([2, 3, 0]))
     is_young = torch.zeros(3, dtype=torch.bool)
     decoder: Any = Given()
-    (_, ids), wanted = demanded_shortlists(decoder, output, demands, {}, request_for([9]), is_young)
+    (_, ids), wanted = constrained_shortlists(decoder, output, next_tokens, {}, request_for([9]), is_young)
     assert wanted.limits.tolist() == [NO_LIMIT, 3 + SLACK, NO_LIMIT]
     assert ids[2, 0] == EOS and EOS not in ids[:2, 0]
 

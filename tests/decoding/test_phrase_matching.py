@@ -30,14 +30,14 @@ def occurrences(text: str, alternatives: list[str]) -> int:
     TEXT, st.lists(st.lists(PHRASE, min_size=1, max_size=2), max_size=3), st.lists(PHRASE, max_size=2), st.booleans()
 )
 def test_unmet_names_what_a_slow_search_misses(
-    text: str, demands: list[list[str]], forbidden: list[str], is_repeated: bool
+    text: str, required: list[list[str]], forbidden: list[str], is_repeated: bool
 ) -> None:
-    demands = demands + demands[:1] * is_repeated
+    required = required + required[:1] * is_repeated
     expected = list[str]()
-    for one in dict.fromkeys(map(tuple, demands)):
-        expected += ["|".join(one)] * max(0, demands.count([*one]) - occurrences(text, [*one]))
+    for one in dict.fromkeys(map(tuple, required)):
+        expected += ["|".join(one)] * max(0, required.count([*one]) - occurrences(text, [*one]))
     expected += [phrase for phrase in dict.fromkeys(forbidden) if occurrences(text, [phrase])]
-    assert PhraseList(demands, forbidden).unmet(text) == tuple(expected)
+    assert PhraseList(required, forbidden).unmet(text) == tuple(expected)
 
 
 @pytest.mark.parametrize(
@@ -68,20 +68,20 @@ def test_a_phrase_is_whole_words(phrase: str, text: str, is_in: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("demands", "text", "unmet"),
+    ("required", "text", "unmet"),
     [
         ([["a"], ["a"]], "a b", ("a",)),
         ([["a"], ["a"]], "a b a", ()),
-        ([["a a"], ["a a"]], "a a a", ("a a",)),  # occurrences of a demand do not overlap
-        ([["New York"], ["York"]], "New York", ()),  # those of two demands may
+        ([["a a"], ["a a"]], "a a a", ("a a",)),  # occurrences of one phrase do not overlap
+        ([["New York"], ["York"]], "New York", ()),  # those of two required may
         ([["York City"], ["New York"]], "New York City", ()),
         ([["Hund", "Köter"]], "ein Köter", ()),
         ([["Hund", "Köter"]], "eine Katze", ("Hund|Köter",)),
         ([["Hund", "Köter"], ["Hund", "Köter"]], "Hund und Köter", ()),
     ],
 )
-def test_demands_count(demands: list[list[str]], text: str, unmet: tuple[str, ...]) -> None:
-    assert PhraseList(demands).unmet(text) == unmet
+def test_required_phrases_count(required: list[list[str]], text: str, unmet: tuple[str, ...]) -> None:
+    assert PhraseList(required).unmet(text) == unmet
 
 
 def test_a_beginning_is_forbidden_only_where_a_word_has_ended() -> None:

@@ -1,4 +1,4 @@
-"""What the lines of `transduce translate` demand of their translations: the forms of input lines, and the options."""
+"""The constraints on the translations of `transduce translate`: its options, and the forms of input lines."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from transduce.errors import UserError
 Form = Literal["tabs", "json"]
 
 
-class Portion(NamedTuple):
+class SourceLines(NamedTuple):
     """Source lines, and the constraint of each. problem: of the line after them, which ends the input."""
 
     texts: Sequence[str]
@@ -27,7 +27,7 @@ class Portion(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Demands:
+class ConstraintOptions:
     """The options of the command.
 
     form: of input lines, "tabs" for a source and its phrases with tabs between them, "json" for an object with the
@@ -39,7 +39,7 @@ class Demands:
     terms: Path | None = None
 
     def __bool__(self) -> bool:
-        return self != Demands()
+        return self != ConstraintOptions()
 
     def load_terms(self) -> Terms | None:
         """Return the terms of the file; None without one."""
@@ -59,7 +59,7 @@ class Demands:
                     "export"
                 )
 
-    def portion(self, lines: Sequence[str], where: str, first_number: int) -> Portion:
+    def parse(self, lines: Sequence[str], where: str, first_number: int) -> SourceLines:
         """Return the sources and constraints of lines, up to the first line that is wrong.
 
         where, first_number: the name of the input and the number of lines before these, for messages.
@@ -69,10 +69,10 @@ class Demands:
             try:
                 text, constraint = self._parse(line)
             except UserError as error:
-                return Portion(texts, constraints, UserError(f"{where}:{number}: {error}"))
+                return SourceLines(texts, constraints, UserError(f"{where}:{number}: {error}"))
             texts.append(text)
             constraints.append(constraint)
-        return Portion(texts, constraints)
+        return SourceLines(texts, constraints)
 
     def _parse(self, line: str) -> tuple[str, LineConstraint]:
         default = LineConstraint(prefix=self.prefix) if self.prefix else FREE
@@ -88,8 +88,8 @@ class Demands:
         text = fields.pop("text", None) if isinstance(fields, dict) else None
         if not isinstance(text, str):
             raise UserError(f"expected a JSON object with a text, such as {EXAMPLE}")
-        given = {name: value for name, value in fields.items() if value is not None}
-        return text.replace("\n", " "), LineConstraint.of({"prefix": default.prefix, **given})
+        values = {name: value for name, value in fields.items() if value is not None}
+        return text.replace("\n", " "), LineConstraint.of({"prefix": default.prefix, **values})
 
 
 EXAMPLE = '{"text": "A dog.", "must": ["Hund"]}'
@@ -100,13 +100,15 @@ def unmet_problem(unmet: Sequence[str]) -> str | None:
     return f"expected {', '.join(map(repr, unmet))} in the translation, where it did not fit" if unmet else None
 
 
-def portions(chunks: Iterator[list[str]], demands: Demands, where: str) -> Iterator[tuple[int, Portion]]:
-    """Yield the portions of an input, each with the number of lines before it. Raises the UserError of a wrong line."""
+def source_lines(
+    chunks: Iterator[list[str]], options: ConstraintOptions, where: str
+) -> Iterator[tuple[int, SourceLines]]:
+    """Yield the source lines of each chunk, and the number of lines before it. Raises UserError for a wrong line."""
     number = 0
     for chunk in chunks:
-        portion = demands.portion(chunk, where, number)
-        if portion.texts:
-            yield number, portion
-        if portion.problem is not None:
-            raise portion.problem
+        sources = options.parse(chunk, where, number)
+        if sources.texts:
+            yield number, sources
+        if sources.problem is not None:
+            raise sources.problem
         number += len(chunk)

@@ -14,7 +14,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from transduce.cli.constraints import Demands, portions, unmet_problem
+from transduce.cli.constraints import ConstraintOptions, source_lines, unmet_problem
 from transduce.cli.output import check_output, output_file
 from transduce.console import printable
 from transduce.data.compression import open_text, text_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Engine = Literal["torch", "ctranslate2"]
 
-NO_DEMANDS = Demands()
+NO_CONSTRAINTS = ConstraintOptions()
 STDIN, STDIN_NAME = 0, "standard input"
 CHUNK_LINES = 1_024  # lines that are read, translated and written together
 SPEED_SECONDS = 1_800  # the progress bar averages the speed over this time, because it moves by whole chunks
@@ -53,11 +53,11 @@ def run_filter(
     options: DecodingOptions,
     *,
     json: bool = False,
-    demands: Demands = NO_DEMANDS,
+    constraints: ConstraintOptions = NO_CONSTRAINTS,
 ) -> None:
     """Translate the lines of `source` into `target`.
 
-    source, target: None is standard input or standard output. demands: what the lines demand of their translations.
+    source, target: None is standard input or standard output. constraints: on the translations.
     Raises UserError for several outputs per line or an alignment without `json`. Raises it at a line that is not UTF-8,
     after the translations of the lines before it are written.
     """
@@ -66,18 +66,18 @@ def run_filter(
     if options.alignment and not json:
         raise UserError("--alignment: expected --json, because a line of text has no room for it; add --json")
 
-    left_out = ([] if options.alignment else ["alignment"]) + ([] if demands else ["unmet"])
+    left_out = ([] if options.alignment else ["alignment"]) + ([] if constraints else ["unmet"])
 
     def load() -> Answers:
-        terms = demands.load_terms()
+        terms = constraints.load_terms()
         translator = load_translator(models, options)
-        demands.check(options, options.resolve(translator.config.search))
+        constraints.check(options, options.resolve(translator.config.search))
         with_tag([], options.tag, translator.tokenizer)
         if isinstance(translator, engine.ExportedTranslator):
-            demands.refuse_ctranslate2()
+            constraints.refuse_ctranslate2()
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
-            for chunk in translations(translator, lines, name, options, demands, terms):
+            for chunk in translations(translator, lines, name, options, constraints, terms):
                 yield [_answer(translation, json, left_out) for translation in chunk]
 
         return answers
@@ -125,7 +125,7 @@ def translations(
     lines: BinaryIO,
     name: str,
     options: DecodingOptions,
-    demands: Demands = NO_DEMANDS,
+    constraints: ConstraintOptions = NO_CONSTRAINTS,
     terms: Terms | None = None,
 ) -> Iterator[list[Translation]]:
     """Yield the translations of the lines of a stream, in order.
@@ -133,9 +133,10 @@ def translations(
     Each list holds the lines that had arrived when the previous list was ready, at most CHUNK_LINES.
     name: the name of the stream in messages.
     """
-    for number, portion in portions(arriving_lines(lines, name, at_most=CHUNK_LINES), demands, name):
-        more: dict[str, Any] = {"constraints": portion.constraints, "terms": terms} if demands else {}
-        yield translator.translate(portion.texts, options=options, first_number=number, **more)
+    chunks = arriving_lines(lines, name, at_most=CHUNK_LINES)
+    for number, sources in source_lines(chunks, constraints, name):
+        more: dict[str, Any] = {"constraints": sources.constraints, "terms": terms} if constraints else {}
+        yield translator.translate(sources.texts, options=options, first_number=number, **more)
 
 
 def _open_input(source: Path | None) -> BinaryIO:

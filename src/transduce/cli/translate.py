@@ -116,7 +116,7 @@ def translate(
     transduce translate run/model --terms terms.tsv < input.en > output.de
     transduce translate run1/model run2/model --input in.en --output out.de
     """
-    from transduce.cli.constraints import Demands
+    from transduce.cli.constraints import ConstraintOptions
     from transduce.cli.stream import Models, run_filter
     from transduce.decoding.options import DecodingOptions
 
@@ -137,5 +137,11 @@ def translate(
         tag=tag,
         alignment=alignment,
     )
-    demands = Demands(constraints, prefix, terms)
-    run_filter(Models(models, precision, engine), input, output, options, json=json, demands=demands)
+    run_filter(
+        Models(models, precision, engine),
+        input,
+        output,
+        options,
+        json=json,
+        constraints=ConstraintOptions(constraints, prefix, terms),
+    )

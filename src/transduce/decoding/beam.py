@@ -25,7 +25,7 @@ from transduce.decoding.constraint import Constraint, joined
 from transduce.decoding.decoder import Decoder, State, fetch, most_likely, restricted, send
 from transduce.decoding.extensions import Extensions
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import Banks, Wanted, demanded_shortlists
+from transduce.decoding.phrases.bank_allocation import Banks, WantedTokens, constrained_shortlists
 from transduce.decoding.request import Request, best_attainable, hypothesis_of, no_continuation
 
 Outcome = list[Hypothesis] | FloatingPointError  # of one sentence: the n_best outputs, best first
@@ -182,11 +182,11 @@ class Beam(Generic[State]):
     # ---- the candidates of a step --------------------------------------------------------------------------------
 
     def _extend(
-        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: Wanted | None
+        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: WantedTokens | None
     ) -> tuple[Extensions, np.ndarray]:
         """Return the extensions (B, K) that stay in the beam, and which sentences end (B,).
 
-        values, ids: the shortlist (N, C) of each row. lengths: (B,) after this step. wanted: of rows with demands.
+        values, ids: the shortlist (N, C) of each row. lengths: (B,) after this step. wanted: of rows with phrases.
         """
         candidates, penalties, banks, n_met = self._candidates(values, ids), self.penalties[lengths], None, None
         if wanted is not None and self.constraint is not None:
@@ -227,35 +227,37 @@ class Beam(Generic[State]):
         columns = (-totals).argsort(axis=1, kind="stable")[:, : self.n_candidates]  # the first of equals first
         return extensions.take(columns)
 
-    def _shortlists(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Wanted | None]:
+    def _shortlists(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, WantedTokens | None]:
         """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, C at least M.
 
-        Return too in which rows (N,) the constraint excluded the most likely one, None for no row, and what rows with
-        demands want.
+        Return too in which rows (N,) the constraint excluded the most likely one, None for no row, and the wanted
+        tokens of rows with phrases.
         """
         size, request, overruled, wanted = self.n_candidates, self.request, None, None
-        demands = None if self.constraint is None else self.constraint.demands()
+        next_tokens = None if self.constraint is None else self.constraint.next_tokens()
         youngest, oldest = int(self.ages[-1]), int(self.ages[0])
-        if demands is None or len(demands.rows) < len(self.last_ids):
+        if next_tokens is None or len(next_tokens.rows) < len(self.last_ids):
             values, ids = self._most_likely(output, size, oldest)
             if youngest < request.search.min_tokens <= oldest:
                 is_young = self._is_young()
                 values[is_young], ids[is_young] = (x[is_young] for x in self._most_likely(output, size, 0))
         else:
-            values, ids = torch.empty(len(demands.rows), size), torch.zeros(len(demands.rows), size, dtype=torch.int64)
+            n = len(next_tokens.rows)
+            values, ids = torch.empty(n, size), torch.zeros(n, size, dtype=torch.int64)
         if self.constraint is not None:
             live = (np.append(self.scores.ravel(), np.zeros(self.n_new)) > -math.inf).tolist()
             allowed = {row: of_row for row, of_row in self.constraint.allowed().items() if live[row]}
-            demanding = set() if demands is None else {*demands.rows.tolist()}
-            if only_allowed := {row: of_row for row, of_row in allowed.items() if row not in demanding}:
+            with_phrases = set() if next_tokens is None else {*next_tokens.rows.tolist()}
+            if only_allowed := {row: of_row for row, of_row in allowed.items() if row not in with_phrases}:
                 rows, log_probs = restricted(self.decoder, output, only_allowed)
                 log_probs[self._is_young()[rows], request.eos] = -math.inf
                 first = ids[:, 0].clone()
                 values[rows], ids[rows] = _wide(*fetch(*most_likely(log_probs, size)), size)
                 overruled = (first != ids[:, 0]).numpy()
-            if demands is not None:
-                of_rows, wanted = demanded_shortlists(self.decoder, output, demands, allowed, request, self._is_young())
-                values[demands.rows], ids[demands.rows] = _wide(*of_rows, size)
+            if next_tokens is not None:
+                is_young = self._is_young()
+                of_rows, wanted = constrained_shortlists(self.decoder, output, next_tokens, allowed, request, is_young)
+                values[next_tokens.rows], ids[next_tokens.rows] = _wide(*of_rows, size)
         return values.numpy(), ids.numpy(), overruled, wanted
 
     def _broken(self, values: np.ndarray) -> np.ndarray:
@@ -293,7 +295,7 @@ class Beam(Generic[State]):
     ) -> np.ndarray:
         """Fill the pools of the sentences at their maximum length, and return which sentences end (B,).
 
-        n_met: by sentence with demands, the number that each of its hypotheses meets.
+        n_met: by sentence with phrases, the number that each of its hypotheses has.
         """
         is_cut = self.max_lengths == lengths
         for i in is_cut.nonzero()[0].tolist():
@@ -339,7 +341,7 @@ class Greedy(Beam[State]):
     """A beam of one: the most likely token at every step, until it is EOS."""
 
     def _extend(
-        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: Wanted | None
+        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: WantedTokens | None
     ) -> tuple[Extensions, np.ndarray]:
         """Return the most likely extension of each sentence, and which sentences end."""
         before = np.append(self.scores, np.zeros((self.n_new, 1)), axis=0) if self.n_new else self.scores

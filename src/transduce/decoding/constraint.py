@@ -12,13 +12,13 @@ from transduce.errors import UserError
 Product = tuple[np.ndarray, np.ndarray]  # places among some rows, and ids: each of the ids in each of the rows
 
 
-class Demands(NamedTuple):
-    """What some rows ask of the next token, beyond the tokens that are allowed. Without demands a row has no entry.
+class NextTokens(NamedTuple):
+    """The tokens that some rows bar or want next, beside the allowed ones: the rows of sentences with phrases.
 
     rows: (R,) int64, ascending. Places are indices into it.
     barred: the ids that may not come next. wanted: (places, ids) of tokens that make progress, pair by pair. best_of:
     the most likely one of the ids is wanted too. The wanted tokens are candidates, however unlikely they are.
-    n_tokens: (R,) of all that the output demands.
+    n_tokens: (R,) of all phrases that the output must have.
     """
 
     rows: np.ndarray
@@ -28,14 +28,14 @@ class Demands(NamedTuple):
     n_tokens: np.ndarray
 
 
-class Standing(NamedTuple):
-    """Where rows stand; all (R,).
+class Progress(NamedTuple):
+    """The progress of R rows towards the phrases that their outputs must have; all (R,).
 
-    progress: tokens towards the demands. n_met: demands that are met if the output ends here. is_at_risk: the output
-    must not end here, and the next token is one of few. is_dead: no output may begin so.
+    n_tokens: tokens of these phrases so far. n_met: phrases that the output has if it ends here. is_at_risk: the output
+    must not end here, and the next token is one of few. is_dead: no output may begin with these tokens.
     """
 
-    progress: np.ndarray
+    n_tokens: np.ndarray
     n_met: np.ndarray
     is_at_risk: np.ndarray
     is_dead: np.ndarray
@@ -67,14 +67,14 @@ class Constraint(Protocol):
         """Return the constraint after one more token for each row, ids[i] for row i. None: all rows stay free."""
         ...
 
-    def demands(self) -> Demands | None:
-        """Return what rows ask of the next token; None for nothing. A beam shares its places among what is met."""
+    def next_tokens(self) -> NextTokens | None:
+        """Return the tokens that rows bar or want next; None for none. A beam shares its places by their progress."""
         return None
 
-    def standing(self, rows: Sequence[int], ids: Sequence[int]) -> Standing:
-        """Return where rows with demands stand after one more token each: ids[i] in row rows[i]."""
+    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
+        """Return the progress of rows of `next_tokens` after one more token each: ids[i] in row rows[i]."""
         nothing, never = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
-        return Standing(nothing, nothing, never, never)
+        return Progress(nothing, nothing, never, never)
 
     @property
     def extra_lengths(self) -> Sequence[int]:
@@ -124,13 +124,13 @@ class Both(Constraint):
         prefixes, other = self.prefixes.advance(ids), self.other.advance(ids)
         return Both(prefixes, other) if prefixes is not None and other is not None else prefixes or other
 
-    def demands(self) -> Demands | None:
-        """Return what the other one asks of the next token."""
-        return self.other.demands()
+    def next_tokens(self) -> NextTokens | None:
+        """Return the tokens that the other one bars or wants next."""
+        return self.other.next_tokens()
 
-    def standing(self, rows: Sequence[int], ids: Sequence[int]) -> Standing:
-        """Return where rows stand with the other one."""
-        return self.other.standing(rows, ids)
+    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
+        """Return the progress of rows by the other one."""
+        return self.other.progress(rows, ids)
 
     @property
     def extra_lengths(self) -> Sequence[int]:
@@ -179,37 +179,37 @@ class Joined(Constraint):
             begin = end
         return Joined(parts) if any(constraint is not None for constraint, _ in parts) else None
 
-    def demands(self) -> Demands | None:
-        """Return what rows ask of the next token; None for nothing."""
+    def next_tokens(self) -> NextTokens | None:
+        """Return the tokens that rows bar or want next; None for none."""
         rows, barred, wanted, best_of = list[np.ndarray](), list[Product](), list[Product](), list[Product]()
         n_tokens = list[np.ndarray]()
         first, n_rows = 0, 0
         for constraint, n in self.parts:
-            if constraint is not None and (demands := constraint.demands()) is not None:
-                rows.append(demands.rows + first)
-                barred += [(places + n_rows, ids) for places, ids in demands.barred]
-                best_of += [(places + n_rows, ids) for places, ids in demands.best_of]
-                wanted.append((demands.wanted[0] + n_rows, demands.wanted[1]))
-                n_tokens.append(demands.n_tokens)
-                n_rows += len(demands.rows)
+            if constraint is not None and (of_part := constraint.next_tokens()) is not None:
+                rows.append(of_part.rows + first)
+                barred += [(places + n_rows, ids) for places, ids in of_part.barred]
+                best_of += [(places + n_rows, ids) for places, ids in of_part.best_of]
+                wanted.append((of_part.wanted[0] + n_rows, of_part.wanted[1]))
+                n_tokens.append(of_part.n_tokens)
+                n_rows += len(of_part.rows)
             first += n
         if not rows:
             return None
         places, ids = (np.concatenate(arrays) for arrays in zip(*wanted, strict=True))
-        return Demands(np.concatenate(rows), barred, (places, ids), best_of, np.concatenate(n_tokens))
+        return NextTokens(np.concatenate(rows), barred, (places, ids), best_of, np.concatenate(n_tokens))
 
-    def standing(self, rows: Sequence[int], ids: Sequence[int]) -> Standing:
-        """Return where rows with demands stand after one more token each."""
+    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
+        """Return the progress of rows after one more token each."""
         parts = np.searchsorted(self._ends, rows, side="right")
-        standings = np.zeros((4, len(rows)), dtype=np.int64)
+        of_rows = np.zeros((4, len(rows)), dtype=np.int64)
         for part in {*parts.tolist()}:
             places, first = (parts == part).nonzero()[0], int(self._ends[part]) - self.parts[part][1]
             constraint = self.parts[part][0]
             assert constraint is not None
-            own = constraint.standing([rows[i] - first for i in places], [ids[i] for i in places])
-            standings[:, places] = own
-        progress, n_met, is_at_risk, is_dead = standings
-        return Standing(progress, n_met, is_at_risk.astype(bool), is_dead.astype(bool))
+            own = constraint.progress([rows[i] - first for i in places], [ids[i] for i in places])
+            of_rows[:, places] = own
+        n_tokens, n_met, is_at_risk, is_dead = of_rows
+        return Progress(n_tokens, n_met, is_at_risk.astype(bool), is_dead.astype(bool))
 
     @property
     def extra_lengths(self) -> Sequence[int]:

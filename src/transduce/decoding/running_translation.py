@@ -15,7 +15,7 @@ from transduce.decoding.hypothesis import Hypothesis, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.matching import PhraseList
-from transduce.decoding.phrases.segment_constraints import FREE, LineDemands, check_search, search_constraint
+from transduce.decoding.phrases.segment_constraints import FREE, SegmentConstraints, check_search, search_constraint
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
 from transduce.decoding.segmentation import Segment, nearest_first, segments_of, translations_of, with_tag
@@ -82,15 +82,15 @@ class RunningTranslation(Generic[Key]):
         (text,) = with_tag([text], options.tag, self.tokenizer)
         whole = [0] if constraint else []
         segments, problems = segments_of([text], self.tokenizer, longest, options.split, whole)
-        demands = LineDemands.of([text], segments, [constraint], NO_TERMS, self.tokenizer)
-        if demands.phrases:
+        of_segments = SegmentConstraints.of([text], segments, [constraint], NO_TERMS, self.tokenizer)
+        if of_segments.phrases:
             check_search(options, settings)
         constraints = [
             self._constraint(segment, of_segment, settings)
-            for segment, of_segment in zip(segments, demands.of_segments, strict=True)
+            for segment, of_segment in zip(segments, of_segments.segments, strict=True)
         ]
         waiting = deque(range(len(segments)))
-        self.lines[key] = _Line(text, options, settings, segments, problems, constraints, demands.phrases, waiting)
+        self.lines[key] = _Line(text, options, settings, segments, problems, constraints, of_segments.phrases, waiting)
         self.beam_size = settings.beam_size
 
     def _constraint(self, segment: Segment, constraint: LineConstraint, settings: SearchConfig) -> Constraint | None:

@@ -313,7 +313,7 @@ def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tup
     count = max(map(len, n_best_lists))
     best: list[tuple[Hypothesis, ...]] = [()]
     for hypotheses in n_best_lists:
-        choices = [(*chosen, hypothesis) for chosen in best for hypothesis in hypotheses]
+        choices = [(*choice, hypothesis) for choice in best for hypothesis in hypotheses]
         best = sorted(choices, key=_rank)[:count]
     return best
 

@@ -1,5 +1,5 @@
 
-// The page: what is chosen, by pointer or keyboard, the status line that screen readers speak, and the table.
+// The page: the choice of a head and a token by pointer or keyboard, the status line for screen readers, and the table.
 
 // ---- the large view -----------------------------------------------------------------------------------------------
 

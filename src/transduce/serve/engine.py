@@ -171,18 +171,18 @@ class Engine:
         while True:
             for task in tasks:
                 task.drop_unwanted()
-            taken = self.queue.take(lambda: self._rooms(tasks), waits=not any(map(len, tasks)))
-            if taken is None:
+            sentences = self.queue.take(lambda: self._rooms(tasks), waits=not any(map(len, tasks)))
+            if sentences is None:
                 return
             for task in tasks:
-                task.admit([sentence for sentence in taken if sentence.lane == task.lane], now)
+                task.admit([sentence for sentence in sentences if sentence.lane == task.lane], now)
             if busy := [task for task in tasks if len(task)]:
                 task = min(busy, key=lambda task: task.seconds)
                 now, step = task.seconds, task.step()
                 self.queue.note_speed(sum(s.n_tokens for s in step.translated), step.seconds / len(self._tasks))
                 self._on_step(step)
                 del step
-            del taken
+            del sentences
 
     def _rooms(self, tasks: Sequence["_Task"]) -> dict[Lane, tuple[int, int]]:
         """Return how many sentences and tokens a thread may take of each lane: its share of all sentences."""

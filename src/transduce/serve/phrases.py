@@ -1,10 +1,10 @@
-"""The fields `must`, `must_not` and `prefix` of a request -> what each of its texts demands."""
+"""The fields `must`, `must_not` and `prefix` of a request -> the constraint of each of its texts."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.phrases.line_constraint import LineConstraint, line_phrases
+from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_automaton
 from transduce.decoding.phrases.segment_constraints import FREE, check_search
 from transduce.errors import UserError
 from transduce.serve.documents import Document
@@ -16,7 +16,7 @@ NAMES = ("must", "must_not", "prefix")
 
 
 def constraints_of(fields: Fields, n_texts: int, is_list: bool) -> list[LineConstraint]:
-    """Return what each text demands. is_list: the texts are a list, and so is each field, with an entry for each.
+    """Return the constraint of each text. is_list: the texts are a list, and so is each field, with an entry for each.
 
     Raises Refusal for values of another form, and for phrases that no translation can have.
     """
@@ -66,6 +66,6 @@ def check_text(constraint: LineConstraint, document: Document, model: Model, opt
     try:
         if constraint.has_phrases:
             check_search(options, options.resolve(model.config.search))
-            line_phrases(constraint, model.tokenizer)
+            phrase_automaton(constraint, model.tokenizer)
     except UserError as error:
         raise invalid(str(error)) from None

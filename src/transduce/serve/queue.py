@@ -170,26 +170,26 @@ class SentenceQueue:
                 self._changed.wait()
             if waits and not self._requests:
                 return None
-            taken: list[Sentence] = []
+            sentences: list[Sentence] = []
             left = {lane: [*room] for lane, room in rooms().items()} if self._requests else {}
             passed = 0  # requests without a sentence for which there is room, since the last one with
             while passed < len(self._requests) and any(min(room) > 0 for room in left.values()):
                 request = self._requests.popleft()
                 room = left[request[0].lane]
                 if min(room) > 0:
-                    taken.append(request.popleft())
+                    sentences.append(request.popleft())
                     room[0] -= 1
-                    room[1] -= taken[-1].n_tokens
+                    room[1] -= sentences[-1].n_tokens
                     passed = 0
                 else:
                     passed += 1
                 if request:
                     self._requests.append(request)
-            self._count_out(taken)
+            self._count_out(sentences)
             now = time.monotonic()
-            for sentence in taken:
+            for sentence in sentences:
                 sentence.taken_at = now
-            return taken
+            return sentences
 
     def note_speed(self, tokens: int, seconds: float) -> None:
         """Take the engine's work on `tokens` tokens of the source into its average speed."""

@@ -49,7 +49,7 @@ class Wish:
 class Answer:
     """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence.
 
-    unmet: the demands of the text that the translation does not meet.
+    unmet: the phrases that the translation lacks, and those that it must not have.
     """
 
     text: str

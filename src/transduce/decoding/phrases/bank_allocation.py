@@ -1,20 +1,21 @@
-"""Dynamic beam allocation (Post and Vilar 2018; for whole batches Hu et al. 2019): a beam for sentences with demands.
+"""Dynamic beam allocation (Post and Vilar 2018; for whole batches Hu et al. 2019): a beam for sentences with phrases.
 
-The hypotheses with the most likely tokens would win all places of a beam, and those that meet demands none. So the
+The hypotheses with the most likely tokens would win all places of a beam, and those with required phrases none. So the
 candidates of a sentence are the M most likely extensions, the most likely one of each row, and all wanted tokens. Each
 candidate is in the bank of those with the same progress, and the banks share the K places:
 
-1. the best candidate of all, and the best one of the highest bank, which comes nearer to the end at each step;
+1. the best candidate of all, and the best one of the highest bank, which makes progress at each step;
 2. the best ones of the other banks, then the second ones of all banks, and so on.
 
 With more banks than places the order within 2 decides. Two candidates of different progress are compared by what
 progress costs in this sentence: by log-probability on the line from the best of all to the best of the highest bank.
 
-A demand costs the same in a longer output, and the length penalty divides the cost: so without a limit the best output
-would often be one that repeats itself up to its maximum length. The limit is the natural end: where the best hypothesis
-would end next, but must not yet. From there the output has the tokens of the phrases, and `SLACK` more.
+A required phrase costs the same in a longer output, and the length penalty divides the cost. So without a limit the
+best output would often be one that repeats itself up to its maximum length. The limit is the natural end: where the
+best hypothesis would end next, but must not yet. From there the output may have the tokens of the phrases, and `SLACK`
+more.
 
-Letters as in `beam`; also D sentences with demands, R rows of them, W wanted tokens of a row, P candidates.
+Letters as in `beam`; also D sentences with phrases, R rows of them, W wanted tokens of a row, P candidates.
 """
 
 import math
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduce.decoding.constraint import Constraint, Demands
+from transduce.decoding.constraint import Constraint, NextTokens
 from transduce.decoding.decoder import Decoder, fetch, most_likely, send
 from transduce.decoding.extensions import Extensions
 from transduce.decoding.request import Request
@@ -33,8 +34,8 @@ from transduce.decoding.request import Request
 SLACK, NO_LIMIT = 5, 1 << 40
 
 
-class Wanted(NamedTuple):
-    """The wanted tokens of the rows with demands.
+class WantedTokens(NamedTuple):
+    """The wanted tokens of the rows with phrases.
 
     rows: (R,). values, ids: (R, W), -inf where there are fewer. limits: (R,) the tokens that may follow; a great number
     before the natural end.
@@ -46,45 +47,45 @@ class Wanted(NamedTuple):
     ids: np.ndarray
 
 
-def demanded_shortlists(
+def constrained_shortlists(
     decoder: Decoder[Any],
     output: Tensor,
-    demands: Demands,
+    next_tokens: NextTokens,
     allowed: Mapping[int, Sequence[int]],
     request: Request,
     is_young: Tensor,
-) -> tuple[tuple[Tensor, Tensor], Wanted]:
-    """Return the log-probabilities and ids (R, C) of the most likely tokens of rows with demands, and what they want.
+) -> tuple[tuple[Tensor, Tensor], WantedTokens]:
+    """Return the log-probabilities and ids (R, C) of the most likely tokens of rows, and their wanted ones.
 
     allowed: of some rows the only ids that may come next. is_young: the rows (N,) in which EOS must not come next.
     """
     count, device = 2 * request.search.beam_size, output.device
-    rows = torch.from_numpy(demands.rows)
+    rows = torch.from_numpy(next_tokens.rows)
     log_probs = decoder.log_probs(output[send(rows, device)])  # (R, V)
-    is_free = [row not in allowed for row in demands.rows.tolist()]
+    is_free = [row not in allowed for row in next_tokens.rows.tolist()]
     for place in (~np.array(is_free)).nonzero()[0].tolist():
         is_other = torch.ones(log_probs.size(1), dtype=torch.bool, device=device)
-        is_other[torch.as_tensor(allowed[int(demands.rows[place])], device=device)] = False
+        is_other[torch.as_tensor(allowed[int(next_tokens.rows[place])], device=device)] = False
         log_probs[place].masked_fill_(is_other, -math.inf)
     for token in request.banned:
         log_probs[send(torch.tensor(is_free), device), token] = -math.inf
     log_probs[send(is_young[rows], device), request.eos] = -math.inf
     wants_end = log_probs.argmax(dim=1) == request.eos
-    for places, ids in demands.barred:
+    for places, ids in next_tokens.barred:
         if len(places):
             log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
     shortlist = fetch(*most_likely(log_probs, count))
     is_end = wants_end & log_probs[:, request.eos].isneginf()  # EOS may not come next, but is the most likely token
-    limits = np.where(is_end.cpu().numpy(), demands.n_tokens + SLACK, NO_LIMIT)
-    return shortlist, Wanted(demands.rows, limits, *_wanted(log_probs, demands))
+    limits = np.where(is_end.cpu().numpy(), next_tokens.n_tokens + SLACK, NO_LIMIT)
+    return shortlist, WantedTokens(next_tokens.rows, limits, *_wanted(log_probs, next_tokens))
 
 
-def _wanted(log_probs: Tensor, demands: Demands) -> tuple[np.ndarray, np.ndarray]:
+def _wanted(log_probs: Tensor, next_tokens: NextTokens) -> tuple[np.ndarray, np.ndarray]:
     """Return the wanted tokens, values and ids (R, W). log_probs: (R, V), -inf where a token may not come next."""
-    places, ids = demands.wanted
-    counts = np.bincount(places, minlength=len(demands.rows))
+    places, ids = next_tokens.wanted
+    counts = np.bincount(places, minlength=len(next_tokens.rows))
     columns = np.arange(len(places)) - (counts.cumsum() - counts).repeat(counts)
-    best_of = [(of, ids) for of, ids in demands.best_of if len(of)]
+    best_of = [(of, ids) for of, ids in next_tokens.best_of if len(of)]
     table = np.zeros((len(counts), int(counts.max(initial=0)) + bool(best_of)), dtype=np.int64)
     table[places, columns] = ids
     for of, some in best_of:
@@ -106,14 +107,18 @@ def _index(values: np.ndarray, device: torch.device) -> Tensor:
 
 
 class Banks:
-    """The candidates of the sentences with demands in a step.
+    """The candidates of the sentences with phrases in a step.
 
     sentences: (D,) by their place in the beam. limits: (D,) of the tokens that may follow the best hypothesis.
-    candidates: (D, P), the best first; -inf where a demand excludes one.
+    candidates: (D, P), the best first; -inf where a phrase excludes one.
     """
 
     def __init__(
-        self, wanted: Wanted, shortlists: tuple[np.ndarray, np.ndarray], scores: np.ndarray, constraint: Constraint
+        self,
+        wanted: WantedTokens,
+        shortlists: tuple[np.ndarray, np.ndarray],
+        scores: np.ndarray,
+        constraint: Constraint,
     ) -> None:
         """Find the candidates. shortlists: values and ids (N, M). scores: (B', K) of the sentences that are not new."""
         width, cut = scores.shape[1], scores.size
@@ -127,12 +132,12 @@ class Banks:
         before[~is_new] = scores[self.sentences[~is_new]]
         self.candidates = _candidates(before, rows, shortlists, wanted, first_places[:, None] + steps)
         self.is_live = self.candidates.scores > -math.inf
-        chosen = (x[self.is_live].tolist() for x in (self.candidates.rows, self.candidates.ids))
+        live = (x[self.is_live].tolist() for x in (self.candidates.rows, self.candidates.ids))
         self.progress = np.zeros(self.is_live.shape, dtype=np.int64)
         self.n_met = np.zeros(self.is_live.shape, dtype=np.int64)
         self.is_at_risk = np.zeros(self.is_live.shape, dtype=bool)
         self.progress[self.is_live], self.n_met[self.is_live], self.is_at_risk[self.is_live], is_dead = (
-            constraint.standing(*chosen)
+            constraint.progress(*live)
         )
         self.is_live[self.is_live] = ~is_dead
 
@@ -142,7 +147,7 @@ class Banks:
         self.candidates.scores[~self.is_live] = -math.inf
 
     def share(self, eos: int, width: int) -> tuple[Extensions, np.ndarray]:
-        """Return the extensions (D, K) that stay in the beam, the best first, and how many demands each meets."""
+        """Return the extensions (D, K) that stay in the beam, the best first, and how many phrases each has."""
         scores = np.where(self.candidates.ids == eos, -math.inf, self.candidates.scores)
         columns = allocate(scores, self.progress, self.is_at_risk, width)
         order = np.take_along_axis(-scores, columns, 1).argsort(axis=1, kind="stable")
@@ -151,7 +156,11 @@ class Banks:
 
 
 def _candidates(
-    before: np.ndarray, rows: np.ndarray, shortlists: tuple[np.ndarray, np.ndarray], wanted: Wanted, places: np.ndarray
+    before: np.ndarray,
+    rows: np.ndarray,
+    shortlists: tuple[np.ndarray, np.ndarray],
+    wanted: WantedTokens,
+    places: np.ndarray,
 ) -> Extensions:
     """Return the candidates (D, P) of sentences, the best first.
 

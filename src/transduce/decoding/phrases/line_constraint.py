@@ -1,4 +1,4 @@
-"""The constraint of a line as a caller gives it, in text: phrases that its translation has or has not, and a prefix."""
+"""The constraint of a line, in text: phrases that its translation must have or must not have, and a prefix."""
 
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -8,24 +8,24 @@ from typing import Any
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.phrases.matching import PhraseList
-from transduce.decoding.phrases.phrase_constraint import LinePhrases, path_of, pieces_of
+from transduce.decoding.phrases.phrase_constraint import PhraseAutomaton, PhraseTokens, pieces_of, tokens_of
 from transduce.errors import UserError, nearest
 
 MOST_PHRASES = 64  # of a line, alternatives counted
 MOST_CHARACTERS = 256  # of a phrase
-MOST_TOKENS = 256  # of all that a line demands, by which its maximum length is raised
+MOST_TOKENS = 256  # of all required phrases of a line, by which its maximum length is raised
 
 
 @dataclass(frozen=True)
 class LineConstraint:
-    """What the translation of a line must be like.
+    """The constraint on the translation of a line.
 
     must: phrases that must be in it as whole words, each as often as it is there. An entry may be a list of
     alternatives, any of which suffices. must_not: phrases that must not be in it as whole words. prefix: text that it
     begins with.
 
     Spaces around a phrase are left out. Raises UserError for values of a wrong type, blank phrases, too many or too
-    long ones, and a phrase that is both demanded and forbidden.
+    long ones, and a phrase that is both required and forbidden.
     """
 
     must: Sequence[str | Sequence[str]] = ()
@@ -39,18 +39,18 @@ class LineConstraint:
         if len(self.prefix.splitlines()) > 1:
             raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected one line")
         forbidden = _phrases("must_not", self.must_not)
-        demands = list[tuple[str, ...]]()
+        required = list[tuple[str, ...]]()
         for i, entry in enumerate(_entries("must", self.must)):
             name = f"must[{i}]"
             alternatives = (_phrase(name, entry),) if isinstance(entry, str) else _phrases(name, entry)
             if not alternatives:
                 raise UserError(f"must[{i}]: expected a phrase, or a list of at least one; leave it out")
-            demands.append(alternatives)
-        count = len(forbidden) + sum(map(len, demands))
+            required.append(alternatives)
+        count = len(forbidden) + sum(map(len, required))
         if count > MOST_PHRASES:
             raise UserError(f"must and must_not: expected at most {MOST_PHRASES} phrases, not {count}; give fewer")
         object.__setattr__(self, "must_not", forbidden)
-        object.__setattr__(self, "must", tuple(_possible(one, forbidden) for one in demands))
+        object.__setattr__(self, "must", tuple(_possible(one, forbidden) for one in required))
         if excluded := PhraseList((), forbidden).forbidden_in(self.prefix):
             raise UserError(f"prefix={self.prefix!r}: expected no {excluded[0]!r}, which must_not forbids")
 
@@ -69,21 +69,21 @@ class LineConstraint:
 
     @property
     def has_phrases(self) -> bool:
-        """True if it demands or forbids phrases."""
+        """True if it requires or forbids phrases."""
         return bool(self.must or self.must_not)
 
     @property
-    def demands(self) -> Sequence[Sequence[str]]:
-        """The alternatives of each phrase that is demanded."""
+    def required(self) -> Sequence[Sequence[str]]:
+        """The alternatives of each required phrase."""
         return [[one] if isinstance(one, str) else one for one in self.must]
 
-    def with_demands(self, demands: Sequence[Sequence[str]]) -> "LineConstraint":
-        """Return the constraint with more phrases that are demanded."""
-        return LineConstraint([*self.must, *demands], self.must_not, self.prefix) if demands else self
+    def with_required(self, alternatives: Sequence[str]) -> "LineConstraint":
+        """Return the constraint with one required phrase more."""
+        return LineConstraint([*self.must, alternatives], self.must_not, self.prefix)
 
     def phrases(self) -> PhraseList:
         """Return its phrases."""
-        return PhraseList(self.demands, self.must_not)
+        return PhraseList(self.required, self.must_not)
 
     def __bool__(self) -> bool:
         return self.has_phrases or bool(self.prefix)
@@ -128,22 +128,22 @@ def _possible(alternatives: Sequence[str], forbidden: Sequence[str]) -> tuple[st
     return possible
 
 
-def line_phrases(constraint: LineConstraint, tokenizer: TokenizerLike) -> LinePhrases:
-    """Return the phrases of a line as tokens. tokenizer: of the source language.
+def phrase_automaton(constraint: LineConstraint, tokenizer: TokenizerLike) -> PhraseAutomaton:
+    """Return the automaton of the phrases of a line. tokenizer: of the source language.
 
     Raises UserError for a phrase that the tokenizer cannot write, and for too many tokens.
     """
     phrases, pieces = constraint.phrases(), pieces_of(tokenizer)
-    paths = list[Any]()
+    required = list[PhraseTokens]()
     for text in phrases.texts[: len(phrases.texts) - len(phrases.forbidden)]:
-        path = path_of(text, pieces)
-        if path is None:
+        tokens = tokens_of(text, pieces)
+        if tokens is None:
             raise UserError(f"must={text!r}: expected text that the vocabulary of the model can write; leave it out")
-        paths.append(path)
-    line = LinePhrases(phrases, paths, pieces)
-    if line.n_tokens > MOST_TOKENS:
+        required.append(tokens)
+    automaton = PhraseAutomaton(phrases, required, pieces)
+    if automaton.n_tokens > MOST_TOKENS:
         raise UserError(
             f"must={reprlib.repr(phrases.texts[0])} and the others: expected at most {MOST_TOKENS} tokens, "
-            f"not {line.n_tokens:,}; demand fewer phrases"
+            f"not {automaton.n_tokens:,}; require fewer phrases"
         )
-    return line
+    return automaton

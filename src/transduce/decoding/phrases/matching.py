@@ -1,11 +1,11 @@
-"""Phrases in a text, as whole words: what occurs, how often, and what has begun at its end. It knows no tokens.
+"""Phrases in a text, as whole words: which occur, how often, and which are partly written. It knows no tokens.
 
-A phrase occurs where the text has its characters, case and all, as whole words: neither at its begin nor at its end are
-two word characters side by side, one in the phrase and one outside. Letters, marks and digits are word characters. But
-those of scripts without spaces, such as Chinese, Japanese and Thai, are not, so there a phrase is any substring.
+A phrase occurs where the text has its characters, case and all, as whole words: at neither of its ends
+is a word character of the phrase next to a word character of the text. Letters, marks and digits are word characters.
+But those of scripts without spaces, such as Chinese, Japanese and Thai, are not, so there a phrase is any substring.
 
-A text is read character by character. An end of a word shows in the next character: a phrase that has just been read
-is pending until then.
+A text is read character by character. The next character shows whether a word ends: until then a phrase that ends with
+a word character is pending.
 """
 
 import unicodedata
@@ -50,17 +50,17 @@ def kind_of(character: str) -> int:
     return OPENING if category in ("Ps", "Pi", "Pd") or character in "\"'/" else OTHER
 
 
-class Reading(NamedTuple):
+class MatchState(NamedTuple):
     """The state after a part of a text. Phrases are numbered as in `PhraseList.texts`.
 
-    last: the kind of the last character. counts: of each demand how often it occurs so far, at most as often as it
-    must. begun: phrases of which the first characters are the last ones of the text, and how many characters. pending:
-    phrases that end here if a word does. forbidden: forbidden phrases that occur.
+    last_kind: of the last character. counts: the occurrences of each required phrase so far, at most as many as are
+    required. partial: phrases whose first n characters are the last ones of the text, as (phrase, n). pending: phrases
+    that occur if a word ends here. forbidden: forbidden phrases that occur.
     """
 
-    last: int
+    last_kind: int
     counts: tuple[int, ...]
-    begun: tuple[tuple[int, int], ...] = ()
+    partial: tuple[tuple[int, int], ...] = ()
     pending: tuple[int, ...] = ()
     forbidden: frozenset[int] = frozenset()
 
@@ -68,39 +68,39 @@ class Reading(NamedTuple):
 class PhraseList:
     """The phrases that a text must have, and those that it must not have.
 
-    demands: of each demand its alternatives, any of which suffices. A demand that is there n times must be met n times,
-    by occurrences that do not overlap. Those of different demands may.
+    required: of each required phrase its alternatives, any of which suffices. One that is listed n times must occur n
+    times, without overlap. Different required phrases may overlap.
     """
 
-    def __init__(self, demands: Sequence[Sequence[str]], forbidden: Sequence[str] = ()) -> None:
-        self.demands = [*dict.fromkeys(tuple(alternatives) for alternatives in demands)]
-        self.times = tuple([tuple(one) for one in demands].count(one) for one in self.demands)
+    def __init__(self, required: Sequence[Sequence[str]], forbidden: Sequence[str] = ()) -> None:
+        self.required = [*dict.fromkeys(tuple(alternatives) for alternatives in required)]
+        self.times = tuple([tuple(one) for one in required].count(one) for one in self.required)
         self.forbidden = [*dict.fromkeys(forbidden)]
-        self.texts = [text for alternatives in self.demands for text in alternatives] + self.forbidden
-        owners = [owner for owner, alternatives in enumerate(self.demands) for _ in alternatives]
-        self.owners = owners + [-1] * len(self.forbidden)  # the demand of each phrase; -1: it is forbidden
-        self.start = Reading(START, (0,) * len(self.demands))
+        self.texts = [text for alternatives in self.required for text in alternatives] + self.forbidden
+        owners = [owner for owner, alternatives in enumerate(self.required) for _ in alternatives]
+        self.owners = owners + [-1] * len(self.forbidden)  # of each text its required phrase; -1: it is forbidden
+        self.start = MatchState(START, (0,) * len(self.required))
 
     @cached_property
-    def starting(self) -> dict[str, list[int]]:
-        """The phrases that begin with a character."""
-        starting = dict[str, list[int]]()
+    def by_first_character(self) -> dict[str, list[int]]:
+        """The phrases that begin with each character."""
+        phrases = dict[str, list[int]]()
         for phrase, text in enumerate(self.texts):
-            starting.setdefault(text[0], []).append(phrase)
-        return starting
+            phrases.setdefault(text[0], []).append(phrase)
+        return phrases
 
-    def is_open(self, reading: Reading, phrase: int) -> bool:
-        """Return True for a forbidden phrase, and for one of a demand that is not met as often as it must."""
+    def is_open(self, state: MatchState, phrase: int) -> bool:
+        """Return True for a forbidden phrase, and for a required one that does not occur often enough yet."""
         owner = self.owners[phrase]
-        return owner < 0 or reading.counts[owner] < self.times[owner]
+        return owner < 0 or state.counts[owner] < self.times[owner]
 
-    def read(self, reading: Reading, character: str) -> Reading:
+    def read(self, state: MatchState, character: str) -> MatchState:
         """Return the state after one more character."""
         kind = kind_of(character)
-        is_within_word = kind == WORD and reading.last == WORD
-        if not (reading.begun or reading.pending) and (is_within_word or character not in self.starting):
-            return Reading(kind, reading.counts, (), (), reading.forbidden)
-        counts, forbidden, closed = [*reading.counts], reading.forbidden, set[int]()
+        is_within_word = kind == WORD and state.last_kind == WORD
+        if not (state.partial or state.pending) and (is_within_word or character not in self.by_first_character):
+            return MatchState(kind, state.counts, (), (), state.forbidden)
+        counts, forbidden, closed = [*state.counts], state.forbidden, set[int]()
 
         def end(phrase: int) -> None:
             nonlocal forbidden
@@ -112,14 +112,15 @@ class PhraseList:
                 counts[owner] = min(counts[owner] + 1, self.times[owner])
 
         if not is_within_word:
-            for phrase in reading.pending:
+            for phrase in state.pending:
                 end(phrase)
-        begun = [one for one in reading.begun if self.owners[one[0]] not in closed]
+        partial = [one for one in state.partial if self.owners[one[0]] not in closed]
         if not is_within_word:
-            begun += [(phrase, 0) for phrase in self.starting.get(character, ()) if self.is_open(reading, phrase)]
+            first = self.by_first_character.get(character, ())
+            partial += [(phrase, 0) for phrase in first if self.is_open(state, phrase)]
         longer, pending = list[tuple[int, int]](), list[int]()
         closed.clear()
-        for phrase, n in begun:
+        for phrase, n in partial:
             text = self.texts[phrase]
             if text[n] != character:
                 continue
@@ -136,31 +137,31 @@ class PhraseList:
             if (owner := self.owners[phrase]) < 0 or still_open[owner] and owner not in closed
         ]
         pending = [phrase for phrase in pending if (owner := self.owners[phrase]) < 0 or still_open[owner]]
-        return Reading(kind, tuple(counts), tuple(longer), tuple(pending), forbidden)
+        return MatchState(kind, tuple(counts), tuple(longer), tuple(pending), forbidden)
 
-    def read_all(self, text: str) -> Reading:
+    def read_all(self, text: str) -> MatchState:
         """Return the state after a whole text, at the end of which words end too."""
-        reading = self.start
+        state = self.start
         for character in text:
-            reading = self.read(reading, character)
-        return self.read(reading, " ")
+            state = self.read(state, character)
+        return self.read(state, " ")
 
     def forbidden_in(self, text: str) -> list[str]:
-        """Return the forbidden phrases in the beginning of a text, at the end of which a word may go on."""
-        reading = self.start
+        """Return the forbidden phrases in the first part of a text, whose last word may be longer in the whole text."""
+        state = self.start
         for character in text:
-            reading = self.read(reading, character)
-        return [self.texts[phrase] for phrase in sorted(reading.forbidden)]
+            state = self.read(state, character)
+        return [self.texts[phrase] for phrase in sorted(state.forbidden)]
 
     def unmet(self, text: str) -> tuple[str, ...]:
-        """Return the demands that a text does not meet, as often as they are missing, and the forbidden phrases in it.
+        """Return the required phrases that a text lacks, as often as they are missing, and the forbidden ones in it.
 
-        The alternatives of a demand are joined by `|`.
+        The alternatives of a required phrase are joined by `|`.
         """
-        reading = self.read_all(text)
-        names = ["|".join(alternatives) for alternatives in self.demands]
-        missing = [n - count for n, count in zip(self.times, reading.counts, strict=True)]
+        state = self.read_all(text)
+        names = ["|".join(alternatives) for alternatives in self.required]
+        missing = [n - count for n, count in zip(self.times, state.counts, strict=True)]
         return (
             *(name for name, count in zip(names, missing, strict=True) for _ in range(count)),
-            *(self.texts[phrase] for phrase in sorted(reading.forbidden)),
+            *(self.texts[phrase] for phrase in sorted(state.forbidden)),
         )

@@ -1,10 +1,10 @@
 """Phrases in the search: the constraint that outputs have phrases, or do not have them, whatever the tokens.
 
-The state of a row is that of its text (`matching.Reading`), so any tokens that spell a phrase meet it. A line makes
-each state once, and keeps what follows it by token: then a step costs a look-up for each row.
+The state of a row is that of its text (`matching.MatchState`), so any tokens that spell a phrase meet it. A line makes
+each state once, and keeps its successor by token: then a step costs a look-up for each row.
 
-A demand asks for tokens that make progress. Those of a phrase are the ones that the tokenizer writes after a space, or
-without a space where none comes before it. After a part that other tokens spelled, it is the longest piece that fits.
+A required phrase asks for tokens that make progress: those that the tokenizer writes after a space, or without a space
+where none comes before it. After a part that other tokens spelled, it is the longest piece that fits.
 """
 
 from bisect import bisect_right
@@ -17,8 +17,8 @@ import numpy as np
 
 from transduce.data.piece_bytes import piece_bytes
 from transduce.data.vocabulary import EOS, TokenizerLike
-from transduce.decoding.constraint import Constraint, Demands, Standing
-from transduce.decoding.phrases.matching import OPENING, SPACE, START, UNSPACED, WORD, PhraseList, Reading, kind_of
+from transduce.decoding.constraint import Constraint, NextTokens, Progress
+from transduce.decoding.phrases.matching import OPENING, SPACE, START, UNSPACED, WORD, MatchState, PhraseList, kind_of
 
 BROKEN = b"\xff"  # after bytes that are no character: a decoder may then replace characters before them too
 
@@ -75,24 +75,24 @@ def _first_characters(text: str) -> frozenset[str]:
     return frozenset(c for c, kind, last in zip(text, kinds[1:], kinds, strict=False) if not kind == last == WORD)
 
 
-class Path:
-    """The tokens of a phrase.
+class PhraseTokens:
+    """The tokens of a required phrase.
 
-    spaced: with a space before it; all tokens of it. glued: without a space, as after an opening bracket.
-    steps: the bytes of the phrase after each token but the last; `progress` counts them.
+    spaced: all its tokens, with a space before it. glued: without a space, as after an opening bracket.
+    ends: the bytes of the phrase after each token but the last; `progress` counts them.
     """
 
     def __init__(self, text: str, spaced: Sequence[int], glued: Sequence[int], pieces: Pieces) -> None:
         self.content, self.spaced, self.pieces = text.encode(), spaced, pieces
         self.ends_of_characters = np.cumsum([0, *(len(c.encode()) for c in text)]).tolist()
         self.is_unspaced = kind_of(text[0]) == UNSPACED
-        self.after_space = len(pieces.bytes_of[spaced[0]]) == 1 < len(spaced) and not self.is_unspaced
+        self.is_after_space = len(pieces.bytes_of[spaced[0]]) == 1 < len(spaced) and not self.is_unspaced
         self.next_ids: dict[int, int | None] = {}
-        for ids, begin in ((spaced, -1), (glued, 0)) if self.is_unspaced else ((glued, 0), (spaced, -1)):
-            steps = begin + np.cumsum([0, *(len(pieces.bytes_of[i]) for i in ids)])
-            self.next_ids |= dict(zip(steps.tolist(), ids, strict=False))
+        for ids, first in ((spaced, -1), (glued, 0)) if self.is_unspaced else ((glued, 0), (spaced, -1)):
+            offsets = first + np.cumsum([0, *(len(pieces.bytes_of[i]) for i in ids)])
+            self.next_ids |= dict(zip(offsets.tolist(), ids, strict=False))
             if len(ids):
-                self.steps: list[int] = steps[1:-1].tolist()
+                self.ends: list[int] = offsets[1:-1].tolist()
         self.next_ids.pop(-1, None)
 
     @property
@@ -101,172 +101,175 @@ class Path:
         return len(self.spaced)
 
     def next_id(self, offset: int) -> int | None:
-        """Return the token that goes on after the first `offset` bytes; None if there is none."""
+        """Return the token that continues the first `offset` bytes; None if there is none."""
         if offset not in self.next_ids:
             self.next_ids[offset] = self.pieces.longest_prefix(self.content[offset:])
         return self.next_ids[offset]
 
     def progress(self, offset: int) -> int:
         """Return the number of tokens that end at `offset` or before it."""
-        return bisect_right(self.steps, offset)
+        return bisect_right(self.ends, offset)
 
-    def first_ids(self, last: int) -> list[int | None]:
-        """Return the tokens with which the phrase may begin after a character of kind `last`."""
+    def first_ids(self, last_kind: int) -> list[int | None]:
+        """Return the tokens with which the phrase may begin after a character of a kind."""
         if self.is_unspaced:
-            return [self.next_id(0), *self.spaced[: last == START]]
-        if last == SPACE:
+            return [self.next_id(0), *self.spaced[: last_kind == START]]
+        if last_kind == SPACE:
             return [self.next_id(0)]
-        return [self.spaced[0], *([self.next_id(0)] if last == OPENING else [])]
+        return [self.spaced[0], *([self.next_id(0)] if last_kind == OPENING else [])]
 
 
-class State:
-    """The state of a row: the text so far, and what it asks of the next token.
+class PhraseState:
+    """The state of a row: its text so far, and the tokens that it asks for next.
 
-    rest: bytes of a character that is not whole yet. progress: tokens towards the demands. n_met: demands that are met
-    if the text ends here. is_complete: the text may end here. is_at_risk: if a word ends here, it has a forbidden
-    phrase or a broken character. is_dead: it has one. waits: if a word ends here, it has a phrase of a demand. wanted:
-    tokens that make progress.
+    rest: bytes of a character that is not whole yet. progress: tokens of required phrases. n_met: required phrases that
+    the text has if it ends here. is_complete: the text may end here. is_at_risk: if a word ends here, the text has a
+    forbidden phrase or a broken character. is_dead: it has one. is_pending: if a word ends here, it has one required
+    phrase more. wanted: tokens that make progress.
     """
 
-    def __init__(self, line: "LinePhrases", reading: Reading, rest: bytes) -> None:
-        self.line, self.reading, self.rest = line, reading, rest
-        self._after: dict[int, State] = {}
-        owners, times = line.phrases.owners, line.phrases.times
-        ending = {owners[phrase] for phrase in reading.pending}
-        at_end = [count + (owner in ending) for owner, count in enumerate(reading.counts)]
-        self.is_dead, self.is_at_risk = bool(reading.forbidden) or rest == BROKEN, -1 in ending or bool(rest)
-        self.n_met = sum(at_end)
-        self.is_complete = at_end == [*times] and not self.is_dead and not self.is_at_risk
-        self.is_idle = not (reading.begun or reading.pending or rest)
-        self.waits = bool(ending - {-1}) and not self.is_at_risk
-        self.progress, self.wanted = line.progress_of(reading, rest, ending, self.is_complete)
+    def __init__(self, automaton: "PhraseAutomaton", match: MatchState, rest: bytes) -> None:
+        self.automaton, self.match, self.rest = automaton, match, rest
+        self._after: dict[int, PhraseState] = {}
+        owners, times = automaton.phrases.owners, automaton.phrases.times
+        ending = {owners[phrase] for phrase in match.pending}
+        counts_at_end = [count + (owner in ending) for owner, count in enumerate(match.counts)]
+        self.is_dead, self.is_at_risk = bool(match.forbidden) or rest == BROKEN, -1 in ending or bool(rest)
+        self.n_met = sum(counts_at_end)
+        self.is_complete = counts_at_end == [*times] and not self.is_dead and not self.is_at_risk
+        self.is_idle = not (match.partial or match.pending or rest)
+        self.is_pending = bool(ending - {-1}) and not self.is_at_risk
+        self.progress, self.wanted = automaton.progress_of(match, rest, ending, self.is_complete)
 
-    def after(self, token: int) -> "State":
+    def after(self, token: int) -> "PhraseState":
         """Return the state after one more token; any id."""
         state = self._after.get(token)
         if state is None:
-            state = self._after[token] = self.line.state_after(self, token)
+            state = self._after[token] = self.automaton.state_after(self, token)
         return state
 
 
-class LinePhrases:
-    """The phrases of a line as tokens, and the states of its rows. paths: of each phrase that is demanded."""
+class PhraseAutomaton:
+    """The states of the rows of a line, and how tokens lead from one to the next.
 
-    def __init__(self, phrases: PhraseList, paths: Sequence[Path], pieces: Pieces) -> None:
-        self.phrases, self.paths, self.pieces = phrases, paths, pieces
-        self.first_characters = frozenset(phrases.starting)
-        self.weights = [0] * len(phrases.demands)
-        for path, owner in zip(paths, phrases.owners, strict=False):
-            self.weights[owner] = max(self.weights[owner], path.n_tokens + 1)
-        self.states: dict[tuple[Reading, bytes], State] = {}
+    required: the tokens of each required phrase, of all alternatives.
+    """
+
+    def __init__(self, phrases: PhraseList, required: Sequence[PhraseTokens], pieces: Pieces) -> None:
+        self.phrases, self.required, self.pieces = phrases, required, pieces
+        self.first_characters = frozenset(phrases.by_first_character)
+        self.weights = [0] * len(phrases.required)
+        for tokens, owner in zip(required, phrases.owners, strict=False):
+            self.weights[owner] = max(self.weights[owner], tokens.n_tokens + 1)
+        self.states: dict[tuple[MatchState, bytes], PhraseState] = {}
         self.start = self.state(phrases.start, b"")
 
     @cached_property
     def n_tokens(self) -> int:
-        """The number of tokens of all that is demanded."""
+        """The number of tokens of all required phrases."""
         return sum((weight - 1) * n for weight, n in zip(self.weights, self.phrases.times, strict=True))
 
-    def state(self, reading: Reading, rest: bytes) -> State:
+    def state(self, match: MatchState, rest: bytes) -> PhraseState:
         """Return the state of a text; equal states are the same object."""
-        state = self.states.get((reading, rest))
+        state = self.states.get((match, rest))
         if state is None:
-            state = self.states[reading, rest] = State(self, reading, rest)
+            state = self.states[match, rest] = PhraseState(self, match, rest)
         return state
 
-    def state_after(self, state: State, token: int) -> State:
+    def state_after(self, state: PhraseState, token: int) -> PhraseState:
         """Return the state after one more token."""
         text = self.pieces.texts[token]
         if token == self.pieces.eos or not self.pieces.bytes_of[token]:
             return state
         if text and state.is_idle and self.first_characters.isdisjoint(self.pieces.first_characters[token]):
-            return self.state(state.reading._replace(last=self.pieces.last_kinds[token]), b"")
+            return self.state(state.match._replace(last_kind=self.pieces.last_kinds[token]), b"")
         rest = b""
         if state.rest or not text:
             decoder = getincrementaldecoder("utf-8")()
             try:
                 text = decoder.decode(state.rest + self.pieces.bytes_of[token])
             except UnicodeDecodeError:
-                return self.state(state.reading, BROKEN)
+                return self.state(state.match, BROKEN)
             rest = decoder.getstate()[0]
-        reading = state.reading
+        match = state.match
         for character in text:
-            reading = self.phrases.read(reading, character)
-        return self.state(reading, rest)
+            match = self.phrases.read(match, character)
+        return self.state(match, rest)
 
     def progress_of(
-        self, reading: Reading, rest: bytes, ending: set[int], is_complete: bool
+        self, match: MatchState, rest: bytes, ending: set[int], is_complete: bool
     ) -> tuple[int, tuple[int, ...]]:
-        """Return the tokens that are done of all demands, and the ids that make progress.
+        """Return the number of tokens of required phrases in a text, and the ids that make progress.
 
-        Of phrases that have begun, such as two with the same first word, one counts: then each step makes progress.
-        ending: the demands that are met if a word ends here.
+        Of phrases that are partly written, such as two with the same first word, one counts: then each step makes
+        progress. ending: the required phrases that occur if a word ends here.
         """
-        phrases, begun, busy = self.phrases, 0, {*ending}
+        phrases, partial, busy = self.phrases, 0, {*ending}
         wanted = dict[int | None, None]()
-        for phrase, offset in self._begun(reading, rest):
-            path = self.paths[phrase]
-            wanted[path.next_id(offset)] = None
-            if tokens := path.progress(offset):
-                begun = max(begun, tokens)
+        for phrase, offset in self._partial(match, rest):
+            tokens = self.required[phrase]
+            wanted[tokens.next_id(offset)] = None
+            if count := tokens.progress(offset):
+                partial = max(partial, count)
                 busy.add(phrases.owners[phrase])
-        for phrase, path in enumerate(self.paths if not rest else ()):
-            if phrases.owners[phrase] not in busy and phrases.is_open(reading, phrase):
-                wanted |= dict.fromkeys(path.first_ids(reading.last))
+        for phrase, tokens in enumerate(self.required if not rest else ()):
+            if phrases.owners[phrase] not in busy and phrases.is_open(match, phrase):
+                wanted |= dict.fromkeys(tokens.first_ids(match.last_kind))
         if is_complete:
             wanted[self.pieces.eos] = None
-        met = sum(weight * count for weight, count in zip(self.weights, reading.counts, strict=True))
+        met = sum(weight * count for weight, count in zip(self.weights, match.counts, strict=True))
         ends = sum(self.weights[owner] - 1 for owner in ending if owner >= 0)
-        return met + max(begun, ends), tuple(token for token in wanted if token is not None)
+        return met + max(partial, ends), tuple(token for token in wanted if token is not None)
 
-    def _begun(self, reading: Reading, rest: bytes) -> list[tuple[int, int]]:
-        """Return the demanded phrases that have begun, and how many of their bytes are there."""
-        begun = list[tuple[int, int]]()
-        for phrase, n in reading.begun:
-            if phrase < len(self.paths):
-                path = self.paths[phrase]
-                offset = path.ends_of_characters[n]
-                if path.content.startswith(rest, offset):
-                    begun.append((phrase, offset + len(rest)))
-        if rest or reading.last == SPACE:
-            for phrase, path in enumerate(self.paths):
-                is_within_word = reading.last == WORD and kind_of(self.phrases.texts[phrase][0]) == WORD
-                is_new = path.content.startswith(rest) and not is_within_word if rest else path.after_space
-                if is_new and self.phrases.is_open(reading, phrase):
-                    begun.append((phrase, len(rest)))
-        return begun
+    def _partial(self, match: MatchState, rest: bytes) -> list[tuple[int, int]]:
+        """Return the required phrases that are partly written, and the number of their bytes in the text."""
+        partial = list[tuple[int, int]]()
+        for phrase, n in match.partial:
+            if phrase < len(self.required):
+                tokens = self.required[phrase]
+                offset = tokens.ends_of_characters[n]
+                if tokens.content.startswith(rest, offset):
+                    partial.append((phrase, offset + len(rest)))
+        if rest or match.last_kind == SPACE:
+            for phrase, tokens in enumerate(self.required):
+                is_within_word = match.last_kind == WORD and kind_of(self.phrases.texts[phrase][0]) == WORD
+                is_new = tokens.content.startswith(rest) and not is_within_word if rest else tokens.is_after_space
+                if is_new and self.phrases.is_open(match, phrase):
+                    partial.append((phrase, len(rest)))
+        return partial
 
 
 @dataclass(frozen=True)
-class Phrases(Constraint):
+class PhraseConstraint(Constraint):
     """The constraint of phrases: of each row its state, or None if it has no phrases."""
 
-    states: Sequence[State | None]
+    states: Sequence[PhraseState | None]
 
     def allowed(self) -> dict[int, Sequence[int]]:
         """Return nothing: no row is restricted to a few tokens."""
         return {}
 
-    def select(self, rows: Sequence[int]) -> "Phrases":
+    def select(self, rows: Sequence[int]) -> "PhraseConstraint":
         """Return the phrases of `rows`."""
-        return Phrases([self.states[row] for row in rows])
+        return PhraseConstraint([self.states[row] for row in rows])
 
-    def advance(self, ids: Sequence[int]) -> "Phrases | None":
+    def advance(self, ids: Sequence[int]) -> "PhraseConstraint | None":
         """Return the constraint after one more token for each row; None if no row has phrases."""
         states = [state and state.after(token) for state, token in zip(self.states, ids, strict=True)]
-        return Phrases(states) if any(states) else None
+        return PhraseConstraint(states) if any(states) else None
 
     @property
     def extra_lengths(self) -> list[int]:
         """The number of tokens of the phrases of each row."""
-        return [state.line.n_tokens if state else 0 for state in self.states]
+        return [state.automaton.n_tokens if state else 0 for state in self.states]
 
-    def demands(self) -> Demands | None:
-        """Return what the rows with phrases ask of the next token."""
+    def next_tokens(self) -> NextTokens | None:
+        """Return the tokens that the rows with phrases bar and want next."""
         rows = [row for row, state in enumerate(self.states) if state is not None]
         if not rows:
             return None
         places, ids = list[int](), list[int]()
-        unfinished, waiting, at_risk, broken = list[int](), list[int](), list[int](), list[int]()
+        unfinished, pending, at_risk, broken = list[int](), list[int](), list[int](), list[int]()
         for place, state in enumerate(state for state in self.states if state is not None):
             places += [place] * len(state.wanted)
             ids += state.wanted
@@ -276,35 +279,35 @@ class Phrases(Constraint):
                 broken.append(place)
             elif state.is_at_risk:
                 at_risk.append(place)
-            elif state.waits:
-                waiting.append(place)
-        pieces = next(state.line.pieces for state in self.states if state is not None)
+            elif state.is_pending:
+                pending.append(place)
+        pieces = next(state.automaton.pieces for state in self.states if state is not None)
         barred = [(_array(unfinished), _array([pieces.eos])), (_array(at_risk), pieces.word_ends)]
         barred.append((_array(broken), pieces.whole))
-        n_tokens = _array([state.line.n_tokens for state in self.states if state is not None])
-        best_of = [(_array(waiting), pieces.word_ends)]
-        return Demands(_array(rows), barred, (_array(places), _array(ids)), best_of, n_tokens)
+        n_tokens = _array([state.automaton.n_tokens for state in self.states if state is not None])
+        best_of = [(_array(pending), pieces.word_ends)]
+        return NextTokens(_array(rows), barred, (_array(places), _array(ids)), best_of, n_tokens)
 
-    def standing(self, rows: Sequence[int], ids: Sequence[int]) -> Standing:
-        """Return where rows stand after one more token each."""
+    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
+        """Return the progress of rows after one more token each."""
         states = [state.after(token) for row, token in zip(rows, ids, strict=True) if (state := self.states[row])]
         flags = np.array([(s.is_at_risk, s.is_dead) for s in states], dtype=bool).reshape(-1, 2)
-        return Standing(_array([s.progress for s in states]), _array([s.n_met for s in states]), *flags.T)
+        return Progress(_array([s.progress for s in states]), _array([s.n_met for s in states]), *flags.T)
 
 
 def _array(values: Sequence[int]) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-def path_of(text: str, pieces: Pieces) -> Path | None:
+def tokens_of(text: str, pieces: Pieces) -> PhraseTokens | None:
     """Return the tokens of a phrase; None for a text that cannot be written."""
     spaced, content = pieces.encode(text), text.encode()
     if pieces.content(spaced) == content:  # a tokenizer that writes no space at the beginning of a line
         space = pieces.ids.get(b" ")
-        return Path(text, spaced if space is None else [space, *spaced], spaced, pieces)
+        return PhraseTokens(text, spaced if space is None else [space, *spaced], spaced, pieces)
     if pieces.content(spaced) != b" " + content:
         return None
     glued = pieces.encode(("." if text[0].isalnum() else "a") + text)
     while glued and pieces.content(glued) != content:
         glued = glued[1:]
-    return Path(text, spaced, glued, pieces)
+    return PhraseTokens(text, spaced, glued, pieces)

@@ -1,7 +1,7 @@
-"""The constraints and terms of a call -> what each line demands -> the constraint of the search of its segments.
+"""The constraints and terms of a call -> the constraint of each segment -> the constraint of the search.
 
 A line with a constraint is one segment, because a phrase does not say to which part of a line it belongs. A line with
-terms is split like any other: each segment demands the terms that are in it.
+terms is split like any other: each segment requires the terms that are in it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +13,19 @@ from transduce.config.schema import SearchConfig
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Both, Constraint, prefix_constraint
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.phrases.line_constraint import LineConstraint, line_phrases
+from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_automaton
 from transduce.decoding.phrases.matching import PhraseList
-from transduce.decoding.phrases.phrase_constraint import Phrases, State, target_of
+from transduce.decoding.phrases.phrase_constraint import PhraseConstraint, PhraseState, target_of
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import Segment, check_lines
 from transduce.errors import UserError
 
 FREE = LineConstraint()
-GivenConstraint = LineConstraint | Mapping[str, Any] | None
+ConstraintLike = LineConstraint | Mapping[str, Any] | None
 
 
 def line_constraints(
-    n_lines: int, constraints: Sequence[GivenConstraint] | None, prefixes: Sequence[str] | None
+    n_lines: int, constraints: Sequence[ConstraintLike] | None, prefixes: Sequence[str] | None
 ) -> list[LineConstraint]:
     """Return the constraint of each line. Raises UserError for another number, and for values that are none."""
     if prefixes is not None:
@@ -53,10 +53,10 @@ def line_constraints(
 
 
 @dataclass(frozen=True)
-class LineDemands:
-    """What lines demand. of_segments: of each segment. phrases: of each line that has any, by its number."""
+class SegmentConstraints:
+    """The constraints of the segments of lines. phrases: of each line that has any, by its number."""
 
-    of_segments: Sequence[LineConstraint]
+    segments: Sequence[LineConstraint]
     phrases: Mapping[int, PhraseList]
 
     @classmethod
@@ -67,8 +67,8 @@ class LineDemands:
         constraints: Sequence[LineConstraint],
         terms: Terms,
         tokenizer: TokenizerLike,
-    ) -> "LineDemands":
-        """Return the demands of lines. segments: of all lines. tokenizer: of the source language."""
+    ) -> "SegmentConstraints":
+        """Return the constraints of segments. segments: of all lines. tokenizer: of the source language."""
         if not any(constraints) and not terms.targets:
             return cls([FREE] * len(segments), {})
         members: list[list[int]] = [[] for _ in lines]
@@ -93,20 +93,20 @@ def _with_terms(
     A segment gets the terms that are in it, and the first one those that the end of a segment divides. A term that is
     too many, or that the line forbids, is not searched for: if the text lacks it, it is unmet.
     """
-    demands = [one for one in terms.demands(line) if one not in constraint.demands]
-    of_segments = [[one for one in terms.demands(text) if one in demands] for text in segments]
-    divided = [one for one in demands if all(one not in of_segment for of_segment in of_segments)]
+    targets = [one for one in terms.targets_in(line) if one not in constraint.required]
+    of_segments = [[one for one in terms.targets_in(text) if one in targets] for text in segments]
+    divided = [one for one in targets if all(one not in of_segment for of_segment in of_segments)]
     for of_segment in of_segments[:1]:
         of_segment += divided
-    phrases = PhraseList([*constraint.demands, *demands], constraint.phrases().forbidden)
+    phrases = PhraseList([*constraint.required, *targets], constraint.phrases().forbidden)
     return phrases, [_with_possible(constraint, of_segment) for of_segment in of_segments]
 
 
-def _with_possible(constraint: LineConstraint, demands: Sequence[Sequence[str]]) -> LineConstraint:
-    """Return the constraint with the first of the demands that it can have."""
-    for demand in demands:
+def _with_possible(constraint: LineConstraint, targets: Sequence[Sequence[str]]) -> LineConstraint:
+    """Return the constraint with the first of the targets that it can have."""
+    for alternatives in targets:
         with suppress(UserError):
-            constraint = constraint.with_demands([demand])
+            constraint = constraint.with_required(alternatives)
     return constraint
 
 
@@ -132,23 +132,23 @@ def search_constraint(
     places: of the lines, for messages. tokenizer: of the source language. max_lengths: returns the most tokens of each
     output, given the constraint by which they are raised. Raises UserError for what no search can meet.
     """
-    states, prefixes = list[State | None](), [list[int]()] * len(constraints)
+    states, prefixes = list[PhraseState | None](), [list[int]()] * len(constraints)
     for i, (constraint, place) in enumerate(zip(constraints, places, strict=True)):
         try:
-            states.append(line_phrases(constraint, tokenizer).start if constraint.has_phrases else None)
+            states.append(phrase_automaton(constraint, tokenizer).start if constraint.has_phrases else None)
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         if constraint.prefix:
             prefixes[i] = target_of(tokenizer).encode(constraint.prefix)
-    phrases = Phrases(states) if any(states) else None
+    phrases = PhraseConstraint(states) if any(states) else None
     if phrases is None and not any(prefixes):
         return None
     longest = max_lengths(phrases)
     for place, ids, most, state in zip(places, prefixes, longest, states, strict=True):
         if len(ids) > most:
             raise UserError(f"the prefix of {place}: expected at most {most} tokens, not {len(ids)}; shorten it")
-        if state and state.line.n_tokens + len(ids) >= most:
-            n = state.line.n_tokens + len(ids)
+        if state and state.automaton.n_tokens + len(ids) >= most:
+            n = state.automaton.n_tokens + len(ids)
             raise UserError(f"{place}: expected phrases of fewer than {most} tokens, with the prefix, not {n}")
     prefix = prefix_constraint(prefixes, longest, EOS)
     return Both(prefix, phrases) if prefix is not None and phrases is not None else prefix or phrases

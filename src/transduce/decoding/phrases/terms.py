@@ -1,4 +1,4 @@
-"""Terminology: terms of the source language, and what each demands of a translation."""
+"""Terminology: terms of the source language, and the phrases that each requires in a translation."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Terms:
     def _add(self, source: str, alternatives: Sequence[str]) -> None:
         if not isinstance(source, str) or is_blank(source):
             raise UserError(f"{source!r}: expected a term of the source language")
-        (checked,) = LineConstraint([alternatives]).demands
+        (checked,) = LineConstraint([alternatives]).required
         source = source.strip()
         if source not in self.targets:
             self._by_key.setdefault(source[:KEY].lower(), []).append(source)
@@ -67,16 +67,16 @@ class Terms:
                 raise UserError(f"terms: {source!r}: expected a target as a string, or target|target, not {target!r}")
         return cls({source: target.split("|") for source, target in (value or {}).items()})
 
-    def demands(self, line: str) -> list[tuple[str, ...]]:
+    def targets_in(self, line: str) -> list[tuple[str, ...]]:
         """Return the alternatives of each different term in a line, in the order of the line."""
         places = range(len(line) if self.targets else 0)
         matches = [match for begin in places for match in self._at(line, begin)]
-        taken, is_taken = list[tuple[int, str]](), [False] * len(line)
+        terms, is_part = list[tuple[int, str]](), [False] * len(line)
         for begin, term in sorted(matches, key=lambda match: -len(match[1])):
-            if not any(is_taken[begin : begin + len(term)]):
-                is_taken[begin : begin + len(term)] = [True] * len(term)
-                taken.append((begin, term))
-        return [*dict.fromkeys(self.targets[term] for _, term in sorted(taken))]
+            if not any(is_part[begin : begin + len(term)]):
+                is_part[begin : begin + len(term)] = [True] * len(term)
+                terms.append((begin, term))
+        return [*dict.fromkeys(self.targets[term] for _, term in sorted(terms))]
 
     def _at(self, line: str, begin: int) -> list[tuple[int, str]]:
         """Return the terms that begin at a character of a line."""
