@@ -58,9 +58,9 @@ ENOUGH_SHARED = 20  # pairs
 
 
 class SharedAnchors:
-    """The number of pairs that share an anchor (`own`), and of those that would in mixed lines (`mixed`).
+    """Counts by block of the pairs that share an anchor (`own`), and of those that share one in mixed lines (`mixed`).
 
-    Both count by block. They hold at most one block of text.
+    At most one block of text is in memory.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from transduce.errors import UserError
 
 KINDS = ("bpe", "wordpiece")
 MAX_WORD = 64  # characters
-ESCAPE = "\ue000"  # bpe: before 0 it stands for itself, before 1 for a ▁ of the text
+ESCAPE = "\ue000"  # bpe: before 0 it means itself, before 1 a ▁ of the text
 USE_ANOTHER = "use the tokenizer.json of a model or run of transduce"  # the remedy for a wrong file
 
 
@@ -41,7 +41,7 @@ def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer
 
 
 def bytes_of_letters(letters: str) -> bytes:
-    """Return the bytes that byte letters, of which word pieces consist, stand for."""
+    """Return the bytes of byte letters, of which word pieces consist."""
     codes = [ord(letter) for letter in letters]
     return bytes(code if code < 256 else _UNPRINTABLE[code - 256] for code in codes)
 

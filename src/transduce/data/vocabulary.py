@@ -6,7 +6,7 @@ from typing import Protocol
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 CONTROLS = ("<pad>", "<s>", "</s>", "<unk>")  # by id
-SPACE = "▁"  # U+2581. bpe, sentencepiece: stands for a space; wordpiece: marks a piece that does not begin a word
+SPACE = "▁"  # U+2581. bpe, sentencepiece: means a space; wordpiece: marks a piece that does not begin a word
 
 
 def split_tag(line: str, tags: Sequence[str]) -> tuple[str, str]:

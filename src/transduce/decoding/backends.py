@@ -91,7 +91,7 @@ def choose_backend(models: Sequence[Model], precision: str) -> Backend:
 
 
 def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
-    """Return the precision that "auto" stands for: the fastest one for `models` on `device`."""
+    """Return the precision for "auto": the fastest one for `models` on `device`."""
     if device.type == "cuda":
         return "bf16"
     if compiled() is not None and all(isinstance(model, Transformer) for model in models):

@@ -165,7 +165,7 @@ class Beam(Generic[State]):
         return outcomes
 
     def _keep(self, stay: np.ndarray, rows: np.ndarray, last_ids: Tensor, ages: np.ndarray) -> None:
-        """Go on with `rows` of the last step, those of the sentences `stay`."""
+        """Keep `rows` of the last step, those of the sentences `stay`."""
         if not len(stay):
             self._clear()
             return

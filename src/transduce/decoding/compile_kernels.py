@@ -2,7 +2,7 @@
 
 The name of a library has the hash of its source, its compiler and the processor. A library that is not as this program
 wrote it would crash the process that loads it. So its SHA-256 follows it in its file, and a library counts only with
-this hash, and in a file and a folder that nobody else can change. Otherwise it is compiled again.
+this hash, and in a file and a folder that no other user can change. Otherwise it is compiled again.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What a search needs of a model: a `Decoder`, and several models as one."""
+"""The interface between a search and a model: a `Decoder`, and several models as one."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

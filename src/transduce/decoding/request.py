@@ -1,4 +1,4 @@
-"""What a search must return for its sentences: a `Request`, and what every search computes from it."""
+"""The settings of a search for its sentences: a `Request`, and the figures that every search computes from it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -165,7 +165,7 @@ class RunningSearch(Generic[Key]):
         return step
 
     def _step(self, group: _Group[Key], step: Step[Key]) -> None:
-        """Make a step of a group. Where the decoder fails on some of its sentences, the others go on."""
+        """Make a step of a group. Where the decoder fails on some of its sentences, the others continue."""
         try:
             with self.backend.computing():
                 outcomes = group.beam.step()

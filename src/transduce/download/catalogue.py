@@ -2,7 +2,7 @@
 
 Sizes and checksums are those that other projects publish: TensorFlow Datasets (url_checksums/wmt13_translate.txt,
 wmt14_translate.txt) for the training files and dev.tgz, whose sizes GluonNLP repeats, and sacreBLEU (wmt14/full) for
-the test set. None stands for a size that we have not found. We have not downloaded the files ourselves.
+the test set. None: the size is not known. The sizes were not checked by a download.
 """
 
 from dataclasses import dataclass

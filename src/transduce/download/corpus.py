@@ -53,7 +53,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Summary:
-    """What `download_corpus` did. pairs: by part and outcome, as in `cleaning`."""
+    """The result of `download_corpus`. pairs: by part and outcome, as in `cleaning`."""
 
     corpus: str
     archives: list[RemoteFile]
@@ -65,8 +65,8 @@ def download_corpus(name: str, out: Path, mirror: str | None = None) -> Summary:
     """Write the corpus `name` to the folder `out`, unless it is there. An interrupted call can be repeated.
 
     mirror: an address that has the files of the server under the same paths; None: the server of the catalogue.
-    Raises UserError for a wrong name, mirror or folder, or for a text that somebody changed, and OSError if the
-    network, the server or the disk fails.
+    Raises UserError for a wrong name, mirror or folder, or for a text that has changed since its download.
+    Raises OSError if the network, the server or the disk fails.
     """
     corpus = find_corpus(name)
     urls = {file: file.url if mirror is None else at_mirror(file.url, mirror) for file in corpus.archives}
@@ -196,7 +196,7 @@ def _is_complete(summary: Summary, corpus: PublicCorpus, out: Path) -> bool:
 
 
 def _check_unchanged(summary: Summary, out: Path) -> None:
-    """Raise UserError if somebody changed a text: it would be lost."""
+    """Raise UserError for a text that has changed since its download: a new download would replace it."""
     sizes = {name: _size(out / name) for name in summary.texts}
     problems = [
         f"{out / name}: expected {text.bytes:,} bytes, not {sizes[name]:,}; give your changed file another name, and "

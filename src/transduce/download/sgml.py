@@ -13,7 +13,7 @@ SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>")
 def read_segments(path: Path) -> Iterator[str]:
     """Yield the text of each segment, with single spaces.
 
-    The format only looks like SGML: `&` and `<` stand for themselves, and nothing is unescaped. sacreBLEU reads these
+    The format only looks like SGML: `&` and `<` are plain characters, and nothing is unescaped. sacreBLEU reads these
     files in the same way, so that its references are equal.
     """
     with open_text(path) as file:

@@ -1,4 +1,4 @@
-"""Attention weights of a model (§3.2): all for one sentence pair, or those that align the words of many pairs."""
+"""Attention weights of a model (§3.2): all for one sentence pair, or one layer's, to align the words of many."""
 
 import math
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ function mean(kind, layer) {
   return result;
 }
 
-// As in attention_view.py: half of each position stays in place, and cross-attention goes on through the encoder.
+// As in attention_view.py: half of each position stays in place, and cross-attention is multiplied by the encoder's.
 function rollout(kind, layer) {
   if (kind.name === "cross") {
     const encoder = kinds[0];

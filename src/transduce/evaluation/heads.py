@@ -1,4 +1,4 @@
-"""What each attention head of a Transformer is worth, where it attends, and the same model without some heads.
+"""Attention heads of a Transformer: the importance of each, where it attends, and the same model without some.
 
 A gate is a factor of the output of a head, before W_O: with 1 the model is as it was, with 0 the head is off. Gates are
 in the attention function, so the model knows nothing of them. To set the columns of W_O that belong to a head to zero

@@ -1,7 +1,7 @@
 """Attention, section 3.2 of the paper: the function of eq. 1, and its multi-head form.
 
 Shape comments use the letters of transformer.py. A mask is True where a position is real and may be attended to;
-"causal" stands for the mask in which each position attends to itself and to the positions before it.
+"causal" is the mask in which each position attends to itself and to the positions before it.
 """
 
 import math

@@ -3,7 +3,7 @@
 Sections 3.2 and 3.5 are in attention.py and positions.py.
 
 Letters in shape comments: B batch, S source length, T target length, N rows of a decoding step, D d_model, H heads,
-K d_k, W d_v, V vocabulary. A mask is True where a position is real and may be attended to; "causal" stands for the
+K d_k, W d_v, V vocabulary. A mask is True where a position is real and may be attended to; "causal" is the
 mask in which each position attends to itself and to the positions before it.
 
 The model takes tensors and returns tensors: it knows no text, no loss and no search. It returns caches and stores none.

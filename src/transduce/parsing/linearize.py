@@ -1,4 +1,4 @@
-"""Trees as sequences of symbols, which a model writes, and back. The words are left out: a tag stands for each.
+"""Trees as sequences of symbols, which a model writes, and back. The words are left out: a tag replaces each.
 
     top-down   (S (NP DT NN )NP (VP VBZ )VP )S    the 2017 code's order: a label before its phrase, and its end
     by-word    (S(NP DT - NN)1 (VP VBZ            two symbols for each word

@@ -162,5 +162,5 @@ class Front:
         except Exception as problem:  # a defect of this program; its message may quote the text
             self._log.write_defect(problem, id=record.id)
             response = door.error(Refusal(500, "internal error", "defect"))
-        if record.status == LEFT:  # the answer has not begun
+        if record.status == LEFT:  # no byte of the answer is sent yet
             await response(scope, receive, send)

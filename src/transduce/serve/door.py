@@ -15,7 +15,7 @@ from transduce.serve.settings import ServerSettings
 
 
 class Door:
-    """What the doors share."""
+    """A form of the API; the routes of each derive from this class."""
 
     def __init__(self, service: Service, settings: ServerSettings) -> None:
         self.service = service

@@ -18,7 +18,7 @@ LEFT = 499  # the status of a request whose client left before the answer
 
 @dataclass
 class Record:
-    """What the log says about a request."""
+    """The line of the log about a request."""
 
     id: str
     route: str = "other"

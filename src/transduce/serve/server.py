@@ -32,7 +32,7 @@ ENGINE_SECONDS = 5.0  # for work that is not wanted any more, at the end
 
 @dataclass(frozen=True)
 class Description:
-    """What serves, for the metrics and the first line on standard error."""
+    """The model and the engine of the server, for the metrics and the first line on standard error."""
 
     model: str
     precision: str

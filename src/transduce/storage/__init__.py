@@ -1,1 +1,1 @@
-"""What is on disk: checkpoints, models, runs, logs."""
+"""The formats on disk: checkpoints, models, runs, logs."""

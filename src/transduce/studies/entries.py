@@ -128,7 +128,7 @@ class PaperScores(TypedDict):
 
 
 class PaperCell(TypedDict):
-    """What a training of Table 3 has besides at the paper's scale, where the table shows the paper's BLEU."""
+    """The more fields of a training of Table 3 at the paper's scale, where the table shows the paper's BLEU."""
 
     valid: PaperScores
     valid_mean: NotRequired[PaperScores]
@@ -143,7 +143,7 @@ class CurvePoint(TypedDict):
 
 
 class SystemCell(TypedDict):
-    """What a training of Table 2 has besides."""
+    """The more fields of a training of Table 2."""
 
     steps: Count
     curve: list[CurvePoint]

@@ -1,4 +1,4 @@
-"""What a training of a study learns from, and how `transduce evaluate` scores its model.
+"""The data of a training of a study: its texts, and the arguments with which `transduce evaluate` scores its model.
 
 A study of translation has `Texts`. A study of another task has a class of its own, of the form of `TrainingData`.
 """

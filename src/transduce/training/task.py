@@ -22,7 +22,7 @@ from transduce.training.loss import projected_cross_entropy, projected_rdrop
 
 
 class Task(Protocol):
-    """What a model learns. An implementation keeps no state: all that is random depends on the arguments alone."""
+    """The task that a model learns. An implementation keeps no state: its randomness depends on the arguments alone."""
 
     def build(self, config: Config) -> nn.Module:
         """Return a new model, initialised from torch's global generator."""

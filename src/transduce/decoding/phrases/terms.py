@@ -15,8 +15,8 @@ KEY = 3  # characters of a term by which it is found
 class Terms:
     """Terms, each with the alternatives of its translation.
 
-    A term is in a line where its characters are whole words of the line. One in small letters stands for any case.
-    Of terms that overlap the longest counts.
+    A term is in a line where its characters are whole words of the line. One in small letters matches any case.
+    Of terms that overlap the longest one counts.
     """
 
     def __init__(self, targets: Mapping[str, Sequence[str]]) -> None:
