@@ -119,3 +119,6 @@ class Past:
         """Return the past whose row i is row rows[i] of this one."""
         layers = [(keys[rows], values[rows]) for keys, values in self.layers]
         return Past(layers, None if self.padding is None else self.padding[rows])
+
+
+NO_PAST = Past()

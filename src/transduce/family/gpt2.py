@@ -1,0 +1,83 @@
+"""GPT-2 (Radford et al. 2019, section 2.3), and GPT-1 (Radford et al. 2018, section 3.1).
+
+What changed since 2017: there is no encoder, and the decoder attends to itself alone. A token is an input and then the
+truth, so the model learns from plain text. With the embedding E, the learned positions P, and LN for layer norm:
+
+    h = E[ids] + P                             eq. 2 of 2018; no factor sqrt(d_model)
+    h = h + Attention(LN(h))                   pre-norm, causal; GPT-1: h = LN(h + Attention(h)), as in 2017
+    h = h + W_2 gelu(W_1 LN(h))                GELU by tanh instead of ReLU
+    log p(next id) ~ LN(h) E^T                 GPT-1: without this norm
+"""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.family.around import NO_PAST, Past, with_cache
+from transduce.model.attention import MultiHeadAttention
+from transduce.model.dropout import Dropout
+from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, Residual
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Return x Phi(x), with the normal distribution Phi approximated by tanh (Hendrycks and Gimpel 2016)."""
+    return F.gelu(x, approximate="tanh")
+
+
+class GPT2(nn.Module):
+    """The decoder of GPT-2.
+
+    dropout: one probability for the embedding, the attention weights and the residuals.
+    post: True is GPT-1, with the norm after each residual, and none at the end.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        *,
+        d_ff: int | None = None,
+        n_positions: int = 1_024,
+        dropout: float = 0.1,
+        norm_eps: float = 1e-5,
+        post: bool = False,
+    ) -> None:
+        super().__init__()
+
+        def layer() -> EncoderLayer:
+            residuals = [Residual(nn.LayerNorm(d_model, norm_eps), dropout, post=post) for _ in range(2)]
+            feed_forward = FeedForward(d_model, d_ff or 4 * d_model, gelu)
+            return EncoderLayer(MultiHeadAttention(d_model, n_heads, dropout=dropout), feed_forward, residuals)
+
+        self.embedding, self.positions = nn.Embedding(vocab_size, d_model), nn.Embedding(n_positions, d_model)
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList(layer() for _ in range(n_layers))
+        self.norm = nn.Identity() if post else nn.LayerNorm(d_model, norm_eps)
+        self.output = nn.Linear(d_model, vocab_size, bias=False)
+        self.output.weight = self.embedding.weight
+        self.n_heads, self.d_ff, self.n_positions = n_heads, d_ff or 4 * d_model, n_positions
+        self.norm_eps, self.post = norm_eps, post
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw matrices from N(0, 0.02), those before a residual from N(0, 0.02 / sqrt(2 n_layers)); biases are 0."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                is_before_residual = name.endswith(("w_o.weight", "w_2.weight")) and not self.post
+                nn.init.normal_(parameter, std=0.02 / (2 * len(self.layers)) ** (0.5 * is_before_residual))
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def states(self, ids: Tensor, past: Past = NO_PAST) -> tuple[Tensor, Past]:
+        """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""
+        positions, mask = past.places(ids)
+        x = self.dropout(self.embedding(ids) + self.positions(positions))
+        so_far: list[KeysValues] = []
+        for i, layer in enumerate(self.layers):
+            x = layer(x, mask, with_cache(past.of_layer(i), so_far))
+        return self.norm(x), Past(so_far, past.padding)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits (N,T,V) of the id after each of `ids` (N,T)."""
+        return self.output(self.states(ids)[0])

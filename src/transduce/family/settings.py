@@ -1,0 +1,55 @@
+"""The settings of a model in Hugging Face's form: the values of its config.json, read with checks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transduce.errors import UserError
+
+MOST = 1 << 24  # of a size; no public model has more rows of embeddings, or a longer context
+MOST_LAYERS = 1_000
+
+
+class Settings:
+    """The values of a config.json. A value of null counts as absent. Every method raises UserError with a remedy."""
+
+    def __init__(self, values: Mapping[str, Any], where: Path | str) -> None:
+        self.values, self.where = values, where
+
+    def get(self, key: str) -> Any:
+        """Return the value of `key`; None if it is absent or null."""
+        return self.values.get(key)
+
+    def refusal(self, key: str, expected: str) -> UserError:
+        """Return the error for the value of `key`."""
+        value = repr(self.values[key]) if key in self.values else "(absent)"
+        return UserError(f"{self.where}: {key}={value}: expected {expected}; use a model that has it")
+
+    def size(self, key: str, default: int | None = None, *, multiple_of: str | None = None) -> int:
+        """Return a positive integer. default: its value where it is absent. multiple_of: another size, by its key."""
+        value = default if self.get(key) is None else self.get(key)
+        if type(value) is not int or not 1 <= value <= MOST:
+            raise self.refusal(key, f"an integer from 1 to {MOST:,}")
+        if multiple_of is not None and value % self.size(multiple_of):
+            raise self.refusal(key, f"a multiple of {multiple_of}={self.size(multiple_of)}")
+        return value
+
+    def n_layers(self, key: str) -> int:
+        """Return the number of layers. A damaged number must not take the memory of the machine."""
+        if self.size(key) > MOST_LAYERS:
+            raise self.refusal(key, f"at most {MOST_LAYERS:,}")
+        return self.size(key)
+
+    def number(self, key: str, default: float, *, below: float) -> float:
+        """Return a number from 0 to below `below`. default: its value where it is absent."""
+        value = default if self.get(key) is None else self.get(key)
+        if type(value) not in (int, float) or not 0 <= value < below:
+            raise self.refusal(key, f"a number from 0 to below {below:,g}")
+        return float(value)
+
+    def one_of(self, key: str, *supported: Any) -> Any:
+        """Return the value, which must be one of `supported`; the first where it is absent."""
+        value = supported[0] if self.get(key) is None else self.get(key)
+        if not any(type(value) is type(one) and value == one for one in supported):
+            raise self.refusal(key, " or ".join(map(repr, supported)))
+        return value

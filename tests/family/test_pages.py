@@ -1,0 +1,27 @@
+"""The pages about the family show the code that is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.documents import code_blocks
+from support.toy_task import ROOT
+
+FAMILY = ROOT / "src" / "transduce" / "family"
+PAGES = sorted(ROOT.glob("docs/family-*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_a_page_is_the_code_of_its_member(page: Path) -> None:
+    source = "\n".join(path.read_text("utf-8") for path in FAMILY.glob("*.py"))
+    blocks = code_blocks(page, "python")
+    assert blocks
+    for block in blocks:
+        assert f"\n{block.rstrip()}\n" in source, block
+
+
+def test_the_table_of_members_has_the_length_of_each_file() -> None:
+    rows = re.findall(r"\| `(\w+\.py)` \| (\d+) \|", (ROOT / "docs" / "family.md").read_text("utf-8"))
+    assert rows
+    for name, lines in rows:
+        assert len((FAMILY / name).read_text("utf-8").splitlines()) == int(lines), name
