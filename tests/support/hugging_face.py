@@ -1,7 +1,10 @@
 """Members of the family beside the models of Hugging Face transformers with the same random weights."""
 
-import math
+import copy
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import safetensors.torch
@@ -27,15 +30,10 @@ def disturb(model: nn.Module) -> nn.Module:
 def member_of(form: Form, theirs: Any, folder: Path) -> Any:
     """Return our model with the weights that `theirs` writes to `folder`."""
     theirs.save_pretrained(folder)
-    ours = form.build(Settings(theirs.config.to_dict(), "config.json"))
-    set_parameters(
-        form.entries(ours), ours, without_prefix(form, safetensors.torch.load_file(folder / "model.safetensors"))
-    )
+    ours = form.build(Settings(json.loads((folder / "config.json").read_text("utf-8")), "config.json"))
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    set_parameters(form.entries(ours), ours, {name.removeprefix(form.prefix): x for name, x in tensors.items()})
     return ours.eval()
-
-
-def without_prefix(form: Form, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(form.prefix): values for name, values in tensors.items()}
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
@@ -45,16 +43,24 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 
 def gradient_difference(form: Form, ours: Any, theirs: Any, ids: Tensor) -> float:
     """Return the largest difference of the gradients of the mean loss of next tokens, of all parameters."""
-    for logits in (ours(ids), theirs(ids).logits):
-        F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
-    tied = {"lm_head.weight"} if theirs.config.tie_word_embeddings else set()
-    of_theirs = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None and name not in tied}
-    expected = form.build(Settings(theirs.config.to_dict(), "config.json"))
-    set_parameters(form.entries(expected), expected, without_prefix(form, of_theirs))
-    pairs = zip(ours.named_parameters(), expected.parameters(), strict=True)
+    logits = ours(ids), theirs(ids).logits
+    losses = [F.cross_entropy(one[:, :-1].flatten(0, 1), ids[:, 1:].flatten()) for one in logits]
+    return gradient_difference_of(form, ours, theirs, losses)
+
+
+def gradient_difference_of(form: Form, ours: Any, theirs: Any, losses: Sequence[Tensor]) -> float:
+    """Return the largest difference of the gradients of two losses, of ours and of theirs, of all parameters."""
+    for loss in losses:
+        loss.backward()
+    gradients = copy.deepcopy(theirs)
+    for new, parameter in zip(gradients.parameters(), theirs.parameters(), strict=True):
+        new.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    with TemporaryDirectory() as folder:
+        expected = dict(member_of(form, gradients, Path(folder)).named_parameters())
     # softmax cancels what a key's bias adds to all scores: its gradient is 0 but for rounding
-    return max(
-        difference(p.grad if p.grad is not None else torch.full_like(p, math.nan), q)
-        for (name, p), q in pairs
+    pairs = [
+        (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad, expected[name])
+        for name, parameter in ours.named_parameters()
         if not name.endswith("w_k.bias")
-    )
+    ]
+    return max(difference(*pair) for pair in pairs if any(gradient.any() for gradient in pair))

@@ -53,3 +53,14 @@ class Settings:
         if not any(type(value) is type(one) and value == one for one in supported):
             raise self.refusal(key, " or ".join(map(repr, supported)))
         return value
+
+    def labels(self) -> list[str]:
+        """Return the names of the classes, in the order of their numbers; two where none are named."""
+        names = self.get("id2label")
+        if names is None:
+            return [f"LABEL_{i}" for i in range(self.size("num_labels", 2))]
+        labels = [names.get(str(i)) for i in range(len(names))] if isinstance(names, dict) else []
+        strings = [label for label in labels if isinstance(label, str)]
+        if not strings or len(strings) < len(labels):
+            raise self.refusal("id2label", "a name for each of the numbers from 0 on")
+        return strings

@@ -1,0 +1,196 @@
+"""BERT beside Hugging Face transformers, with the same random weights."""
+
+from typing import Any
+
+import pytest
+import torch
+from support.hugging_face import TOLERANCE, difference, disturb, gradient_difference_of, member_of
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduce.errors import UserError
+from transduce.family.bert import NEXT_SENTENCE, Bert, BertEncoder, Classifier, Pooler, WordHead, sentence_vectors
+from transduce.family.bert_form import FORM, HEADS
+from transduce.family.settings import Settings
+from transduce.model.transformer import parameter_count
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 60,
+    "max_position_embeddings": 20,
+    "classifier_dropout": 0.2,
+    "num_labels": 3,
+}
+REAL = torch.arange(17) < torch.tensor([[17], [9], [1]])  # the mask of three rows
+Models = tuple[Any, Any]
+
+
+def their_model(architecture: str) -> Any:
+    transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    return disturb(getattr(transformers, architecture)(transformers.BertConfig(**SIZES)))
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Return our model and theirs, for each architecture."""
+    theirs = their_model(request.param)
+    return member_of(FORM, theirs, tmp_path_factory.mktemp("theirs")), theirs
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(1, 50, (3, 17), generator=generator) * REAL
+
+
+@pytest.fixture
+def segments(ids: Tensor) -> Tensor:
+    return (torch.arange(17) > 5).long().expand_as(ids)
+
+
+def our_outputs(ours: Bert, ids: Tensor, segments: Tensor) -> dict[str, Tensor]:
+    """Return the outputs of all heads of ours, by their names in transformers."""
+    states = ours.encoder(ids, REAL, segments)
+    outputs = {"states": states[REAL]}
+    if ours.words is not None:
+        outputs["words"] = ours.words(states)[REAL]
+    if ours.pooler is not None:
+        outputs["pooled"] = ours.pooler(states)
+        for name, head in (("next_sentence", ours.next_sentence), ("classes", ours.classifier)):
+            if head is not None:
+                outputs[name] = head(outputs["pooled"])
+    return outputs
+
+
+def their_outputs(theirs: Any, ids: Tensor, segments: Tensor) -> dict[str, Tensor]:
+    name = type(theirs).__name__
+    inputs = {"attention_mask": REAL.long(), "token_type_ids": segments}
+    outputs = theirs(ids, **inputs, output_hidden_states=True)
+    by_name = {"states": outputs.hidden_states[-1][REAL]}
+    pooled = outputs.pooler_output if name == "BertModel" else None
+    if name in ("BertForMaskedLM", "BertForPreTraining"):
+        words = outputs.logits if name == "BertForMaskedLM" else outputs.prediction_logits
+        by_name["words"] = words[REAL]
+    if name != "BertForMaskedLM":
+        body = theirs if name == "BertModel" else theirs.bert
+        by_name["pooled"] = pooled if pooled is not None else body(ids, **inputs).pooler_output
+    if name == "BertForPreTraining":
+        by_name["next_sentence"] = outputs.seq_relationship_logits
+    elif name == "BertForNextSentencePrediction":
+        by_name["next_sentence"] = outputs.logits
+    elif name == "BertForSequenceClassification":
+        by_name["classes"] = outputs.logits
+    return by_name
+
+
+def test_outputs_are_those_of_hugging_face(models: Models, ids: Tensor, segments: Tensor) -> None:
+    ours, theirs = models
+    output, expected = our_outputs(ours, ids, segments), their_outputs(theirs, ids, segments)
+    assert output.keys() == expected.keys()
+    assert all(difference(output[name], expected[name]) < TOLERANCE for name in output)
+
+
+def test_gradients_are_those_of_hugging_face(models: Models, ids: Tensor, segments: Tensor) -> None:
+    losses = []
+    for outputs in (our_outputs(models[0], ids, segments), their_outputs(models[1], ids, segments)):
+        truths = {name: torch.arange(len(logits)) % logits.size(1) for name, logits in outputs.items()}
+        losses.append(sum(F.cross_entropy(logits, truths[name]) for name, logits in outputs.items()))
+    assert gradient_difference_of(FORM, *models, losses) < TOLERANCE
+
+
+def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:
+    ours, theirs = models
+    expected = theirs.config.to_dict()
+    settings = FORM.settings(ours)
+    assert settings == {name: expected[name] for name in settings}
+
+
+def test_a_set_of_heads_without_an_architecture_is_refused() -> None:
+    with pytest.raises(UserError, match=r"expected the heads of one of BertModel \(pooler\)"):
+        FORM.settings(Bert(BertEncoder(9, 8, 1, 2)))
+
+
+def test_padding_changes_no_state(models: Models, ids: Tensor, segments: Tensor) -> None:
+    ours, _ = models
+    alone = ours.encoder(ids[1:2, :9], REAL[1:2, :9], segments[1:2, :9])
+    torch.testing.assert_close(ours.encoder(ids, REAL, segments)[1:2, :9], alone)
+
+
+@pytest.mark.parametrize("segments", [None, torch.zeros(3, 17, dtype=torch.int64)])
+def test_without_segments_all_ids_are_in_the_first(models: Models, ids: Tensor, segments: Tensor | None) -> None:
+    ours, theirs = models
+    body = theirs if type(theirs).__name__ == "BertModel" else theirs.bert
+    expected = body(ids, attention_mask=REAL.long()).last_hidden_state
+    assert difference(ours.encoder(ids, REAL, segments)[REAL], expected[REAL]) < TOLERANCE
+
+
+def test_a_sentence_vector_is_the_mean_of_the_real_states() -> None:
+    states = torch.tensor([[[3.0, 0.0], [3.0, 8.0], [100.0, 100.0]]])
+    vectors = sentence_vectors(states, torch.tensor([[True, True, False]]))
+    torch.testing.assert_close(vectors, torch.tensor([[0.6, 0.8]]))
+
+
+BASE, LARGE = (30_522, 768, 12, 12), (30_522, 1_024, 24, 16)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "heads", "count"),
+    [
+        (BASE, ["pooler"], 109_482_240),  # bert-base-uncased
+        (BASE, ["words"], 109_514_298),
+        (BASE, ["words", "pooler", "next_sentence"], 110_106_428),
+        (BASE, ["pooler", "classifier"], 109_483_778),
+        (LARGE, ["pooler"], 335_141_888),  # bert-large-uncased
+        (LARGE, ["words", "pooler", "next_sentence"], 336_226_108),
+        ((30_522, 128, 2, 2), ["pooler"], 4_385_920),  # bert-tiny
+        ((30_522, 384, 6, 12), ["pooler"], 22_713_216),  # all-MiniLM-L6-v2
+    ],
+)
+def test_public_sizes_have_their_number_of_parameters(sizes: Any, heads: list[str], count: int) -> None:
+    with torch.device("meta"):
+        encoder, d_model = BertEncoder(*sizes), sizes[1]
+        all_heads = {
+            "words": WordHead(encoder.embedding),
+            "pooler": Pooler(d_model),
+            "next_sentence": Classifier(d_model, NEXT_SENTENCE),
+            "classifier": Classifier(d_model, ["good", "bad"]),
+        }
+        model = Bert(encoder, **{name: all_heads[name] for name in heads})
+    assert parameter_count(model) == count
+
+
+def test_matrices_start_normal_and_biases_at_zero() -> None:
+    torch.manual_seed(1)
+    encoder = BertEncoder(500, 64, 2, 4)
+    model = Bert(encoder, words=WordHead(encoder.embedding), pooler=Pooler(64), classifier=Classifier(64, "abc" * 20))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            assert float(parameter.detach().std()) == pytest.approx(
+                0.02, rel=0.1 if parameter.numel() > 200 else 0.5
+            ), name
+        elif name.endswith("bias"):
+            assert not parameter.any(), name
+
+
+def test_dropout_acts_in_training_only(models: Models, ids: Tensor, segments: Tensor) -> None:
+    ours, _ = models
+    before = our_outputs(ours, ids, segments)
+    ours.train()
+    in_training = our_outputs(ours, ids, segments)
+    ours.eval()
+    assert all(not torch.equal(in_training[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("names", [{"0": "good", "2": "bad"}, {"0": 1}, {}, ["good", "bad"], "good"])
+def test_classes_without_a_name_are_refused(names: Any) -> None:
+    settings = {**SIZES, "architectures": ["BertForSequenceClassification"], "id2label": names}
+    with pytest.raises(UserError, match="config.json: id2label=.*: expected a name for each of the numbers from 0 on"):
+        FORM.build(Settings(settings, "config.json"))
+
+
+def test_an_architecture_of_another_kind_is_refused() -> None:
+    with pytest.raises(UserError, match=r"architectures=\['BertForTokenClassification'\]: expected \['BertModel'\] or"):
+        FORM.build(Settings({**SIZES, "architectures": ["BertForTokenClassification"]}, "config.json"))
