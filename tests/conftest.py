@@ -5,7 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support.toy_task import RECIPE, CommandResult, Toy, run_transduce, toy_lines, write_pairs
+
+settings.register_profile("transduce", deadline=None)  # a test that fails on a busy machine tells nothing
+settings.load_profile("transduce")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -205,7 +205,7 @@ def visible(line: str) -> str:
     return "" if is_blank(line) else line.strip()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(strange, strange), min_size=1, max_size=30), st.integers(0, 4))
 def test_the_counts_of_any_text_add_up(pairs: list[Pair], first: int) -> None:
     import tempfile

@@ -45,7 +45,7 @@ def stepwise(transformer: CpuTransformer) -> CpuTransformer:
     return transformer
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(configs, st.sampled_from(["fp32", "int8"]))
 def test_one_call_is_the_kernels_composed_and_the_model(config: ModelConfig, precision: str) -> None:
     model = model_of(replace(config, max_positions=30 if config.positions == "learned" else None), torch.float32)

@@ -129,7 +129,7 @@ class DataConfig:
     vocab_size: int = 37_000  # pieces to learn; a small corpus can give fewer
     batch_tokens: int = 25_000  # maximum number of tokens of an optimizer step on each side, EOS included
     max_tokens: int = 256  # pairs with a longer side are skipped, and counted
-    bpe_dropout: float = 0.0  # probability that a merge is skipped, drawn again in each epoch (BPE only)
+    bpe_dropout: float = 0.0  # probability, in each epoch, that a BPE merge is skipped, or that a word gets its class
     source_tokens: Literal["subwords", "words"] = "subwords"  # words: each word of the source text is one token
     target_tokens: Literal["subwords", "symbols"] = "subwords"  # symbols: each word of the target text is one token
     tags: tuple[str, ...] = ()  # words such as <2de>, each one token at the beginning of a source line

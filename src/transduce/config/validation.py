@@ -151,8 +151,8 @@ def _data_problems(config: Config) -> list[str]:
     if data.source_tokens == "words":
         if data.target_tokens != "symbols":
             lines.append("data.source_tokens='words': expected 'subwords' without data.target_tokens='symbols'")
-        if data.tags or data.bpe_dropout:
-            lines.append("data.source_tokens='words': expected 'subwords' with data.tags or data.bpe_dropout")
+        if data.tags:
+            lines.append("data.source_tokens='words': expected 'subwords' with data.tags")
     if data.target_tokens == "symbols" and data.tokenizer == "sentencepiece":
         lines.append("data.target_tokens='symbols': expected 'subwords' with data.tokenizer='sentencepiece'")
     if data.target_tokens == "symbols" and getattr(model, "tie_src_tgt", False):

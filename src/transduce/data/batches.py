@@ -275,7 +275,8 @@ class Batches:
         """
         if self._newest_plan is None or self._newest_plan[0] != epoch:
             self._newest_plan = None  # release its memory before the next plan is made
-            budget = int(self.config.batch_tokens / (1 + GROWTH * self.config.bpe_dropout))
+            growth = 0 if self.config.source_tokens == "words" else GROWTH * self.config.bpe_dropout
+            budget = int(self.config.batch_tokens / (1 + growth))
             generator = np.random.default_rng([self.seed, epoch])
             keys = self._keys(epoch, generator)
             self._newest_plan = epoch, plan(keys, self._sort_keys, batch_tokens=budget, generator=generator)

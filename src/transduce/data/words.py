@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 
+from transduce.data.bpe_dropout import Draws
 from transduce.data.vocabulary import CONTROLS, UNK
 from transduce.errors import UserError
 
@@ -99,8 +100,9 @@ class Words:
 
     def _id(self, word: str) -> int:
         number = self._ids.get(word, UNK)
-        if number > UNK:
-            return number
+        return number if number > UNK else self._class_id(word)
+
+    def _class_id(self, word: str) -> int:
         return next((self._ids[one] for one in classes_of(word) if one in self._ids), UNK)
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
@@ -108,8 +110,15 @@ class Words:
         return [self.encode(line) for line in lines]
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
-        """Return `encode(line)`: a word has no other pieces."""
-        return self.encode(line)
+        """Return the ids of a line in which each word, with probability `p`, has the id of its class.
+
+        The result is a function of (line, p, key) alone. So the classes, which are those of unknown words, are learned
+        from all words and not from rare ones alone.
+        """
+        if p == 0:
+            return self.encode(line)
+        draws = Draws(p, key)
+        return [self._class_id(word) if draws() else self._id(word) for word in words_of(line)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the words and classes with spaces between them. Control ids are left out."""

@@ -8,7 +8,8 @@ def parse() -> Config:
 
     We chose everything: a treebank of half of the size of the Wall Street Journal needs a smaller model than the
     paper's. Each word is a token, as in the by-word form of the trees, so that symbols 2 i and 2 i + 1 belong to token
-    i (docs/log/parsing.md). Symbols have a vocabulary of their own, as in the 2017 code.
+    i (docs/log/parsing.md). In each epoch 15 % of the words get the token of the rare words with their spelling.
+    Symbols have a vocabulary of their own, as in the 2017 code.
 
     Time: not measured yet.
 
@@ -25,12 +26,17 @@ def parse() -> Config:
             n_layers=4,
             n_heads=4,
             d_ff=384,
-            dropout=0.2,
+            dropout=0.3,
             norm="pre",
             tie_src_tgt=False,
         ),
         data=DataConfig(
-            vocab_size=16_000, batch_tokens=3_500, max_tokens=512, source_tokens="words", target_tokens="symbols"
+            vocab_size=16_000,
+            batch_tokens=3_500,
+            max_tokens=512,
+            bpe_dropout=0.15,
+            source_tokens="words",
+            target_tokens="symbols",
         ),
         train=TrainConfig(
             task="parsing",
