@@ -9,9 +9,11 @@ import torch
 from support.search_tables import BOS, EOS, Table, V, random_table, request_for, tied_table
 from torch import Tensor
 
-from transduce.decoding.beam import Outcome, beam_of
+from transduce.decoding.beam import Beam, beam_of
 from transduce.decoding.decoder import Decoder, EnsembleState, ensemble
+from transduce.decoding.greedy import Greedy
 from transduce.decoding.request import Request
+from transduce.decoding.rows import Outcome
 from transduce.decoding.search import beam_search
 
 
@@ -68,7 +70,7 @@ def run(
             del sentences[number]
         if len(beam):
             outcomes |= {sentences.pop(number): outcome for number, outcome in beam.step().items()}
-    assert not sentences and not beam.pools
+    assert not sentences and not (isinstance(beam, Beam) and beam.pools)
     return outcomes
 
 
@@ -129,18 +131,30 @@ def test_an_error_of_the_decoder_leaves_the_beam_as_it_was() -> None:
     assert [outcomes[i] for i in range(4)] == expected
 
 
-def test_the_beam_remembers_no_more_steps_than_its_oldest_sentence() -> None:
-    def table(sentence: int, prefix: tuple[int, ...]) -> Tensor:
-        certain = EOS if len(prefix) == 4 else 2
-        return torch.tensor([0.0 if token == certain else -50.0 for token in range(V)])
+def five_tokens(sentence: int, prefix: tuple[int, ...]) -> Tensor:
+    """Return a table of outputs that all have five tokens."""
+    certain = EOS if len(prefix) == 4 else 2
+    return torch.tensor([0.0 if token == certain else -50.0 for token in range(V)])
 
+
+def test_the_beam_remembers_no_more_steps_than_its_oldest_sentence() -> None:
     request = request_for([9], beam_size=2)
-    beam, most = beam_of(decoder_of(table), request), 0
+    beam, most = Beam(decoder_of(five_tokens), request), 0
     for i in range(50):
         beam.admit(start([i]), request, [1])
         beam.step()
         most = max(most, len(beam.past))
     assert most == 4 and len(beam) == 4 and len(beam.pools) == 4
+
+
+def test_greedy_search_has_room_for_the_outputs_of_its_sentences_alone() -> None:
+    request = request_for([9], beam_size=1)
+    beam, most = Greedy(decoder_of(five_tokens), request), (0, 0)
+    for i in range(50):
+        beam.admit(start([i]), request, [1])
+        most = max(most, beam.ids.shape)
+        beam.step()
+    assert most == (4 + 9, 5) and len(beam) == 4
 
 
 def test_a_decoder_that_cannot_join_takes_newcomers_only_when_empty() -> None:

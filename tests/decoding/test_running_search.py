@@ -14,6 +14,7 @@ from support.small_models import model_of
 from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
+from transduce.decoding.beam import Beam
 from transduce.decoding.constraint import prefix_constraint
 from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_transformer import CpuTransformer, Precision
@@ -105,7 +106,7 @@ def test_the_rows_of_sentences_that_ended_are_used_again(count: int) -> None:
         del waiting[: search.admit(waiting[:4])]
         search.step()
         (group,) = search.groups.values()
-        beam, state = group.beam, cast(CpuCache, group.beam.state)
+        beam, state = cast(Beam, group.beam), cast(CpuCache, group.beam.state)
         assert len(search) > 0
         sizes.append([len(state.tables.layers[0]), len(state.cross.layers[0]), len(beam.past), len(beam.pools)])
         if len(waiting) > count - 200:

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from transduce.config.schema import SearchConfig
+from transduce.data.batches import pad
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
@@ -48,10 +49,8 @@ class Backend:
 
     def start(self, sources: Sequence[Sequence[int]]) -> Any:
         """Encode sources (ids without EOS), and return the decoder's state before the first token: a row for each."""
-        lengths = torch.tensor([len(source) + 1 for source in sources])
-        src = pad_sequence([torch.tensor([*source, EOS]) for source in sources], batch_first=True, padding_value=PAD)
-        src_mask = torch.arange(src.size(1)) < lengths[:, None]
-        src, src_mask = src.to(self.device), src_mask.to(self.device)
+        rows = [np.asarray(source, dtype=np.int64) for source in sources]
+        src, src_mask = (x.to(self.device) for x in pad(rows, last=EOS))
         states = [model.start(model.encode(src, src_mask), src_mask) for model in self.models]
         return EnsembleState(states) if len(states) > 1 else states[0]
 

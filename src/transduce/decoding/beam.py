@@ -1,34 +1,24 @@
 """Beam search of sentences that come and go: a file's lines all at once, or the requests of a service.
 
-Each step of a `Beam` makes every hypothesis one token longer. In between two steps the beam takes sentences in. So its
-sentences have different ages: the age of a sentence is its number of tokens so far. Where the decoder cannot `join`
-states, a beam takes newcomers only while it is empty, and all its sentences have the same age.
-
-The bookkeeping is in numpy, in float64: a call takes a third of the time of torch's. The decoder's device computes
-`step`, `select` and the best few tokens of each row. The search waits for it once in a step: for these tokens.
-
-Letters: B sentences in the beam, K rows of each, the best first, but one row of each newcomer; N rows of all, those of
-newcomers last; V vocabulary, C tokens in the shortlist of a row, M candidates of a sentence.
+Each step of a `Beam` makes every hypothesis one token longer. Letters as in `rows`; M candidates of a sentence.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from transduce.decoding.constraint import Constraint, joined
-from transduce.decoding.decoder import Decoder, State, fetch, most_likely, restricted, send
+from transduce.decoding.decoder import Decoder, State, send
 from transduce.decoding.extensions import Extensions
+from transduce.decoding.greedy import Greedy
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.phrases.bank_allocation import Banks, WantedTokens, constrained_shortlists
 from transduce.decoding.request import Request, best_attainable, hypothesis_of, no_continuation
-
-Outcome = list[Hypothesis] | FloatingPointError  # of one sentence: the n_best outputs, best first
+from transduce.decoding.rows import Outcome, Rows, wide
 
 
 class _End(NamedTuple):
@@ -56,89 +46,40 @@ class _Pool:
         return self.ends[-1].score if len(self.ends) == self.n_best else -math.inf
 
 
-class Beam(Generic[State]):
-    """A running beam search, to be called in `torch.inference_mode`. `search.beam_search` describes its rules.
-
-    request: the settings of all sentences; its `max_lengths` and `constraint` are not used.
-    """
+class Beam(Rows[State]):
+    """A running beam search. `search.beam_search` describes its rules."""
 
     def __init__(self, decoder: Decoder[State], request: Request) -> None:
-        self.decoder, self.request, self.penalties = decoder, request, request.penalties
-        self.width = request.search.beam_size  # K
-        self.n_candidates = 2 * self.width if self.width > 1 else 1  # of a sentence in a step
+        super().__init__(decoder, request)
+        self.n_candidates = 2 * self.width  # M, of a sentence in a step
         self.pools: dict[int, _Pool] = {}  # by the number of the sentence
-        self.n_admitted = 0
         self.n_steps = 0
-        self._clear()
 
     def _clear(self) -> None:
-        """Become empty: the memory of the state is free again."""
-        self.state: State | None = None
-        self.constraint: Constraint | None = None
+        super()._clear()
         self.past: list[Extensions] = []  # of the last steps their beams: a hypothesis is a chain of rows
         self.overruled: list[np.ndarray | None] = []  # of these steps, which rows (see `_shortlists`)
         self.scores = np.zeros((0, self.width))  # (B, K) of the sentences that are not new; -inf: no hypothesis
-        self.n_new = 0  # sentences before their first step, the last ones
-        self.last_ids = torch.empty(0, dtype=torch.int64, device=self.decoder.device)  # (N,)
-        self.numbers, self.ages, self.max_lengths = np.zeros((3, 0), dtype=np.int64)  # (B,) each
         self.worst = np.zeros(0)  # (B,) the score that a hypothesis must exceed to enter each pool
 
-    def __len__(self) -> int:
-        """Return B, the number of sentences in the beam."""
-        return len(self.numbers)
-
-    @property
-    def takes_newcomers(self) -> bool:
-        """True if `admit` is possible now."""
-        return self.state is None or self.decoder.join is not None
-
     def admit(self, state: State, request: Request, n_best: Sequence[int]) -> range:
-        """Take sentences in, one row of `state` for each, and return their numbers: as many as came before, and so on.
-
-        request: with the settings of the beam. n_best: of each sentence, at most the size of the beam.
-        """
-        n, n_before = len(request.max_lengths), len(self.last_ids)
-        numbers = range(self.n_admitted, self.n_admitted + n)
-        self.n_admitted += n
-        if n == 0:
-            return numbers
-        assert self.takes_newcomers and request.search == self.request.search
-        self.state = state if self.state is None or self.decoder.join is None else self.decoder.join(self.state, state)
-        self.constraint = joined(self.constraint, n_before, request.constraint, n)
-        self.last_ids = torch.cat([self.last_ids, self.last_ids.new_full((n,), request.bos)])
-        self.n_new += n
-        self.numbers = np.append(self.numbers, numbers)
-        self.ages = np.append(self.ages, np.zeros(n, dtype=np.int64))
-        self.max_lengths = np.append(self.max_lengths, np.array(request.max_lengths, dtype=np.int64))
-        self.worst = np.append(self.worst, np.full(n, -math.inf))
+        """Take sentences in; see `Rows`."""
+        numbers = super().admit(state, request, n_best)
+        self.worst = np.append(self.worst, np.full(len(numbers), -math.inf))
         self.pools |= {number: _Pool(n) for number, n in zip(numbers, n_best, strict=True)}
-        if len(request.penalties) > len(self.penalties):
-            self.penalties = request.penalties
         return numbers
 
     def drop(self, numbers: Collection[int]) -> None:
         """Remove sentences, ended ones too, in between two steps."""
-        stays = ~np.isin(self.numbers, list(numbers))
-        if stays.all():
-            return
-        for number in self.numbers[~stays].tolist():
-            del self.pools[number]
-        stay, n_old = stays.nonzero()[0], len(self.scores)
-        old, new = stay[stay < n_old], stay[stay >= n_old]
-        rows = np.append((old[:, None] * self.width + np.arange(self.width)).ravel(), new - n_old + n_old * self.width)
-        self.scores, self.n_new = self.scores[old], len(new)
-        if self.constraint is not None:
-            self.constraint = self.constraint.select(rows.tolist())
+        for number in numbers:
+            self.pools.pop(number, None)
         if self.past:
-            self.past[-1] = self.past[-1].of(old)
-        self._keep(stay, rows, self.last_ids[send(torch.from_numpy(rows), self.decoder.device)], self.ages[stay])
+            stay = (~np.isin(self.numbers[: len(self.scores)], list(numbers))).nonzero()[0]
+            self.scores, self.past[-1] = self.scores[stay], self.past[-1].of(stay)
+        super().drop(numbers)
 
     def step(self) -> dict[int, Outcome]:
-        """Make every hypothesis one token longer; return the sentences that end here, by number.
-
-        A sentence ends with FloatingPointError where the model gives NaN, or probability zero to all tokens that may
-        come next. An error of the decoder, such as memory that runs out, leaves the beam as it was.
-        """
+        """Make every hypothesis one token longer; see `Rows`."""
         assert self.state is not None
         output, state = self.decoder.step(self.last_ids, self.state)
         values, ids, overruled, wanted = self._shortlists(output)
@@ -165,18 +106,11 @@ class Beam(Generic[State]):
         return outcomes
 
     def _keep(self, stay: np.ndarray, rows: np.ndarray, last_ids: Tensor, ages: np.ndarray) -> None:
-        """Keep `rows` of the last step, those of the sentences `stay`."""
-        if not len(stay):
-            self._clear()
-            return
-        assert self.state is not None
-        to_device = (send(torch.from_numpy(x), self.decoder.device) for x in (rows, stay))
-        self.last_ids, self.ages = last_ids, ages
-        if len(rows) > len(self.numbers) or len(stay) < len(self.numbers):  # else the rows are the same ones
-            self.state = self.state.select(*to_device)
-        if len(stay) < len(self.numbers):
-            self.numbers, self.max_lengths, self.worst = (x[stay] for x in (self.numbers, self.max_lengths, self.worst))
-            n_old = len(self.past) - int(ages.max())  # no hypothesis goes back that far
+        worst, n_before = self.worst[stay], len(self)
+        super()._keep(stay, rows, last_ids, ages)
+        if 0 < len(self) < n_before:
+            self.worst = worst
+            n_old = len(self.past) - int(ages[0])  # no hypothesis goes back that far
             del self.past[:n_old], self.overruled[:n_old]
 
     # ---- the candidates of a step --------------------------------------------------------------------------------
@@ -235,12 +169,8 @@ class Beam(Generic[State]):
         """
         size, request, overruled, wanted = self.n_candidates, self.request, None, None
         next_tokens = None if self.constraint is None else self.constraint.next_tokens()
-        youngest, oldest = int(self.ages[-1]), int(self.ages[0])
         if next_tokens is None or len(next_tokens.rows) < len(self.last_ids):
-            values, ids = self._most_likely(output, size, oldest)
-            if youngest < request.search.min_tokens <= oldest:
-                is_young = self._is_young()
-                values[is_young], ids[is_young] = (x[is_young] for x in self._most_likely(output, size, 0))
+            values, ids = self._most_likely(output, size)
         else:
             n = len(next_tokens.rows)
             values, ids = torch.empty(n, size), torch.zeros(n, size, dtype=torch.int64)
@@ -248,16 +178,12 @@ class Beam(Generic[State]):
             live = (np.append(self.scores.ravel(), np.zeros(self.n_new)) > -math.inf).tolist()
             allowed = {row: of_row for row, of_row in self.constraint.allowed().items() if live[row]}
             with_phrases = set() if next_tokens is None else {*next_tokens.rows.tolist()}
-            if only_allowed := {row: of_row for row, of_row in allowed.items() if row not in with_phrases}:
-                rows, log_probs = restricted(self.decoder, output, only_allowed)
-                log_probs[self._is_young()[rows], request.eos] = -math.inf
-                first = ids[:, 0].clone()
-                values[rows], ids[rows] = _wide(*fetch(*most_likely(log_probs, size)), size)
-                overruled = (first != ids[:, 0]).numpy()
+            others = {row: of_row for row, of_row in allowed.items() if row not in with_phrases}
+            overruled = self._restrict(output, others, values, ids)
             if next_tokens is not None:
                 is_young = self._is_young()
                 of_rows, wanted = constrained_shortlists(self.decoder, output, next_tokens, allowed, request, is_young)
-                values[next_tokens.rows], ids[next_tokens.rows] = _wide(*of_rows, size)
+                values[next_tokens.rows], ids[next_tokens.rows] = wide(*of_rows, size)
         return values.numpy(), ids.numpy(), overruled, wanted
 
     def _broken(self, values: np.ndarray) -> np.ndarray:
@@ -267,15 +193,6 @@ class Beam(Generic[State]):
         rows, cut = np.isnan(values[:, 0]), self.scores.size
         values[rows] = -math.inf
         return np.append(rows[:cut].reshape(-1, self.width).any(axis=1), rows[cut:])
-
-    def _most_likely(self, output: Tensor, size: int, length: int) -> tuple[Tensor, Tensor]:
-        """Return the shortlists (N, size) of tokens that may follow `length` tokens."""
-        return _wide(*fetch(*self.decoder.most_likely(output, size, self.request.barred(length))), size)
-
-    def _is_young(self) -> Tensor:
-        """Return in which of the N rows EOS must not come next."""
-        is_young, n_old = self.ages < self.request.search.min_tokens, len(self.scores)
-        return torch.from_numpy(np.append(is_young[:n_old].repeat(self.width), is_young[n_old:]))
 
     # ---- the end of sentences ------------------------------------------------------------------------------------
 
@@ -337,29 +254,6 @@ class Beam(Generic[State]):
         return hypothesis_of(ids[::-1], values[::-1], self.request.eos, self.penalties, count)
 
 
-class Greedy(Beam[State]):
-    """A beam of one: the most likely token at every step, until it is EOS."""
-
-    def _extend(
-        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: WantedTokens | None
-    ) -> tuple[Extensions, np.ndarray]:
-        """Return the most likely extension of each sentence, and which sentences end."""
-        before = np.append(self.scores, np.zeros((self.n_new, 1)), axis=0) if self.n_new else self.scores
-        beam = Extensions(before + values, np.arange(len(ids))[:, None], ids, values)
-        is_done = (ids[:, 0] == self.request.eos) | (self.max_lengths == lengths)
-        for i in is_done.nonzero()[0].tolist():
-            score = float(beam.scores[i, 0] / self.penalties[lengths[i]])
-            if score > -math.inf:
-                self.pools[int(self.numbers[i])].add(self._end(score, beam, i, 0))
-        return beam, is_done
-
-
-def beam_of(decoder: Decoder[State], request: Request) -> Beam[State]:
+def beam_of(decoder: Decoder[State], request: Request) -> Rows[State]:
     """Return an empty beam with the settings of the request."""
     return (Beam if request.search.beam_size > 1 else Greedy)(decoder, request)
-
-
-def _wide(values: Tensor, ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return shortlists (N, C) as (N, size). C is less where the vocabulary is smaller: then no hypothesis fills up."""
-    n_missing = size - values.size(1)
-    return (F.pad(values, (0, n_missing), value=-math.inf), F.pad(ids, (0, n_missing))) if n_missing else (values, ids)

@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar
 from transduce.config.schema import SearchConfig
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import BATCH_TOKENS, search_all
-from transduce.decoding.beam import Beam, beam_of
+from transduce.decoding.beam import beam_of
 from transduce.decoding.constraint import Constraint, joined
 from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.rows import Rows
 from transduce.errors import is_out_of_memory
 
 Key = TypeVar("Key", bound=Hashable)
@@ -56,7 +57,7 @@ class Step(Generic[Key]):
 class _Group(Generic[Key]):
     """The sentences with the same settings, in a beam. keys: of each sentence, by its number in the beam."""
 
-    beam: Beam
+    beam: Rows[Any]
     keys: dict[int, Key] = field(default_factory=dict)
 
 

@@ -6,7 +6,7 @@ The search knows no model. It takes a `Decoder`, which is a function over a stat
 - A sentence leaves the batch at the step at which its search ends.
 - Lengths count every token that has a log-probability: tokens of a prefix, and EOS.
 
-`beam.Beam` is the search of `greedy` and `beam_search`; it also takes sentences in while others are searched.
+`greedy.Greedy` and `beam.Beam` search; they also take sentences in while others are searched.
 Letters: N rows, one of each sentence; V vocabulary.
 """
 
@@ -46,10 +46,11 @@ def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_be
     beam = beam_of(decoder, request)
     numbers, outcomes = beam.admit(state, request, [n_best] * len(request.max_lengths)), {}
     while len(beam):
-        outcomes |= beam.step()
-        for outcome in outcomes.values():
+        ended = beam.step()
+        for outcome in ended.values():
             if isinstance(outcome, FloatingPointError):
                 raise outcome
+        outcomes |= ended
     return [outcomes[number] for number in numbers]
 
 
