@@ -41,9 +41,9 @@ def install(
     return str(python)
 
 
-def environment(threads: int) -> dict[str, str]:
-    """Return the environment of a side: this checkout's package, `threads` threads, no network."""
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+def environment(threads: int, checkout: Path = ROOT) -> dict[str, str]:
+    """Return the environment of a side: the package of a checkout, `threads` threads, no network."""
+    path = os.pathsep.join([str(checkout.resolve() / "src"), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
 
 
@@ -58,12 +58,12 @@ def export(model: Path, to: str, folder: Path) -> Path:
 
 
 class Worker:
-    """A side: a process of `command` that is ready, and answers one command at a time."""
+    """A side: a process of `command` that is ready, and answers one command at a time. It imports from `checkout`."""
 
-    def __init__(self, name: str, command: Sequence[str], threads: int) -> None:
+    def __init__(self, name: str, command: Sequence[str], threads: int, checkout: Path = ROOT) -> None:
         self.name = name
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, env=environment(threads), text=True, **pipes)
+        self.process = subprocess.Popen(command, env=environment(threads, checkout), text=True, **pipes)
         self._wait_for("ready")
 
     def ask(self, command: str) -> str:

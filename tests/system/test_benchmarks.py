@@ -3,12 +3,16 @@
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.random_models import random_model, save_to
 from support.toy_task import ROOT
+
+from transduce.config.schema import ModelConfig
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 SCALE = runpy.run_path(str(ROOT / "benchmarks" / "scale.py"))
@@ -43,6 +47,38 @@ def test_the_gpu_script_runs_on_a_cpu_with_torch_alone(tmp_path: Path) -> None:
         for side in ("transduce", "torch.nn.Transformer"):
             assert result[part][side]["tokens_per_second"] > 0
     assert result["translation"]["transduce"]["latency_ms"] > 0
+
+
+def test_two_checkouts_are_compared_each_with_its_own_package(tmp_path: Path) -> None:
+    other, source, out = tmp_path / "other", tmp_path / "test.en", tmp_path / "versions.json"
+    shutil.copytree(ROOT / "src" / "transduce", other / "src" / "transduce")
+    with (other / "src" / "transduce" / "translate.py").open("a", encoding="utf-8") as code:
+        code.write(
+            "\nTranslator.translate = lambda self, lines, **_: [Translation(f'other {line}') for line in lines]\n"
+        )
+    source.write_text("A dog runs.\nTwo men\n", encoding="utf-8")
+    model = save_to(random_model(ModelConfig(d_model=16, n_heads=2, n_layers=1, d_ff=32)), tmp_path / "model")
+    argv = [
+        other,
+        model,
+        "--src",
+        source,
+        "--rounds",
+        1,
+        "--lines",
+        2,
+        "--alone",
+        1,
+        "--precisions",
+        "fp32",
+        "--out",
+        out,
+    ]
+    command = [sys.executable, str(ROOT / "benchmarks" / "versions.py"), *map(str, argv)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stdout + process.stderr
+    for search, result in json.loads(out.read_text())["time_ratios"]["model"]["fp32"].items():
+        assert result["median"] > 1 and result.get("lines_that_differ") == (None if search == "alone" else 2)
 
 
 # ---- scale -------------------------------------------------------------------------------------------------------
