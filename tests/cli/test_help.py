@@ -2,6 +2,8 @@
 
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +31,30 @@ def help_of(command: str, columns: int = 80) -> str:
 def test_commands_are_listed_in_the_order_of_use() -> None:
     assert re.findall(r"^│ ([a-z]+) ", help_of(""), re.MULTILINE) == COMMANDS
     assert [f"study {name}" for name in re.findall(r"^│ (table\d|claims) ", help_of("study"), re.MULTILINE)] == STUDIES
+
+
+# Print the help of each command into a pipe without a reader, in a process of its own.
+CLOSED_PIPE = """
+import os, sys
+from transduce.cli.main import main
+reader, writer = os.pipe()
+os.close(reader)
+for command in sys.argv[1:]:
+    if not (child := os.fork()):
+        os.dup2(writer, 1)
+        sys.argv = ["transduce", *command.split(), "--help"]
+        main()
+        sys.exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, (command, code)
+"""
+
+
+def test_a_reader_may_close_the_pipe_of_a_help() -> None:
+    """As in `transduce serve --help | head -3`."""
+    command = [sys.executable, "-c", CLOSED_PIPE, "", *COMMANDS, *STUDIES]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *STUDIES])

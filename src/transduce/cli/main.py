@@ -105,6 +105,10 @@ def _run() -> None:
         _stop(str(UserError(*messages)), 2)
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         sys.exit(0)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # of rich, which prints help and exits with 1
+            sys.exit(0)
+        raise
     except KeyboardInterrupt:
         sys.exit(130)
     except ConnectionError as problem:
