@@ -8,7 +8,7 @@ from torch import nn
 from transduce.errors import UserError
 from transduce.family.bert import NEXT_SENTENCE, Bert, BertEncoder, Classifier, Pooler, WordHead
 from transduce.family.form import Entry, Form, linear
-from transduce.family.settings import Settings
+from transduce.family.settings import Settings, label_settings
 
 # The heads of an architecture: those of `Bert`, by the names of its arguments.
 HEADS = {
@@ -80,9 +80,8 @@ def settings_of(model: Bert) -> dict[str, Any]:
     }
     if model.classifier is None:
         return settings
-    labels = dict(enumerate(model.classifier.labels))
-    ids = {label: i for i, label in labels.items()}
-    return settings | {"classifier_dropout": model.classifier.dropout.p, "id2label": labels, "label2id": ids}
+    dropout = model.classifier.dropout.p
+    return settings | {"classifier_dropout": dropout, **label_settings(model.classifier.labels)}
 
 
 def entries_of(model: Bert) -> list[Entry]:

@@ -1,6 +1,6 @@
 """The settings of a model in Hugging Face's form: the values of its config.json, read with checks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +64,11 @@ class Settings:
         if not strings or len(strings) < len(labels):
             raise self.refusal("id2label", "a name for each of the numbers from 0 on")
         return strings
+
+
+def label_settings(labels: Sequence[str]) -> dict[str, Any]:
+    """Return the entries of a config.json for the names of classes."""
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {x: i for i, x in enumerate(labels)},
+    }

@@ -1,0 +1,104 @@
+"""ViT, the Vision Transformer (Dosovitskiy et al. 2020, section 3.1).
+
+What changed since 2017: the tokens are pieces of an image, and there is no decoder. A linear map E turns each square
+patch into a vector, P are learned positions, and LN is layer norm:
+
+    z = [x_class; patch_1 E; patch_2 E; ...] + P     eq. 1; x_class is learned
+    z = z + Attention(LN(z))                         eq. 2: pre-norm
+    z = z + W_2 gelu(W_1 LN(z))                      eq. 3: the exact GELU instead of ReLU
+    log p(class) ~ LN(z_0) W^T + b                   eq. 4, and the linear head
+
+In shape comments C counts channels and P = 1 + the number of patches; the other letters are those of
+`model/transformer.py`.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.errors import UserError
+from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
+from transduce.model.dropout import Dropout
+from transduce.model.transformer import EncoderLayer, FeedForward, Residual
+
+
+class ViT(nn.Module):
+    """A classifier of images.
+
+    image_size, patch_size: height and width in pixels; the first is a multiple of the second. labels: names of the
+    classes. dropout: one probability for the input, the attention weights and the residuals.
+    """
+
+    def __init__(
+        self,
+        image_size: int,
+        patch_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        labels: Sequence[str],
+        *,
+        n_channels: int = 3,
+        d_ff: int | None = None,
+        dropout: float = 0.0,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+
+        def layer() -> EncoderLayer:
+            residuals = [Residual(nn.LayerNorm(d_model, norm_eps), dropout, post=False) for _ in range(2)]
+            feed_forward = FeedForward(d_model, d_ff or 4 * d_model, F.gelu)
+            return EncoderLayer(MultiHeadAttention(d_model, n_heads, dropout=dropout), feed_forward, residuals)
+
+        # A convolution whose stride is its width is the same linear map for each patch.
+        self.patches = nn.Conv2d(n_channels, d_model, patch_size, stride=patch_size)
+        self.start = nn.Parameter(torch.empty(1, 1, d_model))  # x_class
+        self.positions = nn.Parameter(torch.empty(1, 1 + (image_size // patch_size) ** 2, d_model))
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList(layer() for _ in range(n_layers))
+        self.norm, self.output = nn.LayerNorm(d_model, norm_eps), nn.Linear(d_model, len(labels))
+        self.image_size, self.patch_size, self.labels = image_size, patch_size, tuple(labels)
+        self.n_heads, self.d_ff, self.norm_eps = n_heads, d_ff or 4 * d_model, norm_eps
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw matrices, `start` and positions from N(0, 0.02); biases are 0."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def states(self, images: Tensor, attention: Attention = fast_attention) -> Tensor:
+        """Return the states (B,P,D) of `images` (B,C,height,width), that of the class first, then row by row.
+
+        Images of another size than `image_size` get interpolated positions. Raises UserError if a height or a width is
+        no multiple of `patch_size`.
+        """
+        patches = self.patches(images)  # (B,D,rows,columns)
+        n_rows, n_columns = patches.shape[2:]
+        if images.shape[2:] != (n_rows * self.patch_size, n_columns * self.patch_size):
+            height, width = images.shape[2:]
+            expected = f"expected multiples of patch_size={self.patch_size}; resize or crop the images"
+            raise UserError(f"images of {height} x {width} pixels: {expected}")
+        x = torch.cat([self.start.expand(len(images), -1, -1), patches.flatten(2).mT], dim=1)
+        x = self.dropout(x + self.positions_of(n_rows, n_columns))
+        mask = torch.ones(1, 1, 1, x.size(1), dtype=torch.bool, device=x.device)
+        for layer in self.layers:
+            x = layer(x, mask, attention)
+        return self.norm(x)
+
+    def positions_of(self, n_rows: int, n_columns: int) -> Tensor:
+        """Return the positions (1,P,D) of a grid of patches, interpolated in two dimensions if it is another one."""
+        side = self.image_size // self.patch_size
+        if (n_rows, n_columns) == (side, side):
+            return self.positions
+        grid = self.positions[:, 1:].mT.unflatten(2, (side, side))  # (1,D,side,side)
+        grid = F.interpolate(grid, size=(n_rows, n_columns), mode="bicubic", align_corners=False)
+        return torch.cat([self.positions[:, :1], grid.flatten(2).mT], dim=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits (B,V) of the classes, V of them, for `images` (B,C,height,width)."""
+        return self.output(self.states(images)[:, 0])
