@@ -1,0 +1,168 @@
+"""T5 (Raffel et al. 2020, section 2.1), and its version 1.1, whose form Flan-T5 has.
+
+What changed since 2017: the encoder-decoder stays. It knows positions only by a learned number for the distance of two
+tokens, which is added to their score. With RMS(x) = g x / sqrt(mean of x^2), no biases, and the embedding E:
+
+    h = E[ids]                                    no factor sqrt(d_model), no positions
+    h = h + Attention(RMS(h))                     pre-norm; softmax(Q K^T + bias) V, not divided by sqrt(d_k)
+    h = h + W_2 relu(W_1 RMS(h))                  1.1: W_2 (gelu(W_1 RMS(h)) * W_3 RMS(h))
+    log p(next id) ~ RMS(h) d_model^-0.5 E^T      1.1: RMS(h) W^T, with a matrix of its own
+"""
+
+import math
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from transduce.family.around import causal, with_bias
+from transduce.family.feed_forward import GatedFeedForward
+from transduce.family.gpt2 import gelu
+from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
+from transduce.model.dropout import Dropout
+from transduce.model.transformer import Cache, DecoderLayer, EncoderLayer, FeedForward, Residual
+
+
+class RelativeBias(nn.Module):
+    """A learned number for each head and each bucket of the distance from a query to a key.
+
+    is_causal: no key is after its query, so that all buckets are for keys before it.
+    n_buckets: of distances. Half of them hold one distance each, the others hold ranges that grow, up to `longest`.
+    """
+
+    def __init__(self, n_heads: int, *, is_causal: bool, n_buckets: int = 32, longest: int = 128) -> None:
+        super().__init__()
+        self.table = nn.Embedding(n_buckets, n_heads)
+        self.is_causal, self.n_buckets, self.longest = is_causal, n_buckets, longest
+
+    def forward(self, n_queries: int, n_keys: int) -> Tensor:
+        """Return the bias (H,T,S) of the last T of S positions."""
+        keys = torch.arange(n_keys, device=self.table.weight.device)
+        return self.table(self.buckets(keys - keys[n_keys - n_queries :, None])).permute(2, 0, 1)
+
+    def buckets(self, distances: Tensor) -> Tensor:
+        """Return the bucket of each distance, the position of the key minus that of the query."""
+        n = self.n_buckets if self.is_causal else self.n_buckets // 2  # of one direction
+        away = (-distances).clamp(min=0) if self.is_causal else distances.abs()
+        exact = n // 2
+        steps = torch.log(away.clamp(min=1).float() / exact) / math.log(self.longest / exact) * (n - exact)
+        buckets = torch.where(away < exact, away, (exact + steps.long()).clamp(max=n - 1))
+        return buckets if self.is_causal else buckets + n * (distances > 0)
+
+
+def without_scale(attention: Attention = fast_attention) -> Attention:
+    """Do not divide the scores by sqrt(d_k). T5 starts with smaller W^Q instead."""
+
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+        return attention(queries * math.sqrt(queries.size(-1)), keys, values, mask, dropout)
+
+    return attend
+
+
+class T5(nn.Module):
+    """The encoder-decoder. It has the methods of `model.transformer.Transformer`, so that the search takes it.
+
+    d_k: width of a head, which need not be d_model / n_heads. gated, tied: True and False are version 1.1.
+    dropout: one probability for the embedding, attention weights, inner activations, residuals and the last states.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        *,
+        n_decoder_layers: int | None = None,
+        d_k: int = 64,
+        d_ff: int | None = None,
+        gated: bool = False,
+        tied: bool = True,
+        n_buckets: int = 32,
+        longest: int = 128,
+        dropout: float = 0.1,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.d_k, self.d_ff, self.n_heads = d_k, d_ff or 4 * d_model, n_heads
+        self.gated, self.tied, self.norm_eps = gated, tied, norm_eps
+
+        def attention() -> MultiHeadAttention:
+            return MultiHeadAttention(d_model, n_heads, d_k=d_k, d_v=d_k, bias=False, dropout=dropout)
+
+        def feed_forward() -> nn.Module:
+            if gated:
+                return GatedFeedForward(d_model, self.d_ff, gelu, dropout=dropout)
+            return FeedForward(d_model, self.d_ff, bias=False, dropout=dropout)
+
+        def residuals(n: int) -> list[Residual]:
+            return [Residual(nn.RMSNorm(d_model, norm_eps), dropout, post=False) for _ in range(n)]
+
+        def encoder_layer() -> EncoderLayer:
+            return EncoderLayer(attention(), feed_forward(), residuals(2))
+
+        def decoder_layer() -> DecoderLayer:
+            return DecoderLayer((attention(), attention()), feed_forward(), residuals(3))
+
+        self.embedding, self.dropout = nn.Embedding(vocab_size, d_model), Dropout(dropout)
+        self.encoder = nn.ModuleList(encoder_layer() for _ in range(n_layers))
+        self.decoder = nn.ModuleList(decoder_layer() for _ in range(n_decoder_layers or n_layers))
+        self.encoder_bias = RelativeBias(n_heads, is_causal=False, n_buckets=n_buckets, longest=longest)
+        self.decoder_bias = RelativeBias(n_heads, is_causal=True, n_buckets=n_buckets, longest=longest)
+        self.encoder_norm, self.decoder_norm = nn.RMSNorm(d_model, norm_eps), nn.RMSNorm(d_model, norm_eps)
+        self.output = nn.Linear(d_model, vocab_size, bias=False)
+        if tied:
+            self.output.weight = self.embedding.weight
+        self.initialise()
+
+    def initialise(self) -> None:
+        """Draw matrices (n,m) from N(0, 1/m), W^Q from N(0, 1/(m d_k)), the embedding from N(0, 1)."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                n_inputs = self.embedding.embedding_dim if name.endswith("table.weight") else parameter.size(1)
+                nn.init.normal_(parameter, std=(n_inputs * (self.d_k if name.endswith("w_q.weight") else 1)) ** -0.5)
+        nn.init.normal_(self.embedding.weight)
+
+    def encode(self, src: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
+        """Return the memory (B,S,D) of token ids (B,S) with mask (B,S)."""
+        n = src.size(1)
+        x = self.dropout(self.embedding(src))
+        biased = with_bias(self.encoder_bias(n, n), without_scale(attention))
+        for layer in self.encoder:
+            x = layer(x, src_mask[:, None, None, :], biased)
+        return self.dropout(self.encoder_norm(x))
+
+    def start(self, memory: Tensor, src_mask: Tensor) -> Cache:
+        """Return the cache for decoding `memory` (B,S,D) before the first token, with one row for each sentence."""
+        cross = tuple(layer.cross_attention.keys_values(memory) for layer in cast(Iterable[DecoderLayer], self.decoder))
+        return Cache(None, cross, src_mask[:, None, None, :])
+
+    def decode_after(self, ids: Tensor, cache: Cache, attention: Attention = fast_attention) -> tuple[Tensor, Cache]:
+        """Return the states (N,T,D) of `ids` (N,T), the tokens after those in the cache, and the cache with them."""
+        n, end = ids.size(1), cache.length + ids.size(1)
+        x, past = self.dropout(self.embedding(ids)), []
+        masks = causal(n, end, ids.device), cache.src_mask
+        unscaled = without_scale(attention)
+        for i, layer in enumerate(self.decoder):
+            attentions = with_bias(self.decoder_bias(n, end), unscaled), unscaled
+            x, so_far = layer(x, cache.past[i] if cache.past else None, cache.cross[i], masks, attentions)
+            past.append(so_far)
+        return self.dropout(self.decoder_norm(x)), Cache(tuple(past), cache.cross, cache.src_mask)
+
+    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
+        """Return the decoder's output (B,T,D) for `tgt_in` (B,T), which is padding (id 0) and then the target."""
+        return self.decode_after(tgt_in, self.start(memory, src_mask), attention)[0]
+
+    def logits(self, decoded: Tensor) -> Tensor:
+        """Return the pre-softmax scores (...,V) of decoder outputs (...,D)."""
+        return self.output(decoded * decoded.size(-1) ** -0.5 if self.tied else decoded)
+
+    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
+        """Return the logits (B,T,V) of every target position, each from the positions before it (teacher forcing)."""
+        return self.logits(self.decode(tgt_in, self.encode(src, src_mask), src_mask))
+
+    def decode_step(self, ids: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache with this token."""
+        states, cache = self.decode_after(ids[:, None], cache)
+        return self.logits(states[:, 0]), cache
