@@ -1,50 +1,21 @@
 """Phrases in translations: they are in the text or named, whatever the batch, the options and the engine."""
 
-import re
 from typing import Any
 
 import pytest
+from support.phrases import CONSTRAINTS, check, has
 from support.toy_task import Toy
 from support.translators import LINES, noisy_translator
 
 import transduce
-from transduce import Sampling, Translation, Translator, UserError
+from transduce import Sampling, Translator, UserError
 from transduce.decoding.kernels import compiled
 from transduce.decoding.options import DecodingOptions
-
-CONSTRAINTS: list[Any] = [
-    {"must": ["c a"]},
-    None,
-    {"must": ["x"]},
-    {"must": ["a", "a", "f e"], "must_not": ["b"]},
-    {"prefix": "i", "must": ["k"]},
-    {"must_not": ["a"]},
-    {"must": ["Zürich", "e"]},
-    {"prefix": "j"},
-    {"must": [["x", "y"], "schön"]},
-    {"must_not": ["c", "d"], "must": ["cd"]},
-]
 
 
 @pytest.fixture(scope="module")
 def noisy(toy: Toy) -> Translator:
     return noisy_translator(toy)
-
-
-def has(text: str, phrase: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
-
-
-def check(translation: Translation, constraint: Any) -> None:
-    """Assert that each phrase is in the text, or named."""
-    for one in (translation, *translation.alternatives):
-        for entry in (constraint or {}).get("must", []):
-            alternatives = [entry] if isinstance(entry, str) else entry
-            is_in = any(has(one.text, phrase) for phrase in alternatives)
-            assert is_in or "|".join(alternatives) in one.unmet, (one.text, entry, one.unmet)
-        for phrase in (constraint or {}).get("must_not", []):
-            assert not has(one.text, phrase), (one.text, phrase)
-        assert one.text.startswith((constraint or {}).get("prefix", ""))
 
 
 @pytest.mark.parametrize("options", [{}, {"beam_size": 2}, {"n_best": 4}, {"lookahead": 2, "n_best": 2}])

@@ -49,11 +49,12 @@ from transduce.decoding.segmentation import (
     translations_of,
     with_tag,
 )
+from transduce.decoding.shortlist.backend import ShortlistBackend
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text
 from transduce.model.transformer import mixed_precision
-from transduce.storage.model_folder import LoadedModel, load_model
+from transduce.storage.model_folder import SHORTLIST_FILE, LoadedModel, load_model
 from transduce.training.loss import token_log_probs
 
 MOST_SEARCHES = 4  # at a time; their bookkeeping, 1 of 3 to 10 ms a step, shares the interpreter's lock
@@ -93,11 +94,14 @@ class Translator:
         self.tokenizer = loaded[0].tokenizer
         self.config = loaded[0].config
         self.precision = fastest_precision(device, self.models) if precision == "auto" else precision
+        self.shortlist = loaded[
+            0
+        ].shortlist  # models of an ensemble share a tokenizer, so the first one's is good for all
         self._name = " and ".join(one.name for one in loaded)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the models made ready, which hold addresses in memory: a copy makes its own ready."""
-        return {name: value for name, value in self.__dict__.items() if name != "_backend"}
+        return {name: value for name, value in self.__dict__.items() if not name.endswith("_backend")}
 
     def translate(
         self,
@@ -134,14 +138,15 @@ class Translator:
         if of_segments.phrases:
             check_search(options, settings)
         constraint = self._constraint(segments, of_segments, settings, first_number)
-        sources = [segment.ids for segment in segments]
+        sources, backend = [segment.ids for segment in segments], self._backend_of(options)
         if options.draws is None:
-            hypotheses = self.search(sources, settings, n_best=options.n_candidates, constraint=constraint)
+            with self._finite_output():
+                hypotheses = search_all(backend, sources, settings, n_best=options.n_candidates, constraint=constraint)
         else:
             seeds = [options.seeds_of_line(first_number + segment.line) for segment in segments]
             random = {"sampling": options.draws, "seeds": seeds}
             with self._finite_output():
-                hypotheses = sample_all(self._backend, sources, settings, **random, constraint=constraint)
+                hypotheses = sample_all(backend, sources, settings, **random, constraint=constraint)
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         if options.alignment:
@@ -173,7 +178,7 @@ class Translator:
 
     def running(self) -> RunningTranslation[Any]:
         """Return a translation of lines that come and go, for a service."""
-        return RunningTranslation(self._backend, self.tokenizer, self.config)
+        return RunningTranslation(self._backend_of, self.tokenizer, self.config)
 
     @property
     def parallel_searches(self) -> int:
@@ -264,10 +269,27 @@ class Translator:
                 weights[i] = of_pair
         return weights
 
+    def check_options(self, options: DecodingOptions) -> None:
+        """Raise UserError for options for which the model folder lacks something."""
+        if options.shortlist and self.shortlist is None:
+            command = f"transduce shortlist {self._name.split(' and ')[0]} --src TEXT --tgt TEXT"
+            raise UserError(f"shortlist=True: expected a model folder with {SHORTLIST_FILE}; run {command}")
+
     @functools.cached_property
     def _backend(self) -> Backend:
         """The models as the search takes them, made ready at the first translation."""
         return choose_backend(self.models, self.precision)
+
+    @functools.cached_property
+    def _shortlist_backend(self) -> Backend:
+        """The same models, with the shortlist."""
+        assert self.shortlist is not None
+        return ShortlistBackend(self._backend, self.shortlist)
+
+    def _backend_of(self, options: DecodingOptions) -> Backend:
+        """Return the backend for some options. Raises UserError as `check_options` does."""
+        self.check_options(options)
+        return self._shortlist_backend if options.shortlist else self._backend
 
     @contextlib.contextmanager
     def _finite_output(self) -> Iterator[None]:

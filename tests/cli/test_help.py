@@ -15,8 +15,8 @@ import transduce
 from transduce.cli.main import app
 
 COMMANDS = """
-demo download check linearize train report evaluate translate parse serve score attend heads prune average diversify
-export import recipes study
+demo download check linearize train report evaluate translate parse serve score attend heads prune average shortlist
+diversify export import recipes study
 """.split()
 STUDIES = ["study table1", "study table2", "study table3", "study table4", "study claims"]
 

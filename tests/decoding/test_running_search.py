@@ -1,6 +1,5 @@
 """The search of a service: the outputs of a file's search, in flat memory, and what happens where memory runs out."""
 
-import random
 import resource
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -9,65 +8,18 @@ from typing import Any, cast
 
 import pytest
 import torch
+from support.searches import SETTINGS, SMALL, alone, backend_of, check, jobs_of, needs_compiled, run
 from support.small_models import model_of
 
-from transduce.config.schema import ModelConfig, SearchConfig
+from transduce.config.schema import SearchConfig
 from transduce.decoding.backends import Backend
-from transduce.decoding.batched_search import search_all
 from transduce.decoding.beam import Beam
-from transduce.decoding.constraint import prefix_constraint
 from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_transformer import CpuTransformer, Precision
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.kernels import PLAIN, Kernels, compiled
 from transduce.decoding.running_search import Job, RunningSearch
 from transduce.model.transformer import Transformer
-
-SMALL = ModelConfig(vocab_size=40, d_model=32, n_layers=2, n_heads=4, d_ff=48, dropout=0.0)
-needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
-SETTINGS = SearchConfig(beam_size=4, max_extra_tokens=8)
-
-
-def backend_of(precision: Precision = "fp32", kernels: Kernels | None = None) -> Backend:
-    model = model_of(SMALL, torch.float32)
-    with torch.no_grad():
-        model.output.weight.mul_(3)  # sharper, so that sentences end at different steps
-    return Backend([CpuTransformer(model, precision, kernels)])
-
-
-def jobs_of(count: int, seed: int = 0, settings: Sequence[SearchConfig] = (SETTINGS,)) -> list[Job]:
-    chance, jobs = random.Random(seed), list[Job]()
-    for key in range(count):
-        source = [chance.randint(4, 39) for _ in range(chance.randint(0, 12))]
-        prefix = [chance.randint(4, 39) for _ in range(chance.choice([0, 0, 0, 2]))]
-        search = chance.choice(settings)
-        constraint = prefix_constraint([prefix], [len(source) + search.max_extra_tokens], 2)
-        jobs.append(Job(key, source, search, chance.randint(1, search.beam_size), constraint))
-    return jobs
-
-
-def alone(backend: Backend, job: Job) -> list[Hypothesis]:
-    return search_all(backend, [job.source], job.settings, n_best=job.n_best, constraint=job.constraint)[0]
-
-
-def run(search: RunningSearch, jobs: Sequence[Job], seed: int) -> dict[Hashable, list[Hypothesis]]:
-    """Search the jobs, which come at random steps; jobs that come back are admitted again."""
-    chance, waiting, outputs = random.Random(seed), list(jobs), dict[Hashable, list[Hypothesis]]()
-    while waiting or len(search):
-        if chance.random() < 0.4 or not len(search):
-            del waiting[: search.admit(waiting[: chance.randint(1, 9)])]
-        step = search.step()
-        assert not step.failures
-        outputs |= step.outputs
-        waiting = [*step.returned, *waiting]
-    return outputs
-
-
-def check(outputs: dict[Hashable, list[Hypothesis]], expected: dict[int, list[Hypothesis]], tolerance: float) -> None:
-    assert {*outputs} == {*expected}
-    for key, hypotheses in expected.items():
-        assert [h.ids for h in outputs[key]] == [h.ids for h in hypotheses], key
-        assert [h.score for h in outputs[key]] == pytest.approx([h.score for h in hypotheses], abs=tolerance)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -220,9 +172,9 @@ def test_an_error_of_the_model_fails_one_sentence(place: str, monkeypatch: pytes
         assert not output.isnan().any(), "the model fails"
         return output, state
 
-    def failing_start(sources: Sequence[Sequence[int]]) -> Any:
+    def failing_start(sources: Sequence[Sequence[int]], constraint: Any) -> Any:
         assert all(39 not in source for source in sources), "the model fails"
-        return start(sources)
+        return start(sources, constraint)
 
     if place == "start":
         monkeypatch.setattr(backend, "start", failing_start)

@@ -98,10 +98,10 @@ def test_a_line_fails_with_its_first_segment_that_fails(
     backend = running.search.backend
     bad, start = list(noisy.tokenizer.encode("e f!")), backend.start
 
-    def failing_start(sources: Sequence[Sequence[int]]) -> Any:
+    def failing_start(sources: Sequence[Sequence[int]], constraint: Any) -> Any:
         if bad in [list(source) for source in sources]:
             raise answer
-        return start(sources)
+        return start(sources, constraint)
 
     monkeypatch.setattr(backend, "start", failing_start)
     lines = {0: "a b! c d! a b!", 1: "a b! e f! c d!", 2: "a b"}

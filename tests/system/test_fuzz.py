@@ -210,8 +210,12 @@ def random_call(rng: random.Random) -> RandomCall:
 
 
 def may_change(path: str, call: RandomCall, code: int) -> bool:
-    """Return True if a call may change an existing file: its --output, and what a run or a study writes in its own."""
+    """Return True if a call may change an existing file: its --output, the list of the files of its model, and what a
+    run or a study writes in its own.
+    """
     if f"--output={path}" in call.words or {"--output", path} <= {*call.words}:
+        return code == 0
+    if call.command == "shortlist" and path.endswith("/manifest.json"):
         return code == 0
     return path.startswith("run/") and any(word.rpartition("=")[2] in ("run", ".") for word in call.words)
 

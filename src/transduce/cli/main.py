@@ -32,6 +32,7 @@ from transduce.cli.recipes import recipes
 from transduce.cli.report import report
 from transduce.cli.score import score
 from transduce.cli.serve import serve
+from transduce.cli.shortlist import shortlist
 from transduce.cli.study import app as study
 from transduce.cli.train import train
 from transduce.cli.translate import translate
@@ -56,6 +57,7 @@ COMMANDS = (
     heads,
     prune,
     average,
+    shortlist,
     diversify,
     export,
     import_,

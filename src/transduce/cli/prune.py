@@ -97,7 +97,7 @@ def prune(
     )
     card = (card_of(model) or "# A model").partition(TITLE)[0]  # without the section of an earlier pruning
     card = f"{card}{TITLE}{in_markdown(note)}\n"
-    save_model(out, weights(network), loaded.config, loaded.tokenizer, card)
+    save_model(out, weights(network), loaded.config, loaded.tokenizer, card, loaded.shortlist)
     if json:
         print_json({"keep": keep, "pruned": names, "before": before, "after": after})
         return

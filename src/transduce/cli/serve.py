@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from transduce.cli.options import Alpha, BeamSize, Integer, Lookahead
-from transduce.cli.translate import AnyPrecision, Engine, SplitLines
+from transduce.cli.translate import AnyPrecision, Engine, ShortlistFlag, SplitLines
 from transduce.console import printable
 from transduce.errors import UserError
 from transduce.serve.settings import Limits, ServerSettings
@@ -66,6 +66,7 @@ def serve(
     alpha: Alpha = None,
     lookahead: Lookahead = None,
     split: SplitLines = "long",
+    shortlist: ShortlistFlag = False,
     precision: AnyPrecision = None,
     engine: Engine = None,
     engine_threads: EngineThreads = None,
@@ -85,7 +86,9 @@ def serve(
     folders = model_folders(models, source, target)
     from transduce.decoding.options import DecodingOptions
 
-    options = DecodingOptions.from_arguments(beam_size=beam_size, alpha=alpha, lookahead=lookahead, split=split)
+    options = DecodingOptions.from_arguments(
+        beam_size=beam_size, alpha=alpha, lookahead=lookahead, split=split, shortlist=shortlist
+    )
     settings = ServerSettings(
         host=host,
         port=port,

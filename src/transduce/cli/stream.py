@@ -190,6 +190,7 @@ def load_translator(models: Models, options: DecodingOptions) -> "Translator | e
 
     keep_freed_memory()
     translator = load(*models.folders, precision=models.precision or "fp32")
+    translator.check_options(options)
     if models.precision == "auto":
         print(f"transduce: precision {translator.precision}", file=sys.stderr)
     return translator

@@ -56,6 +56,13 @@ AlignmentFlag = Annotated[
     Flag,
     Parameter(help="Also print the source word of each word of the translation, by the cross-attention. Needs --json."),
 ]
+ShortlistFlag = Annotated[
+    Flag,
+    Parameter(
+        help="Let each output have only the pieces that its source suggests, which is faster with a large vocabulary. "
+        "The model folder needs a shortlist: see transduce shortlist."
+    ),
+]
 Constraints = Annotated[
     Literal["tabs", "json"] | None,
     Parameter(
@@ -95,6 +102,7 @@ def translate(
     constraints: Constraints = None,
     prefix: Prefix = None,
     terms: TermsFile = None,
+    shortlist: ShortlistFlag = False,
     precision: AnyPrecision = None,
     engine: Engine = None,
     alignment: AlignmentFlag = False,
@@ -114,6 +122,7 @@ def translate(
     transduce translate run/model --tag "<2fr>" < input.en > output.fr
     transduce translate run/model --constraints tabs < phrases.en > output.de
     transduce translate run/model --terms terms.tsv < input.en > output.de
+    transduce translate run/model --shortlist < input.en > output.de
     transduce translate run1/model run2/model --input in.en --output out.de
     """
     from transduce.cli.constraints import ConstraintOptions
@@ -136,6 +145,7 @@ def translate(
         split=split,
         tag=tag,
         alignment=alignment,
+        shortlist=shortlist,
     )
     run_filter(
         Models(models, precision, engine),

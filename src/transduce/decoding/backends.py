@@ -47,8 +47,11 @@ class Backend:
         self.precision = "fp32" if is_ready else precision
         self.locks = [model.lock for model in models if isinstance(model, CudaGraphTransformer)]
 
-    def start(self, sources: Sequence[Sequence[int]]) -> Any:
-        """Encode sources (ids without EOS), and return the decoder's state before the first token: a row for each."""
+    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
+        """Encode sources (ids without EOS), and return the decoder's state before the first token: a row for each.
+
+        constraint: of the search, which a `ShortlistBackend` must know.
+        """
         rows = [np.asarray(source, dtype=np.int64) for source in sources]
         src, src_mask = (x.to(self.device) for x in pad(rows, last=EOS))
         states = [model.start(model.encode(src, src_mask), src_mask) for model in self.models]
@@ -113,10 +116,10 @@ def _ready(model: Model, precision: str) -> Searchable:
 def decoder(model: Searchable) -> Decoder[Any]:
     """Return a decoding step of the model as a decoder."""
     if isinstance(model, CpuTransformer):
-        return Decoder(model.decode, model.device, model.log_probs, model.best, CpuCache.join)
+        return Decoder(model.decode, model.device, model.log_probs, model.best, CpuCache.join, model.logits)
     if isinstance(model, CudaGraphTransformer):
-        return Decoder(model.decode_step, model.device, _log_probs, partial(_best, model))
-    return Decoder(model.decode_step, model.output.weight.device, _log_probs)
+        return Decoder(model.decode_step, model.device, _log_probs, partial(_best, model), logits=Tensor.float)
+    return Decoder(model.decode_step, model.output.weight.device, _log_probs, logits=Tensor.float)
 
 
 def _best(model: CudaGraphTransformer, logits: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -108,7 +108,7 @@ class _Work:
             for lock in backend.locks:
                 stack.enter_context(lock)
             stack.enter_context(backend.computing())
-            state = backend.start(sources)
+            state = backend.start(sources, constraint)
             if self.sampling is None:
                 return beam_search(backend.decoder, state, request, n_best=self.n_best)
             seeds = [self.seeds[i] for i in members]

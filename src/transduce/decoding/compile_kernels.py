@@ -1,4 +1,4 @@
-"""Compile kernels.cpp, with products.h, on this machine, and keep the library in the user's cache folder.
+"""Compile kernels.cpp, with its headers, on this machine, and keep the library in the user's cache folder.
 
 The name of a library has the hash of its source, its compiler and the processor. A library that is not as this program
 wrote it would crash the process that loads it. So its SHA-256 follows it in its file, and a library counts only with
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-INCLUDED = SOURCE.with_name("products.h")
+INCLUDED = [SOURCE.with_name(name) for name in ("products.h", "ranking.h")]
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
 INSTRUCTIONS = ("avx512f", "avx512bw", "avx512_vnni")
 HASH_BYTES = 32
@@ -44,7 +44,7 @@ def _library() -> ctypes.CDLL | None:
 
     Without a safe cache folder, it is compiled each time. An image may have the cached library, and no compiler.
     """
-    source = SOURCE.read_bytes() + INCLUDED.read_bytes()
+    source = b"".join(path.read_bytes() for path in (SOURCE, *INCLUDED))
     key = hashlib.sha256(source + "\0".join((*FLAGS, *_processor())).encode()).hexdigest()[:16]
     cache = _cache_folder()
     cached = cache / f"kernels-{key}.so" if cache else None

@@ -1,6 +1,6 @@
 """Constraints: which tokens may come next in each row of a search. Without torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -81,6 +81,11 @@ class Constraint(Protocol):
         """The tokens by which the maximum length of each row is raised; empty: of none."""
         return ()
 
+    @property
+    def needed_ids(self) -> Sequence[Collection[int]]:
+        """The ids that the output of each row may need, whatever its source; empty: of no row."""
+        return ()
+
 
 @dataclass(frozen=True)
 class Prefixes(Constraint):
@@ -97,6 +102,11 @@ class Prefixes(Constraint):
     def select(self, rows: Sequence[int]) -> "Prefixes":
         """Return the prefixes of `rows`."""
         return Prefixes([self.prefixes[row] for row in rows], self.length)
+
+    @property
+    def needed_ids(self) -> Sequence[Collection[int]]:
+        """The ids of each prefix."""
+        return self.prefixes
 
     def advance(self, ids: Sequence[int]) -> "Prefixes | None":
         """Return the prefixes with one token done; None once all of them have ended."""
@@ -136,6 +146,12 @@ class Both(Constraint):
     def extra_lengths(self) -> Sequence[int]:
         """The tokens by which the maximum length of each row is raised."""
         return self.other.extra_lengths
+
+    @property
+    def needed_ids(self) -> Sequence[Collection[int]]:
+        """The ids of each prefix, and those that the other one needs."""
+        others = self.other.needed_ids or [()] * len(self.prefixes.prefixes)
+        return [{*both[0], *both[1]} for both in zip(self.prefixes.prefixes, others, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -216,6 +232,12 @@ class Joined(Constraint):
         """The tokens by which the maximum length of each row is raised."""
         parts = [(constraint.extra_lengths if constraint is not None else (), n) for constraint, n in self.parts]
         return [extra for of_part, n in parts for extra in of_part or [0] * n]
+
+    @property
+    def needed_ids(self) -> Sequence[Collection[int]]:
+        """The ids that the output of each row may need."""
+        parts = [(constraint.needed_ids if constraint is not None else (), n) for constraint, n in self.parts]
+        return [ids for of_part, n in parts for ids in of_part or [()] * n]
 
     @cached_property
     def _ends(self) -> np.ndarray:

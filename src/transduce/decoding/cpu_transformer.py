@@ -249,15 +249,26 @@ class CpuTransformer:
         x = self.through(x, cache.tables.layers, added, visible, cache.cross.layers, cache.source)
         return x, cache._replace(written=cache.written + n, past=past, ages=ages + 1, length=past.size(1))
 
+    def logits(self, decoded: Tensor) -> Tensor:
+        """Return the logits (N,V) of all tokens by the decoder's output (N,D)."""
+        return self.output(decoded, False, None)
+
     def log_probs(self, decoded: Tensor) -> Tensor:
         """Return the log-probabilities (N,V) of all tokens by the decoder's output (N,D)."""
-        return self.output(decoded, False, None).log_softmax(dim=-1)
+        return self.logits(decoded).log_softmax(dim=-1)
+
+    @property
+    def packed_output(self) -> tuple[Compiled, Packed] | None:
+        """The compiled kernels, and the output matrix packed for them; None where other ones compute the logits."""
+        if isinstance(self.kernels, Compiled) and isinstance(self.output, _PackedLinear):
+            return self.kernels, self.output.packed
+        return None
 
     def best(self, decoded: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities and ids of the most likely tokens by the decoder's output; see `Decoder`."""
         if isinstance(self.kernels, Compiled) and isinstance(self.output, _PackedLinear):
             return self.kernels.best_of(decoded, self.output.packed, count, barred)
-        logits = self.output(decoded, False, None)
+        logits = self.logits(decoded)
         return reordered(*self.kernels.best(logits, min(count + len(barred), logits.size(1))), count, barred)
 
     @property

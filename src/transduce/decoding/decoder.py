@@ -32,10 +32,12 @@ class Decoder(Generic[State]):
     """A model as the search uses it.
 
     step(last_ids, state) -> (scores, state)
-        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, ...), for `log_probs` and `best`.
+        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, ...), for `log_probs` and `best`: a
+        tensor, or an object with a `device` that is indexed by rows.
         A row whose hypothesis the search has given up gets any id, and its scores have no effect.
     device: where last_ids, rows and sentences are put.
     log_probs(scores) -> (N, V), none above 0; by default scores are that already.
+    logits(scores) -> (N, V), which the softmax turns into log_probs. None: log_probs are logits too.
     join(state, newcomers) -> state with the rows of both, those of `newcomers`, before their first token, last; the two
         are not used again. None: all rows of a state must have the same number of tokens.
     best(scores, count, barred) -> (log_probs, ids), both (N, count): the most likely tokens of each row without the
@@ -43,11 +45,12 @@ class Decoder(Generic[State]):
         in the first place. None: the search finds them among all the `log_probs`, which takes longer.
     """
 
-    step: Callable[[Tensor, State], tuple[Tensor, State]]
+    step: Callable[[Tensor, State], tuple[Any, State]]
     device: torch.device | str = "cpu"
-    log_probs: Callable[[Tensor], Tensor] = lambda scores: scores
-    best: Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]] | None = None
+    log_probs: Callable[[Any], Tensor] = lambda scores: scores
+    best: Callable[[Any, int, Sequence[int]], tuple[Tensor, Tensor]] | None = None
     join: Callable[[State, State], State] | None = None
+    logits: Callable[[Any], Tensor] | None = None
 
     def most_likely(self, scores: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return `best` of the scores, or find them (but where equals straddle the end, torch.topk picks)."""

@@ -3,6 +3,7 @@
 // one another to the last bit. kernels.py describes the functions.
 
 #include "products.h"
+#include "ranking.h"
 
 namespace {
 
@@ -28,19 +29,6 @@ __m512 row_sums(const float* rows) {
     for (int i = 0; i < 4; i += 2)
         r[i / 2] = _mm512_add_ps(_mm512_shuffle_f32x4(r[i], r[i + 1], 0x88), _mm512_shuffle_f32x4(r[i], r[i + 1], 0xdd));
     return _mm512_add_ps(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xdd));
-}
-
-// Return e^x for x <= 0, to 2 units in the last place; NaN stays NaN.
-__m512 exponential(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-87.3f), x);  // returns the second operand if one of them is NaN
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
-    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
 }
 
 struct Visible {  // query i sees the first lengths[j] of the rows index[j * width ...], where j = row_of_query[i]
@@ -213,64 +201,6 @@ void through(const Stack& stack, const Rows& rows, float* x) {
     normalised(x, n, d, stack.last, x);
 }
 
-constexpr long GROUP = 8 * PANEL;  // logits of a row that are computed, then ranked, while they are in the first cache
-
-// The most likely tokens of one row so far, best first, of equals the lowest id first, and the sum of e^(logit - highest).
-struct Best {
-    long count;
-    float* values;
-    int64_t* ids;
-    float highest, mass;
-
-    void clear() {
-        highest = -std::numeric_limits<float>::infinity(), mass = 0;
-        std::fill(values, values + count, highest);
-        std::fill(ids, ids + count, 0);
-    }
-
-    // Take in the logits of the n tokens from `begin` on. `barred` tokens are never among the best.
-    void add(const float* logits, long begin, long n, const int64_t* barred, long n_barred) {
-        const float least_of_all = -std::numeric_limits<float>::infinity();
-        __m512 most = _mm512_set1_ps(least_of_all), sum = _mm512_setzero_ps();
-        for (long j = 0; j < n; j += LANES) {
-            __mmask16 m = first(n - j);
-            most = _mm512_mask_max_ps(most, m, _mm512_maskz_loadu_ps(m, logits + j), most);  // keeps `most` where a logit is NaN
-        }
-        float before = highest, bar = values[count - 1];
-        highest = std::max(highest, _mm512_reduce_max_ps(most));
-        if (bar == least_of_all && count + n_barred <= LANES) {  // each lane has a logit that is at least the lowest of the greatest
-            float lanes[LANES];
-            _mm512_storeu_ps(lanes, most);
-            std::nth_element(lanes, lanes + count + n_barred - 1, lanes + LANES, std::greater<float>());
-            bar = std::nextafter(lanes[count + n_barred - 1], least_of_all);
-        }
-        __m512 top = _mm512_set1_ps(highest), above = _mm512_set1_ps(bar);
-        for (long j = 0; j < n; j += LANES) {
-            __mmask16 m = first(n - j);
-            __m512 v = _mm512_maskz_loadu_ps(m, logits + j);
-            sum = _mm512_mask_add_ps(sum, m, sum, exponential(_mm512_sub_ps(v, top)));
-            for (__mmask16 high = _mm512_mask_cmp_ps_mask(m, v, above, _CMP_GT_OQ); high; high &= high - 1) {
-                float value = logits[j + __builtin_ctz(high)];
-                int64_t id = begin + j + __builtin_ctz(high);
-                if (!(value > bar) || std::find(barred, barred + n_barred, id) != barred + n_barred) continue;
-                long place = count - 1;
-                for (; place > 0 && value > values[place - 1]; place--) values[place] = values[place - 1], ids[place] = ids[place - 1];
-                values[place] = value, ids[place] = id;
-                bar = std::max(bar, values[count - 1]);
-                above = _mm512_set1_ps(bar);
-            }
-        }
-        if (before < highest) mass *= std::exp(before - highest);
-        mass += _mm512_reduce_add_ps(sum);
-    }
-
-    // Turn the logits into log-probabilities.
-    void finish() {
-        float log_mass = highest + std::log(mass);
-        for (long place = 0; place < count; place++) values[place] -= log_mass;
-    }
-};
-
 }  // namespace
 
 extern "C" {
@@ -322,7 +252,7 @@ void best(const float* logits, long n, long v, long count, float* values, int64_
     for (long i = 0; i < n; i++) {
         Best best{count, values + i * count, ids + i * count};
         best.clear();
-        for (long j = 0; j < v; j += GROUP) best.add(logits + i * v + j, j, std::min(GROUP, v - j), nullptr, 0);
+        for (long j = 0; j < v; j += GROUP) best.add(logits + i * v + j, j, std::min(GROUP, v - j), nullptr, nullptr, 0);
         best.finish();
     }
 }
@@ -330,21 +260,15 @@ void best(const float* logits, long n, long v, long count, float* values, int64_
 // The same for the logits of x (n, k), of which `output` makes (n, v), without those of `barred` tokens among the best.
 void best_of(const Linear* output, const float* x, long n, long count, const int64_t* barred, long n_barred, float* values,
              int64_t* ids) {
-    static thread_local std::vector<Best> states;
-    static thread_local std::vector<float> logits(ROWS * GROUP);
-    states.resize(n);
-    for (long i = 0; i < n; i++) states[i] = {count, values + i * count, ids + i * count}, states[i].clear();
-    Input in = input(x, n, *output);
-    for (long begin = 0; begin < output->n; begin += GROUP) {
-        long width = std::min(GROUP, output->n - begin);
-        for (long row = 0; row < n; row += ROWS) {
-            long count = std::min(ROWS, n - row);
-            for (long j = 0; j < width; j += PANEL)
-                rows_by_panel(in, *output, row, count, begin + j, 0, {nullptr, &logits[j], GROUP, false});
-            for (long i = 0; i < count; i++) states[row + i].add(&logits[i * GROUP], begin, width, barred, n_barred);
-        }
-    }
-    for (Best& state : states) state.finish();
+    Tokens all{*output, nullptr};
+    best_among(all, nullptr, x, n, count, barred, n_barred, values, ids);
+}
+
+// The same for the tokens of a shortlist: the `common` ones, and of row i those of own[i]. The sums of a row depend on its
+// own tokens alone.
+void best_of_lists(const Tokens* common, const Tokens* const* own, const float* x, long n, long count, const int64_t* barred,
+                   long n_barred, float* values, int64_t* ids) {
+    best_among(*common, own, x, n, count, barred, n_barred, values, ids);
 }
 
 // Replace x by the output of the stack.

@@ -144,12 +144,37 @@ PLAIN = Plain()
 
 POINTER = ctypes.c_void_p
 INTEGER = ctypes.c_long
+PANEL = 64  # of kernels.cpp: outputs that are computed together
 
 
 class CLinear(ctypes.Structure):
     """Linear of products.h."""
 
     _fields_ = [*((name, POINTER) for name in ("weight", "bias", "scales", "zeros")), ("n", INTEGER), ("k", INTEGER)]
+
+
+class CTokens(ctypes.Structure):
+    """Tokens of kernels.cpp."""
+
+    _fields_ = [("output", CLinear), ("ids", POINTER)]
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """Some rows of an output matrix, for the compiled kernels, and the ids (n,) of the tokens that they belong to."""
+
+    output: Packed
+    ids: Tensor
+
+    @functools.cached_property
+    def struct(self) -> CTokens:
+        """The addresses of the tensors."""
+        return CTokens(self.output.struct, self.ids.data_ptr())
+
+    @property
+    def address(self) -> int:
+        """The address of the struct, which is good as long as this object lives."""
+        return ctypes.addressof(self.struct)
 
 
 class CNorm(ctypes.Structure):
@@ -178,6 +203,7 @@ ARGUMENTS = {  # of the functions of kernels.cpp
     ],
     "best": [POINTER, INTEGER, INTEGER, INTEGER, POINTER, POINTER],
     "best_of": [POINTER, POINTER, INTEGER, INTEGER, POINTER, INTEGER, POINTER, POINTER],
+    "best_of_lists": [POINTER, POINTER, POINTER, INTEGER, INTEGER, POINTER, INTEGER, POINTER, POINTER],
     "stack": [POINTER, POINTER, POINTER],
     "decode_step": [POINTER, POINTER, POINTER, POINTER],
 }
@@ -193,15 +219,30 @@ class Compiled:
 
     def pack(self, weight: Tensor, bias: Tensor, *, int8: bool) -> Packed:
         n, k = weight.shape
-        panels, weight, bias = -(-n // 64), weight.contiguous(), bias.contiguous()  # names keep them in memory
+        panels, weight, bias = -(-n // PANEL), weight.contiguous(), bias.contiguous()  # names keep them in memory
         if not int8:
-            packed = torch.empty(panels, k, 64)
+            packed = torch.empty(panels, k, PANEL)
             self.library.pack_fp32(weight.data_ptr(), n, k, packed.data_ptr())
             return Packed(packed, bias, (n, k))
-        packed = torch.empty(panels, -(-k // 4), 64, 4, dtype=torch.int8)
+        packed = torch.empty(panels, -(-k // 4), PANEL, 4, dtype=torch.int8)
         scales, zeros = torch.empty(n), torch.empty(n, dtype=torch.int32)
         self.library.pack_int8(weight.data_ptr(), n, k, packed.data_ptr(), scales.data_ptr(), zeros.data_ptr())
         return Packed(packed, bias, (n, k), scales, zeros)
+
+    def packed_tokens(self, output: Packed, lists: Sequence[Tensor]) -> list[PackedTokens]:
+        """Return the rows of `output` for each list of ids, ascending. Each begins with a panel of its own."""
+        padded = [F.pad(ids, (0, -len(ids) % PANEL)) for ids in lists]
+        ids, sizes = torch.cat(padded), [len(one) for one in padded]
+        weight = output.weight[ids // PANEL, :, ids % PANEL]  # (ids, k), or (ids, k4, 4)
+        weight = weight.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+        bias, scales, zeros = output.bias[ids], _at(output.scales, ids), _at(output.zeros, ids)
+        tokens, begin = list[PackedTokens](), 0
+        for some, size in zip(lists, sizes, strict=True):
+            part, begin = slice(begin, begin + size), begin + size
+            panels, shape = slice(part.start // PANEL, begin // PANEL), (len(some), output.shape[1])
+            packed = Packed(weight[panels], bias[part], shape, _at(scales, part), _at(zeros, part))
+            tokens.append(PackedTokens(packed, some))
+        return tokens
 
     def linear(self, x: Tensor, packed: Packed, *, relu: bool = False, residual: Tensor | None = None) -> Tensor:
         (n, k), m = packed.shape, x.size(0)
@@ -246,6 +287,25 @@ class Compiled:
         weight = ctypes.addressof(output.struct)
         self.library.best_of(weight, x.data_ptr(), n, count, ctypes.addressof(without), len(without), *outputs)
         return values, ids
+
+    def best_of_lists(
+        self, x: Tensor, common: PackedTokens, own: Tensor, count: int, barred: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Return `best_of` among some tokens: the `common` ones, and of row i those at the address own[i].
+
+        A log-probability is over these tokens of the row.
+        """
+        n, without = len(x), _integers(tuple(barred))
+        values, ids, x = torch.empty(n, count), torch.empty(n, count, dtype=torch.int64), x.contiguous()
+        assert own.is_contiguous() and len(own) == n
+        lists = common.address, own.data_ptr()
+        outputs = ctypes.addressof(without), len(without), values.data_ptr(), ids.data_ptr()
+        self.library.best_of_lists(*lists, x.data_ptr(), n, count, *outputs)
+        return values, ids
+
+
+def _at(values: Tensor | None, index: Tensor | slice) -> Tensor | None:
+    return None if values is None else values[index]
 
 
 @functools.lru_cache(maxsize=32)

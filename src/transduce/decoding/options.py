@@ -74,6 +74,7 @@ class DecodingKeywords(TypedDict, total=False):
     split: Split
     tag: str | None
     alignment: bool
+    shortlist: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ class DecodingOptions:
     that length; "sentences" translates every line sentence by sentence. A line with a prefix stays whole.
     tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
     alignment: also find the source word of each word of the output (`evaluation/word_alignment.py`).
+    shortlist: let each output have only the tokens that the shortlist in the model folder has for its source.
     Raises UserError for an option of a wrong type, or that has no effect beside another one.
     """
 
@@ -107,6 +109,7 @@ class DecodingOptions:
     split: Split = "long"
     tag: str | None = None
     alignment: bool = False
+    shortlist: bool = False
 
     def __post_init__(self) -> None:
         use_python_numbers(self)

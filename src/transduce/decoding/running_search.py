@@ -143,10 +143,10 @@ class RunningSearch(Generic[Key]):
 
     def _start(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> None:
         """Encode the jobs, and let a beam take them in."""
-        sources = [job.source for job in jobs]
-        request = self.backend.request(sources, settings, _constraint(jobs))
+        sources, constraint = [job.source for job in jobs], _constraint(jobs)
+        request = self.backend.request(sources, settings, constraint)
         with self.backend.computing():
-            state = self.backend.start(sources)
+            state = self.backend.start(sources, constraint)
             group = self.groups.get(settings) or _Group(beam_of(self.backend.decoder, request))
             numbers = group.beam.admit(state, request, [job.n_best for job in jobs])
         self.groups[settings] = group

@@ -1,7 +1,7 @@
 """Lines that are translated together while others come and go: `RunningSearch` from text to text, for a service."""
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
@@ -12,7 +12,7 @@ from transduce.decoding.backends import Backend, max_lengths
 from transduce.decoding.batched_search import BATCH_TOKENS
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import Hypothesis, Translation
-from transduce.decoding.options import DecodingOptions
+from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.segment_constraints import FREE, SegmentConstraints, check_search, search_constraint
@@ -46,11 +46,15 @@ class RunningTranslation(Generic[Key]):
 
     One thread calls it. A translation is that of `Translator.translate`, whatever else is translated at the time. The
     caller knows a line by its key. The segments of lines that wait for room take turns.
+
+    backend_of: returns the backend for a line's options. Lines that are translated at a time share one.
     """
 
-    def __init__(self, backend: Backend, tokenizer: TokenizerLike, config: Config) -> None:
-        limit = BATCH_TOKENS[backend.device.type] // 2  # a service has two searches in a thread
-        self.search = RunningSearch[tuple[Key, int]](backend, limit)  # a job is a segment, by line and number
+    def __init__(
+        self, backend_of: Callable[[DecodingOptions], Backend], tokenizer: TokenizerLike, config: Config
+    ) -> None:
+        self.backend_of = backend_of
+        self.search = _search(backend_of(DEFAULTS))  # a job is a segment, by line and number
         self.tokenizer = tokenizer
         self.config = config
         self.lines: dict[Key, _Line] = {}  # the oldest first
@@ -78,6 +82,7 @@ class RunningTranslation(Generic[Key]):
                 "sampling: expected no value here, because lines that come and go are searched; leave it out"
             )
         settings = options.resolve(self.config.search)
+        self._take_backend(options)
         longest = self.config.data.max_tokens - 1
         (text,) = with_tag([text], options.tag, self.tokenizer)
         whole = [0] if constraint else []
@@ -92,6 +97,18 @@ class RunningTranslation(Generic[Key]):
         waiting = deque(range(len(segments)))
         self.lines[key] = _Line(text, options, settings, segments, problems, constraints, of_segments.phrases, waiting)
         self.beam_size = settings.beam_size
+
+    def _take_backend(self, options: DecodingOptions) -> None:
+        """Let the search be that of the options, which it can become while it is empty."""
+        backend = self.backend_of(options)
+        if backend is self.search.backend:
+            return
+        if self.lines:
+            raise UserError(
+                f"shortlist={options.shortlist}: expected the value of the lines that are being translated; "
+                "wait until they are done"
+            )
+        self.search = _search(backend)
 
     def _constraint(self, segment: Segment, constraint: LineConstraint, settings: SearchConfig) -> Constraint | None:
         raised = partial(max_lengths, self.search.backend, [segment.ids], settings)
@@ -147,3 +164,8 @@ class RunningTranslation(Generic[Key]):
             return translations_of([line.text], *parts)[0]
         except Exception as problem:
             return problem.with_traceback(None)
+
+
+def _search(backend: Backend) -> RunningSearch:
+    """Return an empty search."""
+    return RunningSearch(backend, BATCH_TOKENS[backend.device.type] // 2)  # a service has two searches in a thread

@@ -49,6 +49,10 @@ def is_exported(path: Path) -> bool:
 def check_options(options: DecodingOptions) -> None:
     """Raise UserError for options that CTranslate2 does not have."""
     options.refuse(["lookahead"], "with CTranslate2, which ends its search by another rule; leave it out")
+    reason = (
+        "with CTranslate2, which has no shortlist of a sentence; use --engine torch and the model before the export"
+    )
+    options.refuse(["shortlist"], reason)
     if options.alignment:
         raise UserError(
             "alignment: expected no value with CTranslate2, whose attention is not read; use --engine torch and the "

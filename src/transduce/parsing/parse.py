@@ -52,7 +52,7 @@ class Parser:
         blank line has neither. options: of the search. Raises UserError for options that cannot be met.
         """
         check_lines(lines=lines)
-        for name in ("sampling", "mbr", "tag"):
+        for name in ("sampling", "mbr", "tag", "shortlist"):
             options.refuse([name], "for trees; leave it out")
         settings = replace(options.resolve(self.translator.config.search), min_tokens=0)
         parses = [Parse(None)] * len(lines)

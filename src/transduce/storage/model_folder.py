@@ -1,6 +1,7 @@
 """Model folders, such as RUN/model: model.safetensors, config.json, tokenizer.json and README.md.
 
-A model folder has a manifest (`transduce.storage.atomic_folder`).
+It may also have shortlist.safetensors, a vocabulary shortlist. A model folder has a manifest
+(`transduce.storage.atomic_folder`).
 """
 
 import math
@@ -17,25 +18,51 @@ from transduce.config.files import from_json, to_json
 from transduce.config.schema import Config, ModelConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.shortlist.table import Shortlist
 from transduce.errors import UserError
 from transduce.model.build import Model, build_without_values
-from transduce.storage.atomic_folder import listed_files, read_verified, write_folder
+from transduce.storage.atomic_folder import Content, listed_files, read_folder, read_verified, write_folder
 from transduce.storage.tensors import Tensors, encode_tensors, read_tensors, tensor_shapes
 from transduce.training.weights import check_shapes, misfit, set_weights
 
 MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
+SHORTLIST_FILE = "shortlist.safetensors"
 MOST_CARD_BYTES = 1 << 20
 
 
-def save_model(path: Path, tensors: Tensors, config: Config, tokenizer: TokenizerLike, card: str) -> None:
-    """Write a model folder: the weights `tensors`, configuration, tokenizer, and `card` as README.md."""
+def save_model(
+    path: Path,
+    tensors: Tensors,
+    config: Config,
+    tokenizer: TokenizerLike,
+    card: str,
+    shortlist: Shortlist | None = None,
+) -> None:
+    """Write a model folder: the weights `tensors`, configuration, tokenizer, `card` as README.md, and a shortlist."""
     files = {
         "model.safetensors": encode_tensors(tensors),
         "config.json": [to_json(config).encode()],
         "tokenizer.json": [tokenizer.to_json().encode()],
         "README.md": [card.encode()],
     }
+    if shortlist is not None:
+        files[SHORTLIST_FILE] = _encoded(shortlist)
     write_folder(path, files)
+
+
+def save_shortlist(path: Path, shortlist: Shortlist) -> None:
+    """Write a shortlist into a model folder, as one change of the whole folder, of which all else stays."""
+    path = path.resolve()
+    files: dict[str, Content] = {name: [content] for name, content in read_folder(path).items()}
+    card = path / "README.md"
+    if card.is_file():
+        files["README.md"] = [card.read_bytes()]
+    write_folder(path, {**files, SHORTLIST_FILE: _encoded(shortlist)})
+
+
+def _encoded(shortlist: Shortlist) -> Content:
+    arrays = {"common": shortlist.common, "candidates": shortlist.candidates}
+    return encode_tensors({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def card_of(path: Path) -> str:
@@ -55,6 +82,7 @@ class LoadedModel:
     config: Config
     tokenizer: TokenizerLike
     name: str = "the model"
+    shortlist: Shortlist | None = None
 
 
 def load_model(path: Path) -> LoadedModel:
@@ -85,7 +113,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _load(path: Path) -> LoadedModel:
     _refuse_other_folder(path)
-    listed_files(path, kind="model folder", needed=MODEL_FILES)
+    names = listed_files(path, kind="model folder", needed=MODEL_FILES)
     config = from_json(read_verified(path, "config.json"), path / "config.json")
     tokenizer = _tokenizer(read_verified(path, "tokenizer.json"), path / "tokenizer.json")
     if config.model.vocab_size != tokenizer.vocab_size:
@@ -107,7 +135,19 @@ def _load(path: Path) -> LoadedModel:
     tensors = read_tensors(path, "model.safetensors")
     model = build_without_values(config.model)
     set_weights(model, tensors, where)
-    return LoadedModel(model.eval(), config, tokenizer, str(path))
+    shortlist = _shortlist(path, tokenizer) if SHORTLIST_FILE in names else None
+    return LoadedModel(model.eval(), config, tokenizer, str(path), shortlist)
+
+
+def _shortlist(path: Path, tokenizer: TokenizerLike) -> Shortlist:
+    where, tensors = path / SHORTLIST_FILE, read_tensors(path, SHORTLIST_FILE)
+    if {name: one.dtype for name, one in tensors.items()} != dict.fromkeys(("common", "candidates"), torch.int32):
+        raise UserError(
+            f"{where}: expected int32 tensors common and candidates; learn it again with transduce shortlist"
+        )
+    shortlist = Shortlist(tensors["common"].numpy(), tensors["candidates"].numpy())
+    shortlist.check(tokenizer.vocab_size, tokenizer.target.vocab_size, where)
+    return shortlist
 
 
 def _refuse_other_folder(path: Path) -> None:

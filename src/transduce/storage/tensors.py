@@ -15,7 +15,7 @@ from transduce.storage.atomic_folder import Content, listed_file, listed_files, 
 
 Tensors = dict[str, Tensor]
 
-DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int32: "I32"}
 MAX_HEADER_BYTES = 4 << 20  # some 30,000 tensors
 
 

@@ -169,6 +169,14 @@ class PhraseAutomaton:
         """The number of tokens of all required phrases."""
         return sum((weight - 1) * n for weight, n in zip(self.weights, self.phrases.times, strict=True))
 
+    @cached_property
+    def needed_ids(self) -> frozenset[int]:
+        """The tokens by which the phrases may be written, whatever tokens spelled a part of one."""
+        ids = set[int | None]()
+        for tokens in self.required:
+            ids |= {*tokens.spaced, *map(tokens.next_id, range(len(tokens.content)))}
+        return frozenset(token for token in ids if token is not None)
+
     def state(self, match: MatchState, rest: bytes) -> PhraseState:
         """Return the state of a text; equal states are the same object."""
         state = self.states.get((match, rest))
@@ -262,6 +270,11 @@ class PhraseConstraint(Constraint):
     def extra_lengths(self) -> list[int]:
         """The number of tokens of the phrases of each row."""
         return [state.automaton.n_tokens if state else 0 for state in self.states]
+
+    @property
+    def needed_ids(self) -> list[frozenset[int]]:
+        """The ids of the phrases of each row."""
+        return [state.automaton.needed_ids if state else frozenset() for state in self.states]
 
     def next_tokens(self) -> NextTokens | None:
         """Return the tokens that the rows with phrases bar and want next."""

@@ -1,0 +1,116 @@
+// The most likely tokens of rows by their logits, which are never all in memory. Included by kernels.cpp alone.
+
+#pragma once
+
+#include "products.h"
+
+namespace {
+
+// Return e^x for x <= 0, to 2 units in the last place; NaN stays NaN.
+__m512 exponential(__m512 x) {
+    x = _mm512_max_ps(_mm512_set1_ps(-87.3f), x);  // returns the second operand if one of them is NaN
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
+    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, n);
+}
+
+constexpr long GROUP = 8 * PANEL;  // logits of a row that are computed, then ranked, while they are in the first cache
+
+// The most likely tokens of one row so far, best first, of equals the lowest id first, and the sum of e^(logit - highest).
+struct Best {
+    long count;
+    float* values;
+    int64_t* ids;
+    float highest, mass;
+
+    void clear() {
+        highest = -std::numeric_limits<float>::infinity(), mass = 0;
+        std::fill(values, values + count, highest);
+        std::fill(ids, ids + count, 0);
+    }
+
+    // Take in the logits of n tokens: those called `named`, ascending, or (null) those from `begin` on. `barred` ones are
+    // never among the best.
+    void add(const float* logits, long begin, long n, const int64_t* named, const int64_t* barred, long n_barred) {
+        const float least_of_all = -std::numeric_limits<float>::infinity();
+        __m512 most = _mm512_set1_ps(least_of_all), sum = _mm512_setzero_ps();
+        for (long j = 0; j < n; j += LANES) {
+            __mmask16 m = first(n - j);
+            most = _mm512_mask_max_ps(most, m, _mm512_maskz_loadu_ps(m, logits + j), most);  // keeps `most` where a logit is NaN
+        }
+        float before = highest, bar = values[count - 1];
+        highest = std::max(highest, _mm512_reduce_max_ps(most));
+        if (bar == least_of_all && count + n_barred <= LANES) {  // each lane has a logit that is at least the lowest of the greatest
+            float lanes[LANES];
+            _mm512_storeu_ps(lanes, most);
+            std::nth_element(lanes, lanes + count + n_barred - 1, lanes + LANES, std::greater<float>());
+            bar = std::nextafter(lanes[count + n_barred - 1], least_of_all);
+        }
+        __m512 top = _mm512_set1_ps(highest), above = _mm512_set1_ps(bar);
+        for (long j = 0; j < n; j += LANES) {
+            __mmask16 m = first(n - j);
+            __m512 v = _mm512_maskz_loadu_ps(m, logits + j);
+            sum = _mm512_mask_add_ps(sum, m, sum, exponential(_mm512_sub_ps(v, top)));
+            for (__mmask16 high = _mm512_mask_cmp_ps_mask(m, v, above, _CMP_GE_OQ); high; high &= high - 1) {
+                float value = logits[j + __builtin_ctz(high)];
+                long column = j + __builtin_ctz(high);
+                int64_t id = named ? named[column] : begin + column;
+                auto follows = [&](long place) { return value > values[place] || (value == values[place] && id < ids[place]); };
+                if (value < bar || !follows(count - 1) || std::find(barred, barred + n_barred, id) != barred + n_barred) continue;
+                long place = count - 1;
+                for (; place > 0 && follows(place - 1); place--) values[place] = values[place - 1], ids[place] = ids[place - 1];
+                values[place] = value, ids[place] = id;
+                bar = std::max(bar, values[count - 1]);
+                above = _mm512_set1_ps(bar);
+            }
+        }
+        if (before < highest) mass *= std::exp(before - highest);
+        mass += _mm512_reduce_add_ps(sum);
+    }
+
+    // Turn the logits into log-probabilities.
+    void finish() {
+        float log_mass = highest + std::log(mass);
+        for (long place = 0; place < count; place++) values[place] -= log_mass;
+    }
+};
+
+struct Tokens {  // rows of the output matrix, and the tokens that they belong to, ascending; null: 0 to n
+    Linear output;
+    const int64_t* ids;
+};
+
+// Find the `count` most likely tokens of each row among `common` ones and (unless null) those of own[i] for row i.
+void best_among(const Tokens& common, const Tokens* const* own, const float* x, long n, long count, const int64_t* barred,
+                long n_barred, float* values, int64_t* ids) {
+    static thread_local std::vector<Best> states;
+    static thread_local std::vector<float> logits(ROWS * GROUP);
+    states.resize(n);
+    for (long i = 0; i < n; i++) states[i] = {count, values + i * count, ids + i * count}, states[i].clear();
+    Input in = input(x, n, common.output);
+    auto add = [&](const Tokens& tokens, long first, long last) {
+        for (long begin = 0; begin < tokens.output.n; begin += GROUP) {
+            long width = std::min(GROUP, tokens.output.n - begin);
+            const int64_t* names = tokens.ids ? tokens.ids + begin : nullptr;
+            for (long row = first; row < last; row += ROWS) {
+                long some = std::min(ROWS, last - row);
+                for (long j = 0; j < width; j += PANEL)
+                    rows_by_panel(in, tokens.output, row, some, begin + j, 0, {nullptr, &logits[j], GROUP, false});
+                for (long i = 0; i < some; i++) states[row + i].add(&logits[i * GROUP], begin, width, names, barred, n_barred);
+            }
+        }
+    };
+    add(common, 0, n);
+    for (long first = 0, last = 0; own && first < n; first = last) {
+        while (last < n && own[last] == own[first]) last++;
+        add(*own[first], first, last);
+    }
+    for (Best& state : states) state.finish();
+}
+
+}  // namespace

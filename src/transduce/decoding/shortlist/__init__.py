@@ -1,0 +1,1 @@
+"""Vocabulary shortlists: the target pieces that the output of a sentence may have, learned and searched."""
