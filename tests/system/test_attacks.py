@@ -84,6 +84,15 @@ LOST_FILES = [
     Attack("report model", 2, "model"),
     Attack("average run --last 1 --out notes", 2, "notes"),
     Attack("average run --last 1 --out run/model", 2, "run/model"),
+    Attack(
+        "shortlist model --src train.en --tgt train.de", 0, "learned from 90 pairs", changes=("model/manifest.json",)
+    ),
+    Attack("shortlist notes --src train.en --tgt train.de", 2, "notes"),
+    Attack("shortlist run --src train.en --tgt train.de", 2, "run/model"),
+    Attack("shortlist flipped --src train.en --tgt train.de", 2, "flipped"),
+    Attack("shortlist model --src latin.txt --tgt valid.de", 2, "latin.txt:2"),
+    Attack("shortlist model --src train.en --tgt unmatched.de", 2, ("unmatched.de", "90", "91")),
+    Attack("shortlist model --src blank.txt --tgt valid.de", 2, ("blank.txt", "neither blank")),
     Attack("export model notes --to ctranslate2", 2, "notes"),
     Attack("export model model --to ctranslate2", 2, "model"),
     Attack("demo --out notes", 2, "notes: expected a new folder"),
