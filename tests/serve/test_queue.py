@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from support.serving import JSON, Reverser, Served, served
 
+from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.serve.languages import Model
-from transduce.serve.queue import Sentence, SentenceQueue
+from transduce.serve.queue import Output, Sentence, SentenceQueue, finish
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import Limits
 
@@ -116,6 +117,21 @@ def test_a_closed_queue_lets_the_engine_finish(loop: asyncio.AbstractEventLoop) 
         queue.put(sentences(loop, "b"))
     assert [s.line for s in taken(queue, waits=True)] == ["a"]
     assert queue.take(dict, waits=True) is None
+
+
+def test_results_of_one_step_wake_the_event_loop_once(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, calls, wake = asyncio.new_event_loop(), list[object](), loop.call_soon_threadsafe
+    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: (calls.append(call), wake(*call)))
+    some, gone = sentences(loop, "a b c"), sentences(other, "d")
+    other.close()
+    results: list[Output | Exception] = [Output(Translation("x")), Refusal(500, "y", "model"), Output(Translation("z"))]
+    some[2].result.cancel()  # its client left
+    finish(dict(zip([*some, *gone], [*results, results[0]], strict=True)))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert some[0].result.result() is results[0] and some[1].result.exception() is results[1]
+    assert len(calls) == 1 and not gone[0].result.done()
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -104,7 +104,9 @@ class Front:
         self._app = app
         self._libre = libre
         self._deepl = deepl
-        self._settings = settings
+        self._headers = [
+            (name.lower().encode(), one.encode("latin-1")) for name, one in answer_headers(settings).items()
+        ]
         self._log = log
         self._paths = paths
 
@@ -120,14 +122,11 @@ class Front:
         scope["transduce.record"] = record
         start = time.monotonic()
 
-        def headers_of(record: Record) -> list[tuple[bytes, bytes]]:
-            headers = answer_headers(self._settings, record.id)
-            return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message = {**message, "headers": [*message["headers"], *headers_of(record)]}
+                headers = [*message["headers"], *self._headers, (b"x-request-id", record.id.encode())]
+                message = {**message, "headers": headers}
             await send(message)
 
         try:

@@ -23,7 +23,7 @@ class ConnectionObserver:
         self._metrics.requests.labels(ROUTE, str(status)).inc()
         self._metrics.rejected.labels(reason).inc()
         self._log.write("info", "request", **vars(record), ms=0.0)
-        return answer_headers(self._settings, record.id)
+        return {**answer_headers(self._settings), "X-Request-Id": record.id}
 
     def abort(self, reason: str) -> None:
         """Count a connection that is closed before its client has read the answer."""
@@ -35,13 +35,12 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def answer_headers(settings: ServerSettings, request_id: str) -> dict[str, str]:
-    """Return the headers that every answer has."""
+def answer_headers(settings: ServerSettings) -> dict[str, str]:
+    """Return the headers that every answer has, beside its request id."""
     headers = {
         "Access-Control-Allow-Origin": settings.cors,
         "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Request-Id",
         "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
         "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
-        "X-Request-Id": request_id,
     }
     return headers if settings.cors == "*" else {**headers, "Vary": "Origin"}

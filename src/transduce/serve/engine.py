@@ -24,7 +24,7 @@ from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.errors import UserError, is_out_of_memory
 from transduce.serve.alignment import align
 from transduce.serve.languages import Model
-from transduce.serve.queue import Lane, Output, Sentence, SentenceQueue
+from transduce.serve.queue import Lane, Output, Sentence, SentenceQueue, finish
 from transduce.serve.refusal import Refusal, invalid
 
 Outcomes = dict[Sentence, Translation | Exception]
@@ -229,23 +229,25 @@ class _Task:
             try:
                 self.search.admit(sentence, sentence.line, sentence.options, sentence.constraint)
             except UserError as error:
-                sentence.finish(invalid(str(error)) if sentence.constraint else _refusal(error))
+                finish({sentence: invalid(str(error)) if sentence.constraint else _refusal(error)})
             except Exception as problem:
-                sentence.finish(_refusal(problem))
+                finish({sentence: _refusal(problem)})
             else:
                 self.sentences.add(sentence)
 
     def step(self) -> Step:
-        """Make a step, and finish the sentences that end."""
+        """Make a step, and finish the sentences that end. Those that are aligned come last, for that takes long."""
         start = time.monotonic()
         n_sentences, translated, n_target = len(self.sentences), list[Sentence](), 0
-        for sentence, outcome in self._outcomes().items():
-            self.sentences.remove(sentence)
-            output = _output(sentence, outcome)
-            sentence.finish(output)
-            if isinstance(output, Output):
-                translated.append(sentence)
-                n_target += len(output.translation.pieces)
+        ended = self._outcomes()
+        self.sentences -= ended.keys()
+        for is_aligned in (False, True):
+            outputs = {key: _output(key, one) for key, one in ended.items() if key.needs_alignment is is_aligned}
+            finish(outputs)
+            for sentence, output in outputs.items():
+                if isinstance(output, Output):
+                    translated.append(sentence)
+                    n_target += len(output.translation.pieces)
         seconds = time.monotonic() - start
         self.seconds += seconds
         return Step(n_sentences, translated, n_target, seconds)

@@ -1,8 +1,7 @@
 """The queue between the doors and the engine: admission, turns by request, deadlines, and clients that left.
 
 The event loop puts the sentences of a request in and waits for their results. A thread of the engine takes sentences
-out, one of each waiting request in turn, and finishes them. It needs `take`, `Sentence.finish` and
-`Sentence.is_wanted`.
+out, one of each waiting request in turn, and finishes them. It needs `take`, `finish` and `Sentence.is_wanted`.
 """
 
 import asyncio
@@ -11,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from transduce.decoding.hypothesis import Alignment, Translation
@@ -62,22 +62,30 @@ class Sentence:
         """Equal for sentences that are searched together: of one model, and of short requests or of long ones."""
         return id(self.model), self.is_short
 
-    def finish(self, outcome: Output | Exception) -> None:
-        """Hand the result over to the event loop. Called by a thread of the engine, once."""
-        self.finished_at = time.monotonic()
-        try:
-            self.result.get_loop().call_soon_threadsafe(self._set, outcome)
-        except RuntimeError:  # the event loop has ended, after the time to answer was over
-            pass
 
-    def _set(self, outcome: Output | Exception) -> None:
-        if self.result.done():
-            return
+def finish(outcomes: Mapping[Sentence, Output | Exception]) -> None:
+    """Hand results over to the event loop, all in one call, for each call wakes it. Called by a thread of the engine.
+
+    A sentence is finished once.
+    """
+    now = time.monotonic()
+    for sentence in outcomes:
+        sentence.finished_at = now
+    for loop in {sentence.result.get_loop() for sentence in outcomes}:
+        with suppress(RuntimeError):  # the event loop has ended, after the time to answer was over
+            loop.call_soon_threadsafe(_set_results, loop, outcomes)
+
+
+def _set_results(loop: asyncio.AbstractEventLoop, outcomes: Mapping[Sentence, Output | Exception]) -> None:
+    for sentence, outcome in outcomes.items():
+        result = sentence.result
+        if result.done() or result.get_loop() is not loop:
+            continue
         if isinstance(outcome, Exception):
-            self.result.set_exception(outcome)
-            self.result.exception()  # an unread result is no error of this program
+            result.set_exception(outcome)
+            result.exception()  # an unread result is no error of this program
         else:
-            self.result.set_result(outcome)
+            result.set_result(outcome)
 
 
 class SentenceQueue:
