@@ -3,6 +3,7 @@
     transduce.load("run/model").translate(["A dog runs."])    use a trained model
     transduce.fit(...)                                        train a model
     transduce.Transformer(transduce.ModelConfig(...))         build the model alone
+    transduce.family.load("gpt2")                             use a descendant, from a folder of Hugging Face
 
 Each name is imported on first use, so that `import transduce` does not load torch.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transduce.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from transduce import family as family
     from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
     from transduce.data.tokenizer import Tokenizer
     from transduce.decoding.hypothesis import AlignedWord, Attended, Scored, Translation
@@ -61,6 +63,8 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "family":
+        return importlib.import_module("transduce.family")
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f"transduce.{module}"), name)

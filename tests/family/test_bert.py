@@ -38,7 +38,7 @@ def their_model(architecture: str) -> Any:
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Return our model and theirs, for each architecture."""
     theirs = their_model(request.param)
-    return member_of(FORM, theirs, tmp_path_factory.mktemp("theirs")), theirs
+    return member_of(theirs, tmp_path_factory.mktemp("theirs")), theirs
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_gradients_are_those_of_hugging_face(models: Models, ids: Tensor, segmen
     for outputs in (our_outputs(models[0], ids, segments), their_outputs(models[1], ids, segments)):
         truths = {name: torch.arange(len(logits)) % logits.size(1) for name, logits in outputs.items()}
         losses.append(sum(F.cross_entropy(logits, truths[name]) for name, logits in outputs.items()))
-    assert gradient_difference_of(FORM, *models, losses) < TOLERANCE
+    assert gradient_difference_of(*models, losses) < TOLERANCE
 
 
 def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:

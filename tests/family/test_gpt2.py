@@ -9,7 +9,6 @@ from support.hugging_face import TOLERANCE, difference, disturb, gradient_differ
 
 from transduce.family.around import NO_PAST, Past
 from transduce.family.gpt2 import GPT2
-from transduce.family.gpt2_form import FORM
 from transduce.model.transformer import parameter_count
 
 SIZES = {"n_embd": 24, "n_layer": 3, "n_head": 4, "vocab_size": 50, "n_positions": 40}
@@ -26,7 +25,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         theirs = transformers.OpenAIGPTLMHeadModel(transformers.OpenAIGPTConfig(**SIZES))
     disturb(theirs)
     folder: Path = tmp_path_factory.mktemp("theirs")
-    return member_of(FORM, theirs, folder), theirs
+    return member_of(theirs, folder), theirs
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def test_logits_are_those_of_hugging_face(models: tuple[Any, Any], ids: torch.Te
 
 
 def test_gradients_are_those_of_hugging_face(models: tuple[Any, Any], ids: torch.Tensor) -> None:
-    assert gradient_difference(FORM, *models, ids) < TOLERANCE
+    assert gradient_difference(*models, ids) < TOLERANCE
 
 
 @pytest.mark.parametrize("chunks", [[1] * 17, [5, 12], [16, 1]])

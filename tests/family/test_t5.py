@@ -46,7 +46,7 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     disturb(theirs)
     with torch.no_grad():
         theirs.lm_head.weight[EOS] *= 5  # so that some outputs end
-    ours = member_of(FORM, theirs, tmp_path_factory.mktemp("theirs"))
+    ours = member_of(theirs, tmp_path_factory.mktemp("theirs"))
     assert (ours.gated, ours.tied) == (is_new, not is_new)
     return ours, theirs
 
@@ -70,7 +70,7 @@ def test_logits_are_those_of_hugging_face(models: Models) -> None:
 def test_gradients_are_those_of_hugging_face(models: Models) -> None:
     truth = random_ids(30).roll(-1, 1).flatten()
     losses = [F.cross_entropy(logits.flatten(0, 1), truth) for logits in both_logits(models)]
-    assert gradient_difference_of(FORM, *models, losses) < TOLERANCE
+    assert gradient_difference_of(*models, losses) < TOLERANCE
 
 
 @pytest.mark.parametrize("chunks", [[1] * 30, [5, 25], [29, 1]])

@@ -32,7 +32,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """Return our model and theirs."""
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
     theirs = disturb(transformers.ViTForImageClassification(transformers.ViTConfig(**SIZES, num_labels=5)))
-    return member_of(FORM, theirs, tmp_path_factory.mktemp("theirs")), theirs
+    return member_of(theirs, tmp_path_factory.mktemp("theirs")), theirs
 
 
 def random_images(height: int = 12, width: int = 12) -> Tensor:
@@ -51,7 +51,7 @@ def test_gradients_are_those_of_hugging_face(models: Models) -> None:
     ours, theirs = models
     logits, classes = (ours(random_images()), theirs(random_images()).logits), torch.tensor([0, 4, 2])
     losses = [F.cross_entropy(one, classes) for one in logits]
-    assert gradient_difference_of(FORM, ours, theirs, losses) < TOLERANCE
+    assert gradient_difference_of(ours, theirs, losses) < TOLERANCE
 
 
 @pytest.mark.parametrize("size", [(16, 16), (8, 20), (64, 72)])

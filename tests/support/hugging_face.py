@@ -1,19 +1,16 @@
 """Members of the family beside the models of Hugging Face transformers with the same random weights."""
 
 import copy
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.family.form import Form, set_parameters
-from transduce.family.settings import Settings
+from transduce.family.weights import read_member
 
 TOLERANCE = 1e-5  # of the largest value
 
@@ -27,13 +24,10 @@ def disturb(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def member_of(form: Form, theirs: Any, folder: Path) -> Any:
+def member_of(theirs: Any, folder: Path) -> Any:
     """Return our model with the weights that `theirs` writes to `folder`."""
     theirs.save_pretrained(folder)
-    ours = form.build(Settings(json.loads((folder / "config.json").read_text("utf-8")), "config.json"))
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    set_parameters(form.entries(ours), ours, {name.removeprefix(form.prefix): x for name, x in tensors.items()})
-    return ours.eval()
+    return read_member(folder).model
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
@@ -41,14 +35,14 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
 
 
-def gradient_difference(form: Form, ours: Any, theirs: Any, ids: Tensor) -> float:
+def gradient_difference(ours: Any, theirs: Any, ids: Tensor) -> float:
     """Return the largest difference of the gradients of the mean loss of next tokens, of all parameters."""
     logits = ours(ids), theirs(ids).logits
     losses = [F.cross_entropy(one[:, :-1].flatten(0, 1), ids[:, 1:].flatten()) for one in logits]
-    return gradient_difference_of(form, ours, theirs, losses)
+    return gradient_difference_of(ours, theirs, losses)
 
 
-def gradient_difference_of(form: Form, ours: Any, theirs: Any, losses: Sequence[Tensor]) -> float:
+def gradient_difference_of(ours: Any, theirs: Any, losses: Sequence[Tensor]) -> float:
     """Return the largest difference of the gradients of two losses, of ours and of theirs, of all parameters."""
     for loss in losses:
         loss.backward()
@@ -56,7 +50,7 @@ def gradient_difference_of(form: Form, ours: Any, theirs: Any, losses: Sequence[
     for new, parameter in zip(gradients.parameters(), theirs.parameters(), strict=True):
         new.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     with TemporaryDirectory() as folder:
-        expected = dict(member_of(form, gradients, Path(folder)).named_parameters())
+        expected = dict(member_of(gradients, Path(folder)).named_parameters())
     # softmax cancels what a key's bias adds to all scores: its gradient is 0 but for rounding
     pairs = [
         (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad, expected[name])

@@ -85,14 +85,16 @@ def settings_of(model: Bert) -> dict[str, Any]:
 
 
 def entries_of(model: Bert) -> list[Entry]:
-    """Return the tensors of the file."""
+    """Return the tensors of the file. The encoder and the pooler have the prefix, unless they are the whole model."""
+    prefix = "bert." if model.words or model.next_sentence or model.classifier else ""
     tables = {"word": "embedding", "position": "positions", "token_type": "segments"}
     entries = [
-        Entry(f"embeddings.{theirs}_embeddings.weight", (f"encoder.{ours}.weight",)) for theirs, ours in tables.items()
+        Entry(f"{prefix}embeddings.{theirs}_embeddings.weight", (f"encoder.{ours}.weight",))
+        for theirs, ours in tables.items()
     ]
-    entries += linear("embeddings.LayerNorm", "encoder.norm")
+    entries += linear(f"{prefix}embeddings.LayerNorm", "encoder.norm")
     for i in range(len(model.encoder.layers)):
-        theirs, ours = f"encoder.layer.{i}", f"encoder.layers.{i}"
+        theirs, ours = f"{prefix}encoder.layer.{i}", f"encoder.layers.{i}"
         for name, letter in (("query", "q"), ("key", "k"), ("value", "v")):
             entries += linear(f"{theirs}.attention.self.{name}", f"{ours}.self_attention.w_{letter}")
         entries += linear(f"{theirs}.attention.output.dense", f"{ours}.self_attention.w_o")
@@ -101,7 +103,7 @@ def entries_of(model: Bert) -> list[Entry]:
         entries += linear(f"{theirs}.output.dense", f"{ours}.feed_forward.w_2")
         entries += linear(f"{theirs}.output.LayerNorm", f"{ours}.residuals.1.norm")
     if model.pooler is not None:
-        entries += linear("pooler.dense", "pooler.linear")
+        entries += linear(f"{prefix}pooler.dense", "pooler.linear")
     if model.words is not None:
         entries += linear("cls.predictions.transform.dense", "words.linear")
         entries += linear("cls.predictions.transform.LayerNorm", "words.norm")

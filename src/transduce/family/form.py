@@ -15,13 +15,14 @@ Shape = tuple[int, ...]
 class Entry(NamedTuple):
     """A tensor of Hugging Face's file, and the parameters of ours that it holds.
 
-    theirs: its name, without the prefix of the model. ours: names, whose tensors lie one after the other along their
-    first dimension. is_transposed: the file holds the transpose of that.
+    theirs: its name. ours: names, whose tensors lie one after the other along their first dimension. is_transposed: the
+    file holds the transpose of that. is_copy: an earlier entry holds the same, and this one may be absent.
     """
 
     theirs: str
     ours: tuple[str, ...]
     is_transposed: bool = False
+    is_copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Form:
     """A member in Hugging Face's form.
 
     model: its class. build: makes the model of a config.json, or raises UserError. settings: makes the config.json of a
-    model. entries: of its tensors. prefix: of the names in the file, which may be absent there. without_weights: a
-    regular expression for the names of tensors that hold no weights, without the prefix.
+    model. entries: of its tensors. prefix: of their names, which a file may leave out. without_weights: a regular
+    expression for the names of tensors that hold no weights, without the prefix.
     """
 
     model: type[nn.Module]
@@ -39,6 +40,10 @@ class Form:
     entries: Callable[[Any], list[Entry]]
     prefix: str
     without_weights: str
+
+    def bare(self, name: str) -> str:
+        """Return the name of a tensor without the prefix."""
+        return name.removeprefix(self.prefix)
 
 
 def linear(theirs: str, *ours: str, is_transposed: bool = False) -> list[Entry]:
@@ -52,10 +57,10 @@ def their_shapes(entries: Sequence[Entry], model: nn.Module) -> dict[str, Shape]
     """Return the shape of each tensor of the file that holds the parameters of `model`."""
     parameters: dict[str, Tensor] = dict(model.named_parameters())
     shapes = dict[str, Shape]()
-    for theirs, ours, is_transposed in entries:
-        rest = parameters[ours[0]].shape[1:]
-        first = sum(parameters[name].size(0) for name in ours)
-        shapes[theirs] = (*rest, first) if is_transposed else (first, *rest)
+    for entry in entries:
+        rest = parameters[entry.ours[0]].shape[1:]
+        first = sum(parameters[name].size(0) for name in entry.ours)
+        shapes[entry.theirs] = (*rest, first) if entry.is_transposed else (first, *rest)
     return shapes
 
 
@@ -65,9 +70,10 @@ def set_parameters(entries: Sequence[Entry], model: nn.Module, tensors: Mapping[
     A tied matrix stays tied.
     """
     old, new = dict(model.named_parameters()), dict[int, nn.Parameter]()
-    for theirs, ours, is_transposed in entries:
-        values = tensors[theirs].T if is_transposed else tensors[theirs]
-        for name, part in zip(ours, values.split([old[name].size(0) for name in ours]), strict=True):
+    for entry in [entry for entry in entries if not entry.is_copy]:
+        values = tensors[entry.theirs].T if entry.is_transposed else tensors[entry.theirs]
+        sizes = [old[name].size(0) for name in entry.ours]
+        for name, part in zip(entry.ours, values.split(sizes), strict=True):
             new[id(old[name])] = nn.Parameter(part.to(torch.float32, copy=True).contiguous())
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -78,7 +84,7 @@ def their_tensors(entries: Sequence[Entry], model: nn.Module) -> dict[str, Tenso
     """Return the parameters of `model` as tensors of the file, by their names."""
     parameters = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
     tensors = {}
-    for theirs, ours, is_transposed in entries:
-        values = torch.cat([parameters[name] for name in ours])
-        tensors[theirs] = (values.T if is_transposed else values).contiguous()
+    for entry in [entry for entry in entries if not entry.is_copy]:
+        values = torch.cat([parameters[name] for name in entry.ours])
+        tensors[entry.theirs] = (values.T if entry.is_transposed else values).contiguous()
     return tensors

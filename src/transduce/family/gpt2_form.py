@@ -32,6 +32,7 @@ def build(settings: Settings) -> GPT2:
 def settings_of(model: GPT2) -> dict[str, Any]:
     """Return the config.json of a model."""
     name, architecture = ("openai-gpt", "OpenAIGPTLMHeadModel") if model.post else ("gpt2", "GPT2LMHeadModel")
+    d_ff = None if model.d_ff == 4 * model.embedding.embedding_dim else model.d_ff
     return {
         "model_type": name,
         "architectures": [architecture],
@@ -42,7 +43,7 @@ def settings_of(model: GPT2) -> dict[str, Any]:
         "n_positions": model.n_positions,
         "layer_norm_epsilon": model.norm_eps,
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), model.dropout.p),
-        **({"afn": "gelu"} if model.post else {"activation_function": "gelu_new", "n_inner": model.d_ff}),
+        **({"afn": "gelu"} if model.post else {"activation_function": "gelu_new", "n_inner": d_ff}),
         "tie_word_embeddings": True,
     }
 
@@ -50,16 +51,20 @@ def settings_of(model: GPT2) -> dict[str, Any]:
 def entries_of(model: GPT2) -> list[Entry]:
     """Return the tensors of the file. Its matrices are transposed; queries, keys and values have one together."""
     token, position = ("tokens_embed", "positions_embed") if model.post else ("wte", "wpe")
-    entries = [Entry(f"{token}.weight", ("embedding.weight",)), Entry(f"{position}.weight", ("positions.weight",))]
+    entries = [
+        Entry(f"transformer.{token}.weight", ("embedding.weight",)),
+        Entry(f"transformer.{position}.weight", ("positions.weight",)),
+        Entry("lm_head.weight", ("embedding.weight",), is_copy=True),
+    ]
     for i in range(len(model.layers)):
-        attention, ffn = f"layers.{i}.self_attention", f"layers.{i}.feed_forward"
-        entries += linear(f"h.{i}.ln_1", f"layers.{i}.residuals.0.norm")
-        entries += linear(f"h.{i}.attn.c_attn", *(f"{attention}.w_{letter}" for letter in "qkv"), is_transposed=True)
-        entries += linear(f"h.{i}.attn.c_proj", f"{attention}.w_o", is_transposed=True)
-        entries += linear(f"h.{i}.ln_2", f"layers.{i}.residuals.1.norm")
-        entries += linear(f"h.{i}.mlp.c_fc", f"{ffn}.w_1", is_transposed=True)
-        entries += linear(f"h.{i}.mlp.c_proj", f"{ffn}.w_2", is_transposed=True)
-    return entries if model.post else entries + linear("ln_f", "norm")
+        theirs, attention, ffn = f"transformer.h.{i}", f"layers.{i}.self_attention", f"layers.{i}.feed_forward"
+        entries += linear(f"{theirs}.ln_1", f"layers.{i}.residuals.0.norm")
+        entries += linear(f"{theirs}.attn.c_attn", *(f"{attention}.w_{x}" for x in "qkv"), is_transposed=True)
+        entries += linear(f"{theirs}.attn.c_proj", f"{attention}.w_o", is_transposed=True)
+        entries += linear(f"{theirs}.ln_2", f"layers.{i}.residuals.1.norm")
+        entries += linear(f"{theirs}.mlp.c_fc", f"{ffn}.w_1", is_transposed=True)
+        entries += linear(f"{theirs}.mlp.c_proj", f"{ffn}.w_2", is_transposed=True)
+    return entries if model.post else entries + linear("transformer.ln_f", "norm")
 
 
 FORM = Form(

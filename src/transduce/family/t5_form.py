@@ -65,8 +65,9 @@ def settings_of(model: T5) -> dict[str, Any]:
 def entries_of(model: T5) -> list[Entry]:
     """Return the tensors of the file."""
     entries = [Entry("shared.weight", ("embedding.weight",))]
-    if not model.tied:
-        entries.append(Entry("lm_head.weight", ("output.weight",)))
+    entries += [Entry(f"{side}.embed_tokens.weight", ("embedding.weight",), is_copy=True) for side in SIDES]
+    output = "embedding.weight" if model.tied else "output.weight"
+    entries.append(Entry("lm_head.weight", (output,), is_copy=model.tied))
     for side, n_layers in zip(SIDES, (len(model.encoder), len(model.decoder)), strict=True):
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         entries += [Entry(bias, (f"{side}_bias.table.weight",))]
