@@ -1,9 +1,11 @@
 """BERT beside Hugging Face transformers, with the same random weights."""
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import safetensors.torch
 import torch
 from support.hugging_face import TOLERANCE, difference, disturb, gradient_difference_of, member_of
 from torch import Tensor
@@ -13,6 +15,7 @@ from transduce.errors import UserError
 from transduce.family.bert import NEXT_SENTENCE, Bert, BertEncoder, Classifier, Pooler, WordHead, sentence_vectors
 from transduce.family.bert_form import FORM, HEADS
 from transduce.family.settings import Settings
+from transduce.family.weights import read_member
 from transduce.model.transformer import parameter_count
 
 SIZES = {
@@ -195,3 +198,37 @@ def test_classes_without_a_name_are_refused(names: Any) -> None:
 def test_an_architecture_of_another_kind_is_refused() -> None:
     with pytest.raises(UserError, match=r"architectures=\['BertForTokenClassification'\]: expected \['BertModel'\] or"):
         FORM.build(Settings({**SIZES, "architectures": ["BertForTokenClassification"]}, "config.json"))
+
+
+def old_folder(folder: Path, architecture: str) -> Bert:
+    """Write a folder as public ones of 2019: other heads, old names, copies. Return the model of all its tensors."""
+    theirs = their_model("BertForPreTraining")
+    ours = member_of(theirs, folder)
+    config, file = folder / "config.json", folder / "model.safetensors"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"architectures": [architecture]}))
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in safetensors.torch.load_file(file).items()
+    }
+    tensors["bert.embeddings.position_ids"] = torch.arange(20)[None]
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+    tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"].clone()
+    safetensors.torch.save_file(tensors, file)
+    return ours
+
+
+@pytest.mark.parametrize("architecture", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
+def test_old_public_folders_are_read(architecture: str, ids: Tensor, segments: Tensor, tmp_path: Path) -> None:
+    expected = our_outputs(old_folder(tmp_path, architecture), ids, segments)
+    outputs = our_outputs(cast(Bert, read_member(tmp_path).model), ids, segments)
+    assert len(outputs) == 1 + len(HEADS[architecture])
+    assert all(torch.equal(outputs[name], expected[name]) for name in outputs)
+
+
+def test_an_output_matrix_that_is_not_the_embedding_is_refused(tmp_path: Path) -> None:
+    old_folder(tmp_path, "BertForMaskedLM")
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    tensors["cls.predictions.decoder.weight"][3] += 1
+    safetensors.torch.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"cls\.predictions\.decoder\.weight is not bert\.embeddings\.word_embeddings"):
+        read_member(tmp_path)

@@ -108,6 +108,8 @@ def entries_of(model: Bert) -> list[Entry]:
         entries += linear("cls.predictions.transform.dense", "words.linear")
         entries += linear("cls.predictions.transform.LayerNorm", "words.norm")
         entries.append(Entry("cls.predictions.bias", ("words.output.bias",)))
+        entries.append(Entry("cls.predictions.decoder.weight", ("encoder.embedding.weight",), is_copy=True))
+        entries.append(Entry("cls.predictions.decoder.bias", ("words.output.bias",), is_copy=True))
     if model.next_sentence is not None:
         entries += linear("cls.seq_relationship", "next_sentence.linear")
     if model.classifier is not None:
@@ -121,5 +123,8 @@ FORM = Form(
     settings=settings_of,
     entries=entries_of,
     prefix="bert.",
-    without_weights=r"embeddings\.position_ids|cls\.predictions\.decoder\.(weight|bias)",  # in old files; tied
+    # Numbers of positions in old files. Heads that the architecture does not have: the public bert-base-uncased is a
+    # BertForMaskedLM with the tensors of a BertForPreTraining.
+    without_weights=r"embeddings\.position_ids|(pooler|cls|classifier)\..*",
+    old_endings=(("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")),
 )

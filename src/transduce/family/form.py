@@ -31,7 +31,8 @@ class Form:
 
     model: its class. build: makes the model of a config.json, or raises UserError. settings: makes the config.json of a
     model. entries: of its tensors. prefix: of their names, which a file may leave out. without_weights: a regular
-    expression for the names of tensors that hold no weights, without the prefix.
+    expression for the names, without the prefix, of tensors that need no entry. old_endings: of names in
+    old files, with those of today.
     """
 
     model: type[nn.Module]
@@ -40,9 +41,12 @@ class Form:
     entries: Callable[[Any], list[Entry]]
     prefix: str
     without_weights: str
+    old_endings: tuple[tuple[str, str], ...] = ()
 
     def bare(self, name: str) -> str:
-        """Return the name of a tensor without the prefix."""
+        """Return the name of a tensor without the prefix, with the ending of today."""
+        for old, new in self.old_endings:
+            name = name.removesuffix(old) + new if name.endswith(old) else name
         return name.removeprefix(self.prefix)
 
 

@@ -127,9 +127,9 @@ def _read_tensors(folder: Path, form: Form, model: nn.Module) -> dict[str, Tenso
                 raise UserError(f"{path}: expected the tensors that {INDEX} names; use the files of one model")
             for name in file.keys():
                 bare = form.bare(name)
-                if re.fullmatch(form.without_weights, bare):
-                    continue
                 if bare not in names:
+                    if re.fullmatch(form.without_weights, bare):
+                        continue
                     raise _misfit(path, f"{name} is no part of the model{nearest(bare, names)}")
                 if names[bare] in tensors:
                     raise _misfit(path, f"{name} is there twice")
