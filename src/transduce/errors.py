@@ -24,9 +24,12 @@ class NotFiniteError(UserError):
     """A model whose output is not a finite number: its weights are damaged, or its training diverged."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: "; did you mean 'small'?", or "" if no known name is near."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.4) -> str:
+    """Return the end of a message about an unknown name: "; did you mean 'small'?", or "" if no known name is near.
+
+    cutoff: the least similarity of a near name, from 0 to 1.
+    """
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -46,6 +46,45 @@ def test_a_form_has_a_phrase_for_each_field(service: Served) -> None:
     assert {"x", "j"} <= {*both} and "b" not in both
 
 
+def test_an_entry_may_be_a_list_of_alternatives(service: Served, translator: transduce.Translator) -> None:
+    must = ["c a", ["x", "y y"]]
+    (expected,) = translator.translate(["a b c"], constraints=[{"must": must}])
+    answer = {"translatedText": expected.text, "unmetConstraints": []}
+    assert service.translate("a b c", must=must).json == answer
+    assert service.translate(["a b c"], must=[must]).json == {name: [value] for name, value in answer.items()}
+    assert "x" in expected.text.split() or "y y" in expected.text
+    assert service.translate(" ", must=[["x", "y"]]).json["unmetConstraints"] == ["x|y"]
+
+
+@pytest.mark.parametrize("name", ["mustnot", "mustNot", "must-not", "musts", "must[]", "MUST", "Prefix", "prefixes"])
+def test_a_misspelt_field_is_refused(service: Served, name: str) -> None:
+    near = "prefix" if "prefix" in name.lower() else "must_not" if "not" in name.lower() else "must"
+    message = f"Invalid request: $.{name}: expected one of must, must_not, prefix; did you mean {near!r}?"
+    answer = service.translate("a b", **{name: ["x"]})
+    assert (answer.status, answer.json) == (400, {"error": message})
+    assert service.form("/translate", {"q": "a", "source": "en", "target": "de", name: "x"}).json == {"error": message}
+
+
+def test_other_fields_of_clients_are_ignored(service: Served) -> None:
+    names = "apiKey secret text from to lang engine custom suffix postfix preset detected " + "x" * 9999
+    assert service.translate("a b", **dict.fromkeys(names.split(), "x")).json == {"translatedText": "b a"}
+
+
+@pytest.mark.parametrize("fields", [{"must": ["x"]}, {"must_not": ["x"]}, {"prefix": "x"}, {"mustNot": "x"}])
+def test_the_routes_of_deepl_have_no_phrases(service: Served, fields: dict[str, Any]) -> None:
+    (name,) = fields
+    answer = service.post("/v2/translate", text=["a b"], target_lang="DE", **fields)
+    message = f"{name}: expected no must, must_not, prefix; send phrases to /translate"
+    assert (answer.status, answer.json) == (400, {"message": message})
+
+
+def test_the_routes_of_deepl_ignore_fields_of_its_clients(service: Served) -> None:
+    names = "context model_type preserve_formatting outline_detection ignore_tags style_id custom_instructions"
+    fields = {**dict.fromkeys(names.split(), "x"), "must": [], "prefix": None}
+    answer = service.post("/v2/translate", text=["a b"], target_lang="DE", **fields)
+    assert answer.json["translations"][0]["text"] == "b a"
+
+
 def test_what_is_not_met_is_named(service: Served) -> None:
     assert service.translate(" ", must=["x", "x"]).json == {"translatedText": " ", "unmetConstraints": ["x", "x"]}
     assert "unmetConstraints" not in service.translate("a b", must=[], must_not=None, prefix="").json
@@ -59,21 +98,26 @@ def test_forbidden_phrases_hold_for_every_line(service: Served) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"must": "x"}, "$.must: expected a list of strings"),
-        ({"must": ["x", 3]}, "$.must: expected a list of strings"),
-        ({"must": {"x": 1}}, "$.must: expected a list of strings"),
+        ({"must": "x"}, "$.must='x': expected a list of phrases; write a list"),
+        ({"must": ["x", 3]}, "$.must[1]=3: expected a phrase; write a string"),
+        ({"must": ["x", None]}, "$.must[1]: expected a phrase; leave it out"),
+        ({"must": [["x", None]]}, "$.must[0][1]: expected a phrase; leave it out"),
+        ({"must": [[]]}, "$.must[0]: expected a phrase, or a list of at least one; leave it out"),
+        ({"must": {}}, "$.must={}: expected a list of phrases; write a list"),
+        ({"must_not": [["x"]]}, "$.must_not[0]=['x']: expected a phrase; write a string"),
         ({"must": [" "]}, "$.must[0]=' ': expected a phrase, not a blank one; leave it out"),
         ({"must": ["x" * 257]}, "expected at most 256 characters, not 257"),
         ({"must": ["x"] * 65}, "expected at most 64 phrases, not 65"),
         ({"must": ["x"], "must_not": ["x"]}, "$.must='x': expected a phrase without 'x', which must_not forbids"),
         ({"must": ["ab " * 80] * 4}, "$.q: must="),
         ({"prefix": "a " * 99}, "$.q: the prefix of the line: expected at most"),
-        ({"prefix": ["a"]}, "$.prefix: expected a string"),
+        ({"prefix": ["a"]}, "$.prefix=['a']: expected text; write a string"),
         ({"q": "a\nb", "must": ["x"]}, "$.q: expected one line with must or prefix, not 2"),
         ({"format": "html", "must_not": ["x"]}, "$.format: expected text with must, must_not or prefix, not html"),
         ({"q": ["a", "b"], "must": ["x"]}, "$.must: expected a list with an entry for each of the 2 texts"),
-        ({"q": ["a"], "must": ["x"]}, "$.must[0]: expected a list of strings"),
-        ({"q": ["a"], "prefix": [3]}, "$.prefix[0]: expected a string"),
+        ({"q": ["a"], "must": ["x"]}, "$.must[0]='x': expected a list of phrases; write a list"),
+        ({"q": ["a", "b"], "must": [None, ["x", " "]]}, "$.must[1][1]=' ': expected a phrase, not a blank one"),
+        ({"q": ["a"], "prefix": [3]}, "$.prefix[0]=3: expected text; write a string"),
     ],
 )
 def test_what_cannot_be_met_is_refused(service: Served, fields: dict[str, Any], message: str) -> None:

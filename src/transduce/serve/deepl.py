@@ -12,6 +12,7 @@ from starlette.responses import Response
 from transduce.decoding.options import Split
 from transduce.serve.door import Door, json_response
 from transduce.serve.languages import name_of
+from transduce.serve.phrases import refuse_phrases
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields, check_key
 from transduce.serve.service import Wish, check_texts
@@ -108,3 +109,4 @@ def _refuse_what_cannot_be_kept(fields: Fields) -> None:
         raise invalid("tag_handling: expected html; this server does not handle XML")
     if fields.values.get("glossary_id"):
         raise invalid("glossary_id: expected no glossary; this server has none")
+    refuse_phrases(fields)

@@ -12,6 +12,9 @@ TEXTS = {"oneOf": [STRING, {"type": "array", "items": STRING}]}
 PHRASE: dict[str, Any] = {**STRING, "minLength": 1, "maxLength": MOST_CHARACTERS}
 PHRASE_LIST: dict[str, Any] = {"type": ["array", "null"], "items": PHRASE, "maxItems": MOST_PHRASES}
 PHRASES = {"anyOf": [PHRASE_LIST, {"type": "array", "items": PHRASE_LIST}]}
+REQUIRED: dict[str, Any] = {"anyOf": [PHRASE, {"type": "array", "items": PHRASE, "minItems": 1}]}
+REQUIRED_LIST: dict[str, Any] = {**PHRASE_LIST, "items": REQUIRED}
+REQUIRED_PHRASES = {"anyOf": [REQUIRED_LIST, {"type": "array", "items": REQUIRED_LIST}]}
 PREFIX = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": ["string", "null"]}}]}
 FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
@@ -29,8 +32,8 @@ def document(service: Service, settings: ServerSettings) -> dict[str, Any]:
         "alternatives": {"type": ["integer", "null"], "maximum": service.max_alternatives, "default": 0},
         "confidence": {"type": "boolean", "default": False},
         "must": {
-            **PHRASES,
-            "description": "phrases that the translation has; for a list of texts a list of lists",
+            **REQUIRED_PHRASES,
+            "description": "phrases that the translation has, or lists of alternatives; a list of lists for a list",
         },
         "must_not": {**PHRASES, "description": "phrases that the translation does not have"},
         "prefix": {**PREFIX, "description": "text that the translation begins with; a list for a list"},

@@ -1,59 +1,72 @@
 """The fields `must`, `must_not` and `prefix` of a request -> the constraint of each of its texts."""
 
+import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_automaton
 from transduce.decoding.phrases.segment_constraints import FREE, check_search
-from transduce.errors import UserError
+from transduce.errors import UserError, nearest
 from transduce.serve.documents import Document
 from transduce.serve.languages import Model
 from transduce.serve.refusal import invalid
-from transduce.serve.requests import Fields
+from transduce.serve.requests import MAX_FIELDS, Fields
 
-NAMES = ("must", "must_not", "prefix")
+LONGEST = 20  # characters of a name that may be a misspelt field
+EMPTY: dict[str, Any] = {"must": (), "must_not": (), "prefix": ""}
+NEARNESS = 0.8  # of mustnot, must-not, musts and must[] at least; the fields of known clients have at most 0.5
 
 
 def constraints_of(fields: Fields, n_texts: int, is_list: bool) -> list[LineConstraint]:
     """Return the constraint of each text. is_list: the texts are a list, and so is each field, with an entry for each.
 
-    Raises Refusal for values of another form, and for phrases that no translation can have.
+    Raises Refusal for a misspelt field, values of another form, and phrases that no translation can have.
     """
-    if not any(fields.values.get(name) for name in NAMES):
+    for name in islice(fields.values, MAX_FIELDS):
+        if name not in EMPTY and (hint := _nearest(name)):
+            raise invalid(f"Invalid request: $.{name}: expected one of {', '.join(EMPTY)}{hint}")
+    if all(_is_empty(fields.values.get(name)) for name in EMPTY):
         return [FREE] * n_texts
-    columns = [_column(fields, name, n_texts, is_list) for name in NAMES]
+    columns = [_column(fields, name, n_texts, is_list) for name in EMPTY]
     constraints = list[LineConstraint]()
-    for must, must_not, prefix in zip(*columns, strict=True):
+    for i, values in enumerate(zip(*columns, strict=True)):
         try:
-            constraints.append(LineConstraint(must or (), must_not or (), prefix or ""))
+            constraints.append(LineConstraint(*values))
         except UserError as error:
-            raise invalid(f"Invalid request: $.{error}") from None
+            place = rf"$.\1[{i}]" if is_list else r"$.\1"
+            message = re.sub(r"^(must_not|must|prefix)", place, str(error))
+            raise invalid(f"Invalid request: {message}") from None
     return constraints
+
+
+def refuse_phrases(fields: Fields) -> None:
+    """Raise Refusal for a request with phrases, also under a misspelt name, to a route that has none."""
+    for name, value in islice(fields.values.items(), MAX_FIELDS):
+        if _nearest(name) and not _is_empty(value):
+            raise invalid(f"{name}: expected no {', '.join(EMPTY)}; send phrases to /translate")
+
+
+def _nearest(name: str) -> str:
+    """Return the end of a message about a field whose name nearly is one of `EMPTY`; "" for other names."""
+    return nearest(name[:LONGEST].lower(), EMPTY, NEARNESS)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or value == "" or value == []
 
 
 def _column(fields: Fields, name: str, n_texts: int, is_list: bool) -> Sequence[Any]:
     """Return the value of a field for each text."""
     value = fields.values.get(name)
-    if value is None or value == "" or value == []:
-        return [None] * n_texts
+    if _is_empty(value):
+        return [EMPTY[name]] * n_texts
     if not is_list:
-        if isinstance(value, str) and fields.is_form and name != "prefix":
-            value = [value]
-        return [_checked(f"$.{name}", name, value)]
+        return [[value] if isinstance(value, str) and fields.is_form and name != "prefix" else value]
     if not isinstance(value, list) or len(value) != n_texts:
         raise invalid(f"Invalid request: $.{name}: expected a list with an entry for each of the {n_texts} texts")
-    return [one and _checked(f"$.{name}[{i}]", name, one) for i, one in enumerate(value)]
-
-
-def _checked(place: str, name: str, value: Any) -> Any:
-    """Return the value of a field for one text: a string for the prefix, else a list of strings."""
-    if name == "prefix":
-        if not isinstance(value, str):
-            raise invalid(f"Invalid request: {place}: expected a string")
-    elif not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise invalid(f"Invalid request: {place}: expected a list of strings")
-    return value
+    return [EMPTY[name] if _is_empty(one) else one for one in value]
 
 
 def check_text(constraint: LineConstraint, document: Document, model: Model, options: DecodingOptions) -> None:

@@ -34,17 +34,17 @@ class LineConstraint:
 
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, str):
-            raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected a string")
+            raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected text; write a string")
         object.__setattr__(self, "prefix", self.prefix.strip())
         if len(self.prefix.splitlines()) > 1:
-            raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected one line")
+            raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected one line; shorten it")
         forbidden = _phrases("must_not", self.must_not)
         required = list[tuple[str, ...]]()
         for i, entry in enumerate(_entries("must", self.must)):
             name = f"must[{i}]"
-            alternatives = (_phrase(name, entry),) if isinstance(entry, str) else _phrases(name, entry)
+            alternatives = _phrases(name, entry) if _is_list(entry) else (_phrase(name, entry),)
             if not alternatives:
-                raise UserError(f"must[{i}]: expected a phrase, or a list of at least one; leave it out")
+                raise UserError(f"{name}: expected a phrase, or a list of at least one; leave it out")
             required.append(alternatives)
         count = len(forbidden) + sum(map(len, required))
         if count > MOST_PHRASES:
@@ -52,7 +52,7 @@ class LineConstraint:
         object.__setattr__(self, "must_not", forbidden)
         object.__setattr__(self, "must", tuple(_possible(one, forbidden) for one in required))
         if excluded := PhraseList((), forbidden).forbidden_in(self.prefix):
-            raise UserError(f"prefix={self.prefix!r}: expected no {excluded[0]!r}, which must_not forbids")
+            raise UserError(f"prefix={self.prefix!r}: expected no {excluded[0]!r}, which must_not forbids; shorten it")
 
     @classmethod
     def of(cls, value: Any) -> "LineConstraint":
@@ -89,11 +89,24 @@ class LineConstraint:
         return self.has_phrases or bool(self.prefix)
 
 
+def _is_list(values: Any) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str | bytes)
+
+
 def _entries(name: str, values: Any) -> Sequence[Any]:
     """Return a list of phrases, not checked one by one."""
-    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise UserError(f"{name}={reprlib.repr(values)}: expected a list of phrases; write [{name}]")
+    if not _is_list(values):
+        raise UserError(f"{_place(name, values)}: expected a list of phrases; {_remedy(values, 'write a list')}")
     return values
+
+
+def _place(name: str, value: Any) -> str:
+    """Return the beginning of a message: NAME=VALUE, and NAME alone for None, which is null in JSON."""
+    return name if value is None else f"{name}={reprlib.repr(value)}"
+
+
+def _remedy(value: Any, remedy: str) -> str:
+    return "leave it out" if value is None else remedy
 
 
 def _phrases(name: str, values: Any) -> tuple[str, ...]:
@@ -103,9 +116,9 @@ def _phrases(name: str, values: Any) -> tuple[str, ...]:
 
 def _phrase(name: str, phrase: Any) -> str:
     """Return a phrase without the spaces around it."""
-    place = f"{name}={reprlib.repr(phrase)}"
+    place = _place(name, phrase)
     if not isinstance(phrase, str):
-        raise UserError(f"{place}: expected a string, not a {type(phrase).__name__}")
+        raise UserError(f"{place}: expected a phrase; {_remedy(phrase, 'write a string')}")
     if is_blank(phrase):
         raise UserError(f"{place}: expected a phrase, not a blank one; leave it out")
     if len(phrase) > MOST_CHARACTERS:
