@@ -4,7 +4,7 @@
 
 Each line requires one to four phrases of one to three words: three of four are taken from its reference, the others are
 words of other references. The texts are searched for the phrases by a regular expression, not by the program's own
-check. Times are processor time; the two searches take turns.
+check. Times are processor time; the two searches take turns. Then one word of each free output is forbidden.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 
 import sacrebleu
 
-from transduce import Translation, load
+from transduce import Translation, Translator, load
 from transduce.data.text import read_lines
 
 ROUNDS = 3
@@ -44,6 +44,7 @@ def main() -> None:
             results[name] = model.translate(src, **options, **more)
             seconds.setdefault(name, []).append(time.process_time() - begin)
     report(constraints, results, ref, {name: min(values) for name, values in seconds.items()})
+    report_forbidden(model, src, [translation.text for translation in results["free"]], options)
     order = random.Random(1).sample(range(len(src)), len(src))
     in_sevens = dict[int, Translation]()
     for k in range(0, len(order), 7):
@@ -53,6 +54,21 @@ def main() -> None:
     expected = {i: results["phrases" if i % 3 else "free"][i] for i in range(len(src))}
     different = sum(in_sevens[i] != expected[i] for i in expected)
     print(f"| shuffled, in sevens, every third line free: lines that differ in anything | {different} |")
+
+
+def report_forbidden(model: Translator, src: Sequence[str], free: Sequence[str], options: dict[str, Any]) -> None:
+    """Forbid one word of each free output, and print how many outputs have it or are short."""
+    chance, words = random.Random(1), list[str]()
+    for text in free:
+        names = re.findall(r"\w{3,}", text) or ["x"]
+        words.append(chance.choice([name for name in names if name[0].isupper()] or names))
+    translations = model.translate(src, constraints=[{"must_not": [word]} for word in words], **options)
+    texts = [translation.text for translation in translations]
+    n_broken = sum(bool(re.search(rf"(?<!\w){word}(?!\w)", text)) for word, text in zip(words, texts, strict=True))
+    shares = [len(text.split()) / max(1, len(one.split())) for text, one in zip(texts, free, strict=True)]
+    print(f"| a word of each free output forbidden: outputs with it | {n_broken} |")
+    short = [sum(share < least for share in shares) for least in (0.7, 0.5)]
+    print(f"| of fewer than 70 %, 50 % of the words of the free output | {short[0]}, {short[1]} |")
 
 
 def phrases_of(i: int, references: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Searches with phrases, over tables instead of models: against enumeration, and in every company."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,11 +23,12 @@ from support.search_tables import (
     random_table,
     replay,
     request_for,
+    table_of,
 )
 
 from transduce.decoding.constraint import Both, Constraint, NextTokens, Prefixes, joined
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import NO_LIMIT, SLACK, allocate, constrained_shortlists
+from transduce.decoding.phrases.bank_allocation import LEAST_END, NO_LIMIT, SLACK, allocate, constrained_shortlists
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.phrase_constraint import PhraseAutomaton, PhraseConstraint, Pieces, tokens_of
 
@@ -66,6 +68,12 @@ def meeting(every: Sequence[Path], phrases: PhraseList, vocabulary: Sequence[byt
         return not phrases.unmet(text) and not (phrases.texts and "\ufffd" in text)
 
     return [one for one in every if one[0][-1] == EOS and is_right(text_of(one[0], vocabulary))]
+
+
+def is_early(table: Table, sentence: int, path: Path) -> bool:
+    """Return True for an output that ends where the model hardly ends it."""
+    log_probs = table(sentence, path[0][:-1])
+    return log_probs[EOS].item() < log_probs[EOS:].max().item() + math.log(LEAST_END)
 
 
 def random_phrases(chance: random.Random, vocabulary: Sequence[bytes], pieces: Pieces) -> PhraseList:
@@ -114,9 +122,11 @@ def test_a_wide_beam_finds_the_best_outputs_that_meet_all(vocabulary: Sequence[b
             outputs = beam(table, [seed], request, 512, 3)[0]
         except FloatingPointError:
             outputs = []
-        every = every_output(table, seed, 4, 0, ())
+        right = meeting(every_output(table, seed, 4, 0, ()), phrases, vocabulary)
+        early = [path for path in right if phrases.texts and is_early(table, seed, path)]
+        natural = [path for path in right if path not in early]
         finished = [hypothesis for hypothesis in outputs if hypothesis.finished]
-        check(finished, best_of(meeting(every, phrases, vocabulary), penalty, 3))
+        check(finished, [*best_of(natural, penalty, 3), *best_of(early, penalty, 3)][:3])
         for hypothesis in finished:
             replay(table, seed, hypothesis, penalty)
 
@@ -158,6 +168,18 @@ def test_phrases_with_a_common_beginning_are_all_met() -> None:
         phrases = PhraseList([["x"], ["y"], ["xy"], ["xz"]], ["z"])
         (best, *_) = search(random_table(seed), [0], [phrases], pieces, 2, longest=30)[0]
         assert best.finished and phrases.unmet(text_of(best.ids, vocabulary)) == (), best
+
+
+def test_a_forbidden_phrase_does_not_cut_an_output_short() -> None:
+    """The model would end only after a full stop, but gives the empty output a higher score than "b."."""
+    vocabulary = (b"", b"", b" a", b" b", b".", b" c")
+    ending = table_of({(): {2: 0.98, EOS: 0.015, 3: 0.005}, (3,): {4: 0.9, 5: 0.1}, (3, 4): {EOS: 1.0}}, {5: 1.0})
+    best, second = search(ending, [0], [PhraseList([], ["a"])], pieces_of(vocabulary), 4, longest=6)[0][:2]
+    assert (best.ids, best.is_early) == ([3, 4], False)
+    assert (second.ids, second.is_early) == ([], True) and second.score > best.score
+    endless = table_of({(): {2: 0.985, EOS: 0.015}}, {5: 1.0})
+    (only,) = search(endless, [0], [PhraseList([], ["a", "c"])], pieces_of(vocabulary), 4, longest=3)[0][:1]
+    assert only.finished and only.is_early  # of early ends the best, where there is no other
 
 
 # ---- prefixes, batches -------------------------------------------------------------------------------------------
@@ -238,7 +260,7 @@ def test_the_natural_end_is_where_eos_is_the_most_likely_token_of_all_and_barred
 
     output = torch.zeros(3, 6)
     output[:, EOS] = 3
-    output[0, 4] = 5
+    output[0, 4] = 7
     barred = [(np.array([0, 1]), np.array([EOS, 4]))]
     none = np.zeros(0, dtype=np.int64)
     next_tokens = NextTokens(np.arange(3), barred, (none, none), [], np.array([2, 3, 0]))
@@ -246,6 +268,7 @@ def test_the_natural_end_is_where_eos_is_the_most_likely_token_of_all_and_barred
     decoder: Any = Given()
     (_, ids), wanted = constrained_shortlists(decoder, output, next_tokens, {}, request_for([9]), is_young)
     assert wanted.limits.tolist() == [NO_LIMIT, 3 + SLACK, NO_LIMIT]
+    assert wanted.is_early.tolist() == [True, False, False]
     assert ids[2, 0] == EOS and EOS not in ids[:2, 0]
 
 
@@ -263,6 +286,8 @@ def test_more_banks_than_places_leave_the_worst_out() -> None:
 
 def test_hypotheses_at_risk_never_take_all_places() -> None:
     assert places([-1, -2, -3, -4, -5], [0] * 5, 2, at_risk=[0, 1, 2]) == [0, 3]
+    assert places([-1, -2, -3, -4, -5, -6], [0] * 6, 4, at_risk=[0, 1, 2]) == [0, 3, 4, 5]
+    assert places([-1, -2, -3, -np.inf], [0] * 4, 3, at_risk=[0, 1, 2]) == [0, 1, 2]
 
 
 def test_no_place_is_for_what_is_excluded() -> None:

@@ -5,7 +5,7 @@ Each step of a `Beam` makes every hypothesis one token longer. Letters as in `ro
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,20 +30,23 @@ class _End(NamedTuple):
     row: int
     id: int
     value: float
+    is_early: bool = False  # see `bank_allocation`
 
 
 @dataclass
 class _Pool:
-    """The n_best finished hypotheses of a sentence so far, best first."""
+    """The n_best finished hypotheses of a sentence so far: those with an early end after the others, best first."""
 
     n_best: int
     ends: list[_End] = field(default_factory=list)
 
     def add(self, end: _End) -> float:
         """Let `end` compete for a place, of equals the first stays; return the score to exceed from now on."""
-        self.ends.insert(sum(old.score >= end.score for old in self.ends), end)
+        place = sum((not old.is_early, old.score) >= (not end.is_early, end.score) for old in self.ends)
+        self.ends.insert(place, end)
         del self.ends[self.n_best :]
-        return self.ends[-1].score if len(self.ends) == self.n_best else -math.inf
+        is_full = len(self.ends) == self.n_best and not self.ends[-1].is_early
+        return self.ends[-1].score if is_full else -math.inf
 
 
 class Beam(Rows[State]):
@@ -123,13 +126,15 @@ class Beam(Rows[State]):
         values, ids: the shortlist (N, C) of each row. lengths: (B,) after this step. wanted: of rows with phrases.
         """
         candidates, penalties, banks, n_met = self._candidates(values, ids), self.penalties[lengths], None, None
+        early_rows = set[int]()
         if wanted is not None and self.constraint is not None:
             banks = Banks(wanted, (values, ids), self.scores, self.constraint)
             longest = lengths[banks.sentences] + banks.limits
             self.max_lengths[banks.sentences] = np.minimum(self.max_lengths[banks.sentences], longest)
             banks.exclude_risks((self.max_lengths == lengths)[banks.sentences])
             candidates = candidates.replaced(banks.sentences, banks.candidates)
-        self._collect(candidates, penalties)
+            early_rows = {*wanted.rows[wanted.is_early].tolist()}
+        self._collect(candidates, penalties, early_rows)
         beam = candidates.unfinished(self.request.eos, self.width)
         if banks is not None:
             shares, n_met = banks.share(self.request.eos, self.width)
@@ -196,8 +201,11 @@ class Beam(Rows[State]):
 
     # ---- the end of sentences ------------------------------------------------------------------------------------
 
-    def _collect(self, candidates: Extensions, penalties: np.ndarray) -> None:
-        """Let the candidates that end compete for places in the pools. penalties: (B,) of their lengths."""
+    def _collect(self, candidates: Extensions, penalties: np.ndarray, early_rows: Collection[int]) -> None:
+        """Let the candidates that end compete for places in the pools. penalties: (B,) of their lengths.
+
+        early_rows: the rows in which an end is early.
+        """
         scores = candidates.scores / penalties[:, None]
         enters = (candidates.ids == self.request.eos) & (scores > self.worst[:, None])
         if not enters.any():
@@ -205,7 +213,9 @@ class Beam(Rows[State]):
         for i, column in zip(*(x.tolist() for x in enters.nonzero()), strict=True):
             score = float(scores[i, column])
             if score > self.worst[i]:
-                self.worst[i] = self.pools[int(self.numbers[i])].add(self._end(score, candidates, i, column))
+                end = self._end(score, candidates, i, column)
+                end = end._replace(is_early=end.row in early_rows)
+                self.worst[i] = self.pools[int(self.numbers[i])].add(end)
 
     def _cut(
         self, beam: Extensions, lengths: np.ndarray, penalties: np.ndarray, n_met: Mapping[int, np.ndarray]
@@ -251,7 +261,8 @@ class Beam(Rows[State]):
             rows.append(int(step.rows.item(rows[-1])))
         overruled = self.overruled[last - end.length : last + 1]
         count = sum(bool(of[row]) for of, row in zip(overruled, reversed(rows), strict=True) if of is not None)
-        return hypothesis_of(ids[::-1], values[::-1], self.request.eos, self.penalties, count)
+        hypothesis = hypothesis_of(ids[::-1], values[::-1], self.request.eos, self.penalties, count)
+        return replace(hypothesis, is_early=end.is_early)
 
 
 def beam_of(decoder: Decoder[State], request: Request) -> Rows[State]:

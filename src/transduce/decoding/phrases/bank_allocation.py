@@ -15,6 +15,10 @@ best output would often be one that repeats itself up to its maximum length. The
 best hypothesis would end next, but must not yet. From there the output may have the tokens of the phrases, and `SLACK`
 more.
 
+Where a phrase bars the likely tokens, every continuation costs much, and the score prefers outputs that stop there,
+unfinished or even empty. So an end is early where the model gives EOS less than `LEAST_END` of the probability of its
+most likely token. A search returns outputs with an early end only after all others that it finds.
+
 Letters as in `beam`; also D sentences with phrases, R rows of them, W wanted tokens of a row, P candidates.
 """
 
@@ -32,17 +36,20 @@ from transduce.decoding.extensions import Extensions
 from transduce.decoding.request import Request
 
 SLACK, NO_LIMIT = 5, 1 << 40
+LEAST_END = 0.05
+RISK_COST = 3  # in places: most hypotheses at risk lose their likely tokens in the next step
 
 
 class WantedTokens(NamedTuple):
     """The wanted tokens of the rows with phrases.
 
     rows: (R,). values, ids: (R, W), -inf where there are fewer. limits: (R,) the tokens that may follow; a great number
-    before the natural end.
+    before the natural end. is_early: (R,) whether EOS would be an early end.
     """
 
     rows: np.ndarray
     limits: np.ndarray
+    is_early: np.ndarray
     values: np.ndarray
     ids: np.ndarray
 
@@ -70,6 +77,7 @@ def constrained_shortlists(
     for token in request.banned:
         log_probs[send(torch.tensor(is_free), device), token] = -math.inf
     log_probs[send(is_young[rows], device), request.eos] = -math.inf
+    of_eos, highest = log_probs[:, request.eos].clone(), log_probs.max(dim=1).values
     wants_end = log_probs.argmax(dim=1) == request.eos
     for places, ids in next_tokens.barred:
         if len(places):
@@ -77,7 +85,8 @@ def constrained_shortlists(
     shortlist = fetch(*most_likely(log_probs, count))
     is_end = wants_end & log_probs[:, request.eos].isneginf()  # EOS may not come next, but is the most likely token
     limits = np.where(is_end.cpu().numpy(), next_tokens.n_tokens + SLACK, NO_LIMIT)
-    return shortlist, WantedTokens(next_tokens.rows, limits, *_wanted(log_probs, next_tokens))
+    is_early = (of_eos < highest + math.log(LEAST_END)).cpu().numpy()
+    return shortlist, WantedTokens(next_tokens.rows, limits, is_early, *_wanted(log_probs, next_tokens))
 
 
 def _wanted(log_probs: Tensor, next_tokens: NextTokens) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +199,7 @@ def allocate(scores: np.ndarray, progress: np.ndarray, is_at_risk: np.ndarray, w
     """Return the columns (D, K) of the candidates that get the places of a beam.
 
     scores: (D, P) descending, but -inf for a candidate that gets no place if there are others. Those at risk are in
-    banks of their own, so that they never take all places.
+    banks of their own, which get one place where another bank gets `RISK_COST`.
     """
     sentence = np.arange(len(scores))
     is_open = scores > -math.inf
@@ -200,7 +209,8 @@ def allocate(scores: np.ndarray, progress: np.ndarray, is_at_risk: np.ndarray, w
     is_first = np.diff(sorted_banks, axis=1, prepend=-2) != 0
     ranks = np.empty_like(order)  # of each candidate in its bank
     np.put_along_axis(ranks, order, columns - np.maximum.accumulate(np.where(is_first, columns, 0), axis=1), 1)
-    ranks[~is_open] = scores.shape[1]
+    ranks[is_at_risk] *= RISK_COST
+    ranks[~is_open] = RISK_COST * scores.shape[1]
     best, highest = is_open.argmax(axis=1), (banks == banks.max(axis=1, keepdims=True)).argmax(axis=1)
     rise = progress[sentence, highest] - progress[sentence, best]
     fall = np.where(rise > 0, scores[sentence, best], 0) - np.where(rise > 0, scores[sentence, highest], 0)
