@@ -54,7 +54,10 @@ class RunningTranslation(Generic[Key]):
         self, backend_of: Callable[[DecodingOptions], Backend], tokenizer: TokenizerLike, config: Config
     ) -> None:
         self.backend_of = backend_of
-        self.search = _search(backend_of(DEFAULTS))  # a job is a segment, by line and number
+        self.search, self.has_shortlists = (
+            _search(backend_of(DEFAULTS)),
+            False,
+        )  # a job is a segment, by line and number
         self.tokenizer = tokenizer
         self.config = config
         self.lines: dict[Key, _Line] = {}  # the oldest first
@@ -100,15 +103,14 @@ class RunningTranslation(Generic[Key]):
 
     def _take_backend(self, options: DecodingOptions) -> None:
         """Let the search be that of the options, which it can become while it is empty."""
-        backend = self.backend_of(options)
-        if backend is self.search.backend:
+        if options.shortlist == self.has_shortlists:
             return
         if self.lines:
             raise UserError(
                 f"shortlist={options.shortlist}: expected the value of the lines that are being translated; "
                 "wait until they are done"
             )
-        self.search = _search(backend)
+        self.search, self.has_shortlists = _search(self.backend_of(options)), options.shortlist
 
     def _constraint(self, segment: Segment, constraint: LineConstraint, settings: SearchConfig) -> Constraint | None:
         raised = partial(max_lengths, self.search.backend, [segment.ids], settings)

@@ -6,6 +6,7 @@ that its source suggests. A shortlist names them: the commonest of all, and the 
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,10 +30,15 @@ class Shortlist:
 
         source: ids without EOS. needed: other ids that the output must be able to have, such as those of its prefix.
         """
-        of_pieces = self.candidates[np.array(source, dtype=np.int64)].ravel()
-        ids = np.unique(np.append(of_pieces, np.array([*needed], dtype=np.int64)))
-        places = np.searchsorted(self.common, ids).clip(max=len(self.common) - 1)
-        return ids[self.common[places] != ids]
+        is_own = np.zeros(max(self._n_ids, 1 + max(needed, default=0)), dtype=bool)  # a sort takes 4 times as long
+        is_own[self.candidates[np.array(source, dtype=np.int64)]] = True
+        is_own[[*needed]] = True
+        is_own[self.common] = False
+        return is_own.nonzero()[0]
+
+    @cached_property
+    def _n_ids(self) -> int:
+        return 1 + int(max(self.common[-1], self.candidates.max(initial=PAD)))
 
     def check(self, n_source: int, n_target: int, where: object) -> None:
         """Raise UserError unless this is a shortlist for vocabularies of these sizes. where: for the message."""
