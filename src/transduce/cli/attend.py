@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from transduce.cli.options import Tag
+from transduce.cli.output import check_output
 from transduce.errors import UserError
 
 
@@ -45,36 +46,46 @@ def attend(
     transduce attend run/model "A dog runs." --head "encoder 1.3" --out head.svg
     transduce attend run/model "A dog runs." --heads heads.json --out page.html
     """
-    from transduce.cli.output import check_output
-    from transduce.evaluation.attention_file import check_length, check_suffix, write_attention
+    _check_files(model, out, heads)
+    _check_lines(sentence, target)
 
-    check_suffix(out)
+    from transduce.decoding.segmentation import with_tag
+    from transduce.evaluation.attention_file import check_length, write_attention
+    from transduce.evaluation.heads import read_worth
+    from transduce.translate import load
+
+    worth = None if heads is None else read_worth(heads)
+    translator = load(model)
+    [source] = with_tag([sentence], tag, translator.tokenizer)
+    check_length(out, len(translator.tokenizer.encode(source)) + 1)  # before the weights take memory
+    if target is None:
+        target = translator.translate([source])[0].text
+    check_length(out, len(translator.tokenizer.target.encode(target)) + 1)
+    write_attention(translator.attend(source, target), out, head=head, model=str(model), worth=worth)
+
+
+def _check_files(model: Path, out: Path, heads: Path | None) -> None:
+    """Raise UserError if the command cannot write `out`, or if its form does not show what `heads` has."""
+    from transduce.evaluation.attention_file import check_suffix
+
+    suffix = check_suffix(out)
     check_output(out, model, option="--out")
+    if heads is not None and suffix != ".html":
+        raise UserError(
+            f"--heads={heads}: expected no value with {out.name}, because only a page shows it; leave it out"
+        )
+
+
+def _check_lines(sentence: str, target: str | None) -> None:
+    """Raise UserError unless the sentence, and its translation if there is one, is a line that has text."""
+    from transduce.data.text import is_blank
+
     for name, line in (("sentence", sentence), ("--target", target or "")):
         if "\n" in line:
             raise UserError(
                 f"{name}: expected one line, not {line.count(chr(10)) + 1}; attend to one sentence at a time"
             )
-
-    if heads is not None and out.suffix.lower() != ".html":
-        raise UserError(
-            f"--heads={heads}: expected no value with {out.name}, because only a page shows it; leave it out"
-        )
-
-    from transduce.data.text import is_blank
-    from transduce.decoding.segmentation import with_tag
-    from transduce.evaluation.heads import read_worth
-    from transduce.translate import load
-
     if is_blank(sentence):
         raise UserError(f"sentence={sentence!r}: expected a sentence, but it is blank; write one")
-    worth = None if heads is None else read_worth(heads)
-    translator = load(model)
-    [source] = with_tag([sentence], tag, translator.tokenizer)
-    check_length(out, len(translator.tokenizer.encode(source)) + 1)  # before the weights take memory
     if target is not None and is_blank(target):
         raise UserError(f"--target={target!r}: expected a translation, but it is blank; write one, or leave it out")
-    if target is None:
-        target = translator.translate([source])[0].text
-    check_length(out, len(translator.tokenizer.target.encode(target)) + 1)
-    write_attention(translator.attend(source, target), out, head=head, model=str(model), worth=worth)
