@@ -1,21 +1,27 @@
 """`transduce prune`: write a model without its least important attention heads."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from transduce.cli.heads import Pairs, check_pairs, head_report
-from transduce.cli.options import Flag, Integer
+from transduce.cli.options import Integer, JsonObject
 from transduce.cli.output import print_json
 from transduce.console import in_markdown, printable
 from transduce.errors import UserError
 
+if TYPE_CHECKING:
+    from transduce.evaluation.heads import Head
+    from transduce.translate import Translator
+
+Keep = Annotated[int, Integer, Parameter(help="Number of heads that remain.")]
 By = Annotated[
     Literal["gradient", "loss"],
     Parameter(help="gradient: prune the heads of the least gradient. loss: those without which the loss grows least."),
 ]
-
 
 TITLE = "\n## Pruned heads\n\n"
 
@@ -23,13 +29,13 @@ TITLE = "\n## Pruned heads\n\n"
 def prune(
     model: Path,
     *,
-    keep: Annotated[int, Integer],
+    keep: Keep,
     src: Path,
     tgt: Path,
     out: Path,
     by: By = "gradient",
     pairs: Pairs = 200,
-    json: Flag = False,
+    json: JsonObject = False,
 ) -> None:
     """Write a model without its least important attention heads, and print what that costs.
 
@@ -40,16 +46,12 @@ def prune(
     ----------
     model
         A model folder, such as run/model.
-    keep
-        Number of heads that remain.
     src
         Source text to measure on, such as the validation text. A test text must be another one.
     tgt
         Its translations, line by line.
     out
         The new model folder.
-    json
-        Print one JSON object.
 
     Examples
     --------
@@ -57,15 +59,7 @@ def prune(
     """
     from transduce.data.text import read_pairs
     from transduce.evaluate import validation_scores
-    from transduce.evaluation.heads import (
-        heads_of,
-        is_pruned,
-        least_gradient,
-        least_important,
-        prune_heads,
-        read_batches,
-        transformer_of,
-    )
+    from transduce.evaluation.heads import heads_of, is_pruned, prune_heads, transformer_of
     from transduce.storage.model_folder import card_of, load_model, save_model
     from transduce.training.weights import weights
     from transduce.translate import Translator
@@ -75,32 +69,67 @@ def prune(
     loaded = load_model(model)
     network = transformer_of(loaded.model)
     heads = heads_of(network)
-    live = [head for head in heads if not is_pruned(network, head)]
     check_pairs(pairs)
-    if not 0 <= keep < len(live):
-        most = f"0 to {len(live) - 1}, fewer than the {len(live)} heads of the model" if live else "a model with heads"
-        raise UserError(f"--keep={keep}: expected {most}; give another")
+    _check_keep(keep, sum(not is_pruned(network, head) for head in heads))
     translator, text = Translator([loaded]), list(read_pairs(src, tgt))
-    if by == "gradient":
-        batches = read_batches(src, tgt, loaded.tokenizer, network, pairs)
-        pruned = least_gradient(network, batches, len(heads) - keep)
-    else:
-        pruned = least_important(head_report(translator, src, tgt, pairs), len(heads) - keep, by)
+    pruned = _least_important(translator, len(heads) - keep, src, tgt, pairs, by)
     before = validation_scores(translator, text)
     prune_heads(network, pruned)
     after = validation_scores(Translator([loaded]), text)  # another one, because a translator has copies of its weights
-    names = [str(head) for head in heads if head in pruned]
     where = f"on {printable(src.name)} and {printable(tgt.name)}"
-    note = (
-        f"`transduce prune` switched off {len(names)} of {len(heads)} attention heads, by {by}: {', '.join(names)}. "
-        f"Loss {before['loss']} to {after['loss']}, BLEU by greedy search {before['bleu']} to {after['bleu']}, {where}."
-    )
-    card = (card_of(model) or "# A model").partition(TITLE)[0]  # without the section of an earlier pruning
-    card = f"{card}{TITLE}{in_markdown(note)}\n"
+    pruning = Pruning([str(head) for head in heads if head in pruned], len(heads), before, after, where)
+    card = pruning.add_to(card_of(model) or "# A model", by)
     save_model(out, weights(network), loaded.config, loaded.tokenizer, card, loaded.shortlist)
     if json:
-        print_json({"keep": keep, "pruned": names, "before": before, "after": after})
-        return
-    print(f"pruned {len(names)} of {len(heads)} heads: {', '.join(names)}")
-    for name in before:
-        print(f"{name:10} {before[name]:9} to {after[name]:9}  {where}")
+        print_json({"keep": keep, "pruned": pruning.names, "before": before, "after": after})
+    else:
+        print(pruning.table())
+
+
+def _check_keep(keep: int, n_live: int) -> None:
+    """Raise UserError unless `keep` is fewer than the heads that have an effect, of which there are `n_live`."""
+    if not 0 <= keep < n_live:
+        most = f"0 to {n_live - 1}, fewer than the {n_live} heads of the model" if n_live else "a model with heads"
+        raise UserError(f"--keep={keep}: expected {most}; give another")
+
+
+def _least_important(
+    translator: "Translator", count: int, src: Path, tgt: Path, pairs: int, by: By
+) -> "Sequence[Head]":
+    """Return the `count` least important heads of a model, measured on `pairs` pairs of the text."""
+    from transduce.evaluation.heads import least_gradient, least_important, read_batches, transformer_of
+
+    if by == "loss":
+        return least_important(head_report(translator, src, tgt, pairs), count, by)
+    network = transformer_of(translator.models[0])
+    return least_gradient(network, read_batches(src, tgt, translator.tokenizer, network, pairs), count)
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """The pruned heads of a model, and the scores before and after it.
+
+    names: of all heads without an effect. n_heads: number of all heads. where: the text of the scores, in words.
+    """
+
+    names: Sequence[str]
+    n_heads: int
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    where: str
+
+    def add_to(self, card: str, by: By) -> str:
+        """Return a model card with a section on this pruning instead of that on an earlier one."""
+        before, after = self.before, self.after
+        note = (
+            f"`transduce prune` switched off {len(self.names)} of {self.n_heads} attention heads, by {by}: "
+            f"{', '.join(self.names)}. Loss {before['loss']} to {after['loss']}, BLEU by greedy search "
+            f"{before['bleu']} to {after['bleu']}, {self.where}."
+        )
+        return f"{card.partition(TITLE)[0]}{TITLE}{in_markdown(note)}\n"
+
+    def table(self) -> str:
+        """Return the heads on a line, and each score on another one."""
+        lines = [f"pruned {len(self.names)} of {self.n_heads} heads: {', '.join(self.names)}"]
+        lines += [f"{name:10} {self.before[name]:9} to {self.after[name]:9}  {self.where}" for name in self.before]
+        return "\n".join(lines)
