@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Flag, Integer
+from transduce.cli.options import Integer, JsonObject
 from transduce.cli.output import print_json
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
@@ -16,7 +16,7 @@ def check(
     valid: tuple[Path, Path] | None = None,
     tokenizer: Path | None = None,
     first: Annotated[int, Integer] = 5,
-    json: Flag = False,
+    json: JsonObject = False,
 ) -> None:
     """Check a corpus before training.
 
@@ -33,8 +33,6 @@ def check(
         A model folder or a tokenizer.json. Report which characters this tokenizer splits into bytes.
     first
         Number of lines to name for each finding.
-    json
-        Print one JSON object.
 
     Examples
     --------

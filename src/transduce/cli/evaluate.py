@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Alpha, BeamSize, Flag, Language, Lookahead, Precision, Tag
+from transduce.cli.options import Alpha, BeamSize, JsonObject, Language, Lookahead, Precision, Tag
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
@@ -14,21 +14,37 @@ if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
     from transduce.parsing.labelled_f1 import LabelledScores
 
+EvaluatedModels = Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")]
+GoldTrees = Annotated[
+    Path | None, Parameter(help="Gold trees in brackets, instead of --ref and --src. A model parses their words.")
+]
+Outputs = Annotated[
+    list[Path] | None,
+    Parameter(
+        help="Translations to evaluate instead of a model. A second --hyp is compared with the first. With --trees, "
+        "one file of trees in brackets, one on a line."
+    ),
+]
+Tokenize = Annotated[
+    str,
+    Parameter(help="sacreBLEU's tokenizer for the first score: 13a, intl, char, zh, ja-mecab, ko-mecab or none."),
+]
+
 
 def evaluate(
-    *models: Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")],
+    *models: EvaluatedModels,
     ref: Path | None = None,
     src: Path | None = None,
-    trees: Path | None = None,
-    hyp: list[Path] | None = None,
+    trees: GoldTrees = None,
+    hyp: Outputs = None,
     language: Language = "en",
-    tokenize: str = "13a",
+    tokenize: Tokenize = "13a",
     beam_size: BeamSize = None,
     alpha: Alpha = None,
     lookahead: Lookahead = None,
     tag: Tag = None,
     precision: Precision = "fp32",
-    json: Flag = False,
+    json: JsonObject = False,
 ) -> None:
     """Evaluate a model on a test set, or given translations.
 
@@ -41,15 +57,6 @@ def evaluate(
         Reference translations.
     src
         Source text to translate with the model.
-    hyp
-        Translations to evaluate instead of a model. A second --hyp is compared with the first. With --trees, one file
-        of trees in brackets, one on a line.
-    trees
-        Gold trees in brackets, instead of --ref and --src. A model parses their words.
-    tokenize
-        sacreBLEU's tokenizer for the first score: 13a, intl, char, zh, ja-mecab, ko-mecab or none.
-    json
-        Print one JSON object.
 
     Examples
     --------
@@ -68,9 +75,7 @@ def evaluate(
         names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
         raise UserError(f"{names}: expected no value with --hyp; leave them out")
     if trees is not None:
-        if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1:
-            names = "--src, --language, --tokenize and a second --hyp"
-            raise UserError(f"{names}: expected no value with --trees; leave them out")
+        _check_trees_alone(src, hyp, language, tokenize)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         print_json(scores) if json else print(scores)
         return
@@ -84,10 +89,7 @@ def evaluate(
 
         translator = load(*models, precision=precision)
         evaluation = evaluate_model(translator, TestSet(src, ref, language, tokenize), options)
-    if json:
-        print_json(evaluation)
-    else:
-        print(format_evaluation(evaluation))
+    print_json(evaluation) if json else print(format_evaluation(evaluation))
 
 
 def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, ref: Path | None, trees: Path | None) -> None:
@@ -96,6 +98,13 @@ def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, ref: Path | Non
         raise UserError("MODELS: expected a model with --src, or one or two --hyp files; give one of the two")
     if (ref is None) == (trees is None):
         raise UserError("--ref: expected reference translations, or gold --trees for a parser; give one of the two")
+
+
+def _check_trees_alone(src: Path | None, hyp: list[Path] | None, language: str, tokenize: str) -> None:
+    """Raise UserError if an option has a value that the evaluation of trees does not use."""
+    if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1:
+        names = "--src, --language, --tokenize and a second --hyp"
+        raise UserError(f"{names}: expected no value with --trees; leave them out")
 
 
 def _scores_of_file(hyp: Path, trees: Path) -> "LabelledScores":

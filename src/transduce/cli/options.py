@@ -23,6 +23,7 @@ def _integers(kind: Any, tokens: Sequence[Token]) -> int | list[int]:
 Integer = Parameter(converter=_integers)  # of every option that is an integer: Cyclopts rounds 2.5
 
 Flag = Annotated[bool, Parameter(show_default=False)]
+JsonObject = Annotated[Flag, Parameter(help="Print one JSON object.")]
 
 Models = Annotated[
     Path, Parameter(required=True, help="Model folders, such as run/model. Several models form an ensemble.")

@@ -9,6 +9,23 @@ from transduce.cli.help import add_command
 from transduce.cli.options import Flag, Integer, Jobs, Language
 from transduce.errors import UserError
 
+TextPair = tuple[Path, Path]
+TrainText = Annotated[TextPair, Parameter(help="Source and target text for training.")]
+Out = Annotated[
+    Path, Parameter(help="Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.")
+]
+Rows = Annotated[
+    list[str] | None,
+    Parameter(
+        consume_multiple=True, help="Rows to train, such as base h1 n2, or all.", show_default="those of the plan"
+    ),
+]
+Seeds = Annotated[
+    list[int] | None,
+    Integer,
+    Parameter(consume_multiple=True, help="Seeds of each row.", show_default="those of the plan"),
+]
+
 
 def table1(*, out: Path = Path("table1")) -> None:
     """Measure Table 1: four kinds of layer.
@@ -33,10 +50,10 @@ def table1(*, out: Path = Path("table1")) -> None:
 
 def table2(
     *,
-    train: tuple[Path, Path],
-    valid: tuple[Path, Path],
-    out: Path,
-    test: tuple[Path, Path] | None = None,
+    train: TrainText,
+    valid: TextPair,
+    out: Out,
+    test: TextPair | None = None,
     search: Flag = False,
     language: Language = "en",
     jobs: Jobs = None,
@@ -50,12 +67,8 @@ def table2(
 
     Parameters
     ----------
-    train
-        Source and target text for training.
     valid
         Source and target text for the validation during training.
-    out
-        Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
     test
         Source and target text for the comparison. It is used once, at the end. Not for --search.
     search
@@ -83,18 +96,16 @@ def table2(
 
 def table3(
     *,
-    train: tuple[Path, Path],
-    valid: tuple[Path, Path],
-    out: Path,
-    test: tuple[Path, Path] | None = None,
+    train: TrainText,
+    valid: TextPair,
+    out: Out,
+    test: TextPair | None = None,
     language: Language = "en",
-    large_train: tuple[Path, Path] | None = None,
-    large_valid: tuple[Path, Path] | None = None,
+    large_train: TextPair | None = None,
+    large_valid: TextPair | None = None,
     scale: Literal["small", "paper"] = "small",
-    rows: Annotated[list[str] | None, Parameter(consume_multiple=True, show_default="those of the plan")] = None,
-    seeds: Annotated[list[int] | None, Integer, Parameter(consume_multiple=True, show_default="those of the plan")] = (
-        None
-    ),
+    rows: Rows = None,
+    seeds: Seeds = None,
     jobs: Jobs = None,
     rerun: Flag = False,
 ) -> None:
@@ -106,12 +117,8 @@ def table3(
 
     Parameters
     ----------
-    train
-        Source and target text for training.
     valid
         Source and target text that the rows are evaluated on.
-    out
-        Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
     test
         Source and target text for a second evaluation.
     large_train
@@ -121,10 +128,6 @@ def table3(
         Source and target text that the rows of another size are evaluated on.
     scale
         small: a quarter of the widths and half of the layers, for a small corpus and a CPU. paper: the paper's sizes.
-    rows
-        Rows to train, such as base h1 n2, or all.
-    seeds
-        Seeds of each row.
     rerun
         Train again the selected rows whose recipe has changed since their result, which is replaced.
 
@@ -142,9 +145,7 @@ def table3(
 
     if seeds is not None and len({*seeds}) < len(seeds):
         raise UserError(f"--seeds={' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
-    if (large_train is None) != (large_valid is None):
-        name, other = ("valid", "train") if large_valid is None else ("train", "valid")
-        raise UserError(f"--large-{name}: expected a text, since --large-{other} is given; give both, or none")
+    _check_large(large_train, large_valid)
     _check_jobs(jobs)
     large = Texts(large_train, large_valid, language=language) if large_train and large_valid else None
     selection = trainings(scale, rows, seeds, has_large_text=large is not None)
@@ -157,7 +158,7 @@ def table4(
     *,
     train: Path,
     valid: Path,
-    out: Path,
+    out: Out,
     test: Path | None = None,
     jobs: Jobs = None,
     rerun: Flag = False,
@@ -174,8 +175,6 @@ def table4(
         Treebank for training: a file with brackets of the Penn Treebank.
     valid
         Treebank that all models are evaluated on, also during training. 300 trees are enough.
-    out
-        Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
     test
         Treebank for a second evaluation.
     rerun
@@ -195,9 +194,9 @@ def table4(
 
 def claims(
     *,
-    train: tuple[Path, Path],
-    valid: tuple[Path, Path],
-    out: Path,
+    train: TrainText,
+    valid: TextPair,
+    out: Out,
     language: Language = "en",
     jobs: Jobs = None,
     rerun: Flag = False,
@@ -210,12 +209,8 @@ def claims(
 
     Parameters
     ----------
-    train
-        Source and target text for training.
     valid
         Source and target text that the models are evaluated on.
-    out
-        Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.
     rerun
         Train again those whose recipe has changed since their result, which is replaced.
 
@@ -230,6 +225,13 @@ def claims(
     _check_jobs(jobs)
     run_claims(Texts(train, valid, language=language), out, jobs=jobs, rerun=rerun)
     _print_report(out)
+
+
+def _check_large(train: TextPair | None, valid: TextPair | None) -> None:
+    """Raise UserError unless both or none of the texts for the rows of another size have a value."""
+    if (train is None) != (valid is None):
+        name, other = ("valid", "train") if valid is None else ("train", "valid")
+        raise UserError(f"--large-{name}: expected a text, since --large-{other} is given; give both, or none")
 
 
 def _check_jobs(jobs: int | None) -> None:
