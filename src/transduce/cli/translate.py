@@ -1,5 +1,6 @@
 """`transduce translate`: translate lines."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -81,24 +82,34 @@ TermsFile = Annotated[
 Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """The arguments of `DecodingOptions.from_arguments`, flat, as a command line has them."""
+
+    beam_size: BeamSize = None
+    alpha: Alpha = None
+    length_penalty: LengthPenalty = None
+    lookahead: Lookahead = None
+    n_best: NBest = 1
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
+    epsilon: Epsilon = None
+    seed: Seed = None
+    mbr: Mbr = None
+    mbr_metric: MbrMetric = None
+    split: SplitLines = "long"
+    tag: Tag = None
+
+
+AllDecoding = Annotated[Decoding, Parameter(name="*")]
+
+
 def translate(
     *models: Models,
     input: Input = None,
     output: Output = None,
-    beam_size: BeamSize = None,
-    alpha: Alpha = None,
-    length_penalty: LengthPenalty = None,
-    lookahead: Lookahead = None,
-    n_best: NBest = 1,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    epsilon: Epsilon = None,
-    seed: Seed = None,
-    mbr: Mbr = None,
-    mbr_metric: MbrMetric = None,
-    split: SplitLines = "long",
-    tag: Tag = None,
+    decoding: AllDecoding = Decoding(),  # noqa: B008
     constraints: Constraints = None,
     prefix: Prefix = None,
     terms: TermsFile = None,
@@ -129,24 +140,7 @@ def translate(
     from transduce.cli.stream import Models, run_filter
     from transduce.decoding.options import DecodingOptions
 
-    options = DecodingOptions.from_arguments(
-        beam_size=beam_size,
-        alpha=alpha,
-        length_penalty=length_penalty,
-        lookahead=lookahead,
-        n_best=n_best,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        epsilon=epsilon,
-        seed=seed,
-        mbr=mbr,
-        mbr_metric=mbr_metric,
-        split=split,
-        tag=tag,
-        alignment=alignment,
-        shortlist=shortlist,
-    )
+    options = DecodingOptions.from_arguments(**asdict(decoding), alignment=alignment, shortlist=shortlist)
     run_filter(
         Models(models, precision, engine),
         input,
