@@ -16,7 +16,7 @@ from transduce.cli.main import app
 
 COMMANDS = """
 demo download check linearize train report evaluate translate parse serve score attend heads prune average shortlist
-diversify export import recipes study
+diversify export import fill embed classify recipes study
 """.split()
 STUDIES = ["study table1", "study table2", "study table3", "study table4", "study claims"]
 

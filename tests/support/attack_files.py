@@ -16,6 +16,7 @@ import pyarrow.feather
 import pyarrow.parquet
 import torch
 
+from support.small_encoders import bert_folder
 from support.small_runs import AVERAGE, train_on
 from support.toy_task import toy_lines, write_lines, write_pairs
 from transduce.storage.atomic_folder import Content, write_folder
@@ -47,7 +48,7 @@ FIFO, DANGLING = "fifo", "dangling"
 
 
 def write_files(folder: Path) -> None:
-    """Write all files. The folder `run` holds a training, `model` and the others hold models."""
+    """Write all files. `run` is a training; `bert` and `classes` are BERTs; `model` and other folders are models."""
     write_texts(folder)
     write_tables(folder)
     (folder / "recipes.py").write_text(RECIPES, encoding="utf-8")
@@ -57,6 +58,8 @@ def write_files(folder: Path) -> None:
     train_on(texts, folder / "run", short)
     shutil.copytree(folder / "run" / "model", folder / "model")
     write_models(folder)
+    bert_folder(folder / "bert", "words")
+    bert_folder(folder / "classes", "pooler", "classifier")
     (folder / "notes").mkdir()
     write_lines(folder / "notes" / "thesis.txt", ["years of work"])
     (folder / DANGLING).symlink_to("nowhere")

@@ -15,11 +15,14 @@ from cyclopts import App, CycloptsError, Parameter
 from transduce.cli.attend import attend
 from transduce.cli.average import average
 from transduce.cli.check import check
+from transduce.cli.classify import classify
 from transduce.cli.demo import demo
 from transduce.cli.diversify import diversify
 from transduce.cli.download import download
+from transduce.cli.embed import embed
 from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
+from transduce.cli.fill import fill
 from transduce.cli.heads import heads
 from transduce.cli.help import add_command, limit_size
 from transduce.cli.import_ import import_
@@ -61,6 +64,9 @@ COMMANDS = (
     diversify,
     export,
     import_,
+    fill,
+    embed,
+    classify,
     recipes,
 )
 

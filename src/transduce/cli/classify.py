@@ -1,0 +1,32 @@
+"""`transduce classify`: a class for each line, by a BERT with a classifier."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from transduce.cli.encoding import Folder, Job, run_encoder
+from transduce.cli.options import Flag, Input, Output
+from transduce.console import printable
+
+
+def classify(
+    folder: Folder,
+    *,
+    input: Input = None,
+    output: Output = None,
+    json: Annotated[
+        Flag, Parameter(help="Print one JSON object per line, with the probability of each label.")
+    ] = False,
+) -> None:
+    """Print the most likely class of each line: its label, a tab, and its probability. Blank lines stay blank.
+
+    Examples
+    --------
+    transduce classify sentiment-model < sentences | cut -f 1 > labels
+    """
+
+    def text(classes: dict[str, float]) -> str:
+        label, probability = next(iter(classes.items()))
+        return f"{printable(label)}\t{probability:.4f}"
+
+    run_encoder(folder, input, output, Job(lambda encoder, lines: encoder.classify(lines), text), json=json)

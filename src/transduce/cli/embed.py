@@ -1,0 +1,35 @@
+"""`transduce embed`: a vector for each line, by a BERT."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from transduce.cli.encoding import Folder, Job, run_encoder
+from transduce.cli.options import Flag, Input, Output
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def embed(
+    folder: Folder,
+    *,
+    input: Input = None,
+    output: Output = None,
+    json: Annotated[Flag, Parameter(help="Print one JSON array per line.")] = False,
+) -> None:
+    """Print a vector for each line: the mean of the states of its tokens, divided by its length.
+
+    The product of two vectors is the cosine of their angle, a measure of likeness. Numbers have spaces between. Blank
+    lines stay blank.
+
+    Examples
+    --------
+    transduce embed all-MiniLM-L6-v2 < sentences > vectors
+    """
+
+    def text(vector: "Tensor") -> str:
+        return " ".join(f"{value:.6f}" for value in vector.tolist())
+
+    job = Job(lambda encoder, lines: encoder.embed(lines), text, record=lambda vector: vector.tolist())
+    run_encoder(folder, input, output, job, json=json)

@@ -1,0 +1,57 @@
+"""The filters of a text encoder: `transduce fill`, `embed` and `classify`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import msgspec
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from transduce.cli import stream
+    from transduce.family.text_encoder import Answer, TextEncoder
+
+Folder = Annotated[Path, Parameter(help="Folder of a BERT in Hugging Face's form, with tokenizer.json.")]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a filter makes of lines.
+
+    answers: of lines, by the encoder. text: of a value, for its line of output; record: of a value, for JSON.
+    """
+
+    answers: "Callable[[TextEncoder, Sequence[str]], list[Answer[Any]]]"
+    text: Callable[[Any], str]
+    record: Callable[[Any], Any] = lambda value: value
+
+
+def run_encoder(folder: Path, source: Path | None, target: Path | None, job: Job, *, json: bool) -> None:
+    """Write a line for each line of `source` into `target`, each as soon as it is ready.
+
+    source, target: None is standard input or standard output. The line of a blank line is blank, or null with `json`.
+    """
+    from transduce.cli.stream import CHUNK_LINES, Answer, filter_lines
+    from transduce.data.text import arriving_lines
+
+    def line_of(value: Any) -> bytes:
+        if json:
+            return msgspec.json.encode(None if value is None else job.record(value)) + b"\n"
+        return ("" if value is None else job.text(value)).encode() + b"\n"
+
+    def load() -> "stream.Answers":
+        from transduce.family.text_encoder import TextEncoder
+        from transduce.model.cpu_backend import keep_freed_memory
+
+        keep_freed_memory()
+        encoder = TextEncoder.load(folder)
+        job.answers(encoder, [])  # an error of the folder or of an option comes before the first line is read
+
+        def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+            for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
+                yield [Answer(line_of(one.value), one.problem) for one in job.answers(encoder, chunk)]
+
+        return answers
+
+    filter_lines(source, target, "encoding", load)
