@@ -47,7 +47,7 @@ class Greedy(Rows[State]):
             overruled = self._restrict(output, self.constraint.allowed(), *shortlists)
             if overruled is not None:
                 self.n_overruled[self.columns] += overruled
-        values, ids = (of_rows[:, 0].numpy() for of_rows in shortlists)
+        values, ids = (of_rows.numpy()[:, 0] for of_rows in shortlists)
         self.state, self.ages, self.n_new = state, self.ages + 1, 0
         self.values[self.n_steps, self.columns], self.ids[self.n_steps, self.columns] = values, ids
         self.n_steps += 1
