@@ -5,6 +5,7 @@ from pathlib import Path
 from transduce.config.validation import as_path
 from transduce.errors import UserError
 from transduce.family.gpt2 import GPT2
+from transduce.family.llama import Llama
 from transduce.family.weights import Member, write_member
 
 
@@ -15,7 +16,7 @@ class LanguageModel:
     """
 
     def __init__(self, member: Member) -> None:
-        if not isinstance(member.model, GPT2):
+        if not isinstance(member.model, GPT2 | Llama):
             kind = member.settings.get("model_type")
             raise UserError(f"model_type={kind!r}: expected a model that continues text; use another, such as gpt2")
         self.member = member

@@ -26,7 +26,14 @@ from transduce.storage.tensors import MAX_HEADER_BYTES, encode_tensors
 from transduce.training.weights import check_finite
 
 # The module of the form of each model_type.
-FORMS = {"gpt2": "gpt2_form", "openai-gpt": "gpt2_form", "bert": "bert_form", "t5": "t5_form", "vit": "vit_form"}
+FORMS = {
+    "gpt2": "gpt2_form",
+    "openai-gpt": "gpt2_form",
+    "llama": "llama_form",
+    "bert": "bert_form",
+    "t5": "t5_form",
+    "vit": "vit_form",
+}
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Files that stay beside the weights, with the most bytes of each. Those of tokenizers, and how to generate text.
 SIDE_FILES = {

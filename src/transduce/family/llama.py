@@ -1,0 +1,81 @@
+"""Llama (Touvron et al. 2023, section 2.2), with the shared key heads of Llama 2 and 3.
+
+What changed since GPT-2: each part is another one, and no linear map has a bias.
+
+    N(x) = x / sqrt(mean(x^2) + eps) * g       RMSNorm (Zhang and Sennrich 2019, eq. 4) instead of layer norm
+    q_m, k_n turned by m theta_i, n theta_i    RoPE (Su et al. 2021, eq. 34): only m - n counts; no table of positions
+    h = h + Attention(N(h))                    with fewer heads of keys and values (Ainslie et al. 2023, 2.2)
+    h = h + W_2 (silu(W_1 N(h)) * W_3 N(h))    SwiGLU (Shazeer 2020, eq. 6)
+    log p(next id) ~ W N(h)                    W is the embedding, or a matrix of its own
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.family.around import NO_PAST, Past, with_cache, with_rotation, with_shared_heads
+from transduce.family.feed_forward import GatedFeedForward
+from transduce.model.attention import MultiHeadAttention
+from transduce.model.transformer import EncoderLayer, KeysValues, Residual
+
+
+class Llama(nn.Module):
+    """The decoder of Llama.
+
+    n_kv_heads: heads of keys and values; None: n_heads. d_k: width of a head; None: d_model / n_heads. n_positions: the
+    longest text in training. theta: the base of the angles of RoPE.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        n_layers: int,
+        n_heads: int,
+        *,
+        d_ff: int,
+        n_kv_heads: int | None = None,
+        d_k: int | None = None,
+        n_positions: int = 2_048,
+        theta: float = 10_000.0,
+        norm_eps: float = 1e-5,
+        tied: bool = False,
+    ) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.d_k = n_heads, n_kv_heads or n_heads, d_k or d_model // n_heads
+        self.d_ff, self.n_positions, self.theta, self.norm_eps, self.tied = d_ff, n_positions, theta, norm_eps, tied
+
+        def layer() -> EncoderLayer:
+            width = {"d_k": self.d_k, "d_v": self.d_k, "n_kv_heads": self.n_kv_heads}
+            attention = MultiHeadAttention(d_model, n_heads, **width, bias=False)
+            residuals = [Residual(nn.RMSNorm(d_model, norm_eps), dropout=0.0, post=False) for _ in range(2)]
+            return EncoderLayer(attention, GatedFeedForward(d_model, d_ff, F.silu), residuals)
+
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.layers = nn.ModuleList(layer() for _ in range(n_layers))
+        self.norm = nn.RMSNorm(d_model, norm_eps)
+        self.output = nn.Linear(d_model, vocab_size, bias=False)
+        if tied:
+            self.output.weight = self.embedding.weight
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def angles(self, positions: Tensor) -> Tensor:
+        """Return the angles of RoPE, position * theta^(-2i/K), of positions (T,) or (N,T): (T,K/2) or (N,1,T,K/2)."""
+        exponents = torch.arange(0, self.d_k, 2, device=positions.device).float() / self.d_k
+        angles = positions[..., None].float() / self.theta**exponents
+        return angles[:, None] if positions.dim() == 2 else angles
+
+    def states(self, ids: Tensor, past: Past = NO_PAST) -> tuple[Tensor, Past]:
+        """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""
+        positions, mask = past.places(ids)
+        x, angles = self.embedding(ids), self.angles(positions)
+        so_far: list[KeysValues] = []
+        for i, layer in enumerate(self.layers):
+            x = layer(x, mask, with_rotation(angles, with_cache(past.of_layer(i), so_far, with_shared_heads())))
+        return self.norm(x), Past(so_far, past.padding)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits (N,T,V) of the id after each of `ids` (N,T)."""
+        return self.output(self.states(ids)[0])
