@@ -68,22 +68,7 @@ def run_trainings(
             remove_training(runs / name)
             results.entries[name] = {"status": "not run"}
         results.start_session([one.name for one in trainings])
-        try:
-            while schedule.running or (queue and not stop.is_requested):
-                if stop.is_requested:
-                    schedule.stop()
-                else:
-                    schedule.start_next(lock)
-                for outcome in schedule.record_endings():
-                    status.print(outcome)
-                if schedule.running:
-                    status.show(lambda: estimate.in_words(schedule.running, queue))
-                time.sleep(0.1)
-        except Exception:  # an error of the study itself, such as a full disk
-            schedule.stop()
-            for process in schedule.running:
-                process.process.wait()
-            raise
+        schedule.run(lock, stop, status, estimate)
     if stop.is_requested:
         raise KeyboardInterrupt
     if schedule.failures:
@@ -127,6 +112,28 @@ class Schedule:
         self.results = results
         self.running: list[TrainingProcess] = []
         self.failures: list[str] = []
+
+    def run(self, lock: IO[bytes], stop: StopSignal, status: "StatusLine", estimate: "TimeEstimate") -> None:
+        """Run the trainings until all have ended, or until the running ones have ended after a signal.
+
+        An error of the study itself, such as a full disk, is raised after the running trainings have saved and ended.
+        """
+        try:
+            while self.running or (self.queue and not stop.is_requested):
+                if stop.is_requested:
+                    self.stop()
+                else:
+                    self.start_next(lock)
+                for outcome in self.record_endings():
+                    status.print(outcome)
+                if self.running:
+                    status.show(lambda: estimate.in_words(self.running, self.queue))
+                time.sleep(0.1)
+        except Exception:
+            self.stop()
+            for process in self.running:
+                process.process.wait()
+            raise
 
     def start_next(self, lock: IO[bytes]) -> None:
         """Start a training in every free environment, as long as the queue has one."""
