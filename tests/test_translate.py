@@ -275,7 +275,7 @@ def test_prefixes_that_do_not_fit_are_refused(model: Translator) -> None:
     for wrong in ([], ["a"], ["a", "b", "c"]):
         with pytest.raises(UserError, match=f"{len(wrong)} prefixes for 2 lines: expected one for each"):
             model.translate(["a", " "], prefixes=wrong)
-    with pytest.raises(UserError, match="the prefix of line 2: expected at most"):
+    with pytest.raises(UserError, match="^line 2: prefix='a a.*: expected at most .*; shorten it$"):
         model.translate(["a b", "a"], prefixes=["", "a " * 40])
 
 

@@ -137,7 +137,7 @@ def test_minimum_bayes_risk_ranks_outputs_that_meet_all(noisy: Translator) -> No
 def test_a_mistake_is_named_with_its_line(noisy: Translator) -> None:
     with pytest.raises(UserError, match="^line 12: must='q.*expected at most 256 tokens"):
         noisy.translate(["a", "b"], constraints=[None, {"must": ["q ö" * 80, "ä q" * 80]}], first_number=10)
-    with pytest.raises(UserError, match="^the prefix of line 2: expected at most"):
+    with pytest.raises(UserError, match="^line 2: prefix='a a.*: expected at most .*; shorten it$"):
         noisy.translate(["a", "b"], constraints=[None, {"prefix": "a " * 90}])
 
 

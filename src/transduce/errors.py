@@ -20,6 +20,18 @@ class UserError(Exception):
         return "\n".join([f"{len(self.args)} problems:", *(f"  {message}" for message in self.args)])
 
 
+class LineError(UserError):
+    """A mistake in one of several lines. number: of the line, from 1. problem: the message without the line.
+
+    A caller that knows the file of the lines can name it instead: `PATH:LINE: problem`.
+    """
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(f"line {number}: {problem}")
+        self.number = number
+        self.problem = problem
+
+
 class NotFiniteError(UserError):
     """A model whose output is not a finite number: its weights are damaged, or its training diverged."""
 

@@ -321,9 +321,9 @@ class Translator:
     ) -> Constraint | None:
         """Return the constraint of the search of segments."""
         sources = [segment.ids for segment in segments]
-        places = [f"line {first_number + segment.line + 1}" for segment in segments]
+        numbers = [first_number + segment.line + 1 for segment in segments]
         raised = partial(max_lengths, self._backend, sources, settings)
-        return search_constraint(constraints.segments, places, self.tokenizer, raised)
+        return search_constraint(constraints.segments, numbers, self.tokenizer, raised)
 
     @torch.inference_mode()
     def _token_log_probs(self, batch: Batch) -> list[list[float]]:

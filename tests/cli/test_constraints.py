@@ -65,6 +65,7 @@ def test_a_phrase_that_is_missing_is_named_on_standard_error(toy: Toy, tmp_path:
         ("[1]", "expected a JSON object with a text"),
         ('{"must": []}', "expected a JSON object with a text"),
         ('{"text": "a", "must": "b"}', "must='b': expected a list of phrases"),
+        ('{"text": "a", "must": ["q q", null]}', "must[1]: expected a phrase; leave it out"),
         ('{"text": "a", "musst": []}', "musst: expected one of must, must_not, prefix"),
     ],
 )
@@ -75,6 +76,21 @@ def test_a_line_of_another_form_ends_the_output_before_it(
     result = cli("translate", toy.model, "--input", source, "--constraints", "json")
     assert (result.code, result.out) == (2, b"b a\n")
     assert f"in:2: {message}" in result.err and "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prefix": "a " * 99}, "prefix='a a a a a a ...a a a a a a a': expected at most "),
+        ({"must": ["ab " * 80] * 4}, "must='ab"),
+    ],
+)
+def test_what_only_the_model_refuses_is_named_by_file_and_line(
+    toy: Toy, tmp_path: Path, cli: Cli, fields: dict[str, object], message: str
+) -> None:
+    source = write_lines(tmp_path / "in", ['{"text": "a b"}', json.dumps({"text": "a", **fields})])
+    result = cli("translate", toy.model, "--input", source, "--constraints", "json")
+    assert result.code == 2 and f"in:2: {message}" in result.err and "line 2" not in result.err, result.err
 
 
 def test_what_meets_no_phrases_is_refused(toy: Toy, tmp_path: Path, cli: Cli) -> None:

@@ -114,10 +114,27 @@ def test_a_term_requires_its_target(line: str, targets: list[str]) -> None:
     assert terms.targets_in(line) == [(target,) for target in targets]
 
 
-@pytest.mark.parametrize("terms", [3, "terms.tsv", {"dog": ["Hund"]}, {"dog": None}, {3: "x"}, {"dog": ""}])
-def test_terms_of_another_type_are_refused(terms: Any) -> None:
-    with pytest.raises(UserError, match="expected"):
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        (3, "^terms: expected Terms"),
+        ("terms.tsv", "^terms: expected Terms"),
+        ({"dog": ["Hund"]}, r"^terms\['dog'\]: expected a target, .* not \['Hund'\]; write a string$"),
+        ({"dog": None}, r"^terms\['dog'\]: expected a target, .* not None; write a string$"),
+        ({"dog": "a||b"}, r"^terms\['dog'\]: expected a target, .* not 'a\|\|b'; write one, or leave out the \|$"),
+        ({3: "x"}, r"^terms\[3\]: expected a term of the source language; write one"),
+    ],
+)
+def test_terms_of_another_type_are_refused(terms: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Terms.of(terms)
+
+
+@pytest.mark.parametrize("targets", [[], None, [""], ["a", 3]])
+def test_targets_that_are_none_are_refused(targets: Any) -> None:
+    assert Terms({"dog": "Hund|x"}).targets == {"dog": ("Hund|x",)}  # alternatives are a list here
+    with pytest.raises(UserError, match=r"^terms\['dog'\]: .*expected"):
+        Terms({"dog": targets})
 
 
 def test_terms_of_a_file(tmp_path: Path) -> None:
@@ -131,9 +148,14 @@ def test_terms_of_a_file(tmp_path: Path) -> None:
     [
         ("dog\tHund\ncat", ":2: expected a source term, a tab and its target"),
         ("dog\tHund\tx", ":1: expected a source term, a tab and its target"),
-        ("\tHund", ":1: '': expected a term of the source language"),
-        ("dog\t", r":1: must\[0\]\[0\]='': expected a phrase"),
-        ("dog\tHund||x", r":1: must\[0\]\[1\]='': expected a phrase"),
+        ("\tHund", ":1: expected a term of the source language; write one"),
+        ("dog\t", r"terms.tsv:1: expected a target, or target\|target, none of them empty, not ''; write one"),
+        (
+            "dog\tHund||x",
+            r"terms.tsv:1: expected .* none of them empty, not 'Hund\|\|x'; write one, or leave out the \|$",
+        ),
+        ("dog\t" + "x" * 257, r"terms.tsv:1: target\[0\]='x.*: expected at most 256 characters, not 257; shorten it$"),
+        ("dog\t" + "|".join("x" * 65), "terms.tsv:1: expected 1 to 64 targets of a term, not 65; correct the term$"),
     ],
 )
 def test_lines_that_are_no_terms_are_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_forbidden_phrases_hold_for_every_line(service: Served) -> None:
         ({"must": ["x"] * 65}, "expected at most 64 phrases, not 65"),
         ({"must": ["x"], "must_not": ["x"]}, "$.must='x': expected a phrase without 'x', which must_not forbids"),
         ({"must": ["ab " * 80] * 4}, "$.q: must="),
-        ({"prefix": "a " * 99}, "$.q: the prefix of the line: expected at most"),
+        ({"prefix": "a " * 99}, "$.q: prefix='a a a a a a ...a a a a a a a': expected at most"),
         ({"prefix": ["a"]}, "$.prefix=['a']: expected text; write a string"),
         ({"q": "a\nb", "must": ["x"]}, "$.q: expected one line with must or prefix, not 2"),
         ({"format": "html", "must_not": ["x"]}, "$.format: expected text with must, must_not or prefix, not html"),

@@ -84,10 +84,10 @@ class ConstraintOptions:
         try:
             fields = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise UserError(f"expected a JSON object such as {EXAMPLE} ({error})") from None
+            raise UserError(f"expected a JSON object such as {EXAMPLE}; correct the line ({error})") from None
         text = fields.pop("text", None) if isinstance(fields, dict) else None
         if not isinstance(text, str):
-            raise UserError(f"expected a JSON object with a text, such as {EXAMPLE}")
+            raise UserError(f"expected a JSON object with a text, such as {EXAMPLE}; correct the line")
         values = {name: value for name, value in fields.items() if value is not None}
         return text.replace("\n", " "), LineConstraint.of({"prefix": default.prefix, **values})
 

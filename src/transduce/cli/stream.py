@@ -23,7 +23,7 @@ from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import with_tag
-from transduce.errors import UserError
+from transduce.errors import LineError, UserError
 from transduce.interop import ctranslate2_engine as engine
 
 if TYPE_CHECKING:
@@ -136,7 +136,11 @@ def translations(
     chunks = arriving_lines(lines, name, at_most=CHUNK_LINES)
     for number, sources in source_lines(chunks, constraints, name):
         more: dict[str, Any] = {"constraints": sources.constraints, "terms": terms} if constraints else {}
-        yield translator.translate(sources.texts, options=options, first_number=number, **more)
+        try:
+            translated = translator.translate(sources.texts, options=options, first_number=number, **more)
+        except LineError as error:
+            raise UserError(f"{name}:{error.number}: {error.problem}") from None
+        yield translated
 
 
 def _open_input(source: Path | None) -> BinaryIO:

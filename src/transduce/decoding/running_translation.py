@@ -19,7 +19,7 @@ from transduce.decoding.phrases.segment_constraints import FREE, SegmentConstrai
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
 from transduce.decoding.segmentation import Segment, nearest_first, segments_of, translations_of, with_tag
-from transduce.errors import UserError
+from transduce.errors import LineError, UserError
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
 NO_TERMS = Terms({})
@@ -114,7 +114,10 @@ class RunningTranslation(Generic[Key]):
 
     def _constraint(self, segment: Segment, constraint: LineConstraint, settings: SearchConfig) -> Constraint | None:
         raised = partial(max_lengths, self.search.backend, [segment.ids], settings)
-        return search_constraint([constraint], ["the line"], self.tokenizer, raised)
+        try:
+            return search_constraint([constraint], [1], self.tokenizer, raised)
+        except LineError as error:
+            raise UserError(error.problem) from None  # without the number: there is one line
 
     def step(self) -> dict[Key, Translation | Exception]:
         """Make all outputs one token longer; return the lines that end here, by key.

@@ -38,11 +38,11 @@ class LineConstraint:
         object.__setattr__(self, "prefix", self.prefix.strip())
         if len(self.prefix.splitlines()) > 1:
             raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected one line; shorten it")
-        forbidden = _phrases("must_not", self.must_not)
+        forbidden = phrases_of("must_not", self.must_not)
         required = list[tuple[str, ...]]()
         for i, entry in enumerate(_entries("must", self.must)):
             name = f"must[{i}]"
-            alternatives = _phrases(name, entry) if _is_list(entry) else (_phrase(name, entry),)
+            alternatives = phrases_of(name, entry) if _is_list(entry) else (_phrase(name, entry),)
             if not alternatives:
                 raise UserError(f"{name}: expected a phrase, or a list of at least one; leave it out")
             required.append(alternatives)
@@ -52,7 +52,9 @@ class LineConstraint:
         object.__setattr__(self, "must_not", forbidden)
         object.__setattr__(self, "must", tuple(_possible(one, forbidden) for one in required))
         if excluded := PhraseList((), forbidden).forbidden_in(self.prefix):
-            raise UserError(f"prefix={self.prefix!r}: expected no {excluded[0]!r}, which must_not forbids; shorten it")
+            raise UserError(
+                f"prefix={reprlib.repr(self.prefix)}: expected no {excluded[0]!r}, which must_not forbids; shorten it"
+            )
 
     @classmethod
     def of(cls, value: Any) -> "LineConstraint":
@@ -60,7 +62,7 @@ class LineConstraint:
         if value is None or isinstance(value, LineConstraint):
             return value or cls()
         if not isinstance(value, Mapping):
-            raise UserError(f"{reprlib.repr(value)}: expected must, must_not and prefix by name, or None")
+            raise UserError(f"{reprlib.repr(value)}: expected must, must_not and prefix by name, or None; write a dict")
         names = [one.name for one in fields(cls)]
         for name in value:
             if name not in names:
@@ -109,7 +111,7 @@ def _remedy(value: Any, remedy: str) -> str:
     return "leave it out" if value is None else remedy
 
 
-def _phrases(name: str, values: Any) -> tuple[str, ...]:
+def phrases_of(name: str, values: Any) -> tuple[str, ...]:
     """Return the phrases of a list, without the spaces around them."""
     return tuple(_phrase(f"{name}[{i}]", value) for i, value in enumerate(_entries(name, values)))
 

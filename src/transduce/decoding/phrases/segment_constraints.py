@@ -4,6 +4,7 @@ A line with a constraint is one segment, because a phrase does not say to which 
 terms is split like any other: each segment requires the terms that are in it.
 """
 
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.phrase_constraint import PhraseConstraint, PhraseState, target_of
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import Segment, check_lines
-from transduce.errors import UserError
+from transduce.errors import LineError, UserError
 
 FREE = LineConstraint()
 ConstraintLike = LineConstraint | Mapping[str, Any] | None
@@ -123,32 +124,34 @@ def check_search(options: DecodingOptions, settings: SearchConfig) -> None:
 
 def search_constraint(
     constraints: Sequence[LineConstraint],
-    places: Sequence[str],
+    numbers: Sequence[int],
     tokenizer: TokenizerLike,
     max_lengths: Callable[[Constraint | None], Sequence[int]],
 ) -> Constraint | None:
     """Return the constraint of a search with one row for each line; None if all are free.
 
-    places: of the lines, for messages. tokenizer: of the source language. max_lengths: returns the most tokens of each
-    output, given the constraint by which they are raised. Raises UserError for what no search can meet.
+    numbers: of the lines, from 1, for messages. tokenizer: of the source language. max_lengths: returns the most tokens
+    of each output, given the constraint by which they are raised. Raises LineError for what no search can meet.
     """
     states, prefixes = list[PhraseState | None](), [list[int]()] * len(constraints)
-    for i, (constraint, place) in enumerate(zip(constraints, places, strict=True)):
+    for i, (constraint, number) in enumerate(zip(constraints, numbers, strict=True)):
         try:
             states.append(phrase_automaton(constraint, tokenizer).start if constraint.has_phrases else None)
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
+            raise LineError(number, str(error)) from None
         if constraint.prefix:
             prefixes[i] = target_of(tokenizer).encode(constraint.prefix)
     phrases = PhraseConstraint(states) if any(states) else None
     if phrases is None and not any(prefixes):
         return None
     longest = max_lengths(phrases)
-    for place, ids, most, state in zip(places, prefixes, longest, states, strict=True):
+    for number, constraint, ids, most, state in zip(numbers, constraints, prefixes, longest, states, strict=True):
         if len(ids) > most:
-            raise UserError(f"the prefix of {place}: expected at most {most} tokens, not {len(ids)}; shorten it")
+            place = f"prefix={reprlib.repr(constraint.prefix)}"
+            raise LineError(number, f"{place}: expected at most {most} tokens, not {len(ids)}; shorten it")
         if state and state.automaton.n_tokens + len(ids) >= most:
             n = state.automaton.n_tokens + len(ids)
-            raise UserError(f"{place}: expected phrases of fewer than {most} tokens, with the prefix, not {n}")
+            expected = f"expected phrases of fewer than {most} tokens, with the prefix, not {n}"
+            raise LineError(number, f"{expected}; require fewer")
     prefix = prefix_constraint(prefixes, longest, EOS)
     return Both(prefix, phrases) if prefix is not None and phrases is not None else prefix or phrases

@@ -1,11 +1,13 @@
 """Terminology: terms of the source language, and the phrases that each requires in a translation."""
 
 import os
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from transduce.data.text import StrPath, is_blank, read_lines
-from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.line_constraint import MOST_PHRASES, phrases_of
 from transduce.decoding.phrases.matching import WORD, kind_of
 from transduce.errors import UserError
 
@@ -20,16 +22,19 @@ class Terms:
     """
 
     def __init__(self, targets: Mapping[str, Sequence[str]]) -> None:
-        """Create the terms from the alternatives of each. Raises UserError for what is not a phrase."""
+        """Create the terms from the alternatives of each. Raises UserError for what is no term or no target."""
         self.targets: dict[str, tuple[str, ...]] = {}
         self._by_key: dict[str, list[str]] = {}
         for source, alternatives in targets.items():
-            self._add(source, alternatives)
+            with _named(source):
+                self._add(source, alternatives)
 
     def _add(self, source: str, alternatives: Sequence[str]) -> None:
         if not isinstance(source, str) or is_blank(source):
-            raise UserError(f"{source!r}: expected a term of the source language")
-        (checked,) = LineConstraint([alternatives]).required
+            raise UserError("expected a term of the source language; write one, or leave the term out")
+        checked = phrases_of("target", [alternatives] if isinstance(alternatives, str) else alternatives)
+        if not 1 <= len(checked) <= MOST_PHRASES:
+            raise UserError(f"expected 1 to {MOST_PHRASES} targets of a term, not {len(checked)}; correct the term")
         source = source.strip()
         if source not in self.targets:
             self._by_key.setdefault(source[:KEY].lower(), []).append(source)
@@ -50,7 +55,7 @@ class Terms:
             if not tab or "\t" in target:
                 raise UserError(f"{place}: expected a source term, a tab and its target; correct the line")
             try:
-                terms._add(source, target.split("|"))
+                terms._add(source, _alternatives(target))
             except UserError as error:
                 raise UserError(f"{place}: {error}") from None
         return terms
@@ -62,10 +67,13 @@ class Terms:
             return value
         if value is not None and not isinstance(value, Mapping):
             raise UserError("terms: expected Terms, or a dict from source terms to targets; use Terms.load(FILE)")
+        terms = cls({})
         for source, target in (value or {}).items():
-            if not isinstance(target, str):
-                raise UserError(f"terms: {source!r}: expected a target as a string, or target|target, not {target!r}")
-        return cls({source: target.split("|") for source, target in (value or {}).items()})
+            with _named(source):
+                if not isinstance(target, str):
+                    raise UserError(f"expected a target, or target|target, not {reprlib.repr(target)}; write a string")
+                terms._add(source, _alternatives(target))
+        return terms
 
     def targets_in(self, line: str) -> list[tuple[str, ...]]:
         """Return the alternatives of each different term in a line, in the order of the line."""
@@ -92,3 +100,21 @@ class Terms:
                     if end == len(line) or not (kind_of(line[end - 1]) == WORD and kind_of(line[end]) == WORD):
                         matches.append((begin, term))
         return matches
+
+
+@contextmanager
+def _named(source: Any) -> Iterator[None]:
+    """Raise a UserError of the block with the term that is wrong."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"terms[{reprlib.repr(source)}]: {error}") from None
+
+
+def _alternatives(target: str) -> list[str]:
+    """Return the alternatives of `target` or `target|target|...`. Raises UserError if one is blank."""
+    alternatives = target.split("|")
+    if any(map(is_blank, alternatives)):
+        expected = f"expected a target, or target|target, none of them empty, not {reprlib.repr(target)}"
+        raise UserError(f"{expected}; write one, or leave out the |")
+    return alternatives
