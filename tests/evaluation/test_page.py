@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transduce.evaluation import attention_page
+from transduce.evaluation import attention_page, run_report, study_report
 from transduce.evaluation.page import duration, fill_page, write_page
 from transduce.storage.atomic_folder import replacement
 
@@ -16,12 +16,17 @@ COLOURS = {
     "attention_page.html": ("ink", "faint", "accent", "second"),
 }
 PARTS = {"attention_page.html": attention_page.PARTS}
+POLICIES = {
+    "run_report.html": run_report.POLICY,
+    "study_report.html": study_report.POLICY,
+    "attention_page.html": attention_page.POLICY,
+}
 
 
 def fill(template: str) -> str:
     """Return a page whose fields are empty."""
     fields = set(re.findall(r"\$(\w+)", (TEMPLATES / template).read_text("utf-8"))) - {"style", "version"}
-    return fill_page(template, dict.fromkeys(fields, ""), PARTS.get(template))
+    return fill_page(template, dict.fromkeys(fields, ""), POLICIES[template], PARTS.get(template))
 
 
 def schemes(page: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -53,8 +58,10 @@ def test_colours_have_the_contrast_of_wcag(template: str) -> None:
 
 @pytest.mark.parametrize("template", COLOURS)
 def test_the_policy_of_a_page_forbids_loading(template: str) -> None:
-    policy = re.search(r'Content-Security-Policy"\s+content="([^"]+)"', fill(template))
-    assert policy and policy[1].startswith("default-src 'none';")
+    page = fill(template)
+    policy = re.search(r'Content-Security-Policy"\s+content="([^"]+)"', page)
+    assert page.startswith("<!doctype html>") and page.count("<meta") == 4
+    assert policy and policy[1].startswith("default-src 'none';") and "$" not in policy[1]
 
 
 def test_a_page_replaces_the_old_one_whole(tmp_path: Path) -> None:

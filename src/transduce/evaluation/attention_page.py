@@ -27,6 +27,7 @@ PARTS = {
     "own_style": ["attention_page.css"],
     "script": ["attention_weights.js", "attention_drawing.js", "attention_page.js"],
 }
+POLICY = "script-src $script_hash; style-src $own_style_hash $style_hash; base-uri 'none'; form-action 'none'"
 MANY_TOKENS = 400  # of the longer side; the page then has one layer. 250 tokens of 6 x 8 x 3 heads are 7.5 MB
 
 
@@ -48,7 +49,7 @@ def attention_page(attended: Attended, view: View, model: str = "", worth: Mappi
         "data": _json({**_description(attended, view, layers), "worth": worth}),
         "weights": pack([getattr(attended, kind)[layers[kind]] for kind in KINDS]),
     }
-    return fill_page("attention_page.html", fields, PARTS)
+    return fill_page("attention_page.html", fields, POLICY, PARTS)
 
 
 def n_tokens(attended: Attended) -> int:

@@ -1,4 +1,4 @@
-"""The parts that all pages share: template, style and script with their hashes, writing, durations."""
+"""The parts that all pages share: head, style, hashes of styles and scripts, writing, durations."""
 
 import base64
 import hashlib
@@ -10,10 +10,14 @@ from transduce.storage.atomic_folder import replacement
 from transduce.version import __version__
 
 
-def fill_page(template: str, fields: dict[str, str], parts: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Return the page of `template`, a file in the same folder, with the style that all pages share (page.css).
+def fill_page(
+    template: str, fields: dict[str, str], policy: str, parts: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """Return the page of `template`, a file in the same folder.
 
-    fields: HTML for each placeholder of the template, by name.
+    It has the head and the style that all pages share: $head is page_head.html, $style is page.css.
+    fields: HTML for each placeholder of the template, by name. policy: the content security policy of the page beside
+    `default-src 'none'`, with placeholders for hashes.
     parts: placeholders that are filled with files of the same folder, styles or scripts, joined. The hash that allows
     such an element in the page's policy is the placeholder NAME_hash; $style_hash is that of the shared style.
     """
@@ -23,8 +27,10 @@ def fill_page(template: str, fields: dict[str, str], parts: Mapping[str, Sequenc
         for name, files in {"style": ["page.css"], **(parts or {})}.items()
     }
     hashes = {f"{name}_hash": _source_hash(text) for name, text in texts.items()}
-    page = Template((folder / template).read_text(encoding="utf-8"))
-    return page.substitute(fields, **texts, **hashes, version=__version__)
+    policy = f"default-src 'none'; {Template(policy).substitute(hashes)}"
+    head = Template((folder / "page_head.html").read_text("utf-8")).substitute(policy=policy).rstrip("\n")
+    page = Template((folder / template).read_text("utf-8"))
+    return page.substitute(fields, **texts, head=head, version=__version__)
 
 
 def _source_hash(text: str) -> str:

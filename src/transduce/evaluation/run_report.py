@@ -28,6 +28,7 @@ from transduce.evaluation.page import duration, fill_page, write_page
 from transduce.storage.run_log import reports
 from transduce.training.progress import BUSY
 
+POLICY = "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _MOST_ROWS = 50  # of a table
 _LARGEST = 1e99  # an axis cannot show larger values, nor values below 1 / _LARGEST: not finite, and 0
 _MONTHS = "January February March April May June July August September October November December".split()
@@ -138,7 +139,7 @@ def report(run: Path, now: float) -> str:
         "quoted": html.escape(shlex.quote(str(run))),
         "points": _points(curves, history.last_step),
     }
-    return fill_page("run_report.html", fields)
+    return fill_page("run_report.html", fields, POLICY)
 
 
 # ---- from log to history -----------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from typing import Any
 
 from transduce.evaluation.page import fill_page, write_page
 
+POLICY = "style-src 'unsafe-inline'"
+
 
 @dataclass(frozen=True)
 class Table:
@@ -116,7 +118,7 @@ def html_page(report: Report) -> str:
         "lead": html.escape(report.lead),
         "body": "\n".join(_section(section) for section in report.sections),
     }
-    return fill_page("study_report.html", fields)
+    return fill_page("study_report.html", fields, POLICY)
 
 
 def _section(section: Section) -> str:
