@@ -50,6 +50,11 @@ def test_a_tag_comes_before_the_sentence(model: Path, tmp_path: Path, cli: Cli) 
     assert np.load(tmp_path / "a.npz")["src"][0] == "<2de>"
 
 
+def test_missing_folders_are_made(model: Path, tmp_path: Path, cli: Cli) -> None:
+    out = tmp_path / "missing" / "folders" / "a.npz"
+    assert cli("attend", model, "a b", "--target", "a", "--out", out).code == 0 and out.exists()
+
+
 def test_an_old_page_is_replaced_whole(model: Path, tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "a.html"
     out.write_text("old")
@@ -63,7 +68,7 @@ def test_an_old_page_is_replaced_whole(model: Path, tmp_path: Path, cli: Cli) ->
     ("words", "message"),
     [
         (["a", "--out", "a.pdf"], "--out=a.pdf: expected a name that ends in .html, .svg, .npz"),
-        (["a", "--out", "missing/a.html"], "--out=missing/a.html: expected a file in an existing folder"),
+        (["a", "--out", "/dev/null/a.html"], "--out=/dev/null/a.html: expected a file in a folder, but /dev/null is"),
         ([" ", "--out", "a.html"], "sentence=' ': expected a sentence, but it is blank"),
         (["A dog.", "--target", " ", "--out", "a.html"], "--target=' ': expected a translation, but it is blank"),
         (["a\nb", "--out", "a.html"], "sentence: expected one line, not 2"),

@@ -67,6 +67,12 @@ def test_help_ends_with_examples(command: str) -> None:
         assert f"{line} ".startswith(begins)
 
 
+@pytest.mark.parametrize("option", ["--constraints tabs", "--constraints json", "--prefix", "--terms"])
+def test_each_form_of_constraint_has_an_example(option: str) -> None:
+    text = help_of("translate")
+    assert option in text[text.index("Examples:") :]
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("command", ["", *COMMANDS, *STUDIES])
 def test_only_the_width_breaks_the_lines_of_help(command: str, columns: int) -> None:

@@ -85,6 +85,15 @@ def test_a_link_stays_a_link_and_permissions_stay(tmp_path: Path, old: Path) -> 
     assert partial_files(tmp_path) == []
 
 
+def test_missing_folders_of_an_output_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "folders" / "new"
+    check_output(path, tmp_path / "in")
+    assert [*tmp_path.iterdir()] == []
+    with output_file(path) as file:
+        file.write(b"new\n")
+    assert path.read_bytes() == b"new\n"
+
+
 def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path: Path, old: Path) -> None:
     with output_file(tmp_path / "new") as file:
         file.write(b"new\n")

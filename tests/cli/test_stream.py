@@ -174,7 +174,7 @@ def test_impossible_files_are_refused_and_the_input_is_kept(
         (["--input", source, "--output", tmp_path / "link"], "expected another file than the input"),
         (["--input", tmp_path / "none"], "none: expected a text file"),
         (["--input", tmp_path], "expected a text file"),
-        (["--input", source, "--output", tmp_path / "no" / "out"], "expected a file in an existing folder"),
+        (["--input", source, "--output", source / "out"], f"expected a file in a folder, but {source} is a file"),
         (["--input", source, "--output", tmp_path], "expected a file, not a folder"),
     ):
         result = cli("translate", toy.model, *more)

@@ -78,8 +78,9 @@ def check_output(path: Path | None, source: int | Path, option: str = "--output"
     if path is not None:
         if path.is_dir():
             raise UserError(f"{name}: expected a file, not a folder; give the name of a file")
-        if not path.absolute().parent.is_dir():
-            raise UserError(f"{name}: expected a file in an existing folder; make {path.parent} first")
+        parent = _existing_parent(path.absolute())
+        if not parent.is_dir():
+            raise UserError(f"{name}: expected a file in a folder, but {parent} is a file; give another name")
     with suppress(OSError):  # one of them does not exist yet, or is closed
         statuses = [os.stat(1 if path is None else path), os.stat(source)]
         if os.path.samestat(*statuses) and stat.S_ISREG(statuses[0].st_mode):
@@ -88,8 +89,13 @@ def check_output(path: Path | None, source: int | Path, option: str = "--output"
         place = Path(os.path.realpath(path))
         if place.exists() and not os.access(place, os.W_OK):
             raise UserError(f"{name}: expected a file that may be written; change its permissions")
-        if not os.access(place.parent, os.W_OK):
+        if not os.access(_existing_parent(place), os.W_OK):
             raise UserError(f"{name}: expected a folder in which a file can be made; use standard output: > {path}")
+
+
+def _existing_parent(path: Path) -> Path:
+    """Return the lowest existing folder, or file, above an absolute path. The folders below it will be made."""
+    return next(parent for parent in path.parents if parent.exists())
 
 
 @contextmanager
@@ -97,6 +103,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
     """Open `path` for writing. A regular file keeps its old content until the block has ended without an error.
 
     Until then the output is in a file beside it, PATH.partial-..., which remains after an error unless it is empty.
+    Missing folders above it are made.
     Pipes and devices, such as /dev/stdout, are written as they are.
     """
     if not _is_replaceable(path):
@@ -106,6 +113,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     place = Path(os.path.realpath(path))  # a link stays a link
+    place.parent.mkdir(parents=True, exist_ok=True)
     number, name = tempfile.mkstemp(prefix=f"{place.name[:60]}.partial-", dir=place.parent)
     partial = Path(name)
     try:

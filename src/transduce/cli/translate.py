@@ -119,7 +119,7 @@ def translate(
     alignment: AlignmentFlag = False,
     json: Json = False,
 ) -> None:
-    """Translate lines: one output line for each input line.
+    r"""Translate lines: one output line for each input line.
 
     The output has the order of the input, and each line is answered as soon as it arrives. Blank lines stay blank.
 
@@ -132,6 +132,9 @@ def translate(
     transduce translate run/model --split sentences < pages.en > pages.de
     transduce translate run/model --tag "<2fr>" < input.en > output.fr
     transduce translate run/model --constraints tabs < phrases.en > output.de
+    echo '{"text": "Dogs", "must": ["Hunde"]}' | transduce translate run/model \
+        --constraints json
+    transduce translate run/model --prefix "Sehr geehrte Frau" < in.en > out.de
     transduce translate run/model --terms terms.tsv < input.en > output.de
     transduce translate run/model --shortlist < input.en > output.de
     transduce translate run1/model run2/model --input in.en --output out.de

@@ -33,7 +33,7 @@ def write_attention(
 
     head: what the picture shows and the page shows first, such as "encoder 3.5", "cross 6.mean" or "decoder 2.rollout";
     None: the last cross-attention, the mean of its heads. model: its name, for the page. worth: of each head, by name,
-    for the page (`heads.read_worth`).
+    for the page (`heads.read_worth`). Missing folders above `path` are made.
     The arrays are encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S), the pieces src and tgt, log_probs (T,), and
     the names of the heads: encoder_heads, decoder_heads, cross_heads (L,H).
     Raises UserError for another ending, an unknown head, or a sentence of more than MOST_TOKENS tokens in a picture.
@@ -41,6 +41,7 @@ def write_attention(
     place = as_path("path", path)
     suffix = check_suffix(place)
     content = _arrays(attended) if suffix == ".npz" else _text(attended, place, head, model, worth).encode()
+    place.parent.mkdir(parents=True, exist_ok=True)
     with replacement(place) as building:
         building.write_bytes(content)
 
