@@ -25,4 +25,4 @@ def load(folder: str | Path) -> "LanguageModel":
     from transduce.family.language_model import LanguageModel  # loads torch
     from transduce.family.weights import read_member
 
-    return LanguageModel(read_member(as_path("folder", folder)))
+    return LanguageModel(read_member(as_path("folder", folder)), folder)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding
 from torch import Tensor
 
 from transduce.config.validation import as_path
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, excess
 from transduce.errors import UserError
 from transduce.family.bert import Bert, sentence_vectors
+from transduce.family.tokenizer import tokenizer_of
 from transduce.family.weights import Member, read_member, write_member
 from transduce.model.cpu_backend import faster_products
 
@@ -54,7 +55,7 @@ class TextEncoder:
             kind = member.settings.get("model_type")
             raise UserError(f"{folder}: model_type={kind!r}: expected 'bert'; use a folder of BERT")
         self.member, self.model, self.folder = member, member.model, folder
-        self.tokenizer = _tokenizer(member, folder)
+        self.tokenizer = tokenizer_of(member, folder)
         self.n_positions = self.model.encoder.positions.num_embeddings
         self.tokenizer.enable_truncation(self.n_positions)
 
@@ -164,22 +165,3 @@ def _batches(lengths: Mapping[int, int]) -> Iterator[list[int]]:
     for length, numbers in sorted(by_length.items()):
         n_rows = max(BATCH_TOKENS // length, 1)
         yield from (numbers[i : i + n_rows] for i in range(0, len(numbers), n_rows))
-
-
-def _tokenizer(member: Member, folder: Path | str) -> Tokenizer:
-    """Return the tokenizer of a member, without padding. A file of it may have set some."""
-    content = member.files.get("tokenizer.json")
-    if content is None:
-        raise UserError(f"{folder}: expected tokenizer.json; use a whole folder")
-    try:
-        tokenizer = Tokenizer.from_str(content.decode())
-    except Exception as problem:  # the library raises nothing more special
-        raise UserError(f"{folder}/tokenizer.json: expected a tokenizer ({problem}); use another copy") from None
-    most = max(tokenizer.get_vocab().values(), default=-1)
-    n_rows = member.settings["vocab_size"]
-    if most >= n_rows:
-        raise UserError(
-            f"{folder}/tokenizer.json: expected ids below vocab_size={n_rows:,}, not {most:,}; use a whole folder"
-        )
-    tokenizer.no_padding()
-    return tokenizer
