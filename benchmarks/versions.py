@@ -1,17 +1,19 @@
 """Translation by this checkout compared with another one: the same models, text and number of threads.
 
     git worktree add ../before COMMIT
-    python benchmarks/versions.py ../before MODEL... --src test.en [--lines 300] [--rounds 10] [--threads 1]
+    python benchmarks/versions.py ../before MODEL... --src test.en [--lines 300] [--starts 5] [--rounds 4] [--threads 1]
 
 Each side is a process that imports transduce from its own checkout, has loaded its model and compiled its kernels, and
 has warmed up. The sides take turns, round by round, with the whole file. The time includes reading and detokenising,
-not loading. Printed is the time of this checkout divided by that of the other one: the median, least and most of the
-rounds, and the number of lines whose text differs. `alone` translates the first lines of the file one by one.
+not loading. Two starts of the same code differ by up to 5 %, so both sides are started several times. Printed is the
+time of this checkout divided by that of the other one: the median of all rounds, the least and the most of the starts'
+medians, and the number of lines whose text differs. `alone` translates the first lines of the file one by one.
 
 The script writes benchmarks/results/versions.json.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -48,28 +50,39 @@ class Side:
 
 
 def measure(model: Path, precision: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return of each search the ratios of the times of all rounds but the first, and the lines that differ."""
-    results = {}
-    with tempfile.TemporaryDirectory() as folder:
-        checkouts = enumerate((ROOT, args.other))
-        this, other = sides = [Side(one, model, precision, Path(folder) / f"{i}.txt", args) for i, one in checkouts]
-        for search in args.searches:
-            ratios = []
-            for number in range(args.rounds + 1):
-                seconds = {side: side.seconds(search, args) for side in in_turn(sides, number)}
-                ratios += [seconds[this] / seconds[other]] if number else []
-            results[search] = ratios_of(ratios)
-            if search != "alone":
-                texts = zip(this.lines(), other.lines(), strict=True)
-                results[search]["lines_that_differ"] = sum(a != b for a, b in texts)
-            print(row(f"{model.name} {precision}, {search}", results[search]), flush=True)
-        for side in sides:
-            side.worker.close()
+    """Return of each search the ratios of the times, over all starts, and the lines that differ."""
+    ratios, differ = {search: list[list[float]]() for search in args.searches}, dict[str, int]()
+    for _ in range(args.starts):
+        with tempfile.TemporaryDirectory() as folder:
+            checkouts = enumerate((ROOT, args.other))
+            this, other = sides = [Side(one, model, precision, Path(folder) / f"{i}.txt", args) for i, one in checkouts]
+            for search in args.searches:
+                ratios[search].append(ratios_of(sides, search, args))
+                if search != "alone":
+                    texts = zip(this.lines(), other.lines(), strict=True)
+                    differ[search] = max(differ.get(search, 0), sum(a != b for a, b in texts))
+            for side in sides:
+                side.worker.close()
+    results = {search: summary(of_starts) for search, of_starts in ratios.items()}
+    for search, result in results.items():
+        result |= {"lines_that_differ": differ[search]} if search in differ else {}
+        print(row(f"{model.name} {precision}, {search}", result), flush=True)
     return results
 
 
-def ratios_of(ratios: Sequence[float]) -> dict[str, float]:
-    values = {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+def ratios_of(sides: Sequence[Side], search: str, args: argparse.Namespace) -> list[float]:
+    """Return the time of the first side over that of the second one in each round but the first, a warm-up."""
+    ratios = []
+    for number in range(args.rounds + 1):
+        seconds = {side: side.seconds(search, args) for side in in_turn(sides, number)}
+        ratios.append(seconds[sides[0]] / seconds[sides[1]])
+    return ratios[1:]
+
+
+def summary(of_starts: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return the median of all rounds, and the least and the most of the medians of a start."""
+    medians = [statistics.median(rounds) for rounds in of_starts]
+    values = {"median": statistics.median(itertools.chain(*of_starts)), "least": min(medians), "most": max(medians)}
     return {name: round(value, 3) for name, value in values.items()}
 
 
@@ -91,7 +104,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--src", type=Path, required=True)
     parser.add_argument("--lines", type=int, default=300, help="the number of lines from the start of the file")
     parser.add_argument("--alone", type=int, default=30, help="the number of sentences translated one by one")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--starts", type=int, default=5, help="the number of times that both sides are started")
+    parser.add_argument("--rounds", type=int, default=4, help="of each start")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--precisions", nargs="+", default=["int8", "fp32"])
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=[*SEARCHES])

@@ -63,6 +63,8 @@ def test_two_checkouts_are_compared_each_with_its_own_package(tmp_path: Path) ->
         model,
         "--src",
         source,
+        "--starts",
+        1,
         "--rounds",
         1,
         "--lines",
