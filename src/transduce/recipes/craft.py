@@ -11,7 +11,8 @@ def parse() -> Config:
     i (docs/log/parsing.md). In each epoch 15 % of the words get the token of the rare words with their spelling.
     Symbols have a vocabulary of their own, as in the 2017 code.
 
-    Time: not measured yet.
+    Time: 105 minutes on two cores beside other programs (290 steps an epoch, 122 s; without them about 115 s).
+    F1 79.5 on 300 development trees (docs/log/parsing.md).
 
         transduce linearize craft_const/train.clean.trees --out train
         transduce linearize dev300.trees --out dev
