@@ -17,7 +17,7 @@ COUNTS = {
 }
 SYMBOLS = {
     "top-down": "(S (NP DT NN )NP (VP VBZ )VP )S\n(X -LRB- )X\n",
-    "by-word": "(S(NP DT - NN)1 (VP VBZ\n(X -LRB-\n",
+    "by-word": "(S(NP DT - NN)S (VP VBZ\n(X -LRB-\n",
 }
 
 

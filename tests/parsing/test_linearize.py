@@ -22,7 +22,7 @@ CAT = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps))))"
     ("form", "symbols"),
     [
         ("top-down", "(S (NP DT NN )NP (VP VBZ )VP )S"),
-        ("by-word", "(S(NP DT - NN)1 (VP VBZ"),
+        ("by-word", "(S(NP DT - NN)S (VP VBZ"),
     ],
 )
 def test_a_tree_becomes_symbols(form: Form, symbols: str) -> None:
@@ -58,9 +58,13 @@ def test_every_tree_of_a_treebank_returns_from_its_symbols_and_from_its_line(pat
         ("(S )S NN", ")S ends no phrase"),
         ("(S NN )NP", ")NP ends no phrase"),
         ("(S )S", ")S ends no phrase"),
-        ("- NN)1", "NN)1 ends more than the 0 open phrases"),
-        ("(S NN)x", "NN)x is no tag with a number of phrases"),
-        ("(S NN(", "NN( is no tag with a number of phrases"),
+        ("- NN)", "no open phrase is TOP number 1"),
+        ("(S NN)S", "no open phrase is S number 1"),
+        ("(S(S NN)S)2", "no open phrase is S number 2"),
+        ("(S(S NN)S)x", "NN)S)x is no tag with a phrase"),
+        ("(S(S NN)S)0", "NN)S)0 is no tag with a phrase"),
+        ("(S(S NN)S)1)1", "NN)S)1)1 is no tag with a phrase"),
+        ("(S NN(", "NN( is no tag with a phrase"),
         ("(S (NP NN )NP", "1 phrases do not end"),
         ("(S NN NN )S", "2 tags for 1 words"),
         ("", "0 tags for 1 words"),

@@ -66,6 +66,15 @@ def test_blank_lines_have_no_tree_and_long_ones_a_problem() -> None:
     assert too_long.problem.startswith("expected at most 8,192 tokens, not 36,000")
 
 
+def test_a_line_without_room_for_a_tree_has_a_problem() -> None:
+    """A word is one token of the source here, and two symbols of its tree."""
+    parser = parser_of(random_parser("by-word", has_words=True, beam_size=1))
+    fits, too_long = parser.parse(["the " * 19, "the " * 20])
+    assert fits.tree is not None
+    assert too_long.tree is None
+    assert too_long.problem == "expected a tree of at most 39 symbols, not the 40 of 20 words; split the line"
+
+
 def test_a_model_with_learned_positions_refuses_what_it_has_no_positions_for() -> None:
     loaded = random_parser("top-down", beam_size=1)
     model = replace(loaded.config.model, positions="learned", max_positions=64)

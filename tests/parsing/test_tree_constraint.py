@@ -79,16 +79,21 @@ def test_rows_are_selected_and_advance_independently() -> None:
     assert end not in after[1]
 
 
-def test_the_tag_of_the_last_word_has_no_number_and_no_tag_ends_more_than_is_open() -> None:
-    table = symbols_of([*CONTROLS, "-", "(S(NP", "NN", "NN)1", "NN)3"])
-    nothing, two, tag, tag_1, tag_3 = range(len(CONTROLS), len(table.symbols))
-    constraint = tree_constraint(table, [3], [7])
+def test_phrases_end_only_in_one_that_is_open_and_none_ends_before_the_last_word() -> None:
+    table = symbols_of([*CONTROLS, "-", "(S(NP", "NN", "NN)S", "NN)S)2", "NN)NP", "NN)"])
+    nothing, two, tag, tag_s, tag_s_2, tag_np, tag_all = range(len(CONTROLS), len(table.symbols))
+    constraint = tree_constraint(table, [4], [9])
     assert constraint.allowed() == {0: [nothing, two]}
+    assert written(constraint, [nothing]).allowed() == {0: [tag]}
     constraint = written(constraint, [two])
-    assert constraint.allowed() == {0: [tag, tag_1]}
-    constraint = written(constraint, [tag_1, two])
-    assert constraint.allowed() == {0: [tag, tag_1, tag_3]}
-    constraint = written(constraint, [tag_3, nothing])
+    assert constraint.allowed() == {0: [tag, tag_s, tag_all]}  # not NN)NP: no phrase ends in the innermost one
+    constraint = written(constraint, [tag, two])
+    assert constraint.allowed() == {0: [tag, tag_s, tag_s_2, tag_np, tag_all]}
+    assert written(constraint, [tag_s_2, nothing]).allowed() == {0: [tag, tag_all]}
+    assert written(constraint, [tag_all, nothing]).allowed() == {0: [tag]}
+    constraint = written(constraint, [tag_np, nothing])
+    assert constraint.allowed() == {0: [tag, tag_s, tag_all]}
+    constraint = written(constraint, [tag_s, nothing])
     assert constraint.allowed() == {0: [tag]}
     assert [*written(constraint, [tag]).allowed()[0]] == [EOS]
 
@@ -101,7 +106,13 @@ def test_a_row_that_the_beam_has_given_up_takes_any_symbol(form: Form) -> None:
         constraint = constraint.advance([i])
 
 
+def test_a_model_of_the_form_with_numbers_of_phrases_is_refused() -> None:
+    with pytest.raises(UserError, match=r"the model: expected tags such as NN\)S, not NN\)1 as in an older form"):
+        symbols_of([*CONTROLS, "-", "(S(NP", "DT", "NN)1", "VBZ"])
+    symbols_of([*CONTROLS, "-", "(S(NP", "DT", "NN)S", "VBZ)", "NN)S)2"])
+
+
 def test_a_model_without_tags_is_refused() -> None:
-    for symbols in (["(S", ")S"], ["-", "(S"], ["-", "NN)1"]):
+    for symbols in (["(S", ")S"], ["-", "(S"], ["-", "NN)S"]):
         with pytest.raises(UserError, match="the model: expected symbols of trees; train it on the output of"):
             symbols_of([*CONTROLS, *symbols])

@@ -32,7 +32,8 @@ def linearize(
     Examples
     --------
     transduce linearize wsj/0[2-9]/*.mrg wsj/1*/*.mrg wsj/2[01]/*.mrg --out train
-    transduce linearize wsj/22/*.mrg --out dev --form top-down
+    transduce linearize wsj/22/*.mrg --out dev
+    transduce linearize wsj/22/*.mrg --out dev.top-down --form top-down
     """
     from transduce.parsing.linearize import linearize as symbols_of
     from transduce.parsing.trees import read_trees, sentence_of

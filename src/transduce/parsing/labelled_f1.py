@@ -6,7 +6,7 @@ counted, by the gold tags in both trees, so that a wrong tag does not shift the 
 Sentences of all lengths count. The tags of the words that remain give the tagging accuracy.
 
 An output with other words than the gold tree, or without a tree, counts as wrong here: its gold brackets and words stay
-in the denominators. EVALB leaves such sentences out, which makes its scores better. It is the only difference.
+in the denominators. EVALB leaves such sentences out, which makes its scores better, and counts an outermost ROOT.
 """
 
 from collections import Counter

@@ -1,23 +1,34 @@
 """Trees as sequences of symbols, which a model writes, and back. The words are left out: a tag replaces each.
 
     top-down   (S (NP DT NN )NP (VP VBZ )VP )S    the 2017 code's order: a label before its phrase, and its end
-    by-word    (S(NP DT - NN)1 (VP VBZ            two symbols for each word
+    by-word    (S(NP DT - NN)S (VP VBZ            two symbols for each word
 
 The symbols of a word in the by-word form are the labels of the phrases that begin with it, "-" if none does, and its
-tag with the number of phrases that end with it. All phrases end with the last word, without a number. So the symbols of
-word i are number 2 i and 2 i + 1: a model of the top-down form has to count tags to find the word that comes next.
+tag. If phrases end with the word, the tag is followed by the label of the phrase that contains the next word too: NN)S
+ends all phrases in the innermost open S, NN)S)2 those in the second one, and NN) all phrases. The innermost of all open
+phrases does not count, because none would end. All phrases end with the last word, whose tag has no label.
+
+So the symbols of word i are number 2 i and 2 i + 1: a model of the top-down form has to count tags to find the word
+that comes next. And a model does not have to count the phrases that end, of which a long sentence has many at once.
 
 A parenthesis is never a part of a label or a tag, so the symbols tell their form.
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
-from transduce.parsing.trees import Phrase, Tree, nodes
+from transduce.parsing.trees import TOP, Phrase, Tree, nodes
 
 Form = Literal["top-down", "by-word"]
 FORMS: tuple[Form, ...] = get_args(Form)
 NO_PHRASE = "-"  # by-word: no phrase begins with the word
+
+
+class End(NamedTuple):
+    """A phrase in which all phrases end: the open one of this label and number, from inside, or "" for none."""
+
+    label: str
+    number: int = 1
 
 
 def linearize(tree: Tree, form: Form = "top-down") -> list[str]:
@@ -37,12 +48,25 @@ def _top_down(tree: Tree) -> list[str]:
 
 def _by_word(tree: Tree) -> list[str]:
     n = len(tree.words)
-    begins, ends = [""] * n, [0] * n
+    begins: list[list[str]] = [[] for _ in tree.words]
+    ends = [0] * n
     for label, begin, end in tree.phrases:
-        begins[begin] += f"({label}"
+        begins[begin].append(label)
         ends[end - 1] += end < n
-    tags = (f"{tag}){count}" if count else tag for tag, count in zip(tree.tags, ends, strict=True))
-    return [symbol for begin, tag in zip(begins, tags, strict=True) for symbol in (begin or NO_PHRASE, tag)]
+    symbols, labels = [], list[str]()  # labels: of the open phrases
+    for tag, new, count in zip(tree.tags, begins, ends, strict=True):
+        labels += new
+        opens = "".join(f"({label}" for label in new)
+        symbols += [opens or NO_PHRASE, tag + _end(labels, count) if count else tag]
+        del labels[len(labels) - count :]
+    return symbols
+
+
+def _end(labels: Sequence[str], count: int) -> str:
+    """Return what follows a tag with which `count` phrases end. labels: of the open phrases."""
+    *outer, label = ["", *labels[:-count]]
+    number = 1 + labels[len(outer) : -1].count(label)
+    return f"){label}){number}" if number > 1 else f"){label}"
 
 
 def labels_of(symbol: str) -> list[str]:
@@ -50,12 +74,33 @@ def labels_of(symbol: str) -> list[str]:
     return symbol.split("(")[1:]
 
 
-def tag_and_count(symbol: str) -> tuple[str, int]:
-    """Return the tag of a by-word symbol such as NN)2, and the number of phrases that end. ValueError for another."""
-    tag, parenthesis, count = symbol.partition(")")
-    if not tag or "(" in symbol or (parenthesis and not (count.isascii() and count.isdigit())):
-        raise ValueError(f"{symbol} is no tag with a number of phrases")
-    return tag, int(count or 0)
+def tag_and_end(symbol: str) -> tuple[str, End | None]:
+    """Return the tag of a by-word symbol such as NN)S)2, and the phrase in which all phrases end, or None.
+
+    Raises ValueError for another symbol.
+    """
+    tag, *end = symbol.split(")")
+    label, number = [*end, "1", "1"][:2]
+    if not tag or "(" in symbol or len(end) > 2 or not (number.isascii() and number.isdigit()) or int(number) < 1:
+        raise ValueError(f"{symbol} is no tag with a phrase")
+    return tag, End(label, int(number)) if end else None
+
+
+def n_ends(labels: Sequence[str], end: End | None) -> int:
+    """Return the number of phrases that end. labels: of the open phrases, the innermost last.
+
+    Raises ValueError if none of them is `end`.
+    """
+    if end is None:
+        return 0
+    if not end.label and labels:
+        return len(labels)
+    number = end.number
+    for count in range(1, len(labels)):
+        number -= labels[-1 - count] == end.label
+        if number == 0:
+            return count
+    raise ValueError(f"no open phrase is {end.label or TOP} number {end.number}")
 
 
 def tree_of(symbols: Sequence[str], words: Sequence[str]) -> Tree:
@@ -77,11 +122,9 @@ def _tree_by_word(begins: Sequence[str], symbols: Sequence[str], words: Sequence
         for label in labels_of(begin):
             places.append(len(phrases))
             phrases.append(Phrase(label, i, len(words)))
-        tag, count = tag_and_count(symbol)
+        tag, end = tag_and_end(symbol)
         tags.append(tag)
-        if count > len(places):
-            raise ValueError(f"{symbol} ends more than the {len(places)} open phrases")
-        for _ in range(count):
+        for _ in range(n_ends([phrases[place].label for place in places], end)):
             place = places.pop()
             phrases[place] = phrases[place]._replace(end=i + 1)
     return Tree(tuple(words), tuple(tags), tuple(phrases))

@@ -64,11 +64,10 @@ class Parser:
                 continue
             problem = excess(sentence_of(words[i]), ids, self.translator.longest_source)
             most = 0 if problem or ids is None else self.translator.max_lengths([ids], settings)[0]
-            if ids is None or problem or most < self.table.shortest(len(words[i])):
-                problem = (
-                    problem
-                    or f"expected a tree of at most {most - 1:,} symbols, not {len(words[i]):,} words; split the line"
-                )
+            shortest = self.table.shortest(len(words[i]))
+            if ids is None or problem or most < shortest:
+                need = f"the {shortest - 1:,} of {len(words[i]):,} words"
+                problem = problem or f"expected a tree of at most {most - 1:,} symbols, not {need}; split the line"
                 parses[i] = Parse(None, problem=problem)
             else:
                 sources[i] = ids

@@ -22,7 +22,7 @@ class ParsingTask(TranslationTask):
     """Parsing: the model predicts the symbols of a tree (`linearize`) from the words of a sentence."""
 
     def check(
-        self, pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, longest: int, names: tuple[str, str]
+        self, pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, longest: int, names: tuple[str, ...]
     ) -> None:
         super().check(pairs, tokenizer, longest, names)
         gold_trees(pairs, names[1])

@@ -4,6 +4,7 @@ A row of the search is a part of a sequence of symbols (`linearize`). `TopDown` 
 it. In both forms there is always a next symbol, and every output ends in time, also that of an untrained model.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from transduce.data.vocabulary import CONTROLS, EOS
 from transduce.decoding.constraint import Constraint
 from transduce.errors import UserError
-from transduce.parsing.linearize import NO_PHRASE, labels_of, tag_and_count
+from transduce.parsing.linearize import NO_PHRASE, End, labels_of, n_ends, tag_and_end
 
 
 class Symbols(Protocol):
@@ -40,7 +41,10 @@ class Symbols(Protocol):
 
 
 def symbols_of(vocabulary: Sequence[str]) -> Symbols:
-    """Return the symbols of a vocabulary, with the rules of their form. Raises UserError if there is no tag."""
+    """Return the symbols of a vocabulary, with the rules of their form.
+
+    Raises UserError if there is no tag, and for an older by-word form, whose tags had the number of phrases that end.
+    """
     is_top_down = NO_PHRASE not in vocabulary or any(symbol.startswith(")") for symbol in vocabulary)
     return TopDown(vocabulary) if is_top_down else ByWord(vocabulary)
 
@@ -135,10 +139,10 @@ class TopDown:
 
 
 class ByWordRow(NamedTuple):
-    """The state of a row: words without a tag, open phrases, and True if the next symbol is a tag."""
+    """The state of a row: words without a tag, labels of the open phrases, and True if the next symbol is a tag."""
 
     words: int
-    depth: int = 0
+    labels: tuple[str, ...] = ()
     is_tag_next: bool = False
 
 
@@ -147,33 +151,35 @@ class ByWord:
     """The symbols of the by-word form.
 
     Labels and tags take turns, and EOS follows the last tag, so every output for w words has 2 w + 1 tokens. A tag ends
-    at most as many phrases as are open, and the tag of the last word has no number.
+    phrases in one that is open, and that of the last word has no such phrase.
     """
 
     symbols: Sequence[str]
 
     def __post_init__(self) -> None:
-        if not self.opens or not self._tags_up_to(0):
+        if not self.opens or not self._tags_of(()):
             raise _no_tags()
+        if any(end.label.isdigit() for end in self.tags.values() if end is not None):
+            raise UserError("the model: expected tags such as NN)S, not NN)1 as in an older form; train it again")
 
     @cached_property
-    def opens(self) -> dict[int, int]:
-        """The number of labels in each symbol that begins phrases."""
+    def opens(self) -> dict[int, tuple[str, ...]]:
+        """The labels in each symbol that begins phrases."""
         begins = ((i, s) for i, s in enumerate(self.symbols) if s == NO_PHRASE or s.startswith("("))
-        return {i: len(labels_of(s)) for i, s in begins}
+        return {i: tuple(labels_of(s)) for i, s in begins}
 
     @cached_property
-    def tags(self) -> dict[int, int]:
-        """The number of phrases that each symbol with a tag ends."""
-        counts = dict[int, int]()
+    def tags(self) -> dict[int, End | None]:
+        """The phrase in which all phrases end with each symbol with a tag."""
+        ends = dict[int, End | None]()
         for i in range(len(CONTROLS), len(self.symbols)):
             with suppress(ValueError):  # a symbol of another form is left out
                 if i not in self.opens:
-                    counts[i] = tag_and_count(self.symbols[i])[1]
-        return counts
+                    ends[i] = tag_and_end(self.symbols[i])[1]
+        return ends
 
     @cached_property
-    def _memo(self) -> dict[int, Sequence[int]]:
+    def _memo(self) -> dict[tuple[tuple[str, int], ...], Sequence[int]]:
         return {}
 
     @cached_property
@@ -181,13 +187,20 @@ class ByWord:
         return sorted(self.opens)
 
     @cached_property
-    def _most(self) -> int:
-        return max(self.tags.values(), default=0)
+    def _most(self) -> dict[str, int]:
+        """The highest number of each label in the symbols, beyond which more open phrases allow no other tag."""
+        most = Counter[str]()
+        for end in filter(None, self.tags.values()):
+            most[end.label] = max(most[end.label], end.number)
+        return most
 
-    def _tags_up_to(self, count: int) -> Sequence[int]:
-        if count not in self._memo:
-            self._memo[count] = sorted(i for i, ends in self.tags.items() if ends <= count)
-        return self._memo[count]
+    def _tags_of(self, open: tuple[tuple[str, int], ...]) -> Sequence[int]:
+        """Return the ids of the tags that end no phrase, or phrases in an open one. open: how many of each label."""
+        if open not in self._memo:
+            numbers = dict(open)
+            fits = (i for i, end in self.tags.items() if end is None or end.number <= numbers.get(end.label, 0))
+            self._memo[open] = sorted(fits)
+        return self._memo[open]
 
     def shortest(self, n_words: int) -> int:
         return 2 * n_words + 1
@@ -200,12 +213,19 @@ class ByWord:
             return ONLY_EOS
         if not row.is_tag_next:
             return self._all_opens
-        return self._tags_up_to(min(row.depth, self._most) if row.words > 1 else 0)
+        if row.words == 1 or not row.labels:
+            return self._tags_of(())
+        open = Counter(("", *row.labels[:-1]))
+        return self._tags_of(
+            tuple(sorted((label, min(n, open[label])) for label, n in self._most.items() if open[label]))
+        )
 
     def advance(self, row: ByWordRow, symbol: int) -> ByWordRow:
         if symbol in self.opens:
-            return ByWordRow(row.words, row.depth + self.opens[symbol], is_tag_next=True)
-        return ByWordRow(row.words - 1, max(0, row.depth - self.tags.get(symbol, 0)))
+            return ByWordRow(row.words, row.labels + self.opens[symbol], is_tag_next=True)
+        with suppress(ValueError):
+            return ByWordRow(row.words - 1, row.labels[: len(row.labels) - n_ends(row.labels, self.tags.get(symbol))])
+        return ByWordRow(row.words - 1, row.labels)
 
 
 ONLY_EOS = (EOS,)
