@@ -68,7 +68,7 @@ class NextToken:
     def build(self, config: Config) -> LanguageModel:
         return LanguageModel(config.model)
 
-    def check(self, pairs: list, tokenizer: Tokenizer, longest: int, names: tuple[str, str]) -> None:
+    def check(self, pairs: list, tokenizer: Tokenizer, longest: int, names: tuple[str, ...]) -> None:
         pass
 
     def loss(self, model: LanguageModel, batch: Batch, config: TrainConfig) -> Tensor:

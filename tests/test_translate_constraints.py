@@ -117,9 +117,9 @@ def test_terms_and_phrases_add_up(noisy: Translator) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam_size": 1}, "beam_size=1: expected at least 2 with must or must_not"),
-        ({"sampling": Sampling()}, "sampling: expected no value with must or must_not"),
-        ({"mbr": 4}, "mbr=4: expected candidates of a beam with must or must_not; add a beam size"),
+        ({"beam_size": 1}, "beam_size=1: expected at least 2 with must, must_not or terms"),
+        ({"sampling": Sampling()}, "sampling: expected no value with must, must_not or terms"),
+        ({"mbr": 4}, "mbr=4: expected candidates of a beam with must, must_not or terms; add a beam size"),
     ],
 )
 def test_only_a_beam_meets_phrases(noisy: Translator, options: dict[str, Any], message: str) -> None:

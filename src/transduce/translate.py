@@ -54,7 +54,7 @@ from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text
 from transduce.model.transformer import mixed_precision
-from transduce.storage.model_folder import SHORTLIST_FILE, LoadedModel, load_model
+from transduce.storage.model_folder import SHORTLIST_FILE, LoadedModel, load_translation_model
 from transduce.training.loss import token_log_probs
 
 MOST_SEARCHES = 4  # at a time; their bookkeeping, 1 of 3 to 10 ms a step, shares the interpreter's lock
@@ -76,7 +76,7 @@ def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
         raise UserError("no model: expected a model folder, such as RUN/model")
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
-    loaded = [load_model(as_path("path", path)) for path in paths]
+    loaded = [load_translation_model(as_path("path", path)) for path in paths]
     for path, other in zip(paths, loaded, strict=True):
         if other.tokenizer.sha256 != loaded[0].tokenizer.sha256:
             raise UserError(f"{path}: expected the tokenizer of {paths[0]}; models of an ensemble must share one")

@@ -28,7 +28,7 @@ from support.search_tables import (
 
 from transduce.decoding.constraint import Both, Constraint, NextTokens, Prefixes, joined
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import LEAST_END, NO_LIMIT, SLACK, allocate, constrained_shortlists
+from transduce.decoding.phrases.bank_allocation import LEAST_END, NO_LIMIT, SLACK, allocate, constrained_best_tokens
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.phrase_constraint import PhraseAutomaton, PhraseConstraint, Pieces, tokens_of
 
@@ -266,7 +266,7 @@ def test_the_natural_end_is_where_eos_is_the_most_likely_token_of_all_and_barred
     next_tokens = NextTokens(np.arange(3), barred, (none, none), [], np.array([2, 3, 0]))
     is_young = torch.zeros(3, dtype=torch.bool)
     decoder: Any = Given()
-    (_, ids), wanted = constrained_shortlists(decoder, output, next_tokens, {}, request_for([9]), is_young)
+    (_, ids), wanted = constrained_best_tokens(decoder, output, next_tokens, {}, request_for([9]), is_young)
     assert wanted.limits.tolist() == [NO_LIMIT, 3 + SLACK, NO_LIMIT]
     assert wanted.is_early.tolist() == [True, False, False]
     assert ids[2, 0] == EOS and EOS not in ids[:2, 0]

@@ -1,17 +1,23 @@
 """Language models: text in, its continuation out."""
 
+import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.small_members import gpt2_folder
 from tokenizers import Tokenizer
 
 import transduce
 from transduce import UserError
-from transduce.family.continuation import continue_ids
-from transduce.family.language_model import Continuation, LanguageModel
+from transduce.errors import NotFiniteError
+from transduce.family.continuation import GREEDY, continue_ids
+from transduce.family.cpu_language_model import CpuLanguageModel
+from transduce.family.language_model import LanguageModel
+from transduce.family.text_generator import Output
 
 TEXTS = ["two young men", "", "a dog", "x" * 100, " \t", "a man"]
 
@@ -29,7 +35,7 @@ def model(folder: Path) -> LanguageModel:
 def test_text_and_continuation_are_the_text_of_all_ids(model: LanguageModel, folder: Path) -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     prompt = tokenizer.encode("two young").ids
-    (output,) = continue_ids(model.model, [prompt], model.ends)
+    (output,) = continue_ids(model.ready_model, [prompt], model.ends)
     answer = model.continue_("two young")
     assert "two young" + answer.text == tokenizer.decode([*prompt, *output.ids])
     assert (answer.score, answer.finished) == (output.score, output.finished)
@@ -41,8 +47,23 @@ def test_the_other_texts_do_not_change_a_continuation(model: LanguageModel, opti
     for number, text in enumerate(TEXTS, start=1):
         (alone,) = model.continue_texts([text], max_tokens=6, first_number=number, **options)
         assert together[number - 1].text == alone.text
-    assert together[1] == together[4] == Continuation()
+    assert together[1] == together[4] == Output()
     assert together[3].problem == "expected at most 39 tokens, not 100; split the line"
+
+
+def test_a_precision_is_of_all_continuations(folder: Path) -> None:
+    model = transduce.family.load(folder, precision="int8")
+    together = model.continue_texts(TEXTS, max_tokens=6)
+    prompts = [model.tokenizer.encode(TEXTS[i]).ids for i in (0, 2, 5)]
+    outputs = continue_ids(
+        CpuLanguageModel(model.model, "int8"), prompts, model.ends, replace(GREEDY, max_extra_tokens=6)
+    )
+    assert [together[i].score for i in (0, 2, 5)] == [output.score for output in outputs]
+    assert together[0].score != transduce.family.load(folder).continue_texts(TEXTS, max_tokens=6)[0].score
+    assert copy.deepcopy(model).continue_texts(TEXTS, max_tokens=6) == together
+    assert transduce.family.load(folder, precision="auto").precision in ("int8", "bf16", "fp32")
+    with pytest.raises(UserError, match="precision='fp8': expected one of fp32, bf16, int8, auto"):
+        transduce.family.load(folder, precision="fp8")
 
 
 def test_generation_config_names_the_ends(folder: Path, tmp_path: Path) -> None:
@@ -59,14 +80,23 @@ def test_generation_config_names_the_ends(folder: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"max_tokens": 0}, "max_tokens=0: expected an integer from 1"),
-        ({"n_best": 2}, "n_best=2: expected no value for a continuation"),
+        ({"n_best": 2}, "n_best=2: expected no value for a model of the family"),
         ({"beam_size": 0}, "beam_size=0"),
-        ({"tag": "<2de>"}, "tag=<2de>: expected no value for a continuation"),
+        ({"tag": "<2de>"}, "tag=<2de>: expected no value for a model of the family"),
+        ({"shortlist": True}, "shortlist=True: expected no value for a model of the family"),
     ],
 )
 def test_options_that_cannot_be_met_are_refused(model: LanguageModel, options: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         model.continue_("a dog", **options)
+
+
+def test_a_model_whose_outputs_are_not_finite_is_named(folder: Path, tmp_path: Path) -> None:
+    model = transduce.family.load(folder)
+    with torch.no_grad():
+        model.model.embedding.weight.fill_(torch.nan)
+    with pytest.raises(NotFiniteError, match=f"{folder}: expected outputs that are finite numbers"):
+        model.continue_("a dog")
 
 
 def test_a_folder_without_a_tokenizer_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -138,5 +138,5 @@ def test_a_folder_is_read_and_written(tmp_path: Path) -> None:
 
 
 def test_a_member_without_an_encoder_of_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="model_type='gpt2': expected 'bert'; use a folder of BERT"):
+    with pytest.raises(UserError, match="model_type='gpt2': expected a text encoder, BERT; use `transduce continue`"):
         TextEncoder.load(gpt2_folder(tmp_path / "gpt2"))

@@ -1,6 +1,7 @@
 """Attention: the functions of section 3.2.1 against plain loops and against each other, and shared key heads."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -25,6 +26,7 @@ from transduce.model.attention import (
     fast_attention,
     reference_attention,
 )
+from transduce.model.dropout import draw_from
 
 
 def test_the_softmax_has_the_worked_numbers() -> None:
@@ -99,6 +101,21 @@ def test_long_sequences_use_the_fused_kernel(width: int, count: int, monkeypatch
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     fast_attention(noise(1, 1, 2, 4), noise(1, 1, width, 4), noise(1, 1, width, 4), mask_of(width), 0.0)
     assert len(calls) == count
+
+
+@pytest.mark.parametrize("width", [LONG - 1, LONG])
+def test_dropout_draws_from_the_generator_of_its_thread(width: int) -> None:
+    """Torch's own, which threads share, would make a resumed training another one."""
+
+    def attend(global_seed: int) -> Tensor:
+        torch.manual_seed(global_seed)
+        draw_from(torch.Generator().manual_seed(3))
+        return fast_attention(*inputs, "causal", 0.5)
+
+    inputs = [noise(1, 2, width, 4) for _ in range(3)]
+    with ThreadPoolExecutor(1) as thread:
+        first, second = thread.map(attend, (1, 2))
+    assert torch.equal(first, second)
 
 
 def test_a_floating_mask_is_added_to_the_scores() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transduce.cli import stream
     from transduce.family.text_encoder import Answer, TextEncoder
 
-Folder = Annotated[Path, Parameter(help="Folder of a BERT in Hugging Face's form, with tokenizer.json.")]
+Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's form with tokenizer.json, or RUN/model.")]
 
 
 @dataclass(frozen=True)

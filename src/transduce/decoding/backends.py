@@ -96,16 +96,19 @@ def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
     """Return the precision for "auto": the fastest one for `models` on `device`."""
     if device.type == "cuda":
         return "bf16"
-    if compiled() is not None and all(isinstance(model, Transformer) for model in models):
+    if compiled() is not None and all(type(model) is Transformer for model in models):
         return "int8"
     return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "fp32"
 
 
 def _ready(model: Model, precision: str) -> Searchable:
-    """Return the model made ready for its device, where that is faster or the only way."""
-    if isinstance(model, Transformer) and model.output.weight.is_cuda:
+    """Return the model made ready for its device, where that is faster or the only way.
+
+    A subclass of the Transformer may compute something else, such as another attention, so it is searched as it is.
+    """
+    if type(model) is Transformer and model.output.weight.is_cuda:
         return checked_cuda_graphs(model, cast(Precision, precision)) or model
-    if isinstance(model, Transformer) and (precision == "int8" or compiled() is not None):
+    if type(model) is Transformer and (precision == "int8" or compiled() is not None):
         return CpuTransformer(model, cast(Precision, precision))
     if precision == "int8":
         kind = model.config.kind

@@ -4,9 +4,11 @@ import contextlib
 import math
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -79,26 +81,7 @@ class _Work:
         n_threads = torch.get_num_threads() if self.backend.gains_by_threads else 1
         lengths, most = [len(source) for source in self.sources], BATCH_TOKENS[self.backend.device.type]
         batches = list(length_batches(lengths, self.settings.beam_size, most, n_threads))
-        in_threads = min(n_threads, len(batches)) > 1
-        outputs = _in_threads(self, batches, n_threads) if in_threads else map(self.outputs, batches)
-        results: Outputs = [[] for _ in self.sources]
-        for members, of_members in zip(batches, outputs, strict=True):
-            for i, hypotheses in zip(members, of_members, strict=True):
-                results[i] = hypotheses
-        return results
-
-    def outputs(self, members: Sequence[int]) -> Outputs:
-        """Search the sources `members` in one batch, or half by half where memory runs out.
-
-        The batch changes no output.
-        """
-        try:
-            return self._batch_outputs(members)
-        except (MemoryError, RuntimeError) as problem:
-            if not is_out_of_memory(problem) or len(members) == 1:
-                raise
-        middle = len(members) // 2  # after the handler: a live exception keeps the tensors of its frames in memory
-        return self.outputs(members[:middle]) + self.outputs(members[middle:])
+        return search_batches(self._batch_outputs, batches, n_threads)
 
     def _batch_outputs(self, members: Sequence[int]) -> Outputs:
         backend, sources = self.backend, [self.sources[i] for i in members]
@@ -116,12 +99,41 @@ class _Work:
             return [[hypothesis] for hypothesis in samples]
 
 
-def _in_threads(work: _Work, batches: Sequence[list[int]], n_threads: int) -> list[Outputs]:
+Output = TypeVar("Output")
+Search = Callable[[Sequence[int]], list[Output]]  # the indices of the members of a batch -> their outputs
+
+
+def search_batches(search: Search[Output], batches: Sequence[list[int]], n_threads: int) -> list[Output]:
+    """Return the outputs of all members of the batches, by index. The batch must change no output.
+
+    n_threads: batches at a time. Where memory runs out, a batch is searched half by half.
+    """
+    in_threads = min(n_threads, len(batches)) > 1
+    search = partial(_search_or_halve, search)
+    outputs = _in_threads(search, batches, n_threads) if in_threads else map(search, batches)
+    by_index = dict[int, Output]()
+    for members, of_members in zip(batches, outputs, strict=True):
+        by_index |= zip(members, of_members, strict=True)
+    return [by_index[i] for i in range(len(by_index))]
+
+
+def _search_or_halve(search: Search[Output], members: Sequence[int]) -> list[Output]:
+    """Search the members in one batch, or half by half where memory runs out."""
+    try:
+        return search(members)
+    except (MemoryError, RuntimeError) as problem:
+        if not is_out_of_memory(problem) or len(members) == 1:
+            raise
+    middle = len(members) // 2  # after the handler: a live exception keeps the tensors of its frames in memory
+    return _search_or_halve(search, members[:middle]) + _search_or_halve(search, members[middle:])
+
+
+def _in_threads(search: Search[Output], batches: Sequence[list[int]], n_threads: int) -> list[list[Output]]:
     """Search `n_threads` batches at a time, each on one thread."""
     threads_of_torch = torch.get_num_threads()
     try:
         with SHORT_TURNS, ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(work.outputs, batches))
+            return list(pool.map(search, batches))
     finally:
         torch.set_num_threads(threads_of_torch)
 

@@ -16,7 +16,7 @@ from transduce.decoding.decoder import Decoder, State, send
 from transduce.decoding.extensions import Extensions
 from transduce.decoding.greedy import Greedy
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import Banks, WantedTokens, constrained_shortlists
+from transduce.decoding.phrases.bank_allocation import Banks, WantedTokens, constrained_best_tokens
 from transduce.decoding.request import Request, best_attainable, hypothesis_of, no_continuation
 from transduce.decoding.rows import Outcome, Rows, wide
 
@@ -61,7 +61,7 @@ class Beam(Rows[State]):
     def _clear(self) -> None:
         super()._clear()
         self.past: list[Extensions] = []  # of the last steps their beams: a hypothesis is a chain of rows
-        self.overruled: list[np.ndarray | None] = []  # of these steps, which rows (see `_shortlists`)
+        self.overruled: list[np.ndarray | None] = []  # of these steps, which rows (see `_best_tokens`)
         self.scores = np.zeros((0, self.width))  # (B, K) of the sentences that are not new; -inf: no hypothesis
         self.worst = np.zeros(0)  # (B,) the score that a hypothesis must exceed to enter each pool
 
@@ -85,7 +85,7 @@ class Beam(Rows[State]):
         """Make every hypothesis one token longer; see `Rows`."""
         assert self.state is not None
         output, state = self.decoder.step(self.last_ids, self.state)
-        values, ids, overruled, wanted = self._shortlists(output)
+        values, ids, overruled, wanted = self._best_tokens(output)
         is_broken = self._broken(values)
         self.state, lengths = state, self.ages + 1
         self.overruled.append(overruled)
@@ -123,7 +123,7 @@ class Beam(Rows[State]):
     ) -> tuple[Extensions, np.ndarray]:
         """Return the extensions (B, K) that stay in the beam, and which sentences end (B,).
 
-        values, ids: the shortlist (N, C) of each row. lengths: (B,) after this step. wanted: of rows with phrases.
+        values, ids: the best tokens (N, C) of each row. lengths: (B,) after this step. wanted: of rows with phrases.
         """
         candidates, penalties, banks, n_met = self._candidates(values, ids), self.penalties[lengths], None, None
         early_rows = set[int]()
@@ -147,7 +147,7 @@ class Beam(Rows[State]):
     def _candidates(self, values: np.ndarray, ids: np.ndarray) -> Extensions:
         """Return the M most likely extensions of each sentence's hypotheses.
 
-        No row has more than M of them, so the rows' shortlists replace a search through all V sums of each.
+        No row has more than M of them, so the best tokens of the rows replace a search through all V sums of each.
         """
         if not self.n_new:
             return self._best(self.scores, values, ids, 0)
@@ -159,14 +159,14 @@ class Beam(Rows[State]):
         return Extensions(*(np.concatenate(both) for both in zip(old, new, strict=True)))
 
     def _best(self, scores: np.ndarray, values: np.ndarray, ids: np.ndarray, first_row: int) -> Extensions:
-        """Return the best M extensions of hypotheses with scores (B, K) by the shortlists (B * K, C) of their rows."""
+        """Return the best M extensions of hypotheses with scores (B, K) by the best tokens (B * K, C) of their rows."""
         totals = (scores.reshape(-1, 1) + values).reshape(len(scores), -1)  # (B, K * C)
         rows = np.arange(first_row, first_row + len(values)).repeat(values.shape[1])
         extensions = Extensions(totals, rows, ids, values)
         columns = (-totals).argsort(axis=1, kind="stable")[:, : self.n_candidates]  # the first of equals first
         return extensions.take(columns)
 
-    def _shortlists(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, WantedTokens | None]:
+    def _best_tokens(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, WantedTokens | None]:
         """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, C at least M.
 
         Return too in which rows (N,) the constraint excluded the most likely one, None for no row, and the wanted
@@ -187,12 +187,12 @@ class Beam(Rows[State]):
             overruled = self._restrict(output, others, values, ids)
             if next_tokens is not None:
                 is_young = self._is_young()
-                of_rows, wanted = constrained_shortlists(self.decoder, output, next_tokens, allowed, request, is_young)
+                of_rows, wanted = constrained_best_tokens(self.decoder, output, next_tokens, allowed, request, is_young)
                 values[next_tokens.rows], ids[next_tokens.rows] = wide(*of_rows, size)
         return values.numpy(), ids.numpy(), overruled, wanted
 
     def _broken(self, values: np.ndarray) -> np.ndarray:
-        """Return which sentences have a NaN in the shortlists (N, C), and let -inf replace it."""
+        """Return which sentences have a NaN in the best tokens (N, C), and let -inf replace it."""
         if not math.isnan(values[:, 0].max()):
             return np.zeros(len(self.numbers), dtype=bool)
         rows, cut = np.isnan(values[:, 0]), self.scores.size

@@ -32,7 +32,7 @@ Linear = Callable[[Tensor, bool, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
-class _PackedLinear:
+class PackedLinear:
     """Linear layers by the product of the kernels."""
 
     kernels: Kernels
@@ -42,13 +42,13 @@ class _PackedLinear:
         return self.kernels.linear(x, self.packed, relu=relu, residual=residual)
 
 
-def _linear(layers: Sequence[nn.Linear], precision: Precision, kernels: Kernels) -> Linear:
+def pack_linear(layers: Sequence[nn.Linear], precision: Precision, kernels: Kernels) -> Linear:
     """Return one function for linear layers of one input, with their outputs side by side."""
     weight = torch.cat([layer.weight.detach().float() for layer in layers])
     biases = [layer.bias if layer.bias is not None else weight.new_zeros(layer.out_features) for layer in layers]
     bias = torch.cat([one.detach().float() for one in biases])
     if precision == "int8" or (precision == "fp32" and isinstance(kernels, Compiled)):
-        return _PackedLinear(kernels, kernels.pack(weight, bias, int8=precision == "int8"))
+        return PackedLinear(kernels, kernels.pack(weight, bias, int8=precision == "int8"))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     weight, bias = weight.to(dtype), bias.to(dtype)
     if weight.device.type != "cpu":
@@ -90,9 +90,9 @@ class _Attention:
         self.n_heads = layer.n_heads
         self.widths = [part.out_features for part in (layer.w_q, layer.w_k, layer.w_v)]  # H*K, H*K, H*W
         first = [layer.w_q] if cross else [layer.w_q, layer.w_k, layer.w_v]
-        self.project = _linear(first, precision, kernels)
-        self.project_memory = _linear([layer.w_k, layer.w_v], precision, kernels) if cross else None
-        self.w_o = _linear([layer.w_o], precision, kernels)
+        self.project = pack_linear(first, precision, kernels)
+        self.project_memory = pack_linear([layer.w_k, layer.w_v], precision, kernels) if cross else None
+        self.w_o = pack_linear([layer.w_o], precision, kernels)
 
     def __call__(self, queries: Tensor, keys_values: Tensor, visible: Visible, residual: Tensor) -> Tensor:
         """Return residual (N, D) plus the attention of queries (N, H*K) over rows of keys_values (R, H*K + H*W)."""
@@ -123,17 +123,17 @@ class _Layer:
         self.self_attention = _Attention(layer.self_attention, precision, kernels, cross=False)
         self.cross_attention = _Attention(layer.cross_attention, precision, kernels, cross=True) if decoder else None
         feed_forward = cast(FeedForward, layer.feed_forward)
-        self.w_1 = _linear([feed_forward.w_1], precision, kernels)
+        self.w_1 = pack_linear([feed_forward.w_1], precision, kernels)
         self.relu = feed_forward.activation is F.relu
         self.activation = _same if self.relu else feed_forward.activation
-        self.w_2 = _linear([feed_forward.w_2], precision, kernels)
+        self.w_2 = pack_linear([feed_forward.w_2], precision, kernels)
         self.norms = [_Norm(cast(Residual, residual), kernels) for residual in layer.residuals]
 
     def packed(self) -> StackLayer:
         """Return the weights for a `CompiledStack`."""
         own, cross = self.self_attention, self.cross_attention
         linears = own.project, own.w_o, cross and cross.project, cross and cross.w_o, self.w_1, self.w_2
-        packed = [one.packed if isinstance(one, _PackedLinear) else None for one in linears]
+        packed = [one.packed if isinstance(one, PackedLinear) else None for one in linears]
         return StackLayer(*packed, norms=[norm.layer for norm in self.norms])  # pyright: ignore[reportArgumentType]
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,7 +176,7 @@ class CpuTransformer:
         self.device = model.output.weight.device
         layers = cast(Iterable[EncoderLayer], model.encoder), cast(Iterable[DecoderLayer], model.decoder)
         self.encoder, self.decoder = ([_Layer(one, precision, self.kernels) for one in stack] for stack in layers)
-        self.output = _linear([model.output], precision, self.kernels)
+        self.output = pack_linear([model.output], precision, self.kernels)
         self.positions = model.positions(0, model.config.max_positions or 256)  # (positions, D)
         self.tgt_embedding = model.tgt_embedding.weight, math.sqrt(model.config.d_model)  # (V, D), and its scale
         self.stacks = self._stacks()
@@ -184,7 +184,7 @@ class CpuTransformer:
     def _stacks(self) -> tuple[CompiledStack, CompiledStack] | None:
         """Return the layers of encoder and decoder as one call each; None where the compiled kernels lack a part."""
         kernels = self.kernels
-        if not isinstance(kernels, Compiled) or not isinstance(self.output, _PackedLinear):
+        if not isinstance(kernels, Compiled) or not isinstance(self.output, PackedLinear):
             return None
         if not all(layer.relu for layer in (*self.encoder, *self.decoder)):
             return None
@@ -260,13 +260,13 @@ class CpuTransformer:
     @property
     def packed_output(self) -> tuple[Compiled, Packed] | None:
         """The compiled kernels, and the output matrix packed for them; None where other ones compute the logits."""
-        if isinstance(self.kernels, Compiled) and isinstance(self.output, _PackedLinear):
+        if isinstance(self.kernels, Compiled) and isinstance(self.output, PackedLinear):
             return self.kernels, self.output.packed
         return None
 
     def best(self, decoded: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities and ids of the most likely tokens by the decoder's output; see `Decoder`."""
-        if isinstance(self.kernels, Compiled) and isinstance(self.output, _PackedLinear):
+        if isinstance(self.kernels, Compiled) and isinstance(self.output, PackedLinear):
             return self.kernels.best_of(decoded, self.output.packed, count, barred)
         logits = self.logits(decoded)
         return reordered(*self.kernels.best(logits, min(count + len(barred), logits.size(1))), count, barred)

@@ -42,12 +42,12 @@ class Greedy(Rows[State]):
         """Make every output one token longer; see `Rows`."""
         assert self.state is not None
         output, state = self.decoder.step(self.last_ids, self.state)
-        shortlists = self._most_likely(output, 1)
+        best_tokens = self._most_likely(output, 1)
         if self.constraint is not None:
-            overruled = self._restrict(output, self.constraint.allowed(), *shortlists)
+            overruled = self._restrict(output, self.constraint.allowed(), *best_tokens)
             if overruled is not None:
                 self.n_overruled[self.columns] += overruled
-        values, ids = (of_rows.numpy()[:, 0] for of_rows in shortlists)
+        values, ids = (of_rows.numpy()[:, 0] for of_rows in best_tokens)
         self.state, self.ages, self.n_new = state, self.ages + 1, 0
         self.values[self.n_steps, self.columns], self.ids[self.n_steps, self.columns] = values, ids
         self.n_steps += 1

@@ -63,9 +63,31 @@ struct Input {  // rows of k floats, or of k4 * 4 bytes with a scale each
     const float* scales;
 };
 
+// The weights that a pass of a few rows over a panel moves to the second cache for a later panel: those `bytes` ahead, and
+// of every LINES lines of the cache numbers `begin` to `end`. The passes share them evenly, so that each one computes while
+// memory is read. With weights that are in no cache, 8 or 16 rows take 10 to 20 % less time.
+struct Ahead {
+    long bytes;
+    int begin, end;
+};
+
+constexpr int LINES = 4;  // of 64 bytes, that PANEL outputs read at once: 4 inputs in int8, one in fp32
+
+// Return the share of pass `number` of `passes`, for the panel `panels` after its own. A single pass takes none: it reads
+// the weights in their order, which the processor expects.
+Ahead share(long panels, const Linear& w, long number, long passes) {
+    long bytes = panels * PANEL * (w.scales ? (w.k + 3) / 4 * 4 : w.k * (long)sizeof(float));
+    if (passes == 1) return {0, 0, 0};
+    return {bytes, (int)(LINES * number / passes), (int)(LINES * (number + 1) / passes)};
+}
+
+void read_ahead(const void* line, const Ahead& ahead) {
+    for (int j = ahead.begin; j < ahead.end; j++) _mm_prefetch((const char*)line + ahead.bytes + j * 64, _MM_HINT_T1);
+}
+
 // Multiply R rows by the panel of weights that begins at output `column`, (k4, PANEL, 4) bytes or (k, PANEL) floats.
 template <int R, bool INT8>
-void block(const Input& in, const Linear& w, long row, long column, long to, const Output& out) {
+void block(const Input& in, const Linear& w, long row, long column, long to, const Output& out, const Ahead& ahead) {
     __m512 y[R][4];
     if constexpr (INT8) {
         long k4 = (w.k + 3) / 4;
@@ -80,6 +102,7 @@ void block(const Input& in, const Linear& w, long row, long column, long to, con
             __m512i weights[4];
 #pragma GCC unroll 4
             for (int j = 0; j < 4; j++) weights[j] = _mm512_loadu_si512(panel + (k * 4 + j) * 64);
+            read_ahead(panel + k * 256, ahead);
 #pragma GCC unroll 8
             for (int i = 0; i < R; i++) {
                 int32_t four;
@@ -111,6 +134,7 @@ void block(const Input& in, const Linear& w, long row, long column, long to, con
             __m512 weights[4];
 #pragma GCC unroll 4
             for (int j = 0; j < 4; j++) weights[j] = _mm512_loadu_ps(panel + k * PANEL + j * LANES);
+            read_ahead(panel + k * PANEL, ahead);
 #pragma GCC unroll 8
             for (int i = 0; i < R; i++) {
                 __m512 x = _mm512_set1_ps(rows[i * w.k + k]);
@@ -140,19 +164,22 @@ void block(const Input& in, const Linear& w, long row, long column, long to, con
 
 // Multiply `count` <= ROWS rows by one panel.
 template <bool INT8>
-void few_rows(long count, const Input& in, const Linear& w, long row, long column, long to, const Output& out) {
+void few_rows(long count, const Input& in, const Linear& w, long row, long column, long to, const Output& out,
+              const Ahead& ahead) {
     switch (count) {
-        case 6: return block<6, INT8>(in, w, row, column, to, out);
-        case 5: return block<5, INT8>(in, w, row, column, to, out);
-        case 4: return block<4, INT8>(in, w, row, column, to, out);
-        case 3: return block<3, INT8>(in, w, row, column, to, out);
-        case 2: return block<2, INT8>(in, w, row, column, to, out);
-        case 1: return block<1, INT8>(in, w, row, column, to, out);
+        case 6: return block<6, INT8>(in, w, row, column, to, out, ahead);
+        case 5: return block<5, INT8>(in, w, row, column, to, out, ahead);
+        case 4: return block<4, INT8>(in, w, row, column, to, out, ahead);
+        case 3: return block<3, INT8>(in, w, row, column, to, out, ahead);
+        case 2: return block<2, INT8>(in, w, row, column, to, out, ahead);
+        case 1: return block<1, INT8>(in, w, row, column, to, out, ahead);
     }
 }
 
-void rows_by_panel(const Input& in, const Linear& w, long row, long count, long column, long to, const Output& out) {
-    w.scales ? few_rows<true>(count, in, w, row, column, to, out) : few_rows<false>(count, in, w, row, column, to, out);
+void rows_by_panel(const Input& in, const Linear& w, long row, long count, long column, long to, const Output& out,
+                   const Ahead& ahead) {
+    auto multiply = w.scales ? few_rows<true> : few_rows<false>;
+    multiply(count, in, w, row, column, to, out, ahead);
 }
 
 // Return the m rows of x as the product takes them; those in int8 stay valid until the next call of this thread.
@@ -169,9 +196,11 @@ Input input(const float* x, long m, const Linear& w) {
 
 void product(const float* x, long m, const Linear& w, bool relu, const float* residual, float* y) {
     Input in = input(x, m, w);
+    const long passes = (m + ROWS - 1) / ROWS;
     for (long column = 0; column < w.n; column += PANEL) {
         Output out{residual ? residual + column : nullptr, y + column, w.n, relu};
-        for (long row = 0; row < m; row += ROWS) rows_by_panel(in, w, row, std::min(ROWS, m - row), column, row, out);
+        for (long row = 0; row < m; row += ROWS)
+            rows_by_panel(in, w, row, std::min(ROWS, m - row), column, row, out, share(1, w, row / ROWS, passes));
     }
 }
 

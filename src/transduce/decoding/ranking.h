@@ -97,10 +97,12 @@ void best_among(const Tokens& common, const Tokens* const* own, const float* x, 
         for (long begin = 0; begin < tokens.output.n; begin += GROUP) {
             long width = std::min(GROUP, tokens.output.n - begin);
             const int64_t* names = tokens.ids ? tokens.ids + begin : nullptr;
+            const long passes = (last - first + ROWS - 1) / ROWS;
             for (long row = first; row < last; row += ROWS) {
                 long some = std::min(ROWS, last - row);
+                Ahead ahead = share(GROUP / PANEL, tokens.output, (row - first) / ROWS, passes);
                 for (long j = 0; j < width; j += PANEL)
-                    rows_by_panel(in, tokens.output, row, some, begin + j, 0, {nullptr, &logits[j], GROUP, false});
+                    rows_by_panel(in, tokens.output, row, some, begin + j, 0, {nullptr, &logits[j], GROUP, false}, ahead);
                 for (long i = 0; i < some; i++) states[row + i].add(&logits[i * GROUP], begin, width, names, barred, n_barred);
             }
         }

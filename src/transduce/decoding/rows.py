@@ -8,7 +8,7 @@ The bookkeeping is in numpy, in float64: a call takes a third of the time of tor
 `step`, `select` and the best few tokens of each row. The search waits for it once in a step: for these tokens.
 
 Letters: B sentences, the oldest first, K rows of each, the best first, but one row of each newcomer; N rows of all;
-V vocabulary, C tokens in the shortlist of a row.
+V vocabulary, C best tokens of a row, the most likely ones.
 """
 
 import math
@@ -129,13 +129,13 @@ class Rows(ABC, Generic[State]):
         return values, ids
 
     def _most_likely_after(self, output: Tensor, size: int, length: int) -> tuple[Tensor, Tensor]:
-        """Return the shortlists (N, size) of tokens that may follow `length` tokens."""
+        """Return the best tokens (N, size) that may follow `length` tokens."""
         return wide(*fetch(*self.decoder.most_likely(output, size, self.request.barred(length))), size)
 
     def _restrict(
         self, output: Tensor, allowed: Mapping[int, Sequence[int]], values: Tensor, ids: Tensor
     ) -> np.ndarray | None:
-        """Write the most likely ones of the `allowed` tokens of some rows into the shortlists (N, C).
+        """Replace the best tokens (N, C) of some rows with those of the `allowed` ones.
 
         Return in which rows (N,) the most likely token changes, or None if no row is restricted.
         """
@@ -154,6 +154,6 @@ class Rows(ABC, Generic[State]):
 
 
 def wide(values: Tensor, ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Return shortlists (N, C) as (N, size). C is less where the vocabulary is smaller: then no hypothesis fills up."""
+    """Pad best tokens (N, C) to (N, size) with -inf. C is less only if the vocabulary has fewer than `size` tokens."""
     n_missing = size - values.size(1)
     return (F.pad(values, (0, n_missing), value=-math.inf), F.pad(ids, (0, n_missing))) if n_missing else (values, ids)

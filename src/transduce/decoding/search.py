@@ -40,7 +40,7 @@ def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_be
     ones.
 
     A beam of one is greedy decoding. Ties: the better beam, then the lower id (but where equals straddle the end of a
-    row's shortlist, torch.topk picks). Fewer than n_best come back only when nothing else is left in the beam.
+    row's best tokens, torch.topk picks). Fewer than n_best come back only when nothing else is left in the beam.
     n_best: at most search.beam_size. Raises FloatingPointError as `greedy` does.
     """
     beam = beam_of(decoder, request)

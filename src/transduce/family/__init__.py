@@ -7,22 +7,72 @@
 | `bert.py`     | Devlin et al. 2018                 | an encoder alone; segments; GELU; heads                     |
 | `vit.py`      | Dosovitskiy et al. 2020            | an encoder alone, of patches of an image; pre-norm; GELU    |
 | `t5.py`       | Raffel et al. 2020                 | relative positions as a bias; RMS norm; no biases           |
+| `mamba.py`    | Gu and Dao 2023                    | no attention: a state that each token reads and writes      |
 
-`around.py` has the functions around attention, which several members share. `transduce.family.load` reads a folder in
-Hugging Face's form.
+`around.py` has the functions around attention, which several members share; `row_states.py` the states of recurrences.
+
+| attention       | paper                            | what changed                                                 |
+|-----------------|----------------------------------|--------------------------------------------------------------|
+| `patterns.py`   | Child et al. 2019, and others    | a position sees a part of the others, by a mask              |
+| `window.py`     | Vaswani et al. 2017, section 4   | a window, in time linear in the length                       |
+| `online.py`     | Dao et al. 2022; Liu et al. 2023 | the same attention in parts, without all weights at once     |
+| `linformer.py`  | Wang et al. 2020                 | keys and values are mixtures of positions                    |
+| `performer.py`  | Choromanski et al. 2020          | weights are estimated by random features, never computed     |
+| `longformer.py` | Beltagy et al. 2020              | a window, and global positions with projections of their own |
+| `big_bird.py`   | Zaheer et al. 2020               | a pattern of blocks: edges, neighbours and random ones       |
+| `tpa.py`        | Zhang et al. 2025                | queries, keys and values from factors; a small cache         |
+
+| positions       | paper                            | what changed                                                |
+|-----------------|----------------------------------|-------------------------------------------------------------|
+| `rope.py`       | Su et al. 2021, and others       | rotated positions for longer texts                          |
+| `positions.py`  | Press et al. 2021, and others    | ways to know the order of tokens, for `decoder.py`          |
+| `recurrence.py` | Dai et al. 2019                  | Transformer-XL: a memory of the segment before              |
+
+| feed-forward    | paper                            | what changed                                                |
+|-----------------|----------------------------------|-------------------------------------------------------------|
+| `experts.py`    | Shazeer et al. 2017, and others  | a mixture of experts                                        |
+
+`transduce.family.load` reads a folder in Hugging Face's form.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from transduce.family.language_model import LanguageModel
+from typing import Any
 
 
-def load(folder: str | Path) -> "LanguageModel":
-    """Load the model of a folder in Hugging Face's form. Raises UserError for one that is damaged or not supported."""
+def load(folder: str | Path, *, precision: str = "fp32") -> Any:
+    """Load a folder in Hugging Face's form, or RUN/model of a training here, as the class for its member.
+
+    | member                     | class                              | methods                   |
+    |----------------------------|------------------------------------|---------------------------|
+    | GPT-2, GPT-1, Llama, Mamba | `language_model.LanguageModel`     | continue_, continue_texts |
+    | BERT                       | `text_encoder.TextEncoder`         | fill, embed, classify     |
+    | T5                         | `text_to_text.TextToText`          | generate, generate_texts  |
+    | ViT                        | `image_classifier.ImageClassifier` | classify                  |
+
+    Each class has a `load` of its own, whose type is known. precision: of continuations, see `LanguageModel`; other
+    members have fp32 alone. Raises UserError for a folder that is damaged or not supported.
+    """
     from transduce.config.validation import as_path
-    from transduce.family.language_model import LanguageModel  # loads torch
-    from transduce.family.weights import read_member
+    from transduce.errors import UserError
+    from transduce.family.bert import Bert  # these load torch
+    from transduce.family.image_classifier import ImageClassifier
+    from transduce.family.language_model import LanguageModel
+    from transduce.family.model_folder import open_member
+    from transduce.family.t5 import T5
+    from transduce.family.text_encoder import TextEncoder
+    from transduce.family.text_to_text import TextToText
+    from transduce.family.vit import ViT
 
-    return LanguageModel(read_member(as_path("folder", folder)), folder)
+    path = as_path("folder", folder)
+    member = open_member(path)
+    if precision != "fp32" and isinstance(member.model, Bert | T5 | ViT):
+        raise UserError(f"precision={precision!r}: expected 'fp32' for {path}, which continues no text; leave it out")
+    match member.model:
+        case Bert():
+            return TextEncoder(member, path)
+        case T5():
+            return TextToText(member, path)
+        case ViT():
+            return ImageClassifier(member, path)
+        case _:
+            return LanguageModel(member, path, precision=precision)

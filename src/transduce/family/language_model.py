@@ -1,58 +1,63 @@
 """Language models: members of the family that continue text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Self, Unpack, cast
 
-import msgspec
+import torch
 
+from transduce.config.schema import SearchConfig
 from transduce.config.validation import as_path
-from transduce.data.text import is_blank
-from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, sentence_seed, with_keywords
-from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, check_lines, excess
+from transduce.decoding.backends import PRECISIONS, fastest_precision
+from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.errors import UserError
-from transduce.family.continuation import GREEDY, continue_ids
-from transduce.family.gpt2 import GPT2
-from transduce.family.llama import Llama
-from transduce.family.tokenizer import tokenizer_of
-from transduce.family.weights import Member, write_member
-
-NEEDLESS = ("n_best", "mbr", "split", "tag", "alignment", "lookahead")  # options of translation alone
+from transduce.family.continuation import Searchable, TextModel, continue_ids, ready
+from transduce.family.mamba import Mamba
+from transduce.family.model_folder import open_member
+from transduce.family.text_generator import Output, TextGenerator, ids_of
+from transduce.family.weights import Member
 
 
-@dataclass(frozen=True)
-class Continuation:
-    """The continuation of a text.
+class LanguageModel(TextGenerator):
+    """A member that continues text, with the tokenizer of its folder. Raises UserError for another member.
 
-    text: without the text itself, so that both together are the whole. score: log-probability over length penalty.
-    finished: False if it was cut at its maximum length. problem: the reason for no continuation, or None.
+    precision: of continuations, as of translations: "fp32", "bf16", "int8" with weights and activations rounded to 8
+    bits, or "auto", the fastest on this machine. The attribute is the choice. A recurrent model has fp32 alone.
     """
 
-    text: str = ""
-    score: float = 0.0
-    finished: bool = True
-    problem: str | None = None
+    def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
+        if precision not in PRECISIONS:
+            raise UserError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
+        super().__init__(member, folder)
+        if not isinstance(member.model, TextModel):
+            raise self.another("a model that continues text, such as GPT-2")
+        self.model = member.model
+        self.longest = self.model.n_positions - 1
+        self.ends = ids_of(member, "eos_token_id")
+        if precision == "auto":
+            is_recurrent = isinstance(self.model, Mamba)
+            precision = "fp32" if is_recurrent else fastest_precision(torch.device("cpu"), [])
+        self.precision = precision
 
+    @classmethod
+    def load(cls, folder: str | Path, *, precision: str = "fp32") -> Self:
+        """Load a folder; see `Application.load`."""
+        path = as_path("folder", folder)
+        return cls(open_member(path), path, precision=precision)
 
-class LanguageModel:
-    """A member that continues text: the model, and the files of the folder that it comes from.
+    @cached_property
+    def ready_model(self) -> Searchable:
+        """The model made ready for this machine, which takes some time and memory."""
+        return ready(self.model, cast(Precision, self.precision))
 
-    Raises UserError for a member that does not, such as an encoder. folder: the origin of the member, for messages.
-    """
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the model made ready, which holds addresses in memory: a copy makes its own ready."""
+        return {name: value for name, value in self.__dict__.items() if name != "ready_model"}
 
-    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
-        if not isinstance(member.model, GPT2 | Llama):
-            kind = member.settings.get("model_type")
-            raise UserError(f"model_type={kind!r}: expected a model that continues text; use another, such as gpt2")
-        self.member, self.model, self.folder = member, member.model, folder
-        self.ends = _ends(member)
-
-    def save(self, folder: str | Path) -> None:
-        """Write a new folder in Hugging Face's form. Raises UserError if `folder` exists."""
-        write_member(as_path("folder", folder), self.member)
-
-    def continue_(self, text: str, *, max_tokens: int = 50, **keywords: Unpack[DecodingKeywords]) -> Continuation:
+    def continue_(self, text: str, *, max_tokens: int = 50, **keywords: Unpack[DecodingKeywords]) -> Output:
         """Return the continuation of one text. The arguments are those of `continue_texts`."""
         return self.continue_texts([text], max_tokens=max_tokens, **keywords)[0]
 
@@ -64,46 +69,20 @@ class LanguageModel:
         options: DecodingOptions = DEFAULTS,
         first_number: int = 1,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[Continuation]:
-        """Return the continuation of each text. It does not depend on the other texts.
+    ) -> list[Output]:
+        """Return the continuation of each text, without the text itself. It does not depend on the other texts.
 
         max_tokens: of a continuation. options: a search, by default greedy, or a draw; keywords replace some of them.
         first_number: of the first text, on which its draw depends. A blank text has a blank continuation. A text that
         is too long for the model has a `problem`. Raises UserError for options that cannot be met.
         """
-        check_lines(texts=texts)
-        if type(max_tokens) is not int or not 1 <= max_tokens <= 1 << 20:
-            raise UserError(f"max_tokens={max_tokens!r}: expected an integer from 1 to {1 << 20:,}")
-        options = with_keywords(options, keywords)
-        for name in NEEDLESS:
-            options.refuse([name], "for a continuation; leave it out")
-        settings = options.resolve(replace(GREEDY, max_extra_tokens=max_tokens))
-        tokenizer, longest = tokenizer_of(self.member, self.folder), self.model.n_positions - 1
-        continuations, prompts = [Continuation()] * len(texts), dict[int, list[int]]()
-        for i, text in enumerate(texts):
-            if is_blank(text):
-                continue
-            ids = tokenizer.encode(text).ids if len(text) <= MAX_LINE_CHARACTERS else None
-            if problem := excess(text, ids, longest):
-                continuations[i] = Continuation(finished=False, problem=problem)
-            elif ids:
-                prompts[i] = ids
-        seeds = [sentence_seed(options.seed, first_number + i) for i in prompts]
-        outputs = continue_ids(self.model, [*prompts.values()], self.ends, settings, options.sampling, seeds)
-        for (i, prompt), output in zip(prompts.items(), outputs, strict=True):
-            # Decoded together: alone, the first word would lose its space in some tokenizers.
-            before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *output.ids])
-            continuations[i] = Continuation(whole[len(before) :], output.score, output.finished)
-        return continuations
+        return self._outputs(texts, max_tokens, options, first_number, keywords)
 
+    def _search(
+        self, ids: list[list[int]], settings: SearchConfig, sampling: Sampling | None, seeds: list[int]
+    ) -> list[Hypothesis]:
+        return continue_ids(self.ready_model, ids, self.ends, settings, sampling, seeds)
 
-def _ends(member: Member) -> list[int]:
-    """Return the ids that end a text: those of generation_config.json, or of config.json."""
-    values = dict(member.settings)
-    try:
-        values |= msgspec.json.decode(member.files.get("generation_config.json", b"{}"), type=dict)
-        ids = values.get("eos_token_id")
-        ends = msgspec.convert([] if ids is None else ids if isinstance(ids, list) else [ids], list[int])
-    except (ValueError, RecursionError) as problem:
-        raise UserError(f"eos_token_id: expected an id, or a list of ids ({problem}); use a whole folder") from None
-    return [one for one in dict.fromkeys(ends) if 0 <= one < member.settings["vocab_size"]]
+    def _text(self, ids: list[int], output: Hypothesis) -> str:
+        # Decoded together: alone, the first word would lose its space in some tokenizers.
+        return self.tokenizer.decode([*ids, *output.ids])[len(self.tokenizer.decode(ids)) :]

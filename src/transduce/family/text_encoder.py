@@ -10,12 +10,11 @@ import torch
 from tokenizers import Encoding
 from torch import Tensor
 
-from transduce.config.validation import as_path
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, excess
 from transduce.errors import UserError
+from transduce.family.application import Application
 from transduce.family.bert import Bert, sentence_vectors
-from transduce.family.tokenizer import tokenizer_of
-from transduce.family.weights import Member, read_member, write_member
+from transduce.family.weights import Member
 from transduce.model.cpu_backend import faster_products
 
 MASK = "[MASK]"
@@ -43,31 +42,19 @@ class Answer(Generic[Value]):
     problem: str | None = None
 
 
-class TextEncoder:
+class TextEncoder(Application):
     """A BERT with the tokenizer of its folder. Raises UserError for another member, or one without a tokenizer.
 
     Lines of one length are a batch, without padding. On a CPU, an answer does not depend on the other lines.
-    folder: the origin of the member, for messages.
     """
 
-    def __init__(self, member: Member, folder: Path | str) -> None:
+    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
+        super().__init__(member, folder)
         if not isinstance(member.model, Bert):
-            kind = member.settings.get("model_type")
-            raise UserError(f"{folder}: model_type={kind!r}: expected 'bert'; use a folder of BERT")
-        self.member, self.model, self.folder = member, member.model, folder
-        self.tokenizer = tokenizer_of(member, folder)
+            raise self.another("a text encoder, BERT")
+        self.model = member.model
         self.n_positions = self.model.encoder.positions.num_embeddings
         self.tokenizer.enable_truncation(self.n_positions)
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "TextEncoder":
-        """Load a folder in Hugging Face's form. Raises UserError for one that is damaged or not supported."""
-        path = as_path("folder", folder)
-        return cls(read_member(path), path)
-
-    def save(self, folder: str | Path) -> None:
-        """Write a new folder in Hugging Face's form. Raises UserError if `folder` exists."""
-        write_member(as_path("folder", folder), self.member)
 
     def fill(self, lines: Sequence[str], n_best: int = 5) -> list[Answer[list[list[Word]]]]:
         """Return the `n_best` most likely words for each [MASK] of each line, the most likely first."""
@@ -105,10 +92,7 @@ class TextEncoder:
             raise self._without("a classifier, as in BertForSequenceClassification")
 
         def classes(_: Tensor, states: Tensor) -> list[dict[str, float]]:
-            logits = in_rows(lambda first: classifier(pooler(first)), states[:, :1])
-            rows = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
-            pairs = zip(rows.indices.tolist(), rows.values.tolist(), strict=True)
-            return [dict(zip((classifier.labels[i] for i in index), values, strict=True)) for index, values in pairs]
+            return classes_of(in_rows(lambda first: classifier(pooler(first)), states[:, :1]), classifier.labels)
 
         return self._answers(lines, classes)
 
@@ -146,6 +130,13 @@ class TextEncoder:
     def _without(self, part: str) -> UserError:
         (architecture,) = self.member.settings.get("architectures") or ["a model"]
         return UserError(f"{self.folder}: expected {part}, not {architecture}; use a folder that has it")
+
+
+def classes_of(logits: Tensor, labels: Sequence[str]) -> list[dict[str, float]]:
+    """Return the probability of each class by its label, the most likely first, for each row of logits (B,V)."""
+    rows = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    pairs = zip(rows.indices.tolist(), rows.values.tolist(), strict=True)
+    return [{labels[int(i)]: p for i, p in zip(index, values, strict=True)} for index, values in pairs]
 
 
 def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1) -> Tensor:

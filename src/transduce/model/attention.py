@@ -51,9 +51,10 @@ def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dr
     """Return the same as `reference_attention`, computed in the faster way for the device and the length.
 
     Only a row without any visible position differs: it is finite both ways, but not the same. The fused kernel of a CPU
-    needs no memory for weights of (T,S). torch has no such kernel with dropout, or where K is not W.
+    needs no memory for weights of (T,S). torch has no such kernel with dropout, or where K is not W. On a CPU, dropout
+    is that of `model/dropout.py` at every length: the threads that train at the same time share torch's generator.
     """
-    if queries.is_cuda or keys.size(-2) >= LONG:
+    if queries.is_cuda or (keys.size(-2) >= LONG and not dropout):
         causal = isinstance(mask, str)
         attn_mask = None if causal else mask
         return F.scaled_dot_product_attention(

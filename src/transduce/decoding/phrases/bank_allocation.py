@@ -54,7 +54,7 @@ class WantedTokens(NamedTuple):
     ids: np.ndarray
 
 
-def constrained_shortlists(
+def constrained_best_tokens(
     decoder: Decoder[Any],
     output: Tensor,
     next_tokens: NextTokens,
@@ -82,11 +82,11 @@ def constrained_shortlists(
     for places, ids in next_tokens.barred:
         if len(places):
             log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
-    shortlist = fetch(*most_likely(log_probs, count))
+    best_tokens = fetch(*most_likely(log_probs, count))
     is_end = wants_end & log_probs[:, request.eos].isneginf()  # EOS may not come next, but is the most likely token
     limits = np.where(is_end.cpu().numpy(), next_tokens.n_tokens + SLACK, NO_LIMIT)
     is_early = (of_eos < highest + math.log(LEAST_END)).cpu().numpy()
-    return shortlist, WantedTokens(next_tokens.rows, limits, is_early, *_wanted(log_probs, next_tokens))
+    return best_tokens, WantedTokens(next_tokens.rows, limits, is_early, *_wanted(log_probs, next_tokens))
 
 
 def _wanted(log_probs: Tensor, next_tokens: NextTokens) -> tuple[np.ndarray, np.ndarray]:
@@ -125,11 +125,11 @@ class Banks:
     def __init__(
         self,
         wanted: WantedTokens,
-        shortlists: tuple[np.ndarray, np.ndarray],
+        best_tokens: tuple[np.ndarray, np.ndarray],
         scores: np.ndarray,
         constraint: Constraint,
     ) -> None:
-        """Find the candidates. shortlists: values and ids (N, M). scores: (B', K) of the sentences that are not new."""
+        """Find the candidates. best_tokens: values, ids (N, M). scores: (B', K) of the sentences that are not new."""
         width, cut = scores.shape[1], scores.size
         places = np.where(wanted.rows < cut, wanted.rows // width, wanted.rows - cut + len(scores))
         self.sentences, first_places = np.unique(places, return_index=True)
@@ -139,7 +139,7 @@ class Banks:
         rows = wanted.rows[first_places][:, None] + steps  # (D, K)
         before = np.where(np.arange(width) == 0, 0.0, np.full((len(rows), width), -math.inf))
         before[~is_new] = scores[self.sentences[~is_new]]
-        self.candidates = _candidates(before, rows, shortlists, wanted, first_places[:, None] + steps)
+        self.candidates = _candidates(before, rows, best_tokens, wanted, first_places[:, None] + steps)
         self.is_live = self.candidates.scores > -math.inf
         live = (x[self.is_live].tolist() for x in (self.candidates.rows, self.candidates.ids))
         self.progress = np.zeros(self.is_live.shape, dtype=np.int64)
@@ -167,7 +167,7 @@ class Banks:
 def _candidates(
     before: np.ndarray,
     rows: np.ndarray,
-    shortlists: tuple[np.ndarray, np.ndarray],
+    best_tokens: tuple[np.ndarray, np.ndarray],
     wanted: WantedTokens,
     places: np.ndarray,
 ) -> Extensions:
@@ -175,9 +175,9 @@ def _candidates(
 
     before, rows, places: (D, K) of the hypotheses: their scores, their rows, and the places of these in `wanted`.
     """
-    values = np.concatenate([shortlists[0][rows], wanted.values[places]], axis=2)  # (D, K, M + W)
-    ids = np.concatenate([shortlists[1][rows], wanted.ids[places]], axis=2)
-    count = shortlists[0].shape[1]
+    values = np.concatenate([best_tokens[0][rows], wanted.values[places]], axis=2)  # (D, K, M + W)
+    ids = np.concatenate([best_tokens[1][rows], wanted.ids[places]], axis=2)
+    count = best_tokens[0].shape[1]
     is_candidate = np.zeros(values.shape, dtype=bool)
     is_candidate[:, :, 0] = True
     for column in range(count, values.shape[2]):  # a token that is there already is not another candidate

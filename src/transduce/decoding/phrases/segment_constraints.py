@@ -113,13 +113,13 @@ def _with_possible(constraint: LineConstraint, targets: Sequence[Sequence[str]])
 
 def check_search(options: DecodingOptions, settings: SearchConfig) -> None:
     """Raise UserError for options with which no search meets phrases."""
-    remedy = "leave the phrases out, or search with a beam"
+    remedy, phrases = "leave the phrases out, or search with a beam", "must, must_not or terms"
     if options.mbr is not None and options.draws is not None:
-        raise UserError(f"mbr={options.mbr}: expected candidates of a beam with must or must_not; add a beam size")
+        raise UserError(f"mbr={options.mbr}: expected candidates of a beam with {phrases}; add a beam size")
     if options.draws is not None:
-        raise UserError(f"sampling: expected no value with must or must_not, which only a search can meet; {remedy}")
+        raise UserError(f"sampling: expected no value with {phrases}, which only a search can meet; {remedy}")
     if settings.beam_size == 1:
-        raise UserError(f"beam_size=1: expected at least 2 with must or must_not; {remedy}")
+        raise UserError(f"beam_size=1: expected at least 2 with {phrases}; {remedy}")
 
 
 def search_constraint(

@@ -1,7 +1,7 @@
 """Vocabulary shortlists: the target pieces that the output of a sentence may have. Without torch.
 
 A product with all rows of the output matrix takes a third of a search at 32,000 pieces, and a translation has pieces
-that its source suggests. A shortlist names them: the commonest of all, and the likeliest ones of each source piece.
+that its source suggests. A shortlist names them: the commonest of all, and the most likely ones of each source piece.
 """
 
 from collections.abc import Collection, Sequence

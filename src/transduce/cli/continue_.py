@@ -1,0 +1,111 @@
+"""`transduce continue`: the continuation of each line, by a GPT-2 or a Llama."""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+
+from cyclopts import Parameter
+
+from transduce.cli.options import Flag, Input, Integer, Output
+from transduce.cli.parse import Precision
+from transduce.cli.translate import Epsilon, Seed, Temperature, TopK, TopP
+
+if TYPE_CHECKING:
+    from transduce.cli.stream import Answers
+    from transduce.family import text_generator
+
+Folder = Annotated[
+    Path, Parameter(help="Folder of a GPT-2, Llama or Mamba: in Hugging Face's form with tokenizer.json, or RUN/model.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """Arguments of `DecodingOptions.from_arguments`, with the defaults of a continuation."""
+
+    beam_size: Annotated[
+        int | None,
+        Integer,
+        Parameter(help="Hypotheses that the beam search keeps, at most 500. 1 is greedy search.", show_default="1"),
+    ] = None
+    length_penalty: Annotated[
+        Literal["gnmt", "power", "none"] | None,
+        Parameter(
+            help="Length penalty of the score: gnmt is ((5+n)/6)^alpha, power is n^alpha, for n new tokens.",
+            show_default="none",
+        ),
+    ] = None
+    alpha: Annotated[float | None, Parameter(help="Exponent of the length penalty.", show_default="0")] = None
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
+    epsilon: Epsilon = None
+    seed: Seed = None
+
+
+def continue_(
+    folder: Folder,
+    *,
+    input: Input = None,
+    output: Output = None,
+    max_tokens: Annotated[int, Integer, Parameter(help="Most new tokens of a line.")] = 50,
+    precision: Precision = "fp32",
+    decoding: Annotated[Decoding, Parameter(name="*")] = Decoding(),  # noqa: B008
+    json: Annotated[
+        Flag, Parameter(help="Print one JSON object per line, with the continuation alone, and its score.")
+    ] = False,
+) -> None:
+    """Continue lines: each line of output is a line of input and its continuation.
+
+    Each line is answered as soon as it arrives. Blank lines stay blank. A line break in a continuation is printed as a
+    space; JSON keeps it.
+
+    Examples
+    --------
+    echo "The Transformer is" | transduce continue gpt2
+    transduce continue gpt2 --temperature 0.8 --top-p 0.9 --seed 2 < beginnings
+    transduce continue gpt2 --beam-size 4 --max-tokens 20 --json < beginnings
+    transduce continue gpt2 --precision int8 < beginnings
+    """
+    from transduce.cli.stream import CHUNK_LINES, Answer, filter_lines
+    from transduce.data.text import arriving_lines
+    from transduce.decoding.options import DecodingOptions
+
+    options = DecodingOptions.from_arguments(**asdict(decoding))
+
+    def load() -> "Answers":
+        from transduce.family.language_model import LanguageModel
+        from transduce.model.cpu_backend import keep_freed_memory
+
+        keep_freed_memory()
+        model = LanguageModel.load(folder, precision=precision)
+        if precision == "auto":
+            print(f"transduce: precision {model.precision}", file=sys.stderr)
+        # An error of the folder or of an option comes before the first line is read.
+        model.continue_texts([], max_tokens=max_tokens, options=options)
+
+        def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+            number = 1
+            for texts in arriving_lines(lines, name, at_most=CHUNK_LINES):
+                continuations = model.continue_texts(texts, max_tokens=max_tokens, options=options, first_number=number)
+                number += len(texts)
+                yield [
+                    Answer(_line(text, one, json), one.problem) for text, one in zip(texts, continuations, strict=True)
+                ]
+
+        return answers
+
+    filter_lines(input, output, "continuing", load)
+
+
+def _line(text: str, continuation: "text_generator.Output", json: bool) -> bytes:
+    """Return the line of output; without `json`, that of a line with a problem is blank."""
+    import msgspec
+
+    if json:
+        return msgspec.json.encode(continuation) + b"\n"
+    whole = "" if continuation.problem else text + re.sub(r"[\r\n]", " ", continuation.text)
+    return whole.encode() + b"\n"
