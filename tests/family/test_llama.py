@@ -30,6 +30,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "shared heads": {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
     "one key head, tied": {"num_key_value_heads": 1, "tie_word_embeddings": True},
     "wide heads": {"head_dim": 10, "rms_norm_eps": 1e-3},
+    "scaled positions": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 500.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 8,
+            "beta_fast": 1.0,
+            "beta_slow": 0.05,
+            "truncate": True,
+        }
+    },
 }
 
 
@@ -93,14 +104,31 @@ def test_hugging_face_opens_what_we_write(folder: tuple[Path, Any], tmp_path: Pa
 
 
 def test_an_older_file_is_read(folder: tuple[Path, Any], tmp_path: Path, ids: torch.Tensor) -> None:
-    """rope_theta beside a rope_scaling of null, as transformers 4 writes it."""
+    """rope_theta beside a rope_scaling, which may be null, as transformers 4 writes it."""
     path, theirs = folder
     shutil.copytree(path, tmp_path / "old")
     config = json.loads((path / "config.json").read_text())
-    config |= {"rope_theta": config.pop("rope_parameters")["rope_theta"], "rope_scaling": None}
+    rope = config.pop("rope_parameters")
+    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": None if rope["rope_type"] == "default" else rope}
     (tmp_path / "old" / "config.json").write_text(json.dumps(config))
     ours: Any = read_member(tmp_path / "old").model
     assert difference(ours(ids), theirs(ids).logits) < TOLERANCE
+
+
+@pytest.mark.parametrize("chunks", [[29], [5, 4, 20], [10, *[1] * 19]])
+def test_a_text_beyond_the_positions_has_the_dynamic_angles_of_hugging_face(tmp_path: Path, chunks: list[int]) -> None:
+    """Also in chunks after a cache, whose keys keep the angles of a shorter text."""
+    transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    rope = {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 3.0}
+    values = SIZES | {"max_position_embeddings": 8, "rope_parameters": rope}
+    theirs = disturb(transformers.LlamaForCausalLM(transformers.LlamaConfig(**values)))
+    ours, long = member_of(theirs, tmp_path), torch.randint(50, (2, 29))
+    past, cache = NO_PAST, None
+    for chunk in long.split(chunks, dim=1):
+        states, past = ours.states(chunk, past)
+        expected = theirs(chunk, past_key_values=cache, use_cache=True)
+        cache = expected.past_key_values
+        assert difference(ours.output(states), expected.logits) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -112,8 +140,11 @@ def test_an_older_file_is_read(folder: tuple[Path, Any], tmp_path: Path, ids: to
         ({"head_dim": 5}, "head_dim=5: expected an even number"),
         ({"num_attention_heads": 5}, "hidden_size=24: expected a multiple of num_attention_heads=5"),
         ({"num_attention_heads": 8, "hidden_size": 24}, r"head_dim=\(absent\): expected an even number"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling=.*expected rope_type='default'"),
-        ({"rope_parameters": {"type": "linear", "factor": 8.0}}, "rope_parameters=.*expected rope_type='default'"),
+        (
+            {"rope_scaling": {"type": "longrope", "factor": 8.0}},
+            "rope_scaling=.*expected rope_type 'default', 'linear'",
+        ),
+        ({"rope_scaling": {"type": "dynamic", "factor": 8.0}, "head_dim": 2}, "head_dim=2: expected at least 4 values"),
         ({"rope_parameters": [1]}, "rope_parameters=.*expected an object"),
         ({"rope_theta": "10000"}, "rope_theta='10000': expected a number"),
         ({"rope_theta": 0}, "rope_theta=0: expected a number above 0"),

@@ -9,13 +9,13 @@ What changed since GPT-2: each part is another one, and no linear map has a bias
     log p(next id) ~ W N(h)                    W is the embedding, or a matrix of its own
 """
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.around import NO_PAST, Past, with_cache, with_rotation, with_shared_heads
 from transduce.family.feed_forward import GatedFeedForward
-from transduce.model.attention import MultiHeadAttention
+from transduce.family.rope import UNSCALED, Rope
+from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.transformer import EncoderLayer, KeysValues, Residual
 
 
@@ -23,7 +23,7 @@ class Llama(nn.Module):
     """The decoder of Llama.
 
     n_kv_heads: heads of keys and values; None: n_heads. d_k: width of a head; None: d_model / n_heads. n_positions: the
-    longest text in training. theta: the base of the angles of RoPE.
+    longest text in training. rope: how the frequencies of RoPE follow from its base theta (`family/rope.py`).
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Llama(nn.Module):
         n_kv_heads: int | None = None,
         d_k: int | None = None,
         n_positions: int = 2_048,
-        theta: float = 10_000.0,
+        rope: Rope = UNSCALED,
         norm_eps: float = 1e-5,
         tied: bool = False,
     ) -> None:
         super().__init__()
         self.n_heads, self.n_kv_heads, self.d_k = n_heads, n_kv_heads or n_heads, d_k or d_model // n_heads
-        self.d_ff, self.n_positions, self.theta, self.norm_eps, self.tied = d_ff, n_positions, theta, norm_eps, tied
+        self.d_ff, self.n_positions, self.rope, self.norm_eps, self.tied = d_ff, n_positions, rope, norm_eps, tied
 
         def layer() -> EncoderLayer:
             width = {"d_k": self.d_k, "d_v": self.d_k, "n_kv_heads": self.n_kv_heads}
@@ -61,19 +61,14 @@ class Llama(nn.Module):
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
 
-    def angles(self, positions: Tensor) -> Tensor:
-        """Return the angles of RoPE, position * theta^(-2i/K), of positions (T,) or (N,T): (T,K/2) or (N,1,T,K/2)."""
-        exponents = torch.arange(0, self.d_k, 2, device=positions.device).float() / self.d_k
-        angles = positions[..., None].float() / self.theta**exponents
-        return angles[:, None] if positions.dim() == 2 else angles
-
-    def states(self, ids: Tensor, past: Past = NO_PAST) -> tuple[Tensor, Past]:
+    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention = fast_attention) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""
         positions, mask = past.places(ids)
-        x, angles = self.embedding(ids), self.angles(positions)
+        x, angles = self.embedding(ids), self.rope.angles(positions, self.d_k)
         so_far: list[KeysValues] = []
         for i, layer in enumerate(self.layers):
-            x = layer(x, mask, with_rotation(angles, with_cache(past.of_layer(i), so_far, with_shared_heads())))
+            cache = with_cache(past.of_layer(i), so_far, with_shared_heads(attention))
+            x = layer(x, mask, with_rotation(angles, cache, amplitude=self.rope.amplitude))
         return self.norm(x), Past(so_far, past.padding)
 
     def forward(self, ids: Tensor) -> Tensor:

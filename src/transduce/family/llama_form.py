@@ -4,6 +4,8 @@ from typing import Any
 
 from transduce.family.form import Entry, Form
 from transduce.family.llama import Llama
+from transduce.family.rope import DynamicRope
+from transduce.family.rope_form import rope_of, rope_settings
 from transduce.family.settings import Settings
 
 
@@ -13,10 +15,6 @@ def build(settings: Settings) -> Llama:
     settings.one_of("hidden_act", "silu")
     settings.one_of("attention_bias", False)
     settings.one_of("mlp_bias", False)
-    rotation = rotation_of(settings)
-    theta = rotation.number("rope_theta", 10_000.0, below=1e12)
-    if theta == 0:
-        raise rotation.refusal("rope_theta", "a number above 0")
     n_heads = settings.size("num_attention_heads")
     d_model = settings.size("hidden_size")
     if settings.get("head_dim") is None:
@@ -27,6 +25,9 @@ def build(settings: Settings) -> Llama:
     d_k = settings.size("head_dim", max(1, d_model // n_heads))
     if d_k % 2:
         raise settings.refusal("head_dim", f"an even number of values in a head, not {d_k}")
+    rope = rope_of(settings)
+    if isinstance(rope, DynamicRope) and d_k < 4:
+        raise settings.refusal("head_dim", f"at least 4 values in a head with rope_type 'dynamic', not {d_k}")
     return Llama(
         settings.size("vocab_size"),
         d_model,
@@ -36,26 +37,10 @@ def build(settings: Settings) -> Llama:
         n_kv_heads=n_kv_heads,
         d_k=d_k,
         n_positions=settings.size("max_position_embeddings", 2_048),
-        theta=theta,
+        rope=rope,
         norm_eps=settings.number("rms_norm_eps", 1e-6, below=1),
         tied=settings.one_of("tie_word_embeddings", False, True),
     )
-
-
-def rotation_of(settings: Settings) -> Settings:
-    """Return the settings of RoPE. transformers 5 has them in an object, older versions beside an object of scaling."""
-    for key in ("rope_parameters", "rope_scaling"):
-        values = settings.get(key)
-        if values is None:
-            continue
-        if not isinstance(values, dict):
-            raise settings.refusal(key, "an object")
-        kind = values.get("rope_type", values.get("type", "default"))
-        if kind != "default":
-            raise settings.refusal(key, "rope_type='default', positions that are not scaled")
-        if values.get("rope_theta") is not None:
-            return Settings(values, settings.where)
-    return settings
 
 
 def settings_of(model: Llama) -> dict[str, Any]:
@@ -72,7 +57,7 @@ def settings_of(model: Llama) -> dict[str, Any]:
         "head_dim": model.d_k,
         "max_position_embeddings": model.n_positions,
         "rms_norm_eps": model.norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": model.theta},
+        "rope_parameters": rope_settings(model.rope),
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,

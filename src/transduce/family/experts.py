@@ -1,0 +1,188 @@
+"""Mixture of experts, in place of the feed-forward network: a router sends each token to few of N networks.
+
+    y = sum_i g_i(x) E_i(x)               only over the experts with a gate g_i above 0
+
+| router      | gates                                                        | paper                            |
+|-------------|--------------------------------------------------------------|----------------------------------|
+| `NoisyTopK` | softmax over the k highest of x W_g + noise                  | Shazeer et al. 2017, eq. 3 to 5  |
+| `Switch`    | p = softmax(x W_g), p_i of the best one; limited capacity    | Fedus et al. 2021, 2.1 and 2.2   |
+| `TopK`      | softmax over the k highest of x W_g                          | Jiang et al. 2024 (Mixtral), 2.1 |
+
+A router alone would send all tokens to the experts that are best at first. So a loss for the balance joins that of the
+task: `balance_loss` for the last two, `importance_loss` and `load_loss` for the first.
+
+    model = Decoder(4_000, 128, 4, 4, Rotary(32), feed_forward=lambda: experts(Switch(128, 8), 512))
+    loss = cross_entropy + 0.01 * balance_loss(routings(model))
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.family.gpt2 import gelu
+from transduce.model.transformer import FeedForward
+
+
+@dataclass(frozen=True)
+class Routing:
+    """The experts of n tokens.
+
+    gates: (n,N), 0 for the experts that a token does not go to. choices: (n,N), True for those that the router chose,
+    also where the capacity is over. probabilities: (n,N), softmax over all experts. load: (N,), in `NoisyTopK` an
+    estimate of the tokens of each expert that has a gradient.
+    """
+
+    gates: Tensor
+    choices: Tensor
+    probabilities: Tensor
+    load: Tensor | None = None
+
+    @property
+    def shares(self) -> Tensor:
+        """The share of the tokens that go to each expert, (N,). Their sum is k."""
+        return (self.gates > 0).float().mean(dim=0)
+
+
+# ---- routers -----------------------------------------------------------------------------------------------------
+
+
+class TopK(nn.Module):
+    """The k experts with the highest scores. The gates are the same as those of a softmax over all, renormalised."""
+
+    def __init__(self, d_model: int, n_experts: int, k: int = 2) -> None:
+        super().__init__()
+        self.w_g = nn.Linear(d_model, n_experts, bias=False)
+        self.k = k
+
+    def forward(self, x: Tensor) -> Routing:
+        """Return the routing of tokens (n,D)."""
+        scores = self.w_g(x)
+        choices = _highest(scores, self.k)
+        return Routing(_softmax_over(choices, scores), choices, scores.softmax(dim=-1))
+
+
+class NoisyTopK(TopK):
+    """The k experts with the highest scores, with noise of a learned size in training."""
+
+    def __init__(self, d_model: int, n_experts: int, k: int = 4) -> None:
+        super().__init__(d_model, n_experts, k)
+        self.w_noise = nn.Linear(d_model, n_experts, bias=False)
+        nn.init.zeros_(self.w_g.weight)  # the load is equal at first (appendix A)
+        nn.init.zeros_(self.w_noise.weight)
+
+    def forward(self, x: Tensor) -> Routing:
+        """Return the routing of tokens (n,D)."""
+        clean, size = self.w_g(x), F.softplus(self.w_noise(x))
+        noisy = clean + torch.randn_like(clean) * size if self.training else clean
+        choices = _highest(noisy, self.k)
+        gates = _softmax_over(choices, noisy)
+        return Routing(gates, choices, clean.softmax(dim=-1), self.chances(clean, noisy, size).sum(dim=0))
+
+    def chances(self, clean: Tensor, noisy: Tensor, size: Tensor) -> Tensor:
+        """Return the probability (n,N) that an expert is chosen if only its own noise were drawn again (eq. 8, 9)."""
+        if self.k == clean.size(1):
+            return torch.ones_like(clean)
+        best = noisy.topk(self.k + 1, dim=-1).values
+        # The k-th highest score of the other experts: for a chosen expert that is the next one after the k highest.
+        threshold = torch.where(_highest(noisy, self.k), best[:, -1:], best[:, -2:-1])
+        return torch.special.ndtr((clean - threshold) / size)
+
+
+class Switch(nn.Module):
+    """The best expert alone, times its probability.
+
+    capacity_factor: an expert takes at most this many times n / N tokens of a training batch, the first ones. The
+    others get nothing and pass by the residual. Outside of training no token is left out, so that its output does not
+    depend on others.
+    """
+
+    def __init__(self, d_model: int, n_experts: int, capacity_factor: float = 1.25) -> None:
+        super().__init__()
+        self.w_g = nn.Linear(d_model, n_experts, bias=False)
+        self.capacity_factor = capacity_factor
+
+    def forward(self, x: Tensor) -> Routing:
+        """Return the routing of tokens (n,D)."""
+        probabilities = self.w_g(x).softmax(dim=-1)
+        choices = served = _highest(probabilities, 1)
+        if self.training:
+            capacity = math.ceil(self.capacity_factor * len(x) / probabilities.size(1))
+            served = choices & (choices.cumsum(dim=0) <= capacity)
+        return Routing(probabilities * served, choices, probabilities)
+
+
+def _highest(scores: Tensor, k: int) -> Tensor:
+    """Return True for the k highest scores of each row, (n,N)."""
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(1, scores.topk(k, dim=-1).indices, value=True)
+
+
+def _softmax_over(choices: Tensor, scores: Tensor) -> Tensor:
+    return scores.masked_fill(~choices, -math.inf).softmax(dim=-1)
+
+
+# ---- experts -----------------------------------------------------------------------------------------------------
+
+
+class Experts(nn.Module):
+    """The experts of a layer, with their router. routing: that of the last call, for the losses."""
+
+    def __init__(self, router: nn.Module, networks: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.router = router
+        self.networks = nn.ModuleList(networks)
+        self.routing: Routing | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B,T,D) -> (B,T,D)."""
+        tokens = x.flatten(0, -2)
+        routing: Routing = self.router(tokens)
+        output = torch.zeros_like(tokens)
+        for i, network in enumerate(self.networks):  # one without tokens runs, too: its gradient is 0, not absent
+            members = routing.gates[:, i].nonzero()[:, 0]
+            part = routing.gates[members, i, None] * network(tokens[members])
+            output = output.index_add(0, members, part.to(output.dtype))
+        self.routing = routing
+        return output.view_as(x)
+
+
+def experts(router: TopK | Switch, d_ff: int) -> Experts:
+    """Return a network of width d_ff, as in GPT-2, for each expert of the router."""
+    n_experts, d_model = router.w_g.weight.shape
+    return Experts(router, (FeedForward(d_model, d_ff, gelu) for _ in range(n_experts)))
+
+
+def routings(model: nn.Module) -> list[Routing]:
+    """Return the routing of the last call of each layer."""
+    return [one.routing for one in model.modules() if isinstance(one, Experts) and one.routing is not None]
+
+
+# ---- losses ------------------------------------------------------------------------------------------------------
+
+
+def balance_loss(routings: Sequence[Routing]) -> Tensor:
+    """Return N sum_i f_i P_i over the tokens of all layers: k if they are even, at most N (Fedus et al. 2021, eq. 4).
+
+    f: the share of the tokens that each expert is chosen for, without a gradient. P: its mean probability.
+    """
+    shares = torch.cat([one.choices for one in routings]).float().mean(dim=0)
+    probabilities = torch.cat([one.probabilities for one in routings]).mean(dim=0)
+    return len(shares) * (shares * probabilities).sum()
+
+
+def importance_loss(routings: Sequence[Routing]) -> Tensor:
+    """Return the mean over the layers of CV(sum of the gates of each expert)^2 (Shazeer et al. 2017, eq. 6 and 7)."""
+    return torch.stack([squared_variation(one.gates.sum(dim=0)) for one in routings]).mean()
+
+
+def load_loss(routings: Sequence[Routing]) -> Tensor:
+    """Return the mean over the layers of CV(load of each expert)^2 (eq. 10 and 11), for `NoisyTopK`."""
+    return torch.stack([squared_variation(one.load) for one in routings if one.load is not None]).mean()
+
+
+def squared_variation(values: Tensor) -> Tensor:
+    """Return the squared coefficient of variation: variance over squared mean."""
+    return values.var(correction=0) / values.mean() ** 2

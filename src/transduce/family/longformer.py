@@ -1,0 +1,43 @@
+"""Longformer's attention (Beltagy et al. 2020, section 3.1): a window for all, and a few global positions.
+
+    local     each position attends to a window around it, and to the global positions
+    global    the global positions attend to all, by queries, keys and values of their own
+
+The other positions see a global one by their own projections. A text needs time linear in its length.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from transduce.family.window import with_window
+from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
+
+
+class LongformerAttention(nn.Module):
+    """Self-attention of an encoder, in place of a layer's `MultiHeadAttention`.
+
+    reach: half of the paper's window. n_global: the first positions of a text, which are the global ones, such as that
+    of [CLS], or those of a question. dropout: on the attention weights.
+    """
+
+    def __init__(self, d_model: int, n_heads: int, reach: int, *, n_global: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.local, self.of_global = (MultiHeadAttention(d_model, n_heads, dropout=dropout) for _ in range(2))
+        self.of_global.load_state_dict(self.local.state_dict())  # the paper begins with equal projections
+        self.of_global.w_o = self.local.w_o
+        self.reach, self.n_global = reach, n_global
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
+        """Return local keys and values of `memory` (B,S,D), and global ones, each (B,H,S,K)."""
+        return (*self.local.keys_values(memory), *self.of_global.keys_values(memory))
+
+    def forward(
+        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
+    ) -> Tensor:
+        """(B,S,D) with the mask of padding, (B,1,1,S) -> (B,S,D)."""
+        window = with_window(self.reach, attention, n_first=self.n_global)
+        local = self.local(x, keys_values[:2], mask, window)
+        of_global = self.of_global(x[:, : self.n_global], keys_values[2:], mask, attention)
+        return torch.cat([of_global, local[:, self.n_global :]], dim=1)
