@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.study_results import table2_results, table4_results
+from support.study_results import (
+    attention_results,
+    experts_results,
+    positions_results,
+    table2_results,
+    table4_results,
+)
 from support.toy_task import ROOT
 
 from transduce import UserError
@@ -16,7 +22,15 @@ from transduce.config.schema import with_value
 from transduce.evaluation.study_report import html_page, markdown
 from transduce.recipes import find_recipe
 from transduce.storage.atomic_folder import encode_json
-from transduce.studies import table1, table2_report, table3_report, table4_report
+from transduce.studies import (
+    attention_report,
+    experts_report,
+    positions_report,
+    table1,
+    table2_report,
+    table3_report,
+    table4_report,
+)
 from transduce.studies.entries import changes_since, config_of, encode_config
 from transduce.studies.results import read_results
 
@@ -25,8 +39,17 @@ REPORTS = {
     "table2": table2_report.report,
     "table3": table3_report.report,
     "table4": table4_report.report,
+    "positions": positions_report.report,
+    "experts": experts_report.report,
+    "attention": attention_report.report,
 }
-MADE_UP = {"table2": table2_results, "table4": table4_results}
+MADE_UP = {
+    "table2": table2_results,
+    "table4": table4_results,
+    "positions": positions_results,
+    "experts": experts_results,
+    "attention": attention_results,
+}
 # The published results of these studies are of older recipes, as docs/results.md says, until they are trained again.
 OLD_COMMITS = ("26d3e65", "2c5a696", "3e4ee26")
 ODD = [None, True, 0, -1, 1, 2**62, 2**70, 1e-300, 1e300, -0.5, "", "x", "1", "done", [], {}, [1], [None], {"a": 1}]

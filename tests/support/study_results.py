@@ -6,7 +6,10 @@ from typing import Any
 from transduce.config.schema import with_value
 from transduce.recipes import find_recipe
 from transduce.studies.entries import encode_config
+from transduce.studies.experts import SIZES as EXPERTS_SIZES
+from transduce.studies.positions import SIZES
 from transduce.studies.results import Results, provenance
+from transduce.studies.segments import points as length_points
 from transduce.studies.table2 import SEEDS, points, trainings
 from transduce.studies.table2_budgets import cost_name, point_name
 from transduce.studies.table2_search import SYSTEMS, first_stage, second_stage
@@ -56,7 +59,7 @@ def search_results(folder: Path) -> Results:
     return results
 
 
-COSTS_OF_PARSER = {"parameters": 1_850_000, "steps": 3_600, "seconds": 900.0, "cpu_seconds": 720.0}
+COSTS = {"parameters": 1_850_000, "steps": 3_600, "seconds": 900.0, "cpu_seconds": 720.0}
 
 
 def table4_results(folder: Path) -> Results:
@@ -68,7 +71,7 @@ def table4_results(folder: Path) -> Results:
         config = find_recipe(f"small-table4-{row}" if row in ("n2", "n6", "d64") else "small-table4-base")()
         scores = {"precision": value + 1, "recall": value - 1, "f1": value, "exact": 20.0, "tagging": 90.0}
         results.entries[f"{row}-{seed}"] = {
-            **COSTS_OF_PARSER,
+            **COSTS,
             "status": "done",
             "row": row,
             "seed": seed,
@@ -78,6 +81,19 @@ def table4_results(folder: Path) -> Results:
             "valid": {"sentences": 300, "valid": 300, **scores},
         }
     results.entries["d192-1"] = {"status": "not run"}
+    return results
+
+
+def attention_results(folder: Path) -> Results:
+    """Return results of the study of attention, in a folder: two lengths, exact attention and a window."""
+    results = Results(folder / "results.json", "attention", {"steps": 400}, [provenance()])
+    for n in (256, 1_024):
+        costs = {"forward_seconds": 0.001 * n, "backward_seconds": 0.002 * n, "peak_bytes": 4_096 * n}
+        forms = dict.fromkeys(("fused", "reference", "window", "performer", "fused-both", "linformer"), costs)
+        results.entries[f"costs-{n}"] = {"status": "done", "n": n, "forms": forms}
+    for row, seed, loss in (("fused", 1, 4.0), ("fused", 2, 4.1), ("window", 1, 4.2)):
+        figures = {"row": row, "seed": seed, "loss": loss, "parameters": 1_172_608, "cpu_seconds": 280.0}
+        results.entries[f"{row}-{seed}"] = {"status": "done", **figures}
     return results
 
 
@@ -92,3 +108,48 @@ def _scores(system: str, seed: int, step: int, prefix: str = "") -> dict[str, An
     perplexity = (1 + scale * step**-exponent) * (1 + 0.01 * (seed - SEEDS[1]))
     bleu = max(0.0, 45 - 10 * perplexity**0.5 + 0.2 * seed)
     return {"step": step, f"{prefix}perplexity": perplexity, f"{prefix}bleu": bleu}
+
+
+LENGTHS = {  # perplexities at 64, 128, 256 and 512 tokens
+    "sinusoids": (90.0, 95.0, 140.0, 260.0),
+    "rope": (80.0, 82.0, 110.0, 180.0),
+    "rope-yarn": (81.0, 78.0, 77.0, 80.5),
+    "alibi": (82.0, 78.0, 75.0, 73.0),
+}
+
+
+def positions_results(folder: Path) -> Results:
+    """Return results of the study of positions, in a folder: two seeds of three trainings, the others not run."""
+    results = Results(folder / "results.json", "positions", {"sizes": SIZES.as_settings()}, [provenance()])
+    for row, curves in {"sinusoids": ["sinusoids"], "rope": ["rope", "rope-yarn"], "alibi": ["alibi"]}.items():
+        for seed in (1, 2):
+            values = {name: [x + seed for x in LENGTHS[name]] for name in curves}
+            results.entries[f"{row}-{seed}"] = {
+                **COSTS,
+                "status": "done",
+                "row": row,
+                "seed": seed,
+                "points": {name: length_points(SIZES.lengths, one) for name, one in values.items()},
+            }
+    results.entries["shaw-1"] = {"status": "not run"}
+    return results
+
+
+def experts_results(folder: Path) -> Results:
+    """Return results of the study of experts, in a folder: two seeds of three rows, the others not run."""
+    results = Results(folder / "results.json", "experts", {"sizes": EXPERTS_SIZES.as_settings()}, [provenance()])
+    for row, value in {"dense": 60.0, "switch": 50.0, "noisy-2": 70.0}.items():
+        for seed in (0, 2):
+            shares = {"shares": [[1.5, 1.0, 0.5], [1.0, 0.5, 1.5]]} if row != "dense" else {}
+            results.entries[f"{row}-{seed}"] = {
+                **COSTS,
+                "parameters": 4_900_000 if shares else 1_300_000,
+                "status": "done",
+                "row": row,
+                "seed": seed,
+                "perplexity": value + seed,
+                "flops_per_token": 8_100_000 if shares else 8_000_000,
+                **shares,
+            }
+    results.entries["top-2-1"] = {"status": "not run"}
+    return results

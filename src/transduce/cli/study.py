@@ -74,7 +74,7 @@ def table2(
     search
         Search learning rate, shape and dropout of each system on the validation text, instead of the comparison.
     rerun
-        Train again those whose recipe has changed since their result, which is replaced.
+        Repeat the trainings whose recipe has changed since their result, and replace the results.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def table4(
     test
         Treebank for a second evaluation.
     rerun
-        Train again those whose recipe has changed since their result, which is replaced.
+        Repeat the trainings whose recipe has changed since their result, and replace the results.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def claims(
     valid
         Source and target text that the models are evaluated on.
     rerun
-        Train again those whose recipe has changed since their result, which is replaced.
+        Repeat the trainings whose recipe has changed since their result, and replace the results.
 
     Examples
     --------
@@ -224,6 +224,79 @@ def claims(
 
     _check_jobs(jobs)
     run_claims(Texts(train, valid, language=language), out, jobs=jobs, rerun=rerun)
+    _print_report(out)
+
+
+def attention(*, train: Path, valid: Path, out: Path = Path("attention")) -> None:
+    r"""Measure forms of attention: time, memory, and the loss of a model with each.
+
+    The study measures a forward and a backward pass of each form at lengths of 256 to 16,384, in turn with torch's
+    fused kernel, and trains a small model with each on the same text. It takes about 90 minutes on two cores. The same
+    command resumes an interrupted study.
+
+    Parameters
+    ----------
+    train
+        Text for the trainings, plain or compressed. Its lines follow one another.
+    valid
+        Text that the models are evaluated on.
+    out
+        Folder of the study: results.json, report.md, report.html.
+
+    Examples
+    --------
+    transduce study attention --train news.en --valid dev.en
+    """
+    from transduce.studies.attention import run_attention
+
+    run_attention(train, valid, out)
+    _print_report(out)
+
+
+def positions(*, train: Path, valid: Path, out: Out) -> None:
+    r"""Compare positions beyond the training length: sinusoids, learned, and later ones.
+
+    The study trains small language models on segments of 64 tokens, three seeds each, and evaluates them on up to
+    512 tokens. It takes about 90 minutes on two cores. The same command resumes an interrupted study, at the
+    training that was interrupted.
+
+    Parameters
+    ----------
+    train
+        Text for training, whose lines follow each other, such as news.
+    valid
+        Text that all models are evaluated on, of at least 512 tokens.
+
+    Examples
+    --------
+    transduce study positions --train news.en --valid valid.en --out positions
+    """
+    from transduce.studies.positions import run_positions
+
+    run_positions(train, valid, out)
+    _print_report(out)
+
+
+def experts(*, train: Path, valid: Path, out: Out) -> None:
+    r"""Compare mixtures of experts with the dense network: loss, FLOPs, balance.
+
+    The study trains small language models with three seeds each. It takes about 90 minutes on two cores. The same
+    command resumes an interrupted study, at the training that was interrupted.
+
+    Parameters
+    ----------
+    train
+        Text for training, whose lines follow each other, such as news.
+    valid
+        Text that all models are evaluated on.
+
+    Examples
+    --------
+    transduce study experts --train news.en --valid valid.en --out experts
+    """
+    from transduce.studies.experts import run_experts
+
+    run_experts(train, valid, out)
     _print_report(out)
 
 
@@ -249,5 +322,5 @@ app = App(
     help="Run the tables and claims of the paper as experiments.",
     help_epilogue="Examples:\n  transduce study table1\n  transduce study table1 --help",
 )
-for _order, _command in enumerate((table1, table2, table3, table4, claims)):
+for _order, _command in enumerate((table1, table2, table3, table4, claims, attention, positions, experts)):
     add_command(app, _command, _order)

@@ -14,13 +14,8 @@ from msgspec import Meta
 from transduce.config.files import changed_values, from_json, to_json
 from transduce.config.schema import Config, value_of, with_value
 from transduce.errors import UserError
-
-Count = Annotated[int, Meta(ge=1, le=1 << 62)]
-Cost = Annotated[float, Meta(gt=0, le=1e30)]  # seconds, bytes or FLOPs of something that was measured
-Duration = Annotated[float, Meta(ge=0, le=1e30)]
-Exponent = Annotated[float, Meta(ge=-100, le=100)]
-Percent = Annotated[float, Meta(ge=0, le=100)]
-Perplexity = Annotated[float, Meta(ge=1, le=1e100)]
+from transduce.studies.quantities import Cost, Count, Duration, Exponent, Percent, Perplexity
+from transduce.studies.segment_entries import ExpertsCell, LengthsCell, SegmentSettings
 
 # ---- sessions ----------------------------------------------------------------------------------------------------
 
@@ -245,6 +240,37 @@ class PositionsCell(TrainingCell):
     test: WholeScores
 
 
+# ---- forms of attention ------------------------------------------------------------------------------------------
+
+
+class FormCosts(TypedDict):
+    """The costs of a form of attention at a length."""
+
+    forward_seconds: Cost
+    backward_seconds: Cost
+    peak_bytes: Count
+
+
+class CostsCell(TypedDict):
+    """The costs of all forms at length n. forms: by name."""
+
+    n: Count
+    forms: dict[str, FormCosts]
+
+
+class AttentionCell(TypedDict):
+    """A training of a small model with a form of attention. loss: in nats for each predicted token."""
+
+    row: str
+    seed: int
+    loss: Duration
+    parameters: Count
+    cpu_seconds: Duration
+
+
+# ---- settings, and entries of all studies ------------------------------------------------------------------------
+
+
 class Table3Settings(TypedDict):
     scale: str
 
@@ -260,12 +286,15 @@ class Failure(TypedDict):
     why: str
 
 
+SETTINGS = {"table3": Table3Settings, "table4": Table4Settings}
+SETTINGS |= dict.fromkeys(("positions", "experts"), SegmentSettings)
+
 # ---- checks ------------------------------------------------------------------------------------------------------
 
 
 def check_entries(study: str, settings: Any, sessions: Any, entries: Any) -> None:
     """Raise ValueError if a session or an entry of the study has a key without which no report can be written."""
-    _check("asked", settings, {"table3": Table3Settings, "table4": Table4Settings}.get(study, dict[str, Any]))
+    _check("asked", settings, SETTINGS.get(study, dict[str, Any]))
     _check("sessions", sessions, list[Session])
     _check("the entries", entries, dict[str, dict[str, Any]])
     for name, entry in entries.items():
@@ -291,6 +320,10 @@ def _forms(study: str, settings: Mapping[str, Any], name: str) -> list[Any]:
         return [TrainingCell]
     if study == "table4":
         return [ParserCell]
+    if study == "attention":
+        return [CostsCell if name.startswith("costs-") else AttentionCell]
+    if study in ("positions", "experts"):
+        return [LengthsCell if study == "positions" else ExpertsCell]
     if study == "claims":
         kinds = {"scaled": ScalingCell, "unscaled": ScalingCell, "sinusoids": PositionsCell, "learned": PositionsCell}
         return [kinds.get(name.split("-")[0], SmoothingCell)]

@@ -28,7 +28,9 @@ from transduce.studies.entries import check_entries
 
 FORMAT_VERSION = 1
 # The key of the entries in the file.
-ENTRIES = {"table1": "layers"} | dict.fromkeys(("table2", "table2-search", "table3", "table4", "claims"), "cells")
+ENTRIES = {"table1": "layers"} | dict.fromkeys(
+    ("table2", "table2-search", "table3", "table4", "claims", "attention", "positions", "experts"), "cells"
+)
 
 
 @dataclass
