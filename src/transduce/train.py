@@ -56,7 +56,7 @@ class TranslationTask:
         return build(config.model)
 
     def check(
-        self, pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, longest: int, names: tuple[str, str]
+        self, pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, longest: int, names: tuple[str, ...]
     ) -> None:
         check_validation(pairs, tokenizer, longest, names[0])
 
@@ -99,7 +99,11 @@ def fit(
     else:
         raise UserError(f"tgt={tgt!r}: expected no value with corpora in src; leave it out")
     files, run = as_path_pair("valid", valid), as_path("out", out)
-    return load(train(TrainRequest(recipe, corpora, files, run, settings, resume=True, allow_change=allow_change)))
+    request = TrainRequest(recipe, corpora, files, run, settings, resume=True, allow_change=allow_change)
+    if request.is_of_one_text:
+        task = request.config.train.task
+        raise UserError(f"train.task={task!r}: expected a task with source and target; use the command transduce train")
+    return load(train(request))
 
 
 @distributed.process_group()
@@ -143,11 +147,11 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     Raises UserError, before it writes anything, if texts, model and run do not fit each other.
     """
     out, seed = request.out, request.config.train.seed
-    valid_names = printable(request.valid[0].name), printable(request.valid[1].name)
+    valid_names = tuple(printable(path.name) for path in request.valid[: 1 if request.is_of_one_text else 2])
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
         parent = load_model(request.start_from) if request.start_from else None
-        valid_pairs = list(read_pairs(*request.valid))
+        valid_pairs = list(read_pairs(*request.valid_pair))
         if checkpoint or not distributed.is_leader():  # rank 0 has written it
             tokenizer = run_folder.run_tokenizer(out, checkpoint)
         else:
@@ -172,13 +176,13 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     del parent  # its weights would stay in memory
     if request.shard:
         sharding.shard(model)
-    texts = {"train": store.key, "valid": " ".join(file_sha256(path) for path in request.valid)}
+    texts = {"train": store.key, "valid": " ".join(file_sha256(path) for path in request.valid_pair)}
     record = {"texts": texts, "made_of": request.provenance(), "made_with": run_folder.fingerprint(config, tokenizer)}
     state = TrainingState(model.to(distributed.device()), config.train, record)
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)
     lines += notices.start(config, batches, model, state.counters.step)
-    lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs)))
+    lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
     return Run(out, task, config, tokenizer, batches, valid_pairs, valid_names, lines, request.shard), state
 
 

@@ -96,9 +96,12 @@ def test_what_only_the_model_refuses_is_named_by_file_and_line(
 def test_what_meets_no_phrases_is_refused(toy: Toy, tmp_path: Path, cli: Cli) -> None:
     source, terms = write_lines(tmp_path / "in", ["a b"]), write_lines(tmp_path / "terms.tsv", ["b"])
     for more, message in (
-        (["--constraints", "tabs", "--beam-size", 1], "--beam-size=1: expected at least 2 with must or must_not"),
-        (["--constraints", "tabs", "--temperature", 1], "expected no value with must or must_not"),
-        (["--constraints", "json", "--mbr", 8], "--mbr=8: expected candidates of a beam with must or must_not"),
+        (
+            ["--constraints", "tabs", "--beam-size", 1],
+            "--beam-size=1: expected at least 2 with must, must_not or terms",
+        ),
+        (["--constraints", "tabs", "--temperature", 1], "expected no value with must, must_not or terms"),
+        (["--constraints", "json", "--mbr", 8], "--mbr=8: expected candidates of a beam with must, must_not or terms"),
         (["--terms", terms], "terms.tsv:1: expected a source term, a tab and its target"),
         (["--terms", tmp_path / "none"], "none"),
         (["--terms", tmp_path], "expected"),

@@ -16,9 +16,18 @@ from transduce.cli.main import app
 
 COMMANDS = """
 demo download check linearize train report evaluate translate parse serve score attend heads prune average shortlist
-diversify export import fill embed classify recipes study
+diversify export import continue fill embed classify recipes study
 """.split()
-STUDIES = ["study table1", "study table2", "study table3", "study table4", "study claims"]
+STUDIES = [
+    "study table1",
+    "study table2",
+    "study table3",
+    "study table4",
+    "study claims",
+    "study attention",
+    "study positions",
+    "study experts",
+]
 
 
 def help_of(command: str, columns: int = 80) -> str:
@@ -30,7 +39,8 @@ def help_of(command: str, columns: int = 80) -> str:
 
 def test_commands_are_listed_in_the_order_of_use() -> None:
     assert re.findall(r"^│ ([a-z]+) ", help_of(""), re.MULTILINE) == COMMANDS
-    assert [f"study {name}" for name in re.findall(r"^│ (table\d|claims) ", help_of("study"), re.MULTILINE)] == STUDIES
+    studies = re.findall(r"^│ (table\d|claims|attention|positions|experts) ", help_of("study"), re.MULTILINE)
+    assert [f"study {name}" for name in studies] == STUDIES
 
 
 # Print the help of each command into a pipe without a reader, in a process of its own.

@@ -68,7 +68,8 @@ def test_its_own_keys_are_set_and_stored() -> None:
         ("model.d_model=0", "model.d_model=0: expected 1 to 1,000,000"),
         (
             "model.kind=wndow",
-            "model.kind='wndow': expected one of 'transformer', 'recurrent', 'convolutional', 'window'",
+            "model.kind='wndow': expected one of 'transformer', 'recurrent', 'convolutional', 'gpt2', 'llama', "
+            "'bert', 't5', 'window'",
         ),
         ("model.kind=recurrent", "model.kind='recurrent': expected a ModelConfig, not a WindowConfig"),
     ],
@@ -106,7 +107,10 @@ def test_a_file_with_a_wrong_model_is_refused(text: str, words: str) -> None:
 def test_an_unknown_kind_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     text = to_json(CONFIG)
     monkeypatch.delitem(KINDS, "window")
-    known = "model.kind='window': expected one of 'transformer', 'recurrent', 'convolutional'"
+    known = (
+        "model.kind='window': expected one of 'transformer', 'recurrent', 'convolutional', 'gpt2', 'llama', 'bert', "
+        "'t5'"
+    )
     assert problems(CONFIG) == [known]
     for use in (lambda: build(CONFIG.model), lambda: from_json(text, "config.json"), lambda: override(CONFIG, [])):
         with pytest.raises(UserError, match=known):
@@ -127,7 +131,7 @@ def test_it_is_built_saved_and_loaded(tmp_path: Path) -> None:
     model = build(config.model)
     assert isinstance(model, Window)
     card = model_card(config, "random", {})
-    assert "| architecture | Window, d_model 8, window 3, bias True |" in card
+    assert "| architecture | window, d_model 8, window 3, bias True |" in card
     save_model(tmp_path / "model", weights(model), config, tokenizer, card)
     loaded = load_model(tmp_path / "model")
     ids = torch.tensor([[5, 6, 7, 8]])

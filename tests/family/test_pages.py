@@ -20,8 +20,9 @@ def test_the_code_of_a_page_is_the_code_of_its_member(page: Path) -> None:
         assert f"\n{block.rstrip()}\n" in source, block
 
 
-def test_the_table_of_members_has_the_length_of_each_file() -> None:
-    rows = re.findall(r"\| `(\w+\.py)` \| (\d+) \|", (ROOT / "docs" / "family.md").read_text("utf-8"))
+@pytest.mark.parametrize("page", ["family", "family-attention"])
+def test_the_table_of_files_has_the_length_of_each(page: str) -> None:
+    rows = re.findall(r"\| `(\w+\.py)` \| (\d+) \|", (ROOT / "docs" / f"{page}.md").read_text("utf-8"))
     assert rows
     for name, lines in rows:
         assert len((FAMILY / name).read_text("utf-8").splitlines()) == int(lines), name

@@ -21,7 +21,18 @@ PRESETS = (
     "vaswani2017-parse-semi",
     "t2t2018-base",
 )
-OTHER_RECIPES = ("demo", "small", "multi30k-tiny", "multi30k-raw", "multi30k-joint", "craft-parse")
+OTHER_RECIPES = (
+    "demo",
+    "small",
+    "multi30k-tiny",
+    "multi30k-raw",
+    "multi30k-joint",
+    "craft-parse",
+    "gpt2-small",
+    "llama-small",
+    "bert-small",
+    "t5-small",
+)
 
 # The changes of each row of Table 3 to the base model, as in the table (with d_k and d_v where they are derived).
 TABLE_3: dict[str, dict[str, Any]] = {

@@ -17,6 +17,7 @@ import pyarrow.parquet
 import torch
 
 from support.small_encoders import bert_folder
+from support.small_members import gpt2_folder
 from support.small_runs import AVERAGE, train_on
 from support.toy_task import toy_lines, write_lines, write_pairs
 from transduce.storage.atomic_folder import Content, write_folder
@@ -48,7 +49,7 @@ FIFO, DANGLING = "fifo", "dangling"
 
 
 def write_files(folder: Path) -> None:
-    """Write all files. `run` is a training; `bert` and `classes` are BERTs; `model` and other folders are models."""
+    """Write all files. `run` is a training; `bert`, `classes` and `gpt2` are members; `model` and others are models."""
     write_texts(folder)
     write_tables(folder)
     (folder / "recipes.py").write_text(RECIPES, encoding="utf-8")
@@ -60,6 +61,7 @@ def write_files(folder: Path) -> None:
     write_models(folder)
     bert_folder(folder / "bert", "words")
     bert_folder(folder / "classes", "pooler", "classifier")
+    gpt2_folder(folder / "gpt2")
     (folder / "notes").mkdir()
     write_lines(folder / "notes" / "thesis.txt", ["years of work"])
     (folder / DANGLING).symlink_to("nowhere")

@@ -21,14 +21,17 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore
 
+from support.attention_inputs import random_inputs
 from support.killing import LATE_IMPORTS
 from support.small_runs import Texts, train_on
 from transduce.cli.main import main
 from transduce.config.schema import Config, ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
+from transduce.family.online import attention_part, merge
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask
 from transduce.training import distributed, sharding, state
@@ -213,6 +216,31 @@ def summed_gradients() -> list[list[list[float]]]:
             distributed.sum_gradients(parameters)
             sums.append([parameter.grad.flatten().tolist() for parameter in parameters if parameter.grad is not None])
     return sums
+
+
+def ring_attention(n: int) -> list[Any]:
+    """Return this rank's rows of attention over n positions, causal and not. Each rank has the same number of them.
+
+    Keys and values go around the ring, from each rank to the next, until each rank has had them all.
+    """
+    everything = torch.ones(1, 1, dtype=torch.bool)
+    with distributed.process_group():
+        rank, size = distributed.rank(), distributed.world_size()
+        queries, *part = (x.chunk(size, dim=2)[rank].contiguous() for x in random_inputs(n))
+        outputs = [attention_part(queries, *part, mask) for mask in ("causal", everything)]
+        for distance in range(1, size):
+            sends = [dist.isend(x, (rank + 1) % size) for x in part]
+            received = [torch.empty_like(x) for x in part]
+            for x, send in zip(received, sends, strict=True):
+                dist.recv(x, (rank - 1) % size)
+                assert send is not None
+                send.wait()
+            part = received
+            of_part = attention_part(queries, *part, everything)
+            for i, is_visible in enumerate((distance <= rank, True)):  # the part is that of rank - distance
+                if is_visible:
+                    outputs[i] = merge(outputs[i], of_part)
+    return [output.tolist() for output, _ in outputs]
 
 
 def wait_for_leader(seconds: float, *, dies: bool = False) -> str:

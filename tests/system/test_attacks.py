@@ -96,7 +96,11 @@ LOST_FILES = [
     Attack("embed bert --output train.en", 2, ("train.en", "another file"), stdin="train.en"),
     Attack("fill bert --input latin.txt --output train.de", 2, ("latin.txt:2", "iconv")),
     Attack("classify classes --output /dev/full", 3, ("/dev/full", "No space left"), stdin="train.en"),
-    Attack("classify model --output train.de", 2, ("model/config.json", "model_type"), stdin="train.en"),
+    Attack("classify model --output train.de", 2, "expected a model of the family", stdin="train.en"),
+    Attack("continue gpt2 --output ./notes/../train.en", 2, "another file", stdin="train.en"),
+    Attack("continue gpt2 --input cut.gz --output train.de", 2, "cut.gz"),
+    Attack("continue gpt2 --output /dev/full", 3, ("/dev/full", "No space left"), stdin="train.en"),
+    Attack("continue bert --output train.de", 2, ("bert: model_type='bert'", "fill"), stdin="train.en"),
     Attack("embed notes --output train.de", 2, "config.json", stdin="train.en"),
     Attack("export model notes --to ctranslate2", 2, "notes"),
     Attack("export model model --to ctranslate2", 2, "model"),
@@ -164,6 +168,9 @@ NUMBERS = [
     Attack("study table3 --train train.en train.de --valid valid.en valid.de --out new --jobs 0", 2, "--jobs=0"),
     Attack("study table3 --train train.en train.de --valid valid.en valid.de --out new --seeds 1.5", 2, "1.5"),
     Attack("study table3 --train train.en train.de --valid valid.en valid.de --out new --rows no", 2, "no"),
+    Attack("study attention --train train.en --valid no-text.en --out new", 2, "no-text.en: expected a text file"),
+    Attack("study positions --train train.en --valid no-text.en --out new", 2, "no-text.en: expected a text file"),
+    Attack("study experts --train valid.en --valid notes --out new", 2, "notes: expected a text file"),
 ]  # fmt: skip
 TEXTS = [
     Attack("translate model --input nul.txt", 0, output=None),

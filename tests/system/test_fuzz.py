@@ -55,7 +55,7 @@ STRANGE = [
 ODD_RECIPES = ["recipes.py:fails", "recipes.py:number", "recipes.py:missing", "syntax.py:tiny", "notes:tiny", "smal"]
 GOOD = {
     "MODELS": MODELS,
-    "FOLDER": ["bert", "bert", "classes"],
+    "--folder": ["bert", "classes", "gpt2"],
     "--model": MODELS,
     "--from": MODELS,
     "--tokenizer": [*MODELS, "model/tokenizer.json"],

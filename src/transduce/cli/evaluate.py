@@ -12,11 +12,18 @@ from transduce.errors import UserError
 
 if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
+    from transduce.family.text_scores import TextScores
     from transduce.parsing.labelled_f1 import LabelledScores
 
 EvaluatedModels = Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")]
 GoldTrees = Annotated[
     Path | None, Parameter(help="Gold trees in brackets, instead of --ref and --src. A model parses their words.")
+]
+PlainText = Annotated[
+    Path | None,
+    Parameter(
+        help="Text for a language model, one line a text, instead of --ref and --src: its perplexity is printed."
+    ),
 ]
 Outputs = Annotated[
     list[Path] | None,
@@ -36,6 +43,7 @@ def evaluate(
     ref: Path | None = None,
     src: Path | None = None,
     trees: GoldTrees = None,
+    text: PlainText = None,
     hyp: Outputs = None,
     language: Language = "en",
     tokenize: Tokenize = "13a",
@@ -49,7 +57,7 @@ def evaluate(
     """Evaluate a model on a test set, or given translations.
 
     With two --hyp files, the command also tests whether their difference is significant. With --trees, it evaluates a
-    parser, or given trees.
+    parser, or given trees, and with --text a language model.
 
     Parameters
     ----------
@@ -65,12 +73,20 @@ def evaluate(
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
     transduce evaluate run/model --trees gold.trees
     transduce evaluate --hyp output.trees --trees gold.trees
+    transduce evaluate gpt/model --text test.txt
     """
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
 
-    _check_one(models, hyp, ref, trees)
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag)
+    if text is not None:
+        is_alone = not (ref or src or trees or hyp) and options == DecodingOptions()
+        if len(models) != 1 or not is_alone or (language, tokenize, precision) != ("en", "13a", "fp32"):
+            raise UserError("--text: expected one model, and no other option but --json; leave the others out")
+        scores = _scores_of_text(models[0], text)
+        print_json(scores) if json else print(scores)
+        return
+    _check_one(models, hyp, ref, trees)
     if hyp and (src is not None or options != DecodingOptions() or precision != "fp32"):
         names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
         raise UserError(f"{names}: expected no value with --hyp; leave them out")
@@ -90,6 +106,14 @@ def evaluate(
         translator = load(*models, precision=precision)
         evaluation = evaluate_model(translator, TestSet(src, ref, language, tokenize), options)
     print_json(evaluation) if json else print(format_evaluation(evaluation))
+
+
+def _scores_of_text(model: Path, text: Path) -> "TextScores":
+    """Return the scores of a language model on a text."""
+    from transduce.family.language_model import LanguageModel
+    from transduce.family.text_scores import evaluate_text
+
+    return evaluate_text(LanguageModel.load(model), text)
 
 
 def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, ref: Path | None, trees: Path | None) -> None:

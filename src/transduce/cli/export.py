@@ -7,10 +7,12 @@ from typing import Literal
 from transduce.errors import UserError
 
 
-def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], precision: str = "fp32") -> None:
+def export(
+    model: Path, out: Path, *, to: Literal["ctranslate2", "marian", "huggingface"], precision: str = "fp32"
+) -> None:
     """Write a model for another program.
 
-    The command checks that the other program computes the same outputs.
+    For CTranslate2 and Marian, the command checks that the other program computes the same outputs.
 
     Parameters
     ----------
@@ -20,7 +22,7 @@ def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], prec
         The new folder.
     to
         ctranslate2: `transduce translate` then runs without PyTorch. marian: MarianMTModel of Hugging Face's
-        transformers.
+        transformers. huggingface: a language model that was trained here, for transformers and other programs.
     precision
         Precision of the stored weights, for CTranslate2: fp32, or int8, which takes a quarter of the space and rounds
         the weights.
@@ -29,10 +31,15 @@ def export(model: Path, out: Path, *, to: Literal["ctranslate2", "marian"], prec
     --------
     transduce export run/model --to ctranslate2 --out exported
     transduce export run/model --to ctranslate2 --out small --precision int8
+    transduce export gpt/model --to huggingface --out gpt-for-transformers
     """
-    if to == "marian":
-        if precision != "fp32":
-            raise UserError(f"--precision={precision}: expected no value with --to marian; leave it out")
+    if to != "ctranslate2" and precision != "fp32":
+        raise UserError(f"--precision={precision}: expected no value with --to {to}; leave it out")
+    if to == "huggingface":
+        from transduce.family.model_folder import export_member
+
+        summary = export_member(model, out)
+    elif to == "marian":
         from transduce.interop.marian_export import export_marian
 
         summary = export_marian(model, out)

@@ -16,6 +16,7 @@ from transduce.cli.attend import attend
 from transduce.cli.average import average
 from transduce.cli.check import check
 from transduce.cli.classify import classify
+from transduce.cli.continue_ import continue_
 from transduce.cli.demo import demo
 from transduce.cli.diversify import diversify
 from transduce.cli.download import download
@@ -64,6 +65,7 @@ COMMANDS = (
     diversify,
     export,
     import_,
+    continue_,
     fill,
     embed,
     classify,

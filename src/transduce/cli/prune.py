@@ -55,7 +55,7 @@ def prune(
 
     Examples
     --------
-    transduce prune run/model --keep 100 --src val.en --tgt val.de --out small
+    transduce prune run/model --keep 16 --src v.en --tgt v.de --out pruned
     """
     from transduce.data.text import read_pairs
     from transduce.evaluate import validation_scores

@@ -91,10 +91,12 @@ def format_settings(config: "Config") -> str:
 
     lines = []
     for section in dataclasses.fields(config):
-        values, defaults = getattr(config, section.name), getattr(Config(), section.name)
+        values = getattr(config, section.name)
+        own = getattr(Config(), section.name)
+        defaults = own if isinstance(values, type(own)) else type(values)()  # of a kind of model with its own keys
         lines.append("")
         for field in dataclasses.fields(values):
-            value, default = getattr(values, field.name), getattr(defaults, field.name, field.default)
+            value, default = getattr(values, field.name), getattr(defaults, field.name)
             setting = f"{section.name}.{field.name}={format_value(value)}"
             lines.append(f"  {setting}" if value == default else f"* {setting:<40} default {format_value(default)}")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from transduce.cli.options import Integer
 from transduce.console import printable
 from transduce.errors import UserError
 
-Candidates = Annotated[int, Integer, Parameter(help="Target pieces for each source piece, the likeliest ones.")]
+Candidates = Annotated[int, Integer, Parameter(help="Target pieces for each source piece, the most likely ones.")]
 Common = Annotated[int, Integer, Parameter(help="Target pieces for every sentence, the commonest ones.")]
 Pairs = Annotated[
     int,
@@ -43,14 +43,14 @@ def shortlist(
     transduce shortlist run/model --src train.en --tgt train.de --candidates 100
     """
     from transduce.decoding.shortlist.learning import learn_shortlist, read_ids
-    from transduce.storage.model_folder import SHORTLIST_FILE, load_model, save_shortlist
+    from transduce.storage.model_folder import SHORTLIST_FILE, load_translation_model, save_shortlist
 
     if not 1 <= candidates <= MOST_CANDIDATES:
         raise UserError(f"--candidates={candidates}: expected 1 to {MOST_CANDIDATES:,}; give another number")
     for name, value, least in (("common", common, 0), ("pairs", pairs, 1)):
         if value < least:
             raise UserError(f"--{name}={value}: expected at least {least}; give another number")
-    loaded = load_model(model)
+    loaded = load_translation_model(model)
     if loaded.config.data.target_tokens == "symbols":
         raise UserError(f"{model}: expected a model that writes text, not trees; give another model")
     src_ids, tgt_ids = read_ids(src, tgt, loaded.tokenizer, pairs, loaded.config.data.max_tokens)

@@ -34,9 +34,16 @@ Corpora = Annotated[
         consume_multiple=True,
         accepts_keys=False,
         help="SRC TGT [WEIGHT]: two files in UTF-8 with one sentence per line; each line of TGT translates the same "
-        "line of SRC. Or FILE [WEIGHT]: one table with both sides, tab-separated or parquet. Text files may be "
-        "compressed as gz, xz or zst. WEIGHT 2 takes each pair twice per epoch, 0.5 takes it every second epoch. "
-        "May be repeated.",
+        "line of SRC. Or FILE [WEIGHT]: one table with both sides, tab-separated or parquet; for a language model, a "
+        "text. Text files may be compressed as gz, xz or zst. WEIGHT 2 takes each pair twice per epoch, 0.5 takes it "
+        "every second epoch. May be repeated.",
+    ),
+]
+Valid = Annotated[
+    list[Path],
+    Parameter(
+        consume_multiple=True,
+        help="SRC TGT: source and target text for the validation during training. For a language model, one FILE.",
     ),
 ]
 Settings = Annotated[
@@ -76,7 +83,7 @@ def train(
     *,
     recipe: Recipe,
     train: Corpora,
-    valid: tuple[Path, Path],
+    valid: Valid,
     out: Path,
     settings: Settings = None,
     start_from: StartFrom = None,
@@ -86,14 +93,12 @@ def train(
     shard: Shard = False,
     rank_timeout: RankTimeout = None,
 ) -> None:
-    r"""Train a model on source text and its translation.
+    r"""Train a model on source text and its translation, or a language model on one text.
 
     The trained model is in OUT/model.
 
     Parameters
     ----------
-    valid
-        Source and target text for the validation during training.
     out
         Folder of the run: configuration, tokenizer, checkpoints, log.jsonl, model.
     resume
@@ -112,6 +117,8 @@ def train(
         --train web.tsv.gz 0.5 --valid valid.en valid.de --out run
     transduce train --recipe vaswani2017-base --set train.accumulate=8 \
         --train train.en train.de --valid valid.en valid.de --out run
+    transduce train --recipe gpt2-small --train train.txt \
+        --valid valid.txt --out run
     """
     from transduce.storage.run_request import TrainRequest
     from transduce.train import train as run

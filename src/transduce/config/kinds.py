@@ -36,27 +36,57 @@ class ModelSettings(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """The two classes of a kind of model, each as "module:class"."""
+    """The two classes of a kind of model, each as "module:class", and the tasks that it can learn."""
 
     config_class: str
     model_class: str
+    tasks: tuple[str, ...] = ("translation", "parsing")
 
 
 _CONFIG = "transduce.config.schema:ModelConfig"
+_FAMILY = "transduce.family"
 
 KINDS = {
     "transformer": Kind(_CONFIG, "transduce.model.transformer:Transformer"),
     "recurrent": Kind(_CONFIG, "transduce.model.lstm:Recurrent"),
     "convolutional": Kind(_CONFIG, "transduce.model.convolutional:Convolutional"),
+    "gpt2": Kind(f"{_FAMILY}.configs:GPT2Config", f"{_FAMILY}.kinds:ConfiguredGPT2", ("language_model",)),
+    "llama": Kind(f"{_FAMILY}.configs:LlamaConfig", f"{_FAMILY}.kinds:ConfiguredLlama", ("language_model",)),
+    "bert": Kind(f"{_FAMILY}.configs:BertConfig", f"{_FAMILY}.kinds:ConfiguredBert", ("masked_words",)),
+    "t5": Kind(f"{_FAMILY}.configs:T5Config", f"{_FAMILY}.kinds:ConfiguredT5", ("spans",)),
 }
 
 
-TASKS = {"translation": "transduce.train:TranslationTask", "parsing": "transduce.parsing.task:ParsingTask"}
+@dataclass(frozen=True)
+class TaskEntry:
+    """The class of a task, as "module:class", and facts that are checked before it is imported.
+
+    scores: by which `train.best_by` can choose, beside the loss. is_of_one_text: the task learns from one text, and not
+    from source and target.
+    """
+
+    task_class: str
+    scores: tuple[str, ...] = ()
+    is_of_one_text: bool = False
+
+
+TASKS = {
+    "translation": TaskEntry("transduce.train:TranslationTask", scores=("bleu",)),
+    "parsing": TaskEntry("transduce.parsing.task:ParsingTask", scores=("f1",)),
+    "language_model": TaskEntry(f"{_FAMILY}.language_task:LanguageModelTask", is_of_one_text=True),
+    "masked_words": TaskEntry(f"{_FAMILY}.masked_words:MaskedWordsTask", is_of_one_text=True),
+    "spans": TaskEntry(f"{_FAMILY}.span_task:SpanTask", is_of_one_text=True),
+}
 
 
 def task_class(task: str) -> Any:
     """Return the class of a task, which takes no argument."""
-    return _import(TASKS[task])
+    return _import(TASKS[task].task_class)
+
+
+def kinds_of(task: str) -> list[str]:
+    """Return the kinds of model that can learn a task."""
+    return [name for name, kind in KINDS.items() if task in kind.tasks]
 
 
 def is_kind(kind: object) -> bool:

@@ -144,7 +144,8 @@ class DataConfig:
 class TrainConfig:
     """Optimisation (§5.2 to §5.4), checkpoints, and the weights of the final model (§6.1)."""
 
-    task: Literal["translation", "parsing"] = "translation"  # what the model learns; parsing: the symbols of trees
+    # what the model learns
+    task: Literal["translation", "parsing", "language_model", "masked_words", "spans"] = "translation"
     max_steps: int = 100_000  # optimizer steps (§5.2)
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
@@ -232,6 +233,11 @@ def with_value(config: Config, name: str, new: Any) -> Config:
     """Return a copy of `config` in which the key `name`, `section.key`, has the value `new`."""
     section, key = name.split(".")
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{key: new})})
+
+
+def kind_in_words(model: ModelSettings) -> str:
+    """Return the kind of `model` for a text, as in "Transformer" or "gpt2"."""
+    return model.kind.capitalize() if isinstance(model, ModelConfig) else model.kind
 
 
 def architecture(model: ModelSettings) -> str:

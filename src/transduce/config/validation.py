@@ -10,8 +10,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from transduce.config.kinds import ModelSettings, config_class, is_kind, unknown_kind
-from transduce.config.schema import Config, SearchConfig, TrainConfig, keys, sections, value_of
+from transduce.config.kinds import KINDS, TASKS, ModelSettings, config_class, is_kind, kinds_of, unknown_kind
+from transduce.config.schema import Config, DataConfig, SearchConfig, TrainConfig, keys, sections, value_of
 from transduce.errors import UserError
 
 
@@ -202,11 +202,33 @@ def _train_problems(train: TrainConfig) -> list[str]:
 def _task_problems(config: Config) -> list[str]:
     """Return a line for each setting that does not fit the task."""
     task, best_by, lines = config.train.task, config.train.best_by, []
-    scores = {"translation": ("loss", "bleu"), "parsing": ("loss", "f1")}[task]
+    if task not in KINDS[config.model.kind].tasks:
+        expected = " or ".join(map(repr, kinds_of(task)))
+        lines.append(
+            f"model.kind={config.model.kind!r}: expected {expected} with train.task={task!r}; use a recipe of this task"
+        )
+    scores = ("loss", *TASKS[task].scores)
     if best_by not in scores:
         lines.append(f"train.best_by={best_by!r}: expected {' or '.join(map(repr, scores))} with train.task={task!r}")
     if task == "parsing" and config.data.target_tokens != "symbols":
         lines.append("data.target_tokens='subwords': expected 'symbols' with train.task='parsing'")
+    if TASKS[task].is_of_one_text:
+        lines += _one_text_problems(config.data, task)
+    max_positions, max_tokens = getattr(config.model, "max_positions", None), config.data.max_tokens
+    if task == "masked_words" and max_positions is not None and max_positions == max_tokens:  # see _data_problems
+        lines.append(f"model.max_positions={max_positions}: expected more than data.max_tokens={max_tokens}, for <s>")
+    return lines
+
+
+def _one_text_problems(data: DataConfig, task: str) -> list[str]:
+    """Return a line for each setting of the data that needs both a source and a target."""
+    lines = []
+    if data.target_tokens != "subwords":
+        lines.append(f"data.target_tokens={data.target_tokens!r}: expected 'subwords' with train.task={task!r}")
+    if data.tokenizer == "sentencepiece":
+        lines.append(f"data.tokenizer='sentencepiece': expected 'bpe' or 'wordpiece' with train.task={task!r}")
+    if data.tags:
+        lines.append(f"data.tags={','.join(data.tags)}: expected no value with train.task={task!r}")
     return lines
 
 

@@ -166,12 +166,18 @@ class Batch:
         return decoded.flatten(0, 1).index_select(0, self.tgt_indices), self.tgt_out.take(self.tgt_indices)
 
 
-# (source rows, target rows, numbers of the pairs) -> the batch of a task, such as Batch. A row: ids without BOS, EOS.
-Collate = Callable[[list[np.ndarray], list[np.ndarray], np.ndarray], Any]
+# (source rows, target rows, numbers of the pairs, seed and epoch) -> the batch of a task, such as Batch.
+# A row: ids without BOS and EOS.
+Collate = Callable[[list[np.ndarray], list[np.ndarray], np.ndarray, tuple[int, int]], Any]
 
 
-def collate(src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | None = None) -> Batch:
-    """Return the batch of rows of ids without BOS and EOS. pairs: their numbers in a store; None: 0, 1, ..."""
+def collate(
+    src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray | None = None, key: tuple[int, int] = (0, 0)
+) -> Batch:
+    """Return the batch of rows of ids without BOS and EOS. pairs: their numbers in a store; None: 0, 1, ...
+
+    key: seed and epoch, for a task that draws random numbers; unused here.
+    """
     src_ids, src_mask = pad(src, last=EOS)
     tgt_in, tgt_mask = pad(tgt, first=BOS)
     tgt_out, _ = pad(tgt, last=EOS)
@@ -246,9 +252,12 @@ class Batches:
             longest = max(longest, int(usable.max(initial=1)))
         names = ", ".join(corpus.name for corpus in store.corpora)
         if not self.usable:
+            unit, empty, side = (
+                ("line", "no text", "") if store.is_one_text else ("pair", "an empty side", " on one side")
+            )
             raise UserError(
-                f"{names}: expected a pair that can be used for training, but all {len(store)} have an empty side or "
-                f"more than data.max_tokens={config.max_tokens} tokens on one side; give other text, or raise the limit"
+                f"{names}: expected a {unit} that can be used for training, but all {len(store)} have {empty} or "
+                f"more than data.max_tokens={config.max_tokens} tokens{side}; give other text, or raise the limit"
             )
         if epoch_pairs < 1:  # a step would wait for millions of epochs without a pair
             raise UserError(
@@ -307,7 +316,8 @@ class Batches:
         src, tgt = (self._rows(side, pairs, rows, epoch) for side in (0, 1))
         parts = self.share.ranks * self.share.accumulate
         own_parts = range(self.share.rank, min(parts, len(pairs)), self.share.ranks)
-        return [self._collate(src[part::parts], tgt[part::parts], pairs[part::parts]) for part in own_parts]
+        key = self.seed, epoch
+        return [self._collate(src[part::parts], tgt[part::parts], pairs[part::parts], key) for part in own_parts]
 
     def _rows(self, side: int, numbers: np.ndarray, pairs: list[EncodedPair], epoch: int) -> list[np.ndarray]:
         """Return the ids of one side. If BPE-dropout exceeds the token budget, the last pairs are encoded without."""

@@ -34,6 +34,7 @@ HUGGING_FACE = "hf:"
 class Corpus:
     """Sentence pairs: two line-aligned files, or one file or folder that holds both sides (then `tgt` is None).
 
+    A corpus of one text, such as that of a language model, is a file that is aligned with itself: `tgt` is `src`.
     weight: how often each pair occurs in an epoch. After E epochs it has occurred weight * E times, rounded up or down.
     With 2, each pair occurs twice in each epoch. With 0.5, the seed draws half of the pairs for the first epoch, and
     the second epoch has the rest.
@@ -46,7 +47,12 @@ class Corpus:
     @property
     def name(self) -> str:
         """The name of the corpus in messages."""
-        return printable(self.src if self.tgt is None else f"{self.src} and {self.tgt}")
+        return printable(self.src if self.tgt in (None, self.src) else f"{self.src} and {self.tgt}")
+
+    @property
+    def is_one_text(self) -> bool:
+        """True if both sides of each pair are the same line."""
+        return self.tgt == self.src
 
 
 def parse(words: Sequence[str]) -> Corpus:
@@ -190,10 +196,11 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
         with synced_file(plain[0]) as src_file, synced_file(plain[1]) as tgt_file:
             for src, tgt in read_pairs(corpus):
                 src_file.write(src.encode() + b"\n")
-                tgt_file.write(tgt.encode() + b"\n")
+                if not corpus.is_one_text:
+                    tgt_file.write(tgt.encode() + b"\n")
         with synced_file(stamp) as file:
             file.write(origin)
-    return plain
+    return (plain[0], plain[0]) if corpus.is_one_text else plain
 
 
 def _stamps(corpus: Corpus) -> list[tuple[str, int, int]]:

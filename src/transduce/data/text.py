@@ -262,7 +262,9 @@ def _not_utf8(raw: bytes, where: str, number: int, error: UnicodeDecodeError) ->
 
 
 def empty(src_name: str, tgt_name: str) -> UserError:
-    """Return the error for two empty files."""
+    """Return the error for two empty files, or for one that is both."""
+    if src_name == tgt_name:
+        return UserError(f"{src_name}: expected at least 1 line, not an empty file; give one sentence per line")
     return UserError(
         f"{src_name} and {tgt_name}: expected at least 1 line, not empty files; give one sentence per line"
     )

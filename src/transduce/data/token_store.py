@@ -46,6 +46,11 @@ class TokenStore:
     def __len__(self) -> int:
         return int(self._offsets[-1])
 
+    @property
+    def is_one_text(self) -> bool:
+        """True if both sides of each pair are the same line, as in the text of a language model."""
+        return all(corpus.is_one_text for corpus in self.corpora)
+
     def read(self, pairs: np.ndarray) -> list[EncodedPair]:
         """Return the pairs with these numbers, in this order. Reads each token file once.
 

@@ -74,7 +74,7 @@ def scan_corpora(path: Path, texts: Sequence[tuple[Path, Path]]) -> list[CorpusS
     corpora = []
     with ThreadPoolExecutor(2) as pool:
         for pair in texts:
-            src, tgt = pool.map(scan, pair)
+            src, tgt = pool.map(scan, pair) if pair[0] != pair[1] else [scan(pair[0])] * 2
             if src.lines != tgt.lines:
                 raise text.unequal((src.path, tgt.path), (src.lines, tgt.lines))
             if not src.lines:
@@ -166,7 +166,9 @@ def _encode(job: Job, tokenizer: TokenizerLike) -> Iterator[NewPair]:
     for pairs in _chunks(job):
         count += len(pairs)
         sides = [[line for _, _, line in side] for side in zip(*pairs, strict=True)]
-        ids = [_ids(sides[0], tokenizer), _ids(sides[1], tokenizer.target)]
+        of_source = _ids(sides[0], tokenizer)
+        is_same = job.contents.texts[0] == job.contents.texts[1] and tokenizer.target is tokenizer
+        ids = [of_source, of_source if is_same else _ids(sides[1], tokenizer.target)]
         for (src, tgt), both in zip(pairs, zip(*ids, strict=True), strict=True):
             yield (src[0], src[1], tgt[0], tgt[1]), both
     if count != job.contents.pairs:

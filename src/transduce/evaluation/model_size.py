@@ -1,10 +1,14 @@
 """Count the parameters of a model from its configuration alone, without torch."""
 
+from typing import Any
+
 from transduce.config.schema import ModelConfig
 
 
-def parameter_count(model: ModelConfig, vocab_size: int) -> int:
-    """Return the number of trained values; a tied matrix counts once."""
+def parameter_count(model: ModelConfig | Any, vocab_size: int) -> int:
+    """Return the number of trained values; a tied matrix counts once. A kind with its own keys counts its own."""
+    if not isinstance(model, ModelConfig):
+        return model.parameter_count(vocab_size)
     target = model.tgt_vocab_size or vocab_size
     tables = vocab_size * model.d_model + target * (model.d_model * (2 - model.tie_src_tgt - model.tie_output))
     tables += target * model.output_bias

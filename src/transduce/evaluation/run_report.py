@@ -20,7 +20,7 @@ from typing import Any
 
 from transduce.config.files import from_json
 from transduce.config.overrides import format_value
-from transduce.config.schema import Config, ModelConfig, architecture, sections
+from transduce.config.schema import Config, ModelConfig, architecture, kind_in_words, sections
 from transduce.errors import UserError
 from transduce.evaluation.charts import Curve, chart_svg, kind, thin
 from transduce.evaluation.model_size import parameter_count
@@ -40,6 +40,9 @@ _FIGURES: dict[str, tuple[str, int | None]] = {
     "valid_perplexity": ("validation perplexity", 2),
     "valid_bleu": ("validation BLEU", 2),
     "valid_f1": ("validation F1", 2),
+    "valid_accuracy": ("validation accuracy, %", 2),
+    "valid_word_perplexity": ("validation perplexity per word", 2),
+    "valid_bits_per_character": ("validation bits per character", 3),
     "lr": ("learning rate", None),
     "gradient_norm": ("gradient norm", 3),
     "tokens_per_second": ("tokens/s", 0),
@@ -69,6 +72,14 @@ class Chart:
 _OF_TASK = {
     "translation": Chart("BLEU", "validation, greedy search, sacreBLEU 13a", ("valid_bleu",), logarithmic=False),
     "parsing": Chart("F1", "validation, greedy search, EVALB's COLLINS.prm", ("valid_f1",), logarithmic=False),
+    "masked_words": Chart("Accuracy", "validation, % of the masked tokens", ("valid_accuracy",), logarithmic=False),
+    "spans": Chart("Accuracy", "validation, % of the tokens of the targets", ("valid_accuracy",), logarithmic=False),
+    "language_model": Chart(
+        "Bits per character",
+        "validation, whatever the tokenizer; the end of a line counts as one",
+        ("valid_bits_per_character",),
+        logarithmic=True,
+    ),
 }
 _CHARTS = (
     Chart(
@@ -229,9 +240,9 @@ def _essentials(config: Config) -> str:
     model, data = config.model, config.data
     pieces = model.vocab_size or data.vocab_size
     parameters = ""
-    if isinstance(model, ModelConfig):  # the number is known for these kinds only
+    if isinstance(model, ModelConfig) or hasattr(model, "parameter_count"):  # not every kind knows its number
         parameters = f"{parameter_count(model, pieces) / 1e6:,.1f} M parameters; "
-    return f"{model.kind.capitalize()} of {architecture(model)}; {parameters}{data.tokenizer}, {pieces:,} pieces"
+    return f"{kind_in_words(model)} of {architecture(model)}; {parameters}{data.tokenizer}, {pieces:,} pieces"
 
 
 def _headline(config: Config, history: History, best: int | None) -> str:

@@ -6,7 +6,7 @@ Llama runs under `with_rotation(angles, with_cache(past, so_far, with_shared_hea
 Letters as in `model/transformer.py`; S counts the positions so far, of which the last T are new.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,22 +31,30 @@ def with_cache(past: KeysValues | None, so_far: list[KeysValues], attention: Att
     return attend
 
 
-def with_rotation(angles: Tensor, attention: Attention = fast_attention) -> Attention:
+def with_rotation(angles: Tensor, attention: Attention = fast_attention, *, amplitude: float = 1.0) -> Attention:
     """Rotate queries and keys by their positions: rotary position embedding (Su et al. 2021, eq. 14 and 34).
 
     angles: of the new positions, (T,K/2), or broadcastable to (B,H,T,K/2). The pair of the values i and i + K/2 is
-    rotated by angle i. Outside of `with_cache`, so that the cache holds rotated keys.
+    rotated by angle i. amplitude: a factor of both, as YaRN has it. Outside of `with_cache`, so that the cache holds
+    rotated keys.
     """
-    cos, sin = angles.cos(), angles.sin()
-
-    def rotate(x: Tensor) -> Tensor:
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    rotate = rotation(angles, amplitude)
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         return attention(rotate(queries), rotate(keys), values, mask, dropout)
 
     return attend
+
+
+def rotation(angles: Tensor, amplitude: float) -> Callable[[Tensor], Tensor]:
+    """Return the function that rotates x (..., K) by the angles (..., K/2) of its positions; see `with_rotation`."""
+    cos, sin = amplitude * angles.cos(), amplitude * angles.sin()
+
+    def rotate(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+    return rotate
 
 
 def with_shared_heads(attention: Attention = fast_attention) -> Attention:
@@ -115,8 +123,8 @@ class Past:
         positions = (positions - self.padding[:, None]).clamp(min=0)
         return positions, causal(ids.size(1), end, ids.device) & is_real
 
-    def select(self, rows: Tensor) -> "Past":
-        """Return the past whose row i is row rows[i] of this one."""
+    def select(self, rows: Tensor, sentences: Tensor | None = None) -> "Past":
+        """Return the past whose row i is row rows[i] of this one. `sentences` has no effect."""
         layers = [(keys[rows], values[rows]) for keys, values in self.layers]
         return Past(layers, None if self.padding is None else self.padding[rows])
 

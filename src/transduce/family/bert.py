@@ -79,8 +79,12 @@ class WordHead(nn.Module):
         self.output = nn.Linear(d_model, vocab_size)
         self.output.weight = embedding.weight
 
+    def states(self, states: Tensor) -> Tensor:
+        """Return what `output` makes logits of, (...,D)."""
+        return self.norm(F.gelu(self.linear(states)))
+
     def forward(self, states: Tensor) -> Tensor:
-        return self.output(self.norm(F.gelu(self.linear(states))))
+        return self.output(self.states(states))
 
 
 class Pooler(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.around import NO_PAST, Past, with_cache
-from transduce.model.attention import MultiHeadAttention
+from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, Residual
 
@@ -69,13 +69,13 @@ class GPT2(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
 
-    def states(self, ids: Tensor, past: Past = NO_PAST) -> tuple[Tensor, Past]:
+    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention = fast_attention) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""
         positions, mask = past.places(ids)
         x = self.dropout(self.embedding(ids) + self.positions(positions))
         so_far: list[KeysValues] = []
         for i, layer in enumerate(self.layers):
-            x = layer(x, mask, with_cache(past.of_layer(i), so_far))
+            x = layer(x, mask, with_cache(past.of_layer(i), so_far, attention))
         return self.norm(x), Past(so_far, past.padding)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -154,9 +154,13 @@ class T5(nn.Module):
         """Return the decoder's output (B,T,D) for `tgt_in` (B,T), which is padding (id 0) and then the target."""
         return self.decode_after(tgt_in, self.start(memory, src_mask), attention)[0]
 
+    def scaled(self, decoded: Tensor) -> Tensor:
+        """Return what `output` makes logits of, (...,D)."""
+        return decoded * decoded.size(-1) ** -0.5 if self.tied else decoded
+
     def logits(self, decoded: Tensor) -> Tensor:
         """Return the pre-softmax scores (...,V) of decoder outputs (...,D)."""
-        return self.output(decoded * decoded.size(-1) ** -0.5 if self.tied else decoded)
+        return self.output(self.scaled(decoded))
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
         """Return the logits (B,T,V) of every target position, each from the positions before it (teacher forcing)."""

@@ -77,12 +77,12 @@ class ViT(nn.Module):
         Images of another size than `image_size` get interpolated positions. Raises UserError if a height or a width is
         no multiple of `patch_size`.
         """
-        patches = self.patches(images)  # (B,D,rows,columns)
-        n_rows, n_columns = patches.shape[2:]
-        if images.shape[2:] != (n_rows * self.patch_size, n_columns * self.patch_size):
-            height, width = images.shape[2:]
+        height, width = images.shape[2:]
+        if height == 0 or width == 0 or height % self.patch_size or width % self.patch_size:
             expected = f"expected multiples of patch_size={self.patch_size}; resize or crop the images"
             raise UserError(f"images of {height} x {width} pixels: {expected}")
+        patches = self.patches(images)  # (B,D,rows,columns)
+        n_rows, n_columns = patches.shape[2:]
         x = torch.cat([self.start.expand(len(images), -1, -1), patches.flatten(2).mT], dim=1)
         x = self.dropout(x + self.positions_of(n_rows, n_columns))
         mask = torch.ones(1, 1, 1, x.size(1), dtype=torch.bool, device=x.device)

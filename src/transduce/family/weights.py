@@ -30,6 +30,7 @@ FORMS = {
     "gpt2": "gpt2_form",
     "openai-gpt": "gpt2_form",
     "llama": "llama_form",
+    "mamba": "mamba_form",
     "bert": "bert_form",
     "t5": "t5_form",
     "vit": "vit_form",

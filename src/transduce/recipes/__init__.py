@@ -13,7 +13,7 @@ from transduce.config.overrides import overridden
 from transduce.config.schema import Config
 from transduce.config.validation import problems, value_problems
 from transduce.errors import UserError, nearest
-from transduce.recipes import craft, demo, multi30k, small, t2t2018, table2, table3, table4, vaswani2017
+from transduce.recipes import craft, demo, family, multi30k, small, t2t2018, table2, table3, table4, vaswani2017
 
 Recipe = Callable[[], Config]
 
@@ -31,6 +31,10 @@ RECIPES: dict[str, Recipe] = {
     "vaswani2017-parse": vaswani2017.parse,
     "vaswani2017-parse-semi": vaswani2017.parse_semi_supervised,
     "t2t2018-base": t2t2018.base,
+    "gpt2-small": family.gpt2_small,
+    "llama-small": family.llama_small,
+    "bert-small": family.bert_small,
+    "t5-small": family.t5_small,
     **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.PAPER_ROWS.items()},
     **{f"small-table2-{row}": recipe for row, recipe in table2.SMALL.items()},
     **{f"small-table3-{row}": recipe for row, recipe in table3.SMALL_ROWS.items()},

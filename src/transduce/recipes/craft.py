@@ -12,7 +12,7 @@ def parse() -> Config:
     Symbols have a vocabulary of their own, as in the 2017 code.
 
     Time: 105 minutes on two cores beside other programs (290 steps an epoch, 122 s; without them about 115 s).
-    F1 79.5 on 300 development trees (docs/log/parsing.md).
+    F1 79.5 on 300 development trees, with an older form of the tags (docs/log/parsing.md).
 
         transduce linearize craft_const/train.clean.trees --out train
         transduce linearize dev300.trees --out dev

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from transduce.config.schema import Config, ModelConfig, architecture
+from transduce.config.kinds import TASKS
+from transduce.config.schema import Config, ModelConfig, architecture, kind_in_words
 from transduce.console import in_markdown, printable
 from transduce.version import __version__
 
@@ -23,32 +24,40 @@ def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
         sizes += f", {model.norm}-norm, {model.positions} positions"
     rows = {
         "weights": origin,
-        "architecture": f"{model.kind.capitalize()}, {sizes}",
-        "tokenizer": f"{config.data.tokenizer}, {model.vocab_size:,} pieces, {_sharing(config)}",
+        "architecture": f"{kind_in_words(model)}, {sizes}",
+        "tokenizer": f"{config.data.tokenizer}, {model.vocab_size:,} pieces{_sharing(config)}",
         **facts,
         "made with": f"transduce {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
     table = "\n".join(f"| {name} | {in_markdown(value)} |" for name, value in rows.items())
-    title, command = USES[config.train.task]
+    title, use = USES[config.train.task]
     return f"""# {title}
 
 | | |
 |---|---|
 {table}
 
-All settings are in config.json. To use it: `transduce {command} THIS_FOLDER < in.txt > out.txt`
+All settings are in config.json. To use it: `{use}`
 """
 
 
-# Of each task: the title of the card, and the command that uses the model.
-USES = {"translation": ("A translation model", "translate"), "parsing": ("A parser", "parse")}
+# Of each task: the title of the card, and how to use the model.
+USES = {
+    "translation": ("A translation model", "transduce translate THIS_FOLDER < in.txt > out.txt"),
+    "parsing": ("A parser", "transduce parse THIS_FOLDER < in.txt > out.txt"),
+    "masked_words": ("An encoder", "transduce fill THIS_FOLDER < in.txt > out.txt"),
+    "spans": ("A text-to-text model", 'transduce.family.load("THIS_FOLDER").generate("A man <extra_id_0> a guitar.")'),
+    "language_model": ("A language model", "transduce continue THIS_FOLDER < in.txt > out.txt"),
+}
 
 
 def _sharing(config: Config) -> str:
-    """Return how the two sides divide the vocabulary."""
+    """Return how the two sides divide the vocabulary; nothing if there is one text."""
+    if TASKS[config.train.task].is_of_one_text:
+        return ""
     if config.data.target_tokens == "symbols":
-        return f"of which {config.model.tgt_vocab_size:,} are symbols of the target"
-    return "shared by both languages"
+        return f", of which {config.model.tgt_vocab_size:,} are symbols of the target"
+    return ", shared by both languages"
 
 
 def recipe_in_words(recipe: str | Config, settings: Sequence[str], start_from: Path | None) -> str:

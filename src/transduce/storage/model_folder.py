@@ -22,6 +22,7 @@ from transduce.decoding.shortlist.table import Shortlist
 from transduce.errors import UserError
 from transduce.model.build import Model, build_without_values
 from transduce.storage.atomic_folder import Content, listed_files, read_folder, read_verified, write_folder
+from transduce.storage.model_card import USES
 from transduce.storage.tensors import Tensors, encode_tensors, read_tensors, tensor_shapes
 from transduce.training.weights import check_shapes, misfit, set_weights
 
@@ -85,6 +86,16 @@ class LoadedModel:
     shortlist: Shortlist | None = None
 
 
+def load_translation_model(path: Path) -> LoadedModel:
+    """Return the model of `load_model`. Raises UserError for one that reads no source, such as a language model."""
+    loaded = load_model(path)
+    if not isinstance(loaded.config.model, ModelConfig):
+        kind, (_, use) = loaded.config.model.kind, USES[loaded.config.train.task]
+        command = use.partition("THIS_FOLDER")[0].rstrip(' ("')
+        raise UserError(f"{path}: expected a translation model, not model.kind={kind!r}; use {command}")
+    return loaded
+
+
 def load_model(path: Path) -> LoadedModel:
     """Read a model folder, and return its model in evaluation mode. Reads again if a training replaces it meanwhile.
 
@@ -130,6 +141,8 @@ def _load(path: Path) -> LoadedModel:
     shapes = tensor_shapes(path, "model.safetensors")
     if isinstance(config.model, ModelConfig):
         _refuse_hostile_sizes(config.model, shapes, where)
+    elif getattr(config.model, "n_layers", 0) > len(shapes):  # a layer has tensors; to build 10,000 takes long
+        raise misfit(where, "they have fewer layers")
     with torch.device("meta"):  # without memory for the tensors
         check_shapes(build_without_values(config.model), shapes, where)
     tensors = read_tensors(path, "model.safetensors")

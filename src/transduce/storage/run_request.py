@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.config.files import from_json, permission_problems
+from transduce.config.kinds import TASKS
 from transduce.config.overrides import inherit, without_effect
 from transduce.config.schema import Config
 from transduce.config.validation import validate
@@ -35,9 +36,10 @@ class TrainRequest:
     """A request to train. Its fields are the arguments of the command `train`.
 
     recipe: a name, FILE.py:FUNCTION, or a Config. train: source and target text, or corpora with weights. valid: source
-    and target text to evaluate on. out: the folder of the run, RUN. settings: overrides, "section.key=value".
-    resume: continue from the newest checkpoint of the run, or start if it has none. allow_change: keys in which a
-    resumed run may differ from its configuration (see `config.files.CHANGEABLE`).
+    and target text to evaluate on. A task of one text, such as a language model, takes one file for each of the two.
+    out: the folder of the run, RUN. settings: overrides, "section.key=value". resume: continue from the newest
+    checkpoint of the run, or start if it has none. allow_change: keys in which a resumed run may differ from its
+    configuration (see `config.files.CHANGEABLE`).
     start_from: a model folder; the run starts with its weights, tokenizer and architecture, and with a new optimizer.
     tensorboard: write TensorBoard events, too. shard: each rank keeps only a part of weights, gradients, moments and
     moving average, for a model that does not fit into one GPU; a checkpoint does not depend on it.
@@ -46,7 +48,7 @@ class TrainRequest:
 
     recipe: str | Config
     train: FilePair | Sequence[Corpus]
-    valid: FilePair
+    valid: Sequence[Path]
     out: Path
     settings: Sequence[str] = ()
     resume: bool = False
@@ -71,10 +73,23 @@ class TrainRequest:
         """The configuration of recipe and settings, before `complete_config` sets the size of the vocabulary."""
         return self._configuration[0]
 
+    @property
+    def is_of_one_text(self) -> bool:
+        """True if the task learns from one text, and not from source and target."""
+        return TASKS[self.config.train.task].is_of_one_text
+
     @cached_property
     def corpora(self) -> list[Corpus]:
-        """The training text."""
-        return corpora.as_corpora(self.train)
+        """The training text. One text is aligned with itself."""
+        found = corpora.as_corpora(self.train)
+        if not self.is_of_one_text:
+            return found
+        return [dataclasses.replace(one, tgt=one.tgt or one.src) for one in found]
+
+    @property
+    def valid_pair(self) -> FilePair:
+        """Source and target of the validation text: twice the same file if it is one text."""
+        return self.valid[0], self.valid[-1]
 
     def problems(self) -> list[str]:
         """Return a line for each mistake in the request. Reads no text."""
@@ -82,6 +97,7 @@ class TrainRequest:
             *self._configuration[1],
             *(without_effect(self.settings, self.start_from) if self.start_from else []),
             *corpora.problems(self.corpora),
+            *self._text_problems(),
             *_missing_files(self.valid),
             *self._run_problems(),
             *(board_problems() if self.tensorboard else []),
@@ -93,6 +109,21 @@ class TrainRequest:
         problems = self.problems()
         if problems:
             raise UserError(*problems)
+
+    def _text_problems(self) -> list[str]:
+        """Return a line for each text that has source and target where the task has one text, or the reverse."""
+        task = self.config.train.task
+        if not self.is_of_one_text:
+            expected = "expected source and target text; give --valid SRC TGT"
+            return [f"--valid={_names(self.valid)}: {expected}"] if len(self.valid) != 2 else []
+        lines = [
+            f"--train={one.src} {one.tgt}: expected one text with train.task={task!r}; give --train FILE"
+            for one in self.corpora
+            if not one.is_one_text
+        ]
+        if len({*self.valid}) != 1:
+            lines.append(f"--valid={_names(self.valid)}: expected one text with train.task={task!r}; give --valid FILE")
+        return lines
 
     def _run_problems(self) -> list[str]:
         """Return a line for each reason why a run cannot start or resume in `out`."""
@@ -116,7 +147,8 @@ class TrainRequest:
         if data.target_tokens == "symbols":
             of_source = partial(Words.learn, vocab_size=data.vocab_size) if data.source_tokens == "words" else learn
             return SubwordsAndSymbols.learn(pairs, of_source)
-        return learn(side for pair in pairs for side in pair)
+        n_texts = 1 if self.is_of_one_text else 2
+        return learn(side for pair in pairs for side in pair[:n_texts])
 
     def complete_config(self, tokenizer: TokenizerLike, parent: Config | None) -> Config:
         """Return `config` with the tokenizer's vocabulary size and, unless it is None, the architecture of `parent`.
@@ -138,7 +170,8 @@ class TrainRequest:
 
     def provenance(self) -> dict[str, str]:
         """Return the origin of a model for its card: recipe, settings and the names of the text files."""
-        names = (" and ".join(printable(side.name) for side in (one.src, one.tgt) if side) for one in self.corpora)
+        files = ([side for side in dict.fromkeys((one.src, one.tgt)) if side] for one in self.corpora)
+        names = (" and ".join(printable(file.name) for file in of_corpus) for of_corpus in files)
         return {
             "recipe": recipe_in_words(self.recipe, self.settings, self.start_from),
             "training text": "; ".join(names),
@@ -146,7 +179,11 @@ class TrainRequest:
 
     def text_names(self) -> dict[str, str]:
         """Return the names of training and validation text, for messages."""
-        return {"train": "; ".join(corpus.name for corpus in self.corpora), "valid": Corpus(*self.valid).name}
+        return {"train": "; ".join(corpus.name for corpus in self.corpora), "valid": Corpus(*self.valid_pair).name}
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return printable(" ".join(map(str, paths)))
 
 
 def _missing_files(paths: Sequence[Path]) -> list[str]:

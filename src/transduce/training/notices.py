@@ -24,12 +24,13 @@ def small_vocabulary(requested: int, tokenizer: TokenizerLike) -> list[str]:
 def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list[str]:
     """Return lines on the size of the run and on its devices. step: the step to resume at, 0 for a new run."""
     left_out = len(batches.store) - batches.usable
+    unit, empty = ("lines", "no text") if batches.store.is_one_text else ("pairs", "an empty side")
     lines = [f"resuming at step {step:,}"] if step else []
     if left_out:
-        lines.append(f"{left_out:,} of {len(batches.store):,} pairs left out: an empty side, or over data.max_tokens")
+        lines.append(f"{left_out:,} of {len(batches.store):,} {unit} left out: {empty}, or over data.max_tokens")
     ranks = f", {distributed.world_size()} ranks" if distributed.world_size() > 1 else ""
     lines.append(
-        f"{batches.usable:,} pairs, {len(batches.plan(0)):,} steps an epoch; "
+        f"{batches.usable:,} {unit}, {len(batches.plan(0)):,} steps an epoch; "
         f"{parameter_count(model) / 1e6:.1f} M parameters; "
         f"{config.train.precision} on {distributed.device()}, {_threads(model)}{ranks}"
     )
@@ -42,11 +43,13 @@ def _threads(model: nn.Module) -> str:
     return f"{threads} threads" + (f", {threads // n} for each half of a batch" if n > 1 else "")
 
 
-def overlap(lines: Overlap, name: str, size: int) -> str:
+def overlap(lines: Overlap, name: str, size: int, *, is_one_text: bool = False) -> str:
     """Return a line on the validation text that is also in the training text, which makes its scores too good.
 
     lines: the overlap of the two texts. name, size: the name of the validation text, and its number of lines.
     """
+    if is_one_text:
+        return f"of the {size:,} lines of {name}, {len(lines.pairs):,} are also in the training text"
     counts = f"{len(lines.pairs):,} pairs and {len(lines.sources):,} sources"
     return f"of the {size:,} of {name}, {counts} are also in the training text"
 

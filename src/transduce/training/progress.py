@@ -64,7 +64,15 @@ class Progress:
         self.print_lines([f"step {step:,}: validation {format_scores(scores)}{best}"])
 
 
-SCORE_FORMATS = {"loss": "loss {:.3f}", "perplexity": "perplexity {:.2f}", "bleu": "BLEU {:.1f}", "f1": "F1 {:.2f}"}
+SCORE_FORMATS = {
+    "loss": "loss {:.3f}",
+    "perplexity": "perplexity {:.2f}",
+    "bleu": "BLEU {:.1f}",
+    "f1": "F1 {:.2f}",
+    "accuracy": "accuracy {:.1f} %",
+    "word_perplexity": "perplexity per word {:.2f}",
+    "bits_per_character": "bits per character {:.3f}",
+}
 
 
 def format_scores(scores: dict[str, float]) -> str:

@@ -19,7 +19,7 @@ from transduce.training.weights import set_weights
 class Run:
     """A run in the folder `out`, with its task, its text, and the lines to print before the first step.
 
-    valid_pairs, valid_names: the validation text, and the names of its two files.
+    valid_pairs, valid_names: the validation text, and the names of its files: two, or one if it is one text.
     """
 
     out: Path
@@ -28,7 +28,7 @@ class Run:
     tokenizer: TokenizerLike
     batches: Batches
     valid_pairs: Sequence[tuple[str, str]]
-    valid_names: tuple[str, str]
+    valid_names: tuple[str, ...]
     lines: Sequence[str]
     is_sharded: bool = False
 

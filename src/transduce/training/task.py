@@ -2,11 +2,12 @@
 
     Config -> build -> model;  ids -> collate -> Batch;  model, Batch -> loss;  model -> evaluate -> scores
 
-Translation (`transduce.train.TranslationTask`) is the first task, parsing (`transduce.parsing.task`) the second. The
-loop, `Gradients` and `Batches` use the task that they get as an argument, so another task needs no change in them.
+Translation is `transduce.train.TranslationTask`, parsing `transduce.parsing.task`. `transduce.family.language_task`,
+`masked_words` and `span_task` learn from one text. The loop, `Gradients` and `Batches` use the task that they get as an
+argument, so another task needs no change in them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,16 +29,22 @@ class Task(Protocol):
         """Return a new model, initialised from torch's global generator."""
         ...
 
-    def collate(self, src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray) -> Batch:
-        """Return the micro-batch of some pairs: their ids without BOS and EOS, and their numbers in the store (B,)."""
+    def collate(
+        self, src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray, key: tuple[int, int] = (0, 0)
+    ) -> Batch:
+        """Return the micro-batch of some pairs: their ids without BOS and EOS, and their numbers in the store (B,).
+
+        With one text, `src` and `tgt` are the same lines. key: seed and epoch. What is random in a row depends on them
+        and on the number of its pair alone, so that neither ranks nor a restart change it.
+        """
         ...
 
     def check(
-        self, pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, longest: int, names: tuple[str, str]
+        self, pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, longest: int, names: tuple[str, ...]
     ) -> None:
         """Raise UserError for validation pairs that `evaluate` cannot score. It is called before the training.
 
-        longest: the most tokens that the model takes. names: of the two texts, for the message.
+        longest: the most tokens that the model takes. names: of the two texts, or of the one, for the message.
         """
         ...
 
@@ -62,11 +69,23 @@ class Task(Protocol):
         ...
 
 
+# model, batch -> the states (N,D) at the real target tokens, and these tokens (N,)
+Outputs = Callable[[Any, Batch], tuple[Tensor, Tensor]]
+
+
 def translation_loss(
     model: Model, batch: Batch, label_smoothing: float, precision: str = "fp32", rdrop: float = 0.0
 ) -> Tensor:
-    """Return the summed cross entropy of a batch of translations (§5.4), a scalar; padding never reaches the softmax.
+    """Return the summed cross entropy of a batch of translations (§5.4), as `summed_loss` does."""
+    return summed_loss(_outputs, model, batch, label_smoothing, precision, rdrop)
 
+
+def summed_loss(
+    outputs: Outputs, model: Any, batch: Batch, label_smoothing: float, precision: str = "fp32", rdrop: float = 0.0
+) -> Tensor:
+    """Return the summed cross entropy of a batch (§5.4), a scalar; padding never reaches the softmax.
+
+    outputs: computes the states that `model.output` projects to logits, at the places that count.
     precision: "fp32" or "bf16", of the forward pass. rdrop: the alpha of R-Drop (Liang et al., 2021); 0: off.
 
     R-Drop runs each pair twice, with other dropout masks, and pulls both outputs together. The published loss has two
@@ -76,9 +95,9 @@ def translation_loss(
     """
     with mixed_precision(precision, batch.src.device):
         if not rdrop:
-            hidden, targets = _outputs(model, batch)
+            hidden, targets = outputs(model, batch)
             return projected_cross_entropy(hidden, model.output.weight, targets, label_smoothing, model.output.bias)
-        hidden, targets = _outputs(model, _twice(batch))
+        hidden, targets = outputs(model, _twice(batch))
         loss, cross_entropy = projected_rdrop(
             hidden, model.output.weight, targets, label_smoothing, model.output.bias, rdrop
         )

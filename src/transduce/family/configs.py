@@ -1,0 +1,132 @@
+"""The configurations of members that the training loop trains, as kinds of model (`config/kinds.py`). No torch here."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from transduce.config.schema import use_python_numbers
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The sizes of a GPT-2. The defaults are those of the smallest public one, but for the vocabulary."""
+
+    kind: Literal["gpt2"] = "gpt2"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 1_024  # rows of the learned table of positions: the most tokens of a text
+    dropout: float = 0.1  # of the embedding, the attention weights and the residuals
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return width_problems(self.d_model, self.n_heads)
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
+        layer = 4 * (d * d + d) + (2 * d * d_ff + d_ff + d) + 4 * d
+        return (vocab_size + self.max_positions) * d + self.n_layers * layer + 2 * d
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The sizes of a Llama. It has no dropout."""
+
+    kind: Literal["llama"] = "llama"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    n_kv_heads: int | None = None  # heads of keys and values, which the heads of queries share; None: n_heads
+    d_ff: int = 2_048  # inner width of the gated feed-forward layer, which has three matrices
+    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+    tied: bool = True  # the embedding is also the output matrix; not in the Llama of 7 B
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        lines = width_problems(self.d_model, self.n_heads)
+        n_kv_heads = self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+        if n_kv_heads < 1 or self.n_heads % n_kv_heads:
+            lines.append(f"model.n_kv_heads={n_kv_heads}: expected a divisor of model.n_heads={self.n_heads}")
+        if not lines and self.d_model // self.n_heads % 2:
+            lines.append(f"model.d_model={self.d_model}: expected heads of an even width, because RoPE rotates pairs")
+        return lines
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, kv_width = self.d_model, self.d_model // self.n_heads * (self.n_kv_heads or self.n_heads)
+        layer = 2 * d * d + 2 * d * kv_width + 3 * d * self.d_ff + 2 * d
+        return (2 - self.tied) * vocab_size * d + self.n_layers * layer + d
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The sizes of a BERT with a head for masked words. The defaults are those of BERT base, but for the vocabulary."""
+
+    kind: Literal["bert"] = "bert"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 512  # rows of the learned table of positions: the most tokens of a text, both ends included
+    dropout: float = 0.1  # of the embedding, the attention weights and the residuals
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return width_problems(self.d_model, self.n_heads)
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
+        layer = 4 * (d * d + d) + (2 * d * d_ff + d_ff + d) + 4 * d
+        tables = (vocab_size + self.max_positions + 2) * d + 2 * d  # two segments, and a norm
+        return tables + self.n_layers * layer + (d * d + d) + 2 * d + vocab_size
+
+
+SENTINELS = 100  # rows of a T5's embedding after those of the tokenizer; sentinel i is row -1 - i
+
+
+@dataclass(frozen=True)
+class T5Config:
+    """The sizes of a T5. The defaults are those of the smallest public one, but for the vocabulary."""
+
+    kind: Literal["t5"] = "t5"
+    vocab_size: int | None = None  # rows of the embedding without those of the sentinels; None: from the tokenizer
+    d_model: int = 512  # width of every sub-layer's output
+    n_layers: int = 6  # of the encoder, and of the decoder
+    n_heads: int = 8
+    d_k: int | None = None  # width of a head; None: d_model / n_heads
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    gated: bool = False  # the gated feed-forward layer of version 1.1, which has three matrices
+    tied: bool = True  # the embedding is also the output matrix; not in version 1.1
+    dropout: float = 0.1  # of the embedding, the attention weights, the inner activations and the residuals
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return width_problems(self.d_model, self.n_heads) if self.d_k is None else []
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
+        attention = 4 * d * self.n_heads * (self.d_k or d // self.n_heads)
+        feed_forward = (2 + self.gated) * d * d_ff
+        layers = self.n_layers * (3 * attention + 2 * feed_forward + 5 * d)
+        return (2 - self.tied) * (vocab_size + SENTINELS) * d + layers + 2 * 32 * self.n_heads + 2 * d
+
+
+def width_problems(d_model: int, n_heads: int) -> list[str]:
+    """Return a line if the heads cannot share the width of the model equally."""
+    if n_heads > 0 and d_model % n_heads == 0:
+        return []
+    return [f"model.d_model={d_model}: expected a multiple of model.n_heads={n_heads}; change one of them"]

@@ -1,0 +1,83 @@
+"""Members as kinds of model: each is built from its configuration, as the training loop builds its models."""
+
+from torch import nn
+
+from transduce.family.bert import Bert, BertEncoder, WordHead
+from transduce.family.configs import SENTINELS, BertConfig, GPT2Config, LlamaConfig, T5Config
+from transduce.family.gpt2 import GPT2
+from transduce.family.llama import Llama
+from transduce.family.t5 import T5
+
+
+class ConfiguredGPT2(GPT2):
+    """The decoder of GPT-2, of the sizes in a configuration."""
+
+    def __init__(self, config: GPT2Config) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            config.n_heads,
+            d_ff=config.d_ff,
+            n_positions=config.max_positions,
+            dropout=config.dropout,
+        )
+
+
+class ConfiguredLlama(Llama):
+    """The decoder of Llama, of the sizes in a configuration."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            config.n_heads,
+            d_ff=config.d_ff,
+            n_kv_heads=config.n_kv_heads,
+            n_positions=config.max_positions,
+            tied=config.tied,
+        )
+
+
+class ConfiguredBert(Bert):
+    """BERT with a head for masked words, of the sizes in a configuration."""
+
+    def __init__(self, config: BertConfig) -> None:
+        assert config.vocab_size is not None
+        encoder = BertEncoder(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            config.n_heads,
+            d_ff=config.d_ff,
+            n_positions=config.max_positions,
+            dropout=config.dropout,
+        )
+        super().__init__(encoder, words=WordHead(encoder.embedding))
+
+    @property
+    def output(self) -> nn.Linear:
+        """The layer that makes logits of the states of the head."""
+        assert self.words is not None
+        return self.words.output
+
+
+class ConfiguredT5(T5):
+    """T5, of the sizes in a configuration. Its vocabulary ends with the sentinels."""
+
+    def __init__(self, config: T5Config) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size + SENTINELS,
+            config.d_model,
+            config.n_layers,
+            config.n_heads,
+            d_k=config.d_k or config.d_model // config.n_heads,
+            d_ff=config.d_ff,
+            gated=config.gated,
+            tied=config.tied,
+            dropout=config.dropout,
+        )

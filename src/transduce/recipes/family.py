@@ -1,0 +1,84 @@
+"""Recipes for descendants of the Transformer, small enough for a laptop."""
+
+from dataclasses import replace
+
+from transduce.config.kinds import config_class
+from transduce.config.schema import Config, DataConfig, TrainConfig
+
+
+def gpt2_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: a small GPT-2, which learns to continue lines.
+
+    It has about 5 M parameters, and dropout of 0.2, since small texts are seen many times. The public GPT-2 of 124 M
+    parameters has 12 layers, d_model 768, 1,024 positions and 50,257 pieces: set these for a text of gigabytes.
+    Training stops early when the validation loss has not improved in 5 evaluations, and keeps the best weights.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+
+        transduce train --recipe gpt2-small --train train.txt --valid valid.txt --out run
+    """
+    return Config(
+        model=config_class("gpt2")(d_model=256, n_layers=4, n_heads=4, max_positions=256, dropout=0.2),
+        data=DataConfig(vocab_size=8_000, batch_tokens=4_000),
+        train=TrainConfig(
+            task="language_model",
+            max_steps=10_000,
+            warmup_steps=500,
+            lr_factor=0.5,
+            label_smoothing=0.0,
+            precision="bf16",
+            evaluate_every_steps=250,
+            checkpoint_every_steps=250,
+            use="best",
+            patience=5,
+        ),
+    )
+
+
+def llama_small() -> Config:
+    """Your own text, 100,000 lines or more: gpt2-small with the layers of Llama.
+
+    It has as many parameters as gpt2-small. Llama has no dropout, so it is for a text that is seen only few times.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    model = config_class("llama")(d_model=256, n_layers=4, n_heads=4, d_ff=688, max_positions=256)
+    return replace(gpt2_small(), model=model)
+
+
+def bert_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: a small BERT, which learns to restore masked words.
+
+    It has the width and the depth of gpt2-small. A step has twice as many tokens, of which the model predicts 15 %. A
+    text is seen more often, since other words are masked each time.
+
+    Time: not measured in full: at most 20,000 steps of 8,000 tokens.
+
+        transduce train --recipe bert-small --train train.txt --valid valid.txt --out run
+    """
+    start = gpt2_small()
+    return replace(
+        start,
+        model=config_class("bert")(d_model=256, n_layers=4, n_heads=4, max_positions=258, dropout=0.1),
+        data=replace(start.data, batch_tokens=8_000),
+        train=replace(start.train, task="masked_words", max_steps=20_000, warmup_steps=1_000),
+    )
+
+
+def t5_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: a small T5, which learns to restore spans of a line.
+
+    It has about 8 M parameters: 3 layers on each side, of the width of gpt2-small. A step has as many tokens as one of
+    bert-small, of which 15 % become the target. The public T5 of 60 M parameters has 6 layers on each side, d_model 512
+    and 8 heads.
+
+    Time: not measured in full: at most 20,000 steps of 8,000 tokens.
+
+        transduce train --recipe t5-small --train train.txt --valid valid.txt --out run
+    """
+    start = bert_small()
+    return replace(
+        start,
+        model=config_class("t5")(d_model=256, n_layers=3, n_heads=4, dropout=0.1),
+        train=replace(start.train, task="spans"),
+    )
