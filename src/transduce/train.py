@@ -193,7 +193,8 @@ def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Pro
     """Train until the last step, until patience runs out, or until a signal asks to stop. One pass is one step."""
     config, counters = run.config.train, state.counters
     gradients = Gradients(state.model, run.task, config, distributed.device(), progress.print_lines)
-    schedule = {"d_model": run.config.model.d_model, "warmup_steps": config.warmup_steps, "lr_factor": config.lr_factor}
+    schedule = {name: getattr(config, name) for name in ("warmup_steps", "lr_factor", "max_steps", "decay_steps")}
+    schedule["d_model"] = run.config.model.d_model
     state.model.train()
     started_at, seconds_before = time.monotonic(), counters.seconds
     step_started_at = now()

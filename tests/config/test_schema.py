@@ -15,9 +15,9 @@ KEYS = {
     "attention_dropout ffn_dropout norm norm_eps attention_bias positions max_positions tie_src_tgt tie_output "
     "output_bias",
     "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout source_tokens target_tokens tags",
-    "train": "task max_steps warmup_steps lr_factor adam_beta2 label_smoothing rdrop seed precision accumulate "
-    "log_every_steps evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints ema_decay "
-    "use best_by patience",
+    "train": "task max_steps warmup_steps lr_factor decay_steps adam_beta2 label_smoothing rdrop seed precision "
+    "accumulate log_every_steps evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints "
+    "ema_decay use best_by patience",
     "search": "beam_size alpha length_penalty max_extra_tokens min_tokens lookahead",
 }
 # Keys that scripts of users rely on. A key may be added here, and none removed.

@@ -33,6 +33,7 @@ HUGE = str((1 << 63) - 1)
         ("model.norm_eps", ("1e-12",), ("0", "-1e-6", "nan", "inf")),
         ("model.dropout", ("0", "0.99"), ("1", "-0.1", "nan")),
         ("train.lr_factor", ("1e-9",), ("0", "-1", "nan", "inf")),
+        ("train.decay_steps", ("0", "1", "100000"), ("-1", "100001", HUGE)),
         ("train.adam_beta2", ("0",), ("1", "1.5", "nan")),
         ("train.label_smoothing", ("0",), ("1", "-0.1")),
         ("train.rdrop", ("0", "5", "100"), ("-1", "100.5", "nan", "inf")),

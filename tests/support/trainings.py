@@ -93,9 +93,9 @@ def act_at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[],
     """Call `action` in the middle of training step number `step`."""
     original = training.learning_rate
 
-    def learning_rate(number: int, *, d_model: int, warmup_steps: int, lr_factor: float) -> float:
+    def learning_rate(number: int, **settings: Any) -> float:
         if number == step:
             action()
-        return original(number, d_model=d_model, warmup_steps=warmup_steps, lr_factor=lr_factor)
+        return original(number, **settings)
 
     monkeypatch.setattr(training, "learning_rate", learning_rate)

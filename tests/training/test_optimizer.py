@@ -49,6 +49,15 @@ def test_lr_factor_multiplies_the_rate() -> None:
     assert double == 2 * plain
 
 
+def test_the_rate_falls_to_nearly_0_in_the_last_decay_steps() -> None:
+    plain, decayed = (
+        [learning_rate(step, d_model=16, warmup_steps=4, max_steps=20, decay_steps=steps) for step in range(1, 21)]
+        for steps in (0, 10)
+    )
+    factors = [b / a for a, b in zip(plain, decayed, strict=True)]
+    assert factors == pytest.approx([1.0] * 10 + [n / 11 for n in range(10, 0, -1)])
+
+
 @pytest.mark.parametrize("step", [0, -1])
 def test_steps_count_from_one(step: int) -> None:
     with pytest.raises(ValueError, match=f"step={step}: expected at least 1"):

@@ -96,7 +96,7 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
         "train.checkpoint_every_steps train.keep_checkpoints train.average_checkpoints train.patience search.lookahead",
     ),
     ("at least 0, below 2^63", lambda x: 0 <= x < 1 << 63, "train.seed"),
-    ("at least 0", lambda x: x >= 0, "search.min_tokens"),
+    ("at least 0", lambda x: x >= 0, "train.decay_steps search.min_tokens"),
     ("a number above 0, below 2^63", lambda x: 0 < x < 1 << 63, "model.norm_eps train.lr_factor"),
     ("a number from 0 to 10", lambda x: 0 <= x <= 10, "search.alpha"),
     ("a number from 0 to 100", lambda x: 0 <= x <= 100, "train.rdrop"),
@@ -185,8 +185,10 @@ def is_tag(word: str) -> bool:
 
 
 def _train_problems(train: TrainConfig) -> list[str]:
-    """Return a line for each problem of the weights that become the model."""
+    """Return a line for each problem of the schedule, and of the weights that become the model."""
     lines = []
+    if train.decay_steps > train.max_steps:
+        lines.append(f"train.decay_steps={train.decay_steps}: expected at most train.max_steps={train.max_steps}")
     if train.use == "ema" and train.ema_decay is None:
         lines.append("train.ema_decay=None: expected a number with train.use='ema', such as 0.999")
     if train.ema_decay is not None and train.use != "ema":

@@ -6,15 +6,19 @@ import torch
 from torch import nn
 
 
-def learning_rate(step: int, *, d_model: int, warmup_steps: int, lr_factor: float = 1.0) -> float:
+def learning_rate(
+    step: int, *, d_model: int, warmup_steps: int, lr_factor: float = 1.0, max_steps: int = 0, decay_steps: int = 0
+) -> float:
     """Return lr_factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (eq. 3) for step = 1, 2, ...
 
     The rate grows linearly to its peak at step = warmup_steps, then falls with the inverse square root of the step.
-    Raises ValueError for a step below 1.
+    The paper has no `decay_steps`: in the last `decay_steps` of `max_steps`, a factor that falls linearly from 1
+    towards 0 multiplies the rate. Raises ValueError for a step below 1.
     """
     if step < 1:
         raise ValueError(f"step={step}: expected at least 1")
-    return lr_factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+    remaining = (max_steps + 1 - step) / (decay_steps + 1) if decay_steps else 1.0
+    return lr_factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5) * min(1.0, max(0.0, remaining))
 
 
 def adam(parameters: Iterable[nn.Parameter], beta2: float = 0.98) -> torch.optim.Adam:
