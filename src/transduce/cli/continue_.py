@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from transduce.family import text_generator
 
 Folder = Annotated[
-    Path, Parameter(help="Folder of a GPT-2, Llama or Mamba: in Hugging Face's form with tokenizer.json, or RUN/model.")
+    Path,
+    Parameter(help="Folder of a GPT-2, Llama, Mamba or RWKV: Hugging Face's form with tokenizer.json, or RUN/model."),
 ]
 
 

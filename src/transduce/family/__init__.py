@@ -8,6 +8,7 @@
 | `vit.py`      | Dosovitskiy et al. 2020            | an encoder alone, of patches of an image; pre-norm; GELU    |
 | `t5.py`       | Raffel et al. 2020                 | relative positions as a bias; RMS norm; no biases           |
 | `mamba.py`    | Gu and Dao 2023                    | no attention: a state that each token reads and writes      |
+| `rwkv.py`     | Peng et al. 2023                   | no attention: averages of values, whose weights fade        |
 
 `around.py` has the functions around attention, which several members share; `row_states.py` the states of recurrences.
 
@@ -44,7 +45,7 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Any:
 
     | member                     | class                              | methods                   |
     |----------------------------|------------------------------------|---------------------------|
-    | GPT-2, GPT-1, Llama, Mamba | `language_model.LanguageModel`     | continue_, continue_texts |
+    | GPT-2, Llama, Mamba, RWKV  | `language_model.LanguageModel`     | continue_, continue_texts |
     | BERT                       | `text_encoder.TextEncoder`         | fill, embed, classify     |
     | T5                         | `text_to_text.TextToText`          | generate, generate_texts  |
     | ViT                        | `image_classifier.ImageClassifier` | classify                  |

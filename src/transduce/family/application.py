@@ -14,7 +14,7 @@ from transduce.family.weights import Member, write_member
 
 # What takes a member, by its model_type.
 USES = {
-    **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba"), "`transduce continue`"),
+    **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba", "rwkv"), "`transduce continue`"),
     "bert": "`transduce fill`, `embed` or `classify`",
 }
 

@@ -30,12 +30,14 @@ from transduce.family.gpt2 import GPT2
 from transduce.family.llama import Llama
 from transduce.family.mamba import Mamba
 from transduce.family.row_states import NO_STATES, RowStates
+from transduce.family.rwkv import RWKV
 
 BATCH_TOKENS = 8_192  # positions of a batch at its end, times the beam
 GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_tokens=50)
 NO_END = -1  # the id of an end that no token is
 
-TextModel = GPT2 | Llama | Mamba
+Recurrence = Mamba | RWKV
+TextModel = GPT2 | Llama | Recurrence
 Searchable = TextModel | CpuLanguageModel
 
 
@@ -45,7 +47,7 @@ def ready(model: TextModel, precision: Precision) -> Searchable:
     A recurrent model is searched as it is, and so is a subclass with `states` of its own, which may have another
     attention. Raises UserError where that is not possible in `precision`.
     """
-    if isinstance(model, Mamba) or type(model).states not in (GPT2.states, Llama.states):
+    if isinstance(model, Recurrence) or type(model).states not in (GPT2.states, Llama.states):
         if precision != "fp32":
             raise UserError(f"precision={precision!r}: expected fp32 for {type(model).__name__}; take fp32")
         return model
@@ -165,7 +167,7 @@ def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | RowStates | C
     """Return the past of texts before their first token."""
     if isinstance(model, CpuLanguageModel):
         return model.start(len(prompts), sum(map(len, prompts)))
-    return NO_STATES if isinstance(model, Mamba) else NO_PAST
+    return NO_STATES if isinstance(model, Recurrence) else NO_PAST
 
 
 def _even_batches(prompts: Sequence[Sequence[int]], cost: int) -> Iterator[list[int]]:

@@ -14,8 +14,7 @@ from transduce.decoding.cpu_transformer import Precision
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.errors import UserError
-from transduce.family.continuation import Searchable, TextModel, continue_ids, ready
-from transduce.family.mamba import Mamba
+from transduce.family.continuation import Recurrence, Searchable, TextModel, continue_ids, ready
 from transduce.family.model_folder import open_member
 from transduce.family.text_generator import Output, TextGenerator, ids_of
 from transduce.family.weights import Member
@@ -38,7 +37,7 @@ class LanguageModel(TextGenerator):
         self.longest = self.model.n_positions - 1
         self.ends = ids_of(member, "eos_token_id")
         if precision == "auto":
-            is_recurrent = isinstance(self.model, Mamba)
+            is_recurrent = isinstance(self.model, Recurrence)
             precision = "fp32" if is_recurrent else fastest_precision(torch.device("cpu"), [])
         self.precision = precision
 

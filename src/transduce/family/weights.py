@@ -31,6 +31,7 @@ FORMS = {
     "openai-gpt": "gpt2_form",
     "llama": "llama_form",
     "mamba": "mamba_form",
+    "rwkv": "rwkv_form",
     "bert": "bert_form",
     "t5": "t5_form",
     "vit": "vit_form",
