@@ -30,6 +30,7 @@ OTHER_RECIPES = (
     "craft-parse",
     "gpt2-small",
     "llama-small",
+    "llada-small",
     "bert-small",
     "t5-small",
 )

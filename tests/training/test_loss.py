@@ -121,6 +121,21 @@ def test_the_projected_loss_in_float64(label_smoothing: float, monkeypatch: pyte
     )
 
 
+@all_smoothings
+def test_weights_scale_the_loss_of_each_target(label_smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_chunk_rows(monkeypatch, 3)
+    hidden, projection, targets = random(N, D), random(V, D, seed=3), targets_of()
+    weights = torch.tensor([0.0, 1.0, 2.5, 0.5, 1.0, 7.0, 3.0])
+    value = projected_cross_entropy(hidden, projection, targets, label_smoothing, weights=weights)
+    rows = hidden @ projection.T
+    alone = [label_smoothed_cross_entropy(rows[i : i + 1], targets[i : i + 1], label_smoothing) for i in range(N)]
+    expected = sum((weight * one for weight, one in zip(weights, alone, strict=True)), torch.zeros(()))
+    assert_close(value, expected, rtol=1e-6, atol=0)
+    gradients = [torch.autograd.grad(total, [hidden, projection]) for total in (value, expected)]
+    for actual, of_definition in zip(*gradients, strict=True):
+        assert_close(actual, of_definition, rtol=1e-5, atol=4e-6)
+
+
 def test_a_second_derivative_is_refused() -> None:
     hidden, projection = random(N, D), random(V, D)
     total = projected_cross_entropy(hidden, projection, targets_of())

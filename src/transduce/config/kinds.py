@@ -52,6 +52,7 @@ KINDS = {
     "convolutional": Kind(_CONFIG, "transduce.model.convolutional:Convolutional"),
     "gpt2": Kind(f"{_FAMILY}.configs:GPT2Config", f"{_FAMILY}.kinds:ConfiguredGPT2", ("language_model",)),
     "llama": Kind(f"{_FAMILY}.configs:LlamaConfig", f"{_FAMILY}.kinds:ConfiguredLlama", ("language_model",)),
+    "llada": Kind(f"{_FAMILY}.configs:LladaConfig", f"{_FAMILY}.kinds:ConfiguredLlada", ("diffusion",)),
     "bert": Kind(f"{_FAMILY}.configs:BertConfig", f"{_FAMILY}.kinds:ConfiguredBert", ("masked_words",)),
     "t5": Kind(f"{_FAMILY}.configs:T5Config", f"{_FAMILY}.kinds:ConfiguredT5", ("spans",)),
 }
@@ -75,6 +76,7 @@ TASKS = {
     "parsing": TaskEntry("transduce.parsing.task:ParsingTask", scores=("f1",)),
     "language_model": TaskEntry(f"{_FAMILY}.language_task:LanguageModelTask", is_of_one_text=True),
     "masked_words": TaskEntry(f"{_FAMILY}.masked_words:MaskedWordsTask", is_of_one_text=True),
+    "diffusion": TaskEntry(f"{_FAMILY}.diffusion_task:DiffusionTask", is_of_one_text=True),
     "spans": TaskEntry(f"{_FAMILY}.span_task:SpanTask", is_of_one_text=True),
 }
 

@@ -145,7 +145,7 @@ class TrainConfig:
     """Optimisation (§5.2 to §5.4), checkpoints, and the weights of the final model (§6.1)."""
 
     # what the model learns
-    task: Literal["translation", "parsing", "language_model", "masked_words", "spans"] = "translation"
+    task: Literal["translation", "parsing", "language_model", "masked_words", "spans", "diffusion"] = "translation"
     max_steps: int = 100_000  # optimizer steps (§5.2)
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)

@@ -217,7 +217,7 @@ def _task_problems(config: Config) -> list[str]:
     if TASKS[task].is_of_one_text:
         lines += _one_text_problems(config.data, task)
     max_positions, max_tokens = getattr(config.model, "max_positions", None), config.data.max_tokens
-    if task == "masked_words" and max_positions is not None and max_positions == max_tokens:  # see _data_problems
+    if task in ("masked_words", "diffusion") and max_positions == max_tokens:  # see _data_problems
         lines.append(f"model.max_positions={max_positions}: expected more than data.max_tokens={max_tokens}, for <s>")
     return lines
 

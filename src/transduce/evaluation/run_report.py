@@ -73,6 +73,12 @@ _OF_TASK = {
     "translation": Chart("BLEU", "validation, greedy search, sacreBLEU 13a", ("valid_bleu",), logarithmic=False),
     "parsing": Chart("F1", "validation, greedy search, EVALB's COLLINS.prm", ("valid_f1",), logarithmic=False),
     "masked_words": Chart("Accuracy", "validation, % of the masked tokens", ("valid_accuracy",), logarithmic=False),
+    "diffusion": Chart(
+        "Bits per character",
+        "validation, an estimated upper bound; the end of a line counts as one",
+        ("valid_bits_per_character",),
+        logarithmic=True,
+    ),
     "spans": Chart("Accuracy", "validation, % of the tokens of the targets", ("valid_accuracy",), logarithmic=False),
     "language_model": Chart(
         "Bits per character",

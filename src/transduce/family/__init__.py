@@ -4,6 +4,7 @@
 |---------------|------------------------------------|-------------------------------------------------------------|
 | `gpt2.py`     | Radford et al. 2018, 2019          | a decoder alone; learned positions; GELU; in GPT-2 pre-norm |
 | `llama.py`    | Touvron et al. 2023                | rotated positions; RMSNorm; gated FFN; shared key heads     |
+| `llada.py`    | Nie et al. 2025                    | Llama without the causal mask; diffusion by masks           |
 | `bert.py`     | Devlin et al. 2018                 | an encoder alone; segments; GELU; heads                     |
 | `vit.py`      | Dosovitskiy et al. 2020            | an encoder alone, of patches of an image; pre-norm; GELU    |
 | `t5.py`       | Raffel et al. 2020                 | relative positions as a bias; RMS norm; no biases           |

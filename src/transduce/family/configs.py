@@ -1,6 +1,6 @@
 """The configurations of members that the training loop trains, as kinds of model (`config/kinds.py`). No torch here."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from transduce.config.schema import use_python_numbers
@@ -63,6 +63,36 @@ class LlamaConfig:
         d, kv_width = self.d_model, self.d_model // self.n_heads * (self.n_kv_heads or self.n_heads)
         layer = 2 * d * d + 2 * d * kv_width + 3 * d * self.d_ff + 2 * d
         return (2 - self.tied) * vocab_size * d + self.n_layers * layer + d
+
+
+@dataclass(frozen=True)
+class LladaConfig:
+    """The sizes of a LLaDA: those of a Llama, and a table of lengths."""
+
+    kind: Literal["llada"] = "llada"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    n_kv_heads: int | None = None  # heads of keys and values, which the heads of queries share; None: n_heads
+    d_ff: int = 2_048  # inner width of the gated feed-forward layer, which has three matrices
+    max_positions: int = 1_024  # the most tokens of a text, both ends included; each length has a probability
+    tied: bool = True  # the embedding is also the output matrix; not in the LLaDA of 8 B
+
+    __post_init__ = use_python_numbers
+
+    @property
+    def llama(self) -> LlamaConfig:
+        """The sizes of the Llama."""
+        return LlamaConfig(**{**asdict(self), "kind": "llama"})
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return self.llama.problems()
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        return self.llama.parameter_count(vocab_size) + self.max_positions - 2
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from torch import nn
 
 from transduce.family.bert import Bert, BertEncoder, WordHead
-from transduce.family.configs import SENTINELS, BertConfig, GPT2Config, LlamaConfig, T5Config
+from transduce.family.configs import SENTINELS, BertConfig, GPT2Config, LladaConfig, LlamaConfig, T5Config
 from transduce.family.gpt2 import GPT2
+from transduce.family.llada import Llada
 from transduce.family.llama import Llama
 from transduce.family.t5 import T5
 
@@ -40,6 +41,13 @@ class ConfiguredLlama(Llama):
             n_positions=config.max_positions,
             tied=config.tied,
         )
+
+
+class ConfiguredLlada(Llada):
+    """LLaDA, of the sizes in a configuration."""
+
+    def __init__(self, config: LladaConfig) -> None:
+        super().__init__(ConfiguredLlama(config.llama), longest=config.max_positions - 2)  # without BOS and EOS
 
 
 class ConfiguredBert(Bert):

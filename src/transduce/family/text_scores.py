@@ -120,8 +120,12 @@ def score_rows(model: Any, rows: Sequence[Sequence[int]], texts: Sequence[str]) 
         nats -= log_probs.double().sum().item()
     if not math.isfinite(nats):
         raise NotFiniteError("the model: expected log-probabilities that are finite numbers; use an earlier checkpoint")
-    tokens, words = sum(len(row) - 1 for row in rows), sum(len(text.split()) + 1 for text in texts)
-    characters = sum(len(text) + 1 for text in texts)
+    return scores_of(nats, texts, tokens=sum(len(row) - 1 for row in rows))
+
+
+def scores_of(nats: float, texts: Sequence[str], *, tokens: int) -> TextScores:
+    """Return the scores of texts that have `nats` of -log p together, in `tokens` with their ends."""
+    words, characters = sum(len(text.split()) + 1 for text in texts), sum(len(text) + 1 for text in texts)
     return TextScores(
         len(texts),
         tokens,

@@ -33,6 +33,7 @@ RECIPES: dict[str, Recipe] = {
     "t2t2018-base": t2t2018.base,
     "gpt2-small": family.gpt2_small,
     "llama-small": family.llama_small,
+    "llada-small": family.llada_small,
     "bert-small": family.bert_small,
     "t5-small": family.t5_small,
     **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.PAPER_ROWS.items()},

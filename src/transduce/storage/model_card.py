@@ -46,6 +46,7 @@ USES = {
     "translation": ("A translation model", "transduce translate THIS_FOLDER < in.txt > out.txt"),
     "parsing": ("A parser", "transduce parse THIS_FOLDER < in.txt > out.txt"),
     "masked_words": ("An encoder", "transduce fill THIS_FOLDER < in.txt > out.txt"),
+    "diffusion": ("A diffusion model of text", "transduce fill THIS_FOLDER < in.txt > out.txt"),
     "spans": ("A text-to-text model", 'transduce.family.load("THIS_FOLDER").generate("A man <extra_id_0> a guitar.")'),
     "language_model": ("A language model", "transduce continue THIS_FOLDER < in.txt > out.txt"),
 }

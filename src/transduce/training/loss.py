@@ -27,17 +27,24 @@ def _softmax_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def projected_cross_entropy(
-    hidden: Tensor, projection: Tensor, targets: Tensor, label_smoothing: float = 0.0, bias: Tensor | None = None
+    hidden: Tensor,
+    projection: Tensor,
+    targets: Tensor,
+    label_smoothing: float = 0.0,
+    bias: Tensor | None = None,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return `label_smoothed_cross_entropy` of the logits `hidden @ projection.T + bias`, without storing them.
 
-    hidden: (N,D). projection: (V,D). targets: (N,). bias: (V,), or None.
+    hidden: (N,D). projection: (V,D). targets: (N,). bias: (V,), or None. weights: of the losses of the targets in the
+    sum, (N,), without a gradient; None: 1.
 
     The logits of a whole batch would be the largest tensor of a training step by far. So the forward pass computes the
     loss and its gradients together, a few hundred rows at a time. Under autocast to bf16 the products are in bf16 and
     the softmax is in fp32.
     """
-    result: Any = _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, 0.0, _products_dtype(hidden))
+    dtype = _products_dtype(hidden)
+    result: Any = _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, 0.0, dtype, weights)
     return result[0]
 
 
@@ -58,7 +65,7 @@ def projected_rdrop(
     as in `projected_cross_entropy`.
     """
     dtype = _products_dtype(hidden)
-    result: Any = _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, alpha, dtype)
+    result: Any = _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, alpha, dtype, None)
     return result
 
 
@@ -89,6 +96,7 @@ class _ProjectedLoss(torch.autograd.Function):
         label_smoothing: float,
         alpha: float,
         dtype: torch.dtype,
+        weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         vocab_size = projection.size(0)
         share = label_smoothing / (vocab_size - 1)  # the probability of each token except the target
@@ -106,23 +114,26 @@ class _ProjectedLoss(torch.autograd.Function):
             for begin in range(0, len(targets), rows):
                 chunk = hidden[begin : begin + rows].to(dtype)
                 target = targets[begin : begin + rows, None]
+                factor = 1 if weights is None else weights[begin : begin + rows, None]
                 logits = (chunk @ weight.T).to(total.dtype)  # (rows, V)
                 if bias is not None:
                     logits += bias
                 highest = logits.amax(1, keepdim=True)
                 target_logits = logits.gather(1, target)
-                total += excess * (highest - target_logits).sum()
+                total += excess * (factor * (highest - target_logits)).sum()
                 if share:
-                    total += share * (highest * vocab_size - logits.sum(1, keepdim=True)).sum()
+                    total += share * (factor * (highest * vocab_size - logits.sum(1, keepdim=True))).sum()
                 logits.sub_(highest)
                 grad = logits.exp() if alpha else logits.exp_()
                 normalizer = grad.sum(1, keepdim=True)
-                total += normalizer.log().sum()
+                total += (factor * normalizer.log()).sum()
                 grad.div_(normalizer)  # the probabilities, of which the gradient of the logits is made in place
                 if alpha:
                     divergence += _add_divergence(logits, grad, normalizer.log(), alpha / 2)
                 grad.sub_(share)  # softmax - target distribution
                 grad.scatter_add_(1, target, torch.full_like(target_logits, -excess))
+                if weights is not None:
+                    grad.mul_(factor)
                 if grad_bias is not None:
                     grad_bias += grad.sum(0)
                 grad = grad.to(dtype)
@@ -138,7 +149,7 @@ class _ProjectedLoss(torch.autograd.Function):
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
         gradients = [None if grad is None else grad * grad_outputs[0] for grad in ctx.saved_tensors]
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
 
 def _add_divergence(logits: Tensor, probabilities: Tensor, log_normalizer: Tensor, weight: float) -> Tensor:
