@@ -1,0 +1,267 @@
+"""Laws of the loss of language models: fitted constants, with intervals from a bootstrap.
+
+    Chinchilla   L(N,D) = E + A / N^alpha + B / D^beta                                   Hoffmann et al. 2022, eq. 10
+    Kaplan       L(N,D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D              Kaplan et al. 2020, eq. 1.5
+    power law    L(x) = (x_c / x)^a                                                      the same, eqs. 1.1 to 1.3
+
+N is a number of parameters, D of tokens, L a loss in nats for each token. The first two are fitted as Hoffmann et al.
+did it (appendix D.3): the least Huber loss of the logarithm of L, from a grid of starts. Each sample starts from the
+best few of the grid. Besiroglu et al. (2024) found that the original fit ended before its minimum, and that its rounded
+constants have another optimum than the exact ones. So the minimisation here ends at the minimum, and rounds nothing.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+
+import torch
+from torch import Tensor
+
+from transduce.errors import UserError
+from transduce.studies.effects import T95
+from transduce.studies.minimise import minimise
+
+HUBER = 1e-3  # a difference of logarithms; larger ones count by their size instead of their square
+RESAMPLES = 500
+BEST_STARTS = 4  # of the grid, for each sample
+LEAST_DISTINCT = 3  # values of N, and of D: with two, a constant and a power cannot be told apart
+
+
+@dataclass(frozen=True)
+class Point:
+    """A training: parameters of the model, tokens that it read, and its loss in nats for each token."""
+
+    parameters: float
+    tokens: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+# ---- forms -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Form:
+    """A law of N and D.
+
+    log_loss: of unknowns (M,P), log N (n,) and log D (n,); returns (M,n). starts: (S,P), the grid of unknowns.
+    constants: the constants of the law, by name, from unknowns (M,P). n_share: the exponent of the compute to which the
+    best N is proportional, if the compute is proportional to N D; that of the best D is 1 - n_share.
+    """
+
+    log_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
+    starts: Tensor
+    constants: Callable[[Tensor], dict[str, Tensor]]
+    n_share: Callable[[Mapping[str, Tensor]], Tensor]
+
+
+def _grid(*values: Sequence[float]) -> Tensor:
+    return torch.tensor(list(itertools.product(*values)), dtype=torch.float64)
+
+
+def _chinchilla_log_loss(unknowns: Tensor, log_n: Tensor, log_d: Tensor) -> Tensor:
+    e, a, b, alpha, beta = unknowns[:, :, None].unbind(1)
+    return torch.stack([e + 0 * log_n, a - alpha * log_n, b - beta * log_d]).logsumexp(0)
+
+
+def _chinchilla_constants(unknowns: Tensor) -> dict[str, Tensor]:
+    e, a, b, alpha, beta = unknowns.unbind(1)
+    return {"E": e.exp(), "A": a.exp(), "B": b.exp(), "alpha": alpha, "beta": beta}
+
+
+# Unknowns: log E, log A, log B, alpha, beta. The grid is that of Hoffmann et al.
+CHINCHILLA = Form(
+    _chinchilla_log_loss,
+    _grid([-1, -0.5, 0, 0.5, 1], range(0, 26, 5), range(0, 26, 5), [0, 0.5, 1, 1.5, 2], [0, 0.5, 1, 1.5, 2]),
+    _chinchilla_constants,
+    lambda constants: constants["beta"] / (constants["alpha"] + constants["beta"]),
+)
+
+
+def _kaplan_log_loss(unknowns: Tensor, log_n: Tensor, log_d: Tensor) -> Tensor:
+    u, ratio, v, alpha_d = unknowns[:, :, None].unbind(1)
+    return alpha_d * torch.stack([u - ratio * log_n, v - log_d]).logsumexp(0)
+
+
+def _kaplan_constants(unknowns: Tensor) -> dict[str, Tensor]:
+    u, ratio, v, alpha_d = unknowns.unbind(1)
+    return {"N_c": (u / ratio).exp(), "D_c": v.exp(), "alpha_N": ratio * alpha_d, "alpha_D": alpha_d}
+
+
+# Unknowns: u = (alpha_N / alpha_D) log N_c, alpha_N / alpha_D, log D_c, alpha_D.
+KAPLAN = Form(
+    _kaplan_log_loss,
+    _grid(range(0, 41, 5), [0.25, 0.5, 1, 1.5, 2], range(5, 41, 5), [0.05, 0.1, 0.2, 0.4, 0.8]),
+    _kaplan_constants,
+    lambda constants: constants["alpha_D"] / (constants["alpha_N"] + constants["alpha_D"]),
+)
+
+
+# ---- a fit -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law with its constants.
+
+    constants: by name. n_share: see `Form`. spread: the root of the mean square of the difference between the measured
+    logarithm of the loss and that of the law. resamples: the number of samples behind the intervals.
+    """
+
+    form: Form
+    unknowns: Tensor
+    constants: Mapping[str, Estimate]
+    n_share: Estimate
+    spread: float
+    resamples: int
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Return the loss that the law gives a model after a number of tokens."""
+        log_n, log_d = _logarithms([parameters]), _logarithms([tokens])
+        return math.exp(float(self.form.log_loss(self.unknowns[None], log_n, log_d)))
+
+    def best_parameters(self, product: float) -> float:
+        """Return the N of the lowest loss where N D is `product`, within 1 to `product`, by golden section."""
+        ratio, low, high = (math.sqrt(5) - 1) / 2, 0.0, math.log(product)
+        for _ in range(100):
+            left, right = high - ratio * (high - low), low + ratio * (high - low)
+            values = [self.loss(math.exp(x), product / math.exp(x)) for x in (left, right)]
+            low, high = (low, right) if values[0] < values[1] else (left, high)
+        return math.exp((low + high) / 2)
+
+
+def fit(form: Form, points: Sequence[Point], *, resamples: int = RESAMPLES, seed: int = 1) -> Fit:
+    """Return a law fitted to the points, with intervals from a bootstrap.
+
+    A sample draws as many points as there are, with replacement, and is fitted by the same procedure. An interval
+    holds the middle 95 % of a constant over the samples. It covers the noise of the trainings and the choice of N and
+    D. It does not cover an error of the form, which a fit beyond these N and D shows.
+    Raises UserError for too few points, or points without a fall of the loss.
+    """
+    n_unknowns = form.starts.size(1)
+    _check(points, n_unknowns)
+    weights = torch.cat([torch.ones(1, len(points), dtype=torch.float64), _samples(points, resamples, seed)])
+    log_n, log_d, log_loss = (_logarithms(values) for values in zip(*map(astuple, points), strict=True))
+
+    def differences(unknowns: Tensor) -> Tensor:
+        return form.log_loss(unknowns, log_n, log_d) - log_loss
+
+    unknowns = _fit_samples(form, differences, weights)
+    every = {**form.constants(unknowns)}
+    share = form.n_share(every)
+    spread = float(differences(unknowns[:1]).square().mean().sqrt())
+    estimates = {name: _estimate(values) for name, values in every.items()}
+    return Fit(form, unknowns[0], estimates, _estimate(share), spread, resamples)
+
+
+def _check(points: Sequence[Point], n_unknowns: int) -> None:
+    """Raise UserError if the points cannot give `n_unknowns` constants."""
+    for one in points:
+        for name, value in (("parameters", one.parameters), ("tokens", one.tokens), ("loss", one.loss)):
+            if not (math.isfinite(value) and value > 0):
+                raise UserError(f"{name}={value}: expected a positive, finite number; leave this training out")
+    if len(points) <= n_unknowns:
+        raise UserError(f"{len(points)} trainings: expected more than {n_unknowns}, one for each constant; train more")
+    for name, values in (
+        ("parameters", {one.parameters for one in points}),
+        ("tokens", {one.tokens for one in points}),
+    ):
+        if len(values) < LEAST_DISTINCT:
+            raise UserError(f"{len(values)} numbers of {name}: expected at least {LEAST_DISTINCT}; train more")
+    best, worst = min(one.loss for one in points), max(one.loss for one in points)
+    if worst < best * (1 + HUBER):
+        raise UserError(f"losses from {best:.4g} to {worst:.4g}: expected losses that fall with size and text")
+
+
+def _samples(points: Sequence[Point], count: int, seed: int) -> Tensor:
+    """Return how often each sample has each point, (count,n). A sample has at least three values of N and of D."""
+    generator = torch.Generator().manual_seed(seed)
+    samples: list[Tensor] = []
+    while len(samples) < count:
+        draw = torch.randint(len(points), (len(points),), generator=generator)
+        drawn = [points[i] for i in draw.tolist()]
+        if min(len({one.parameters for one in drawn}), len({one.tokens for one in drawn})) >= LEAST_DISTINCT:
+            samples.append(draw.bincount(minlength=len(points)).double())
+    return torch.stack(samples) if samples else torch.zeros(0, len(points), dtype=torch.float64)
+
+
+def _fit_samples(form: Form, differences: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
+    """Return the unknowns (M,P) of samples with the given weights (M,n): for each, the best of several starts.
+
+    differences: of the law from the points, (S,n), in the logarithm of the loss, from unknowns (S,P).
+    """
+    ranks = weights @ _huber(differences(form.starts)).T  # (M,S)
+    chosen = ranks.topk(BEST_STARTS, largest=False).indices
+    sample_of = torch.arange(len(weights)).repeat_interleave(BEST_STARTS)
+
+    def objective(unknowns: Tensor, rows: Tensor) -> Tensor:
+        return (weights[sample_of[rows]] * _huber(differences(unknowns))).sum(1)
+
+    unknowns, values = minimise(objective, form.starts[chosen.flatten()])
+    best = values.view(len(weights), BEST_STARTS).argmin(1)
+    return unknowns.view(len(weights), BEST_STARTS, -1)[torch.arange(len(weights)), best]
+
+
+def _huber(differences: Tensor) -> Tensor:
+    """Return the Huber loss over its threshold, so that large differences count by their size."""
+    sizes = differences.abs()
+    return torch.where(sizes < HUBER, sizes.square() / (2 * HUBER), sizes - HUBER / 2)
+
+
+def _logarithms(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).log()
+
+
+def _estimate(values: Tensor) -> Estimate:
+    """Return the first value, with the middle 95 % of the others as its interval; without others, the value alone."""
+    value, others = float(values[0]), values[1:]
+    if not len(others):
+        return Estimate(value, value, value)
+    low, high = others.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return Estimate(value, low, high)
+
+
+# ---- power laws --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """L(x) = (x_c / x)^exponent. log_scale: the logarithm of x_c, which may be too large for a float."""
+
+    log_scale: float
+    exponent: Estimate
+
+    def loss(self, x: float) -> float:
+        """Return the loss at x."""
+        return math.exp(self.exponent.value * (self.log_scale - math.log(x)))
+
+
+def power_law(curve: Sequence[tuple[float, float]]) -> PowerLaw:
+    """Return the power law through points (x, loss), by least squares of the logarithms.
+
+    The interval of the exponent is Student's. Raises UserError for fewer than three values of x, or a loss that does
+    not fall.
+    """
+    if len({x for x, _ in curve}) < LEAST_DISTINCT:
+        raise UserError(f"{len(curve)} points: expected at least {LEAST_DISTINCT} with different x; train more")
+    if any(not (math.isfinite(value) and value > 0) for point in curve for value in point):
+        raise UserError("a point of a power law: expected positive, finite numbers; leave this training out")
+    xs, ys = _logarithms([x for x, _ in curve]), _logarithms([loss for _, loss in curve])
+    offsets = xs - xs.mean()
+    slope = float((offsets * ys).sum() / offsets.square().sum())
+    if slope >= 0:
+        raise UserError(f"an exponent of {-slope:.3g}: expected a loss that falls; train more")
+    differences = ys - ys.mean() - slope * offsets
+    freedom = len(curve) - 2
+    error = math.sqrt(float(differences.square().sum()) / freedom / float(offsets.square().sum()))
+    margin = T95[min(freedom, len(T95)) - 1] * error
+    return PowerLaw(float(xs.mean() - ys.mean() / slope), Estimate(-slope, -slope - margin, -slope + margin))
