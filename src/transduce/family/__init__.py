@@ -23,6 +23,7 @@
 | `longformer.py` | Beltagy et al. 2020              | a window, and global positions with projections of their own |
 | `big_bird.py`   | Zaheer et al. 2020               | a pattern of blocks: edges, neighbours and random ones       |
 | `tpa.py`        | Zhang et al. 2025                | queries, keys and values from factors; a small cache         |
+| `hyena.py`      | Poli et al. 2023                 | none: products, and convolutions as long as the text         |
 
 | positions       | paper                            | what changed                                                |
 |-----------------|----------------------------------|-------------------------------------------------------------|

@@ -27,6 +27,7 @@ from transduce.errors import UserError
 from transduce.family.around import NO_PAST, Past
 from transduce.family.cpu_language_model import CpuLanguageModel
 from transduce.family.gpt2 import GPT2
+from transduce.family.hyena import Hyena
 from transduce.family.llama import Llama
 from transduce.family.mamba import Mamba
 from transduce.family.row_states import NO_STATES, RowStates
@@ -36,7 +37,7 @@ BATCH_TOKENS = 8_192  # positions of a batch at its end, times the beam
 GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_tokens=50)
 NO_END = -1  # the id of an end that no token is
 
-Recurrence = Mamba | RWKV
+Recurrence = Mamba | RWKV | Hyena  # their past is `RowStates`
 TextModel = GPT2 | Llama | Recurrence
 Searchable = TextModel | CpuLanguageModel
 
