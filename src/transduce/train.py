@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from transduce.config.kinds import task_class
+from transduce.config.kinds import start_of, task_class
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import as_path, as_path_pair
 from transduce.console import printable
@@ -150,7 +150,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     valid_names = tuple(printable(path.name) for path in request.valid[: 1 if request.is_of_one_text else 2])
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
-        parent = load_model(request.start_from) if request.start_from else None
+        parent = model_to_start_from(request)
         valid_pairs = list(read_pairs(*request.valid_pair))
         if checkpoint or not distributed.is_leader():  # rank 0 has written it
             tokenizer = run_folder.run_tokenizer(out, checkpoint)
@@ -184,6 +184,14 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     lines += notices.start(config, batches, model, state.counters.step)
     lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
     return Run(out, task, config, tokenizer, batches, valid_pairs, valid_names, lines, request.shard), state
+
+
+def model_to_start_from(request: TrainRequest) -> LoadedModel | None:
+    """Return the model of --from, or the one that the task makes of it; None if there is none."""
+    if request.start_from is None:
+        return None
+    start = start_of(request.config.train.task)
+    return load_model(request.start_from) if start is None else start(request)
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ OTHER_RECIPES = (
     "llada-small",
     "bert-small",
     "t5-small",
+    "bert-classifier",
 )
 
 # The changes of each row of Table 3 to the base model, as in the table (with d_k and d_v where they are derived).

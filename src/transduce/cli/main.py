@@ -24,6 +24,7 @@ from transduce.cli.embed import embed
 from transduce.cli.evaluate import evaluate
 from transduce.cli.export import export
 from transduce.cli.fill import fill
+from transduce.cli.finetune import finetune
 from transduce.cli.heads import heads
 from transduce.cli.help import add_command, limit_size
 from transduce.cli.import_ import import_
@@ -51,6 +52,7 @@ COMMANDS = (
     check,
     linearize,
     train,
+    finetune,
     report,
     evaluate,
     translate,

@@ -10,7 +10,7 @@ from transduce.cli.options import Flag
 from transduce.data.corpora import Corpus, parse
 
 
-def _corpora(kind: Any, tokens: Sequence[Token]) -> list[Corpus]:
+def corpora_of(kind: Any, tokens: Sequence[Token]) -> list[Corpus]:
     """Return a corpus for each --train. Its words are SRC TGT [WEIGHT], or FILE [WEIGHT]."""
     groups: list[list[str]] = []
     for token in tokens:
@@ -30,7 +30,7 @@ Recipe = Annotated[
 Corpora = Annotated[
     list[Corpus],
     Parameter(
-        converter=_corpora,
+        converter=corpora_of,
         consume_multiple=True,
         accepts_keys=False,
         help="SRC TGT [WEIGHT]: two files in UTF-8 with one sentence per line; each line of TGT translates the same "

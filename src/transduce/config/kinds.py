@@ -54,6 +54,9 @@ KINDS = {
     "llama": Kind(f"{_FAMILY}.configs:LlamaConfig", f"{_FAMILY}.kinds:ConfiguredLlama", ("language_model",)),
     "llada": Kind(f"{_FAMILY}.configs:LladaConfig", f"{_FAMILY}.kinds:ConfiguredLlada", ("diffusion",)),
     "bert": Kind(f"{_FAMILY}.configs:BertConfig", f"{_FAMILY}.kinds:ConfiguredBert", ("masked_words",)),
+    "bert_classifier": Kind(
+        f"{_FAMILY}.configs:BertClassifierConfig", f"{_FAMILY}.kinds:ConfiguredBertClassifier", ("classes",)
+    ),
     "t5": Kind(f"{_FAMILY}.configs:T5Config", f"{_FAMILY}.kinds:ConfiguredT5", ("spans",)),
 }
 
@@ -63,12 +66,16 @@ class TaskEntry:
     """The class of a task, as "module:class", and facts that are checked before it is imported.
 
     scores: by which `train.best_by` can choose, beside the loss. is_of_one_text: the task learns from one text, and not
-    from source and target.
+    from source and target. sides: the two texts in words, and as values of an option.
+    start: the function, as "module:function", that makes the model to start from of a `TrainRequest`, which must name
+    one. None: the run may start from a model of its own kind.
     """
 
     task_class: str
     scores: tuple[str, ...] = ()
     is_of_one_text: bool = False
+    sides: tuple[str, str] = ("source and target text", "SRC TGT")
+    start: str | None = None
 
 
 TASKS = {
@@ -78,12 +85,24 @@ TASKS = {
     "masked_words": TaskEntry(f"{_FAMILY}.masked_words:MaskedWordsTask", is_of_one_text=True),
     "diffusion": TaskEntry(f"{_FAMILY}.diffusion_task:DiffusionTask", is_of_one_text=True),
     "spans": TaskEntry(f"{_FAMILY}.span_task:SpanTask", is_of_one_text=True),
+    "classes": TaskEntry(
+        f"{_FAMILY}.class_task:ClassTask",
+        scores=("accuracy", "macro_f1"),
+        sides=("sentences and labels", "SENTENCES LABELS"),
+        start=f"{_FAMILY}.fine_tuning:start",
+    ),
 }
 
 
 def task_class(task: str) -> Any:
     """Return the class of a task, which takes no argument."""
     return _import(TASKS[task].task_class)
+
+
+def start_of(task: str) -> Any:
+    """Return the function that makes the model to start from (see `TaskEntry.start`); None if the task has none."""
+    start = TASKS[task].start
+    return None if start is None else _import(start)
 
 
 def kinds_of(task: str) -> list[str]:

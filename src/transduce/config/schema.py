@@ -131,7 +131,8 @@ class DataConfig:
     max_tokens: int = 256  # pairs with a longer side are skipped, and counted
     bpe_dropout: float = 0.0  # probability, in each epoch, that a BPE merge is skipped, or that a word gets its class
     source_tokens: Literal["subwords", "words"] = "subwords"  # words: each word of the source text is one token
-    target_tokens: Literal["subwords", "symbols"] = "subwords"  # symbols: each word of the target text is one token
+    # symbols: each word of the target text is one token; labels: each of its lines
+    target_tokens: Literal["subwords", "symbols", "labels"] = "subwords"
     tags: tuple[str, ...] = ()  # words such as <2de>, each one token at the beginning of a source line
 
     def __post_init__(self) -> None:
@@ -145,7 +146,9 @@ class TrainConfig:
     """Optimisation (§5.2 to §5.4), checkpoints, and the weights of the final model (§6.1)."""
 
     # what the model learns
-    task: Literal["translation", "parsing", "language_model", "masked_words", "spans", "diffusion"] = "translation"
+    task: Literal["translation", "parsing", "language_model", "masked_words", "spans", "diffusion", "classes"] = (
+        "translation"
+    )
     max_steps: int = 100_000  # optimizer steps (§5.2)
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
@@ -163,9 +166,8 @@ class TrainConfig:
     average_checkpoints: int = 5  # newest checkpoints whose mean is the final model when use="average" (§6.1)
     ema_decay: float | None = None  # exponential moving average of the weights; None: not computed
     use: Literal["average", "best", "ema", "last"] = "average"  # which weights become RUN/model
-    best_by: Literal["loss", "bleu", "f1"] = (
-        "loss"  # the score that "best" and patience use, every evaluate_every_steps
-    )
+    # the score that "best" and patience use, every evaluate_every_steps
+    best_by: Literal["loss", "bleu", "f1", "accuracy", "macro_f1"] = "loss"
     patience: int | None = None  # evaluations without a new best before training stops; None: never stop early
 
     __post_init__ = use_python_numbers

@@ -81,7 +81,7 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
         "1 to 1,000,000",
         lambda x: 1 <= x <= 1_000_000,
         "model.vocab_size model.tgt_vocab_size model.d_model model.d_k model.d_v model.d_ff model.max_positions "
-        "data.vocab_size",
+        "model.n_segments data.vocab_size",
     ),
     ("1 to 10,000", lambda x: 1 <= x <= 10_000, "model.n_layers model.n_heads train.accumulate"),
     # A tiny model on one core translates 8 tokens in 7 s with a beam of 300, and in 153 s with one of 1,000.
@@ -214,11 +214,27 @@ def _task_problems(config: Config) -> list[str]:
         lines.append(f"train.best_by={best_by!r}: expected {' or '.join(map(repr, scores))} with train.task={task!r}")
     if task == "parsing" and config.data.target_tokens != "symbols":
         lines.append("data.target_tokens='subwords': expected 'symbols' with train.task='parsing'")
-    if TASKS[task].is_of_one_text:
+    if task == "classes":
+        lines += _label_problems(config.data)
+    elif config.data.target_tokens == "labels":
+        lines.append(f"data.target_tokens='labels': expected 'subwords' or 'symbols' with train.task={task!r}")
+    elif TASKS[task].is_of_one_text:
         lines += _one_text_problems(config.data, task)
     max_positions, max_tokens = getattr(config.model, "max_positions", None), config.data.max_tokens
     if task in ("masked_words", "diffusion") and max_positions == max_tokens:  # see _data_problems
         lines.append(f"model.max_positions={max_positions}: expected more than data.max_tokens={max_tokens}, for <s>")
+    return lines
+
+
+def _label_problems(data: DataConfig) -> list[str]:
+    """Return a line for each setting of the data that does not fit sentences and their labels."""
+    lines = []
+    if data.target_tokens != "labels":
+        lines.append(f"data.target_tokens={data.target_tokens!r}: expected 'labels' with train.task='classes'")
+    if data.bpe_dropout:
+        lines.append(f"data.bpe_dropout={data.bpe_dropout}: expected 0 with train.task='classes'")
+    if data.tags:
+        lines.append(f"data.tags={','.join(data.tags)}: expected no value with train.task='classes'")
     return lines
 
 

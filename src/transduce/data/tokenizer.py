@@ -30,6 +30,7 @@ from functools import cached_property
 from pathlib import Path
 
 from transduce.data.bpe_dropout import BpeDropout, Draws
+from transduce.data.labels import TextAndLabels, is_of_labels
 from transduce.data.sentencepiece_pair import SentencePieces, is_pair
 from transduce.data.subwords import KINDS, bytes_of_letters, document_of, engine_of, fixed_pieces, parts_of, trainer_of
 from transduce.data.symbols import SubwordsAndSymbols, is_of_symbols, parts
@@ -166,6 +167,8 @@ class Tokenizer:
             if is_of_symbols(text):
                 source, symbols = parts(text)
                 return SubwordsAndSymbols(Words.from_json(source) if is_of_words(source) else cls(source), symbols)
+            if is_of_labels(text):
+                return TextAndLabels.from_json(text)
             return SentencePieces(text) if is_pair(text) else cls(text)
         except UserError as error:
             raise UserError(f"{os.fspath(where)}: expected a tokenizer of transduce, but {error}") from error

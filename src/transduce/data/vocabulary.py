@@ -19,7 +19,8 @@ def split_tag(line: str, tags: Sequence[str]) -> tuple[str, str]:
 
 
 class TokenizerLike(Protocol):
-    """A tokenizer: `Tokenizer` (byte-pair encoding, word pieces), one with symbols, or a pair of sentencepiece models.
+    """A tokenizer: `Tokenizer` (byte-pair encoding, word pieces), one with symbols or labels, or a pair of
+    sentencepiece models.
 
     kind: "bpe", "wordpiece" or "sentencepiece". vocab_size: the number of ids.
     """

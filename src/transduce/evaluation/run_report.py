@@ -41,6 +41,7 @@ _FIGURES: dict[str, tuple[str, int | None]] = {
     "valid_bleu": ("validation BLEU", 2),
     "valid_f1": ("validation F1", 2),
     "valid_accuracy": ("validation accuracy, %", 2),
+    "valid_macro_f1": ("validation macro F1, %", 2),
     "valid_word_perplexity": ("validation perplexity per word", 2),
     "valid_bits_per_character": ("validation bits per character", 3),
     "lr": ("learning rate", None),
@@ -80,6 +81,7 @@ _OF_TASK = {
         logarithmic=True,
     ),
     "spans": Chart("Accuracy", "validation, % of the tokens of the targets", ("valid_accuracy",), logarithmic=False),
+    "classes": Chart("Accuracy", "validation, % of the sentences", ("valid_accuracy",), logarithmic=False),
     "language_model": Chart(
         "Bits per character",
         "validation, whatever the tokenizer; the end of a line counts as one",
@@ -87,6 +89,7 @@ _OF_TASK = {
         logarithmic=True,
     ),
 }
+_PERPLEXITY = Chart("Perplexity", "validation", ("valid_perplexity",), logarithmic=True)
 _CHARTS = (
     Chart(
         "Loss",
@@ -94,7 +97,7 @@ _CHARTS = (
         ("loss", "valid_loss"),
         logarithmic=True,
     ),
-    Chart("Perplexity", "validation", ("valid_perplexity",), logarithmic=True),
+    _PERPLEXITY,
     Chart("Learning rate", "", ("lr",), logarithmic=False),
     Chart("Gradient norm", "", ("gradient_norm",), logarithmic=True),
     Chart("Speed", "source and target tokens per second", ("tokens_per_second",), logarithmic=False),
@@ -137,6 +140,8 @@ def report(run: Path, now: float) -> str:
     best = best_step(config, history)
     state, progress = status(config, history, _silent_seconds(run, now))
     charts = [_CHARTS[0], _OF_TASK[config.train.task], *_CHARTS[1:]]
+    if config.train.task == "classes":
+        charts.remove(_PERPLEXITY)  # a label has none
     curves = {key: thin(history.curves[key]) for chart in charts for key in chart.keys}
     facts = _card_facts(run / "model" / "README.md")
     settings = [_settings(name, getattr(config, name), section()) for name, section in sections(config).items()]
@@ -259,7 +264,7 @@ def _headline(config: Config, history: History, best: int | None) -> str:
         task = _OF_TASK[config.train.task]
         names = {task.keys[0]: task.title, "valid_perplexity": "Perplexity", "valid_loss": "Validation loss"}
         at_best = f"best by {config.train.best_by}, step {best:,}"
-        rows = [(name, _figure(key, curves[key].at(best)), at_best) for key, name in names.items()]
+        rows = [(name, _figure(key, curves[key].at(best)), at_best) for key, name in names.items() if curves[key].steps]
     if curves["loss"].steps:
         rows.append(("Training loss", _figure("loss", curves["loss"].last()), f"step {curves['loss'].steps[-1]:,}"))
     epoch, seconds, speed = (curves[key].last() for key in ("epoch", "seconds", "tokens_per_second"))

@@ -122,6 +122,36 @@ class BertConfig:
         return tables + self.n_layers * layer + (d * d + d) + 2 * d + vocab_size
 
 
+@dataclass(frozen=True)
+class BertClassifierConfig:
+    """The sizes of a BERT with a head for classes. A run takes them from the encoder that it starts from."""
+
+    kind: Literal["bert_classifier"] = "bert_classifier"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    tgt_vocab_size: int = 2  # classes, which are the labels of the training text
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 512  # rows of the learned table of positions: the most tokens of a text, both ends included
+    n_segments: int = 2  # rows of the table of segments, of which a sentence has the first
+    norm_eps: float = 1e-12  # added to the variance in LayerNorm
+    dropout: float = 0.1  # of the embedding, the attention weights, the residuals and the pooled states
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return width_problems(self.d_model, self.n_heads)
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
+        layer = 4 * (d * d + d) + (2 * d * d_ff + d_ff + d) + 4 * d
+        tables = (vocab_size + self.max_positions + self.n_segments) * d + 2 * d  # and a norm
+        return tables + self.n_layers * layer + (d * d + d) + self.tgt_vocab_size * (d + 1)
+
+
 SENTINELS = 100  # rows of a T5's embedding after those of the tokenizer; sentinel i is row -1 - i
 
 

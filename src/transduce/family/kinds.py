@@ -2,8 +2,16 @@
 
 from torch import nn
 
-from transduce.family.bert import Bert, BertEncoder, WordHead
-from transduce.family.configs import SENTINELS, BertConfig, GPT2Config, LladaConfig, LlamaConfig, T5Config
+from transduce.family.bert import Bert, BertEncoder, Classifier, Pooler, WordHead
+from transduce.family.configs import (
+    SENTINELS,
+    BertClassifierConfig,
+    BertConfig,
+    GPT2Config,
+    LladaConfig,
+    LlamaConfig,
+    T5Config,
+)
 from transduce.family.gpt2 import GPT2
 from transduce.family.llada import Llada
 from transduce.family.llama import Llama
@@ -71,6 +79,33 @@ class ConfiguredBert(Bert):
         """The layer that makes logits of the states of the head."""
         assert self.words is not None
         return self.words.output
+
+
+class ConfiguredBertClassifier(Bert):
+    """BERT with a head for classes, of the sizes in a configuration. The classes are LABEL_0, LABEL_1 and so on."""
+
+    def __init__(self, config: BertClassifierConfig) -> None:
+        assert config.vocab_size is not None
+        encoder = BertEncoder(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            config.n_heads,
+            d_ff=config.d_ff,
+            n_positions=config.max_positions,
+            n_segments=config.n_segments,
+            dropout=config.dropout,
+            norm_eps=config.norm_eps,
+        )
+        labels = [f"LABEL_{i}" for i in range(config.tgt_vocab_size)]
+        classifier = Classifier(config.d_model, labels, config.dropout)
+        super().__init__(encoder, pooler=Pooler(config.d_model), classifier=classifier)
+
+    @property
+    def output(self) -> nn.Linear:
+        """The layer that makes logits of the pooled states."""
+        assert self.classifier is not None
+        return self.classifier.linear
 
 
 class ConfiguredT5(T5):

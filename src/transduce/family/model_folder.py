@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from transduce.data.labels import TextAndLabels
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK, TokenizerLike
 from transduce.errors import UserError
+from transduce.family.bert import Bert
 from transduce.family.configs import SENTINELS
 from transduce.family.settings import Settings
 from transduce.family.weights import FORMS, Member, form_of, read_json, read_member, write_member
@@ -30,6 +32,8 @@ def open_member(folder: Path) -> Member:
 def member_of(loaded: LoadedModel) -> Member:
     """Return a model that was trained here as a member. Raises UserError for one that is not of the family."""
     kind = loaded.config.model.kind
+    if kind == "bert_classifier":
+        return _classifier(loaded)
     if kind not in FORMS:
         raise UserError(f"{loaded.name}: expected a model of the family, not model.kind={kind!r}; use another model")
     settings = form_of(Settings({"model_type": kind}, loaded.name)).settings(loaded.model) | {"pad_token_id": PAD}
@@ -43,6 +47,16 @@ def member_of(loaded: LoadedModel) -> Member:
     ids = {"eos_token_id": EOS, **({"decoder_start_token_id": START} if task == "spans" else {"bos_token_id": BOS})}
     files["generation_config.json"] = encode_json({**ids, "pad_token_id": PAD})
     return Member(loaded.model, settings | ids, files)
+
+
+def _classifier(loaded: LoadedModel) -> Member:
+    """Return a classifier as a member, with the files of the encoder that its training started from."""
+    model, tokenizer = loaded.model, loaded.tokenizer
+    if not isinstance(tokenizer, TextAndLabels) or not isinstance(model, Bert) or model.classifier is None:
+        raise UserError(f"{loaded.name}: expected a classifier and its labels; use the files of one run")
+    model.classifier.labels = (*tokenizer.labels,)
+    files = {name: text.encode() for name, text in tokenizer.files.items()}
+    return Member(model, form_of(Settings({"model_type": "bert"}, loaded.name)).settings(model), files)
 
 
 def export_member(model: Path, out: Path) -> str:

@@ -36,6 +36,7 @@ RECIPES: dict[str, Recipe] = {
     "llada-small": family.llada_small,
     "bert-small": family.bert_small,
     "t5-small": family.t5_small,
+    "bert-classifier": family.bert_classifier,
     **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.PAPER_ROWS.items()},
     **{f"small-table2-{row}": recipe for row, recipe in table2.SMALL.items()},
     **{f"small-table3-{row}": recipe for row, recipe in table3.SMALL_ROWS.items()},

@@ -97,3 +97,33 @@ def t5_small() -> Config:
         model=config_class("t5")(d_model=256, n_layers=3, n_heads=4, dropout=0.1),
         train=replace(start.train, task="spans"),
     )
+
+
+def bert_classifier() -> Config:
+    """Sentences and their labels, 50 or more of a label: a classifier, from a pre-trained BERT.
+
+    The folder of the BERT sets the sizes of the model and the tokenizer: those below have no effect. A step has about
+    1,000 tokens, some 40 sentences. Training stops early when the accuracy has not improved in 10 evaluations, and
+    keeps the best weights. A lower train.lr_factor suits a large BERT.
+
+    Time: not measured in full: at most 2,000 steps of 1,000 tokens.
+
+        transduce finetune bert/model --train sentences.txt labels.txt --valid valid.txt valid-labels.txt --out run
+    """
+    return Config(
+        model=config_class("bert_classifier")(d_model=256, n_layers=4, n_heads=4, max_positions=258, dropout=0.1),
+        data=DataConfig(vocab_size=8_000, batch_tokens=1_000, target_tokens="labels"),
+        train=TrainConfig(
+            task="classes",
+            max_steps=2_000,
+            warmup_steps=50,
+            lr_factor=0.015,
+            label_smoothing=0.0,
+            log_every_steps=25,
+            evaluate_every_steps=25,
+            checkpoint_every_steps=100,
+            use="best",
+            best_by="accuracy",
+            patience=10,
+        ),
+    )

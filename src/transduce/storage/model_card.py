@@ -45,6 +45,7 @@ All settings are in config.json. To use it: `{use}`
 USES = {
     "translation": ("A translation model", "transduce translate THIS_FOLDER < in.txt > out.txt"),
     "parsing": ("A parser", "transduce parse THIS_FOLDER < in.txt > out.txt"),
+    "classes": ("A classifier", "transduce classify THIS_FOLDER < in.txt > out.txt"),
     "masked_words": ("An encoder", "transduce fill THIS_FOLDER < in.txt > out.txt"),
     "diffusion": ("A diffusion model of text", "transduce fill THIS_FOLDER < in.txt > out.txt"),
     "spans": ("A text-to-text model", 'transduce.family.load("THIS_FOLDER").generate("A man <extra_id_0> a guitar.")'),
@@ -58,6 +59,8 @@ def _sharing(config: Config) -> str:
         return ""
     if config.data.target_tokens == "symbols":
         return f", of which {config.model.tgt_vocab_size:,} are symbols of the target"
+    if config.data.target_tokens == "labels":
+        return f"; {config.model.tgt_vocab_size:,} labels"
     return ", shared by both languages"
 
 

@@ -134,8 +134,8 @@ def _load(path: Path) -> LoadedModel:
         )
     if getattr(config.model, "tgt_vocab_size", None) not in (None, tokenizer.target.vocab_size):
         raise UserError(
-            f"{path}: expected a tokenizer with {config.model.tgt_vocab_size} symbols, as many as the model has rows "
-            f"of output, not {tokenizer.target.vocab_size}; use the files of one run"
+            f"{path}: expected a tokenizer with {config.model.tgt_vocab_size} symbols or labels, as many as the model "
+            f"has rows of output, not {tokenizer.target.vocab_size}; use the files of one run"
         )
     where = path / "model.safetensors"
     shapes = tensor_shapes(path, "model.safetensors")

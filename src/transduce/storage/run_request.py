@@ -95,7 +95,7 @@ class TrainRequest:
         """Return a line for each mistake in the request. Reads no text."""
         return [
             *self._configuration[1],
-            *(without_effect(self.settings, self.start_from) if self.start_from else []),
+            *(without_effect(self.settings, self.start_from, self.config) if self.start_from else []),
             *corpora.problems(self.corpora),
             *self._text_problems(),
             *_missing_files(self.valid),
@@ -114,7 +114,8 @@ class TrainRequest:
         """Return a line for each text that has source and target where the task has one text, or the reverse."""
         task = self.config.train.task
         if not self.is_of_one_text:
-            expected = "expected source and target text; give --valid SRC TGT"
+            words, values = TASKS[task].sides
+            expected = f"expected {words}; give --valid {values}"
             return [f"--valid={_names(self.valid)}: {expected}"] if len(self.valid) != 2 else []
         lines = [
             f"--train={one.src} {one.tgt}: expected one text with train.task={task!r}; give --train FILE"
@@ -133,6 +134,9 @@ class TrainRequest:
             problems.append(f"--allow-change={names}: expected no value without --resume; add --resume")
         if checkpoints(self.out) and not self.resume:
             problems.append(f"--out={self.out}: expected a new folder, not a run; add --resume, or give another folder")
+        if self.start_from is None and TASKS[self.config.train.task].start is not None:
+            task = self.config.train.task
+            problems.append(f"train.task={task!r}: expected --from, a pre-trained model; use transduce finetune FOLDER")
         if self.start_from is not None and not self.start_from.is_dir():
             problems.append(f"--from={self.start_from}: expected a model folder such as RUN/model; check the path")
         return [*problems, *_foreign_file_problems(self.out)]

@@ -3,8 +3,8 @@
     Config -> build -> model;  ids -> collate -> Batch;  model, Batch -> loss;  model -> evaluate -> scores
 
 Translation is `transduce.train.TranslationTask`, parsing `transduce.parsing.task`. `transduce.family.language_task`,
-`masked_words`, `span_task` and `diffusion_task` learn from one text. The loop, `Gradients` and `Batches` use the task
-that they get as an argument, so another task needs no change in them.
+`masked_words`, `span_task` and `diffusion_task` learn from one text, `class_task` from sentences and labels. The loop,
+`Gradients` and `Batches` use the task that they get as an argument, so another task needs no change in them.
 """
 
 from collections.abc import Callable, Sequence
