@@ -1,5 +1,6 @@
 """Benchmarks that CI cannot run in full run here with tiny sizes."""
 
+import importlib.util
 import json
 import os
 import runpy
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.random_models import random_model, save_to
+from support.small_encoders import bert_folder
 from support.toy_task import ROOT
 
 from transduce.config.schema import ModelConfig
@@ -119,3 +121,35 @@ def test_language_models_are_compared_on_one_text(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     output = subprocess.run([sys.executable, script, *words], env=environment, capture_output=True, check=True).stdout
     assert output.startswith(b"lstm: 0.01 M parameters") and b"perplexity per word" in output
+
+
+def test_classifiers_of_few_labels_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    animals = {"dogs": "dog", "cats": "cat", "birds": "bird"}
+    for name, animal in animals.items():
+        endings = [f"{verb} {where}." for verb in ("runs", "sleeps", "sings") for where in ("fast", "on mat", "small")]
+        lines = [*(f"The {animal} {ending}" for ending in endings), f"the {animal} runs FAST", "A mat, small."]
+        (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    script, texts = (
+        runpy.run_path(str(ROOT / "benchmarks" / "labels.py")),
+        [tmp_path / f"{name}.txt" for name in animals],
+    )
+    assert script["letters"]("It's 5 Bäume, O_K!") == "it s bäume o k"
+    sentences = script["sentences_of"](texts)
+    assert {name: len(lines) for name, lines in sentences.items()} == dict.fromkeys(animals, 9)
+    few, many = (script["drawn"](sentences, 6, n, 1) for n in (15, 18))
+    assert few == (many[0], many[1][:15]) and not {*many[0]} & {*many[1]}
+    assert [label for _, label in many[1]] == [*animals] * 6
+
+    command = ["labels.py", bert_folder(tmp_path / "bert", "pooler"), "--out", tmp_path / "runs", "--corpora", *texts]
+    command += ["--labels", 15, 18, "--test", 6, "--set", "train.max_steps=1", "--set", "data.max_tokens=20"]
+    monkeypatch.setattr(sys, "argv", [*map(str, command), "--methods", "fine-tuned"])
+    script["main"]()
+    output, results = capsys.readouterr().out, json.loads((tmp_path / "runs" / "labels.json").read_text())
+    assert [(one["labels"], one["method"]) for one in results] == [(15, "fine-tuned"), (18, "fine-tuned")]
+    assert f"| labels | fine-tuned |\n|---|---|\n| 15 | {results[0]['accuracy']:.1f} |" in output
+    if importlib.util.find_spec("sklearn") is None:
+        monkeypatch.setattr(sys, "argv", [*map(str, command)])
+        with pytest.raises(SystemExit, match="pip install scikit-learn"):
+            script["main"]()
