@@ -21,7 +21,7 @@ from transduce.data.corpora import Corpus
 from transduce.data.text import read_lines
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
-from transduce.family.configs import GPT2Config, LlamaConfig
+from transduce.family.configs import GPT2Config, LlamaConfig, MambaConfig, RWKVConfig
 from transduce.family.language_task import LanguageModelTask
 from transduce.family.text_scores import evaluate_text, score_lines
 from transduce.model.build import build
@@ -220,7 +220,8 @@ def test_settings_that_do_not_fit_the_task_are_named() -> None:
         "data.tags=<2de>: expected no value with train.task='language_model'",
     ]
     (line,) = problems(Config(train=CONFIG.train))
-    assert line.startswith("model.kind='transformer': expected 'gpt2' or 'llama' with train.task='language_model'; use")
+    expected = "expected 'gpt2' or 'llama' or 'mamba' or 'rwkv' with train.task='language_model'; use a recipe of"
+    assert line.startswith(f"model.kind='transformer': {expected}")
     (line,) = problems(replace(CONFIG, train=TrainConfig()))
     assert line.startswith(
         "model.kind='gpt2': expected 'transformer' or 'recurrent' or 'convolutional' with train.task="
@@ -243,11 +244,16 @@ def test_compressed_text_is_one_text(run: Path, tmp_path: Path) -> None:
 
 def test_the_public_sizes_have_their_numbers_of_parameters() -> None:
     smollm2 = LlamaConfig(d_model=576, n_layers=30, n_heads=9, n_kv_heads=3, d_ff=1_536)
-    for config, vocab_size, expected in ((GPT2Config(), 50_257, 124_439_808), (smollm2, 49_152, 134_515_008)):
+    for config, vocab_size, expected in (
+        (GPT2Config(), 50_257, 124_439_808),
+        (smollm2, 49_152, 134_515_008),
+    ):
         with torch.device("meta"):
             model = build(replace(config, vocab_size=vocab_size))
         count = sum(parameter.numel() for parameter in model.parameters())
         assert count == parameter_count(config, vocab_size) == expected
+    assert parameter_count(MambaConfig(), 50_280) == 129_135_360  # those of the members, which have their own tests
+    assert parameter_count(RWKVConfig(), 50_277) == 169_342_464
     untied = replace(LlamaConfig(d_model=16, n_heads=2, n_layers=1), tied=False)
     model = build(replace(untied, vocab_size=30))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameter_count(untied, 30)
@@ -263,3 +269,20 @@ def test_a_llama_learns_the_same_text(tmp_path: Path) -> None:
     ]
     (line,) = problems(replace(CONFIG, model=replace(llama, d_model=20)))
     assert line.startswith("model.d_model=20: expected heads of an even width")
+
+
+@pytest.mark.parametrize(
+    ("model", "steps"),
+    [
+        (MambaConfig(d_model=32, n_layers=1, d_state=4, max_positions=24), 120),
+        (RWKVConfig(d_model=32, n_layers=1, max_positions=24), 80),
+    ],
+    ids=["mamba", "rwkv"],
+)
+def test_a_recurrence_learns_the_same_text_and_continues_it(model: Any, steps: int, tmp_path: Path) -> None:
+    run = train_in(tmp_path, with_train(replace(CONFIG, model=model), max_steps=steps, evaluate_every_steps=40))
+    loaded = transduce.family.load(run / "model")
+    continuations = loaded.continue_texts([line[:5] for line in LINES], beam_size=2)
+    assert [line[:5] + one.text for line, one in zip(LINES, continuations, strict=True)] == LINES
+    loaded.save(tmp_path / "folder")
+    assert evaluate_text(transduce.family.load(tmp_path / "folder"), tmp_path / "valid").loss < 0.6

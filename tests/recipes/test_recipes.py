@@ -30,6 +30,8 @@ OTHER_RECIPES = (
     "craft-parse",
     "gpt2-small",
     "llama-small",
+    "mamba-small",
+    "rwkv-small",
     "llada-small",
     "bert-small",
     "t5-small",

@@ -96,6 +96,54 @@ class LladaConfig:
 
 
 @dataclass(frozen=True)
+class MambaConfig:
+    """The sizes of a Mamba. The defaults are those of the smallest public one, but for the vocabulary. No dropout."""
+
+    kind: Literal["mamba"] = "mamba"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every layer's output; the recurrence has twice as many channels
+    n_layers: int = 24
+    d_state: int = 16  # numbers in the state of a channel
+    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line if the state has no size."""
+        return [] if 1 <= self.d_state <= 10_000 else [f"model.d_state={self.d_state}: expected 1 to 10,000"]
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, d_inner, d_step = self.d_model, 2 * self.d_model, -(-self.d_model // 16)
+        recurrence = d_inner * (5 + 2 * d_step + 3 * self.d_state + 2)
+        return vocab_size * d + self.n_layers * (3 * d * d_inner + recurrence + d) + d
+
+
+@dataclass(frozen=True)
+class RWKVConfig:
+    """The sizes of an RWKV-4. The defaults are those of the smallest public one, but for the vocabulary. No dropout."""
+
+    kind: Literal["rwkv"] = "rwkv"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    d_ff: int | None = None  # inner width of the feed-forward part; None: 4 * d_model
+    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return no line: all values fit together."""
+        return []
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
+        layer = 5 * d * d + 2 * d * d_ff + 11 * d
+        return 2 * vocab_size * d + self.n_layers * layer + 4 * d
+
+
+@dataclass(frozen=True)
 class BertConfig:
     """The sizes of a BERT with a head for masked words. The defaults are those of BERT base, but for the vocabulary."""
 

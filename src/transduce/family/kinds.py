@@ -10,11 +10,15 @@ from transduce.family.configs import (
     GPT2Config,
     LladaConfig,
     LlamaConfig,
+    MambaConfig,
+    RWKVConfig,
     T5Config,
 )
 from transduce.family.gpt2 import GPT2
 from transduce.family.llada import Llada
 from transduce.family.llama import Llama
+from transduce.family.mamba import Mamba
+from transduce.family.rwkv import RWKV
 from transduce.family.t5 import T5
 
 
@@ -48,6 +52,34 @@ class ConfiguredLlama(Llama):
             n_kv_heads=config.n_kv_heads,
             n_positions=config.max_positions,
             tied=config.tied,
+        )
+
+
+class ConfiguredMamba(Mamba):
+    """Mamba, of the sizes in a configuration."""
+
+    def __init__(self, config: MambaConfig) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            d_state=config.d_state,
+            n_positions=config.max_positions,
+        )
+
+
+class ConfiguredRWKV(RWKV):
+    """RWKV-4, of the sizes in a configuration."""
+
+    def __init__(self, config: RWKVConfig) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            d_ff=config.d_ff,
+            n_positions=config.max_positions,
         )
 
 

@@ -33,6 +33,8 @@ RECIPES: dict[str, Recipe] = {
     "t2t2018-base": t2t2018.base,
     "gpt2-small": family.gpt2_small,
     "llama-small": family.llama_small,
+    "mamba-small": family.mamba_small,
+    "rwkv-small": family.rwkv_small,
     "llada-small": family.llada_small,
     "bert-small": family.bert_small,
     "t5-small": family.t5_small,

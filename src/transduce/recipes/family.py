@@ -46,6 +46,27 @@ def llama_small() -> Config:
     return replace(gpt2_small(), model=model)
 
 
+def mamba_small() -> Config:
+    """Your own text, 100,000 lines or more: gpt2-small as a Mamba, without attention.
+
+    It has about as many parameters as gpt2-small: a layer has one part, so there are twice as many. It has no dropout.
+    A step takes longer than one of llama-small, because the recurrence is a loop over the tokens.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    return replace(gpt2_small(), model=config_class("mamba")(d_model=256, n_layers=8, max_positions=256))
+
+
+def rwkv_small() -> Config:
+    """Your own text, 100,000 lines or more: gpt2-small as an RWKV-4, without attention.
+
+    It has about 7.5 M parameters, because the embedding is not the output matrix. It has no dropout.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    return replace(gpt2_small(), model=config_class("rwkv")(d_model=256, n_layers=4, max_positions=256))
+
+
 def llada_small() -> Config:
     """Your own text, 100,000 lines or more: a small LLaDA, which learns to fill masks from both sides.
 
