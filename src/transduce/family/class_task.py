@@ -17,7 +17,6 @@ from transduce.config.schema import Config, TrainConfig
 from transduce.console import printable
 from transduce.data.batches import Batch, indices_of, pad
 from transduce.data.labels import label_of, problem_of
-from transduce.data.text import is_blank
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
 from transduce.errors import NotFiniteError, UserError
@@ -64,11 +63,12 @@ class ClassTask:
     ) -> dict[str, float]:
         """Return the loss of a label, the percentage of right labels, and macro F1 in percent.
 
-        Pairs with a blank sentence do not count.
+        Pairs whose sentence has no token, such as a blank one, do not count.
         """
-        texts = [pair for pair in pairs if not is_blank(pair[0])]
-        rows = [np.asarray(ids) for ids in tokenizer.encode_batch([sentence for sentence, _ in texts])]
-        truth = np.asarray(tokenizer.target.encode_batch([label for _, label in texts])).flatten()
+        sentences = tokenizer.encode_batch([sentence for sentence, _ in pairs])
+        labels = tokenizer.target.encode_batch([label for _, label in pairs])
+        rows = [np.asarray(ids) for ids in sentences if ids]
+        truth = np.array([label for ids, (label,) in zip(sentences, labels, strict=True) if ids])
         log_probs = self._log_probs(model, rows, truth)
         predicted = log_probs.argmax(axis=1)
         loss = -float(log_probs[np.arange(len(truth)), truth].mean())
