@@ -1,5 +1,6 @@
 """The training of LLaDA: a tiny one learns a toy text by the loop of translation."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from support.command_line import assert_mistake
 from support.toy_task import CommandResult, write_lines
 from support.trainings import train, with_train
 
+import transduce
 from transduce.config.schema import Config, DataConfig, TrainConfig
 from transduce.config.validation import problems
 from transduce.data.corpora import Corpus
@@ -20,10 +22,13 @@ from transduce.data.vocabulary import BOS, EOS
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.family.configs import LladaConfig
+from transduce.family.diffusion import Filling
 from transduce.family.diffusion_bound import masked_outputs, score_bound
 from transduce.family.diffusion_task import DiffusionTask
 from transduce.family.llada import weights_by_rate
 from transduce.family.model_folder import MASK
+from transduce.family.text_filler import TextFiller
+from transduce.family.weights import read_member
 from transduce.model.build import build
 from transduce.recipes import find_recipe
 from transduce.storage.checkpoints import checkpoints
@@ -93,6 +98,46 @@ def test_more_samples_change_the_bound_little(run: Path) -> None:
     assert (first.lines, first.tokens, first.words, first.characters) == (20, 180, 180, 320)
     more = score_bound(loaded.model, loaded.tokenizer, LINES * 2, samples=32)
     assert more.loss == pytest.approx(first.loss, abs=0.06)
+
+
+# ---- the trained model -------------------------------------------------------------------------------------------
+
+
+def test_it_fills_masks_from_any_side(run: Path, cli: Callable[..., CommandResult], tmp_path: Path) -> None:
+    beginning, middle, end = (["[MASK]"] * i + [LETTERS[i]] + ["[MASK]"] * (7 - i) for i in (7, 3, 0))
+    texts = [*(" ".join(words) for words in (beginning, middle, end)), "", "a b c", "[MASK] " * 30]
+    lines = write_lines(tmp_path / "lines", texts)
+    expected = [LINES[7], LINES[3], LINES[0], "", "a b c", ""]
+    for options in ([], ["--steps", 2], ["--block", 3, "--steps", 4], ["--temperature", 0.2, "--remasking", "random"]):
+        result = cli("fill", run / "model", "--input", lines, *options)
+        assert result.out.decode().split("\n")[:-1] == expected
+        assert result.err == f"transduce: {lines}:6: expected at most 24 tokens, not 32; split the line\n"
+    in_json = cli("fill", run / "model", "--input", lines, "--json").out.splitlines()
+    assert [json.loads(line) for line in in_json] == [*expected[:3], None, "a b c", None]
+
+
+def test_a_folder_of_it_is_read_and_written(run: Path, tmp_path: Path) -> None:
+    model = transduce.family.load(run / "model")
+    model.save(tmp_path / "copy")
+    copy = transduce.family.load(tmp_path / "copy")
+    lines = ["[MASK] [MASK] a [MASK] b", "[MASK]"]
+    settings = Filling(temperature=2.0)
+    assert isinstance(copy, TextFiller) and copy.fill(lines, settings) == model.fill(lines, settings)
+    assert model.fill(lines[1:], settings, first_number=2) == model.fill(lines, settings)[1:]
+    other = read_member(tmp_path / "copy").model.state_dict()
+    assert all(tensor.equal(other[name]) for name, tensor in model.model.state_dict().items())
+    content = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert (content["model_type"], content["longest_line"], content["mask_token_id"]) == ("llada", 22, MASK)
+
+
+def test_a_use_of_another_model_is_refused(run: Path, cli: Callable[..., CommandResult], tmp_path: Path) -> None:
+    model, lines = run / "model", write_lines(tmp_path / "lines", ["a [MASK]"])
+    assert_mistake(cli("fill", model, "--input", lines, "--n-best", 2), "--n-best=2: expected no value for a LLaDA")
+    assert_mistake(cli("fill", model, "--input", lines, "--steps", 0), "--steps=0: expected 1 to 1,048,576")
+    assert_mistake(cli("continue", model, "--input", lines), "expected a model that continues text", "`transduce fill`")
+    assert_mistake(cli("embed", model, "--input", lines), "expected a text encoder", "`transduce fill`")
+    with pytest.raises(UserError, match="expected 'fp32'"):
+        transduce.family.load(model, precision="int8")
 
 
 # ---- batches -----------------------------------------------------------------------------------------------------

@@ -7,26 +7,18 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 import torch
+from support.small_diffusion import small_llada
 from torch.nn import functional as F
 
 from transduce.data.vocabulary import BOS, EOS
 from transduce.family.around import causal
 from transduce.family.diffusion_bound import length_nats, masked_batch, spread_weights, summed_bound
-from transduce.family.llada import LOWEST_RATE, Llada, weights_by_count, weights_by_rate, weights_of_count
-from transduce.family.llama import Llama
+from transduce.family.llada import LOWEST_RATE, weights_by_count, weights_by_rate, weights_of_count
 from transduce.family.model_folder import MASK
 from transduce.model.attention import fast_attention
 
 N, V = 4, 3
 Weights = Callable[[int, np.random.Generator], np.ndarray]
-
-
-def tiny(vocab_size: int = 20, longest: int | None = 9) -> Llada:
-    torch.manual_seed(1)
-    model = Llada(Llama(vocab_size, 16, 2, 4, d_ff=24, n_kv_heads=2), longest).eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model
 
 
 # ---- the expectation of the loss ---------------------------------------------------------------------------------
@@ -121,7 +113,7 @@ def test_spread_samples_have_all_numbers_of_masks_equally_often() -> None:
 
 
 def test_the_loss_of_a_batch_is_the_sum_of_its_definition() -> None:
-    model, generator = tiny(), np.random.default_rng(2)
+    model, generator = small_llada(), np.random.default_rng(2)
     rows = [generator.integers(5, 20, n) for n in (4, 9, 1)]
     weights = [weights_by_count(len(row), generator) for row in rows]
     expected = 0.0
@@ -138,7 +130,7 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_definition() -> None:
 
 
 def test_each_place_sees_both_sides_and_no_padding() -> None:
-    model = tiny()
+    model = small_llada()
     ids, mask = torch.tensor([[1, 5, 6, 7, 2, 0, 0]]), torch.tensor([[True] * 5 + [False] * 2])
     logits = model(ids, mask)
     torch.testing.assert_close(model(ids[:, :5], mask[:, :5]), logits[:, :5], rtol=1e-5, atol=1e-5)
@@ -150,7 +142,7 @@ def test_each_place_sees_both_sides_and_no_padding() -> None:
 
 def test_under_the_causal_mask_it_is_llama() -> None:
     """Only the mask differs: attention that is causal again gives the logits of the Llama."""
-    model, ids = tiny(), torch.tensor([[1, 5, 6, 7, 2]])
+    model, ids = small_llada(), torch.tensor([[1, 5, 6, 7, 2]])
     expected = model.llama(ids)
     states = model.llama.states(
         ids, attention=lambda q, k, v, _, dropout: fast_attention(q, k, v, causal(5, 5), dropout)
@@ -160,7 +152,7 @@ def test_under_the_causal_mask_it_is_llama() -> None:
 
 
 def test_the_table_of_lengths_is_a_distribution() -> None:
-    model = tiny(longest=6)
+    model = small_llada(longest=6)
     lengths = torch.arange(1, 7)
     assert model.length_log_probs(lengths).exp().sum().item() == pytest.approx(1, abs=1e-6)
     rows = [np.full(n, 7) for n in (2, 6)]

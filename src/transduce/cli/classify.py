@@ -29,4 +29,4 @@ def classify(
         label, probability = next(iter(classes.items()))
         return f"{printable(label)}\t{probability:.4f}"
 
-    run_encoder(folder, input, output, Job(lambda encoder, lines: encoder.classify(lines), text), json=json)
+    run_encoder(folder, input, output, Job(lambda encoder, lines, _: encoder.classify(lines), text), json=json)

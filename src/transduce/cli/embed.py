@@ -31,5 +31,5 @@ def embed(
     def text(vector: "Tensor") -> str:
         return " ".join(f"{value:.6f}" for value in vector.tolist())
 
-    job = Job(lambda encoder, lines: encoder.embed(lines), text, record=lambda vector: vector.tolist())
+    job = Job(lambda encoder, lines, _: encoder.embed(lines), text, record=lambda vector: vector.tolist())
     run_encoder(folder, input, output, job, json=json)

@@ -1,4 +1,4 @@
-"""The filters of a text encoder: `transduce fill`, `embed` and `classify`."""
+"""The filters of models that read whole lines: `transduce fill`, `embed` and `classify`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from transduce.cli import stream
-    from transduce.family.text_encoder import Answer, TextEncoder
+    from transduce.family.text_encoder import Answer
 
 Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's form with tokenizer.json, or RUN/model.")]
 
@@ -19,12 +19,14 @@ Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's for
 class Job:
     """What a filter makes of lines.
 
-    answers: of lines, by the encoder. text: of a value, for its line of output; record: of a value, for JSON.
+    answers: of lines, by the encoder, with the number of the first one. text: of a value, for its line of output;
+    record: of a value, for JSON. load: a folder; None: `TextEncoder.load`.
     """
 
-    answers: "Callable[[TextEncoder, Sequence[str]], list[Answer[Any]]]"
+    answers: "Callable[[Any, Sequence[str], int], list[Answer[Any]]]"
     text: Callable[[Any], str]
     record: Callable[[Any], Any] = lambda value: value
+    load: Callable[[Path], Any] | None = None
 
 
 def run_encoder(folder: Path, source: Path | None, target: Path | None, job: Job, *, json: bool) -> None:
@@ -45,12 +47,14 @@ def run_encoder(folder: Path, source: Path | None, target: Path | None, job: Job
         from transduce.model.cpu_backend import keep_freed_memory
 
         keep_freed_memory()
-        encoder = TextEncoder.load(folder)
-        job.answers(encoder, [])  # an error of the folder or of an option comes before the first line is read
+        encoder = (job.load or TextEncoder.load)(folder)
+        job.answers(encoder, [], 1)  # an error of the folder or of an option comes before the first line is read
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+            number = 1
             for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
-                yield [Answer(line_of(one.value), one.problem) for one in job.answers(encoder, chunk)]
+                yield [Answer(line_of(one.value), one.problem) for one in job.answers(encoder, chunk, number)]
+                number += len(chunk)
 
         return answers
 

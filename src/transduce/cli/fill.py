@@ -1,15 +1,47 @@
-"""`transduce fill`: the words of masked places, by a BERT."""
+"""`transduce fill`: the words of masked places, by a BERT, or whole lines by a LLaDA."""
 
-from typing import TYPE_CHECKING, Annotated
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Folder, Job, run_encoder
+from transduce.cli.encoding import Job, run_encoder
 from transduce.cli.options import Flag, Input, Integer, Output
 from transduce.console import printable
+from transduce.errors import UserError
 
 if TYPE_CHECKING:
     from transduce.family.text_encoder import Word
+
+Folder = Annotated[
+    Path, Parameter(help="Folder of a BERT or LLaDA: in Hugging Face's form with tokenizer.json, or RUN/model.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diffusion:
+    """Arguments of `family.diffusion.Filling`; None: its default."""
+
+    steps: Annotated[
+        int | None, Integer, Parameter(help="LLaDA: steps for each line.", show_default="one for each [MASK]")
+    ] = None
+    block: Annotated[
+        int | None,
+        Integer,
+        Parameter(help="LLaDA: fill this number of masks, from the left, before those after them.", show_default="all"),
+    ] = None
+    temperature: Annotated[
+        float | None, Parameter(help="LLaDA: draw tokens at this temperature.", show_default="0, no draw")
+    ] = None
+    remasking: Annotated[
+        Literal["low_confidence", "random"] | None,
+        Parameter(help="LLaDA: the predictions of a step that become masks again.", show_default="low_confidence"),
+    ] = None
+    seed: Annotated[
+        int | None, Integer, Parameter(help="LLaDA: seed of the draws. Equal seeds give equal lines.", show_default="1")
+    ] = None
 
 
 def fill(
@@ -17,25 +49,62 @@ def fill(
     *,
     input: Input = None,
     output: Output = None,
-    n_best: Annotated[int, Integer, Parameter(help="Words for each masked place.")] = 5,
+    n_best: Annotated[
+        int | None, Integer, Parameter(help="BERT: words for each masked place.", show_default="5")
+    ] = None,
+    diffusion: Annotated[Diffusion, Parameter(name="*")] = Diffusion(),  # noqa: B008
     json: Annotated[
-        Flag, Parameter(help="Print one JSON array per line, with an array for each masked place.")
+        Flag, Parameter(help="Print one JSON value per line: BERT: an array for each masked place; LLaDA: a string.")
     ] = False,
 ) -> None:
-    """Print the most likely words for each [MASK] of each line, with their probabilities.
+    """Fill in each [MASK] of each line: print the most likely words for it (BERT), or the whole line (LLaDA).
 
-    A line of output has a field for each [MASK], with tabs between fields. A field is a word, its probability, the next
-    word, its probability, and so on, with spaces between. Blank lines stay blank.
+    BERT: A line of output has a field for each [MASK], with tabs between fields. A field is a word, its probability,
+    the next word, its probability, and so on, with spaces between.
+
+    LLaDA: A line of output is the line with a token for each [MASK]. Each token fits the others, because masks are
+    filled in steps. A line without [MASK] stays as it is.
+
+    Blank lines stay blank.
 
     Examples
     --------
     echo "Paris is the [MASK] of France." | transduce fill bert-base-uncased
+    echo "A man [MASK] [MASK] [MASK] guitar." | transduce fill run/model
+    transduce fill run/model --temperature 0.8 --steps 4 < lines
     """
+    given = {name: value for name, value in asdict(diffusion).items() if value is not None}
 
-    def text(places: "list[list[Word]]") -> str:
-        return "\t".join(" ".join(f"{printable(word)} {p:.4f}" for word, p in words) for words in places)
+    def load(path: Path) -> Any:
+        from transduce.family.llada import Llada
+        from transduce.family.model_folder import open_member
+        from transduce.family.text_encoder import TextEncoder
+        from transduce.family.text_filler import TextFiller
 
-    def record(places: "list[list[Word]]") -> list[list[dict[str, str | float]]]:
-        return [[{"word": word, "probability": p} for word, p in words] for words in places]
+        member = open_member(path)
+        is_diffusion = isinstance(member.model, Llada)
+        if is_diffusion and n_best is not None:
+            raise UserError(f"--n-best={n_best}: expected no value for a LLaDA, which fills all masks; leave it out")
+        if given and not is_diffusion:
+            raise UserError(f"--{next(iter(given))}: expected no value for a model that is not a LLaDA; leave it out")
+        return TextFiller(member, path) if is_diffusion else TextEncoder(member, path)
 
-    run_encoder(folder, input, output, Job(lambda encoder, lines: encoder.fill(lines, n_best), text, record), json=json)
+    def answers(model: Any, lines: Any, first_number: int) -> list[Any]:
+        from transduce.family.diffusion import Filling
+        from transduce.family.text_filler import TextFiller
+
+        if isinstance(model, TextFiller):
+            return [*model.fill(lines, Filling(**given), first_number)]
+        return model.fill(lines, 5 if n_best is None else n_best)
+
+    def text(value: "str | list[list[Word]]") -> str:
+        if isinstance(value, str):
+            return re.sub(r"[\r\n]", " ", value)
+        return "\t".join(" ".join(f"{printable(word)} {p:.4f}" for word, p in words) for words in value)
+
+    def record(value: "str | list[list[Word]]") -> Any:
+        if isinstance(value, str):
+            return value
+        return [[{"word": word, "probability": p} for word, p in words] for words in value]
+
+    run_encoder(folder, input, output, Job(answers, text, record, load), json=json)

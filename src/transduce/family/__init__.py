@@ -48,6 +48,7 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Any:
     | member                     | class                              | methods                   |
     |----------------------------|------------------------------------|---------------------------|
     | GPT-2, Llama, Mamba, RWKV  | `language_model.LanguageModel`     | continue_, continue_texts |
+    | LLaDA                      | `text_filler.TextFiller`           | fill                      |
     | BERT                       | `text_encoder.TextEncoder`         | fill, embed, classify     |
     | T5                         | `text_to_text.TextToText`          | generate, generate_texts  |
     | ViT                        | `image_classifier.ImageClassifier` | classify                  |
@@ -60,19 +61,23 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Any:
     from transduce.family.bert import Bert  # these load torch
     from transduce.family.image_classifier import ImageClassifier
     from transduce.family.language_model import LanguageModel
+    from transduce.family.llada import Llada
     from transduce.family.model_folder import open_member
     from transduce.family.t5 import T5
     from transduce.family.text_encoder import TextEncoder
+    from transduce.family.text_filler import TextFiller
     from transduce.family.text_to_text import TextToText
     from transduce.family.vit import ViT
 
     path = as_path("folder", folder)
     member = open_member(path)
-    if precision != "fp32" and isinstance(member.model, Bert | T5 | ViT):
+    if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ViT):
         raise UserError(f"precision={precision!r}: expected 'fp32' for {path}, which continues no text; leave it out")
     match member.model:
         case Bert():
             return TextEncoder(member, path)
+        case Llada():
+            return TextFiller(member, path)
         case T5():
             return TextToText(member, path)
         case ViT():

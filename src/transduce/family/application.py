@@ -15,6 +15,7 @@ from transduce.family.weights import Member, write_member
 # What takes a member, by its model_type.
 USES = {
     **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba", "rwkv"), "`transduce continue`"),
+    "llada": "`transduce fill`",
     "bert": "`transduce fill`, `embed` or `classify`",
 }
 

@@ -16,6 +16,7 @@ from transduce.storage.model_folder import LoadedModel, load_model
 
 START = PAD  # before the target of a T5
 MASK, MASK_NAME = UNK, "[MASK]"  # a token that no text has; and its name where a user writes it
+MASKED_TASKS = ("masked_words", "diffusion")  # a text has both ends, and masks
 
 
 def open_member(folder: Path) -> Member:
@@ -38,12 +39,13 @@ def member_of(loaded: LoadedModel) -> Member:
         raise UserError(f"{loaded.name}: expected a model of the family, not model.kind={kind!r}; use another model")
     settings = form_of(Settings({"model_type": kind}, loaded.name)).settings(loaded.model) | {"pad_token_id": PAD}
     task = loaded.config.train.task
+    is_masked = task in MASKED_TASKS
     files = {
         "tokenizer.json": _tokenizer_file(loaded.tokenizer, task),
-        "tokenizer_config.json": encode_json(_tokenizer_settings(loaded, is_masked=task == "masked_words")),
+        "tokenizer_config.json": encode_json(_tokenizer_settings(loaded, is_masked=is_masked)),
     }
-    if task == "masked_words":
-        return Member(loaded.model, settings, files)
+    if is_masked:
+        return Member(loaded.model, settings | ({"mask_token_id": MASK} if task == "diffusion" else {}), files)
     ids = {"eos_token_id": EOS, **({"decoder_start_token_id": START} if task == "spans" else {"bos_token_id": BOS})}
     files["generation_config.json"] = encode_json({**ids, "pad_token_id": PAD})
     return Member(loaded.model, settings | ids, files)
@@ -78,7 +80,7 @@ def _tokenizer_file(tokenizer: TokenizerLike, task: str) -> bytes:
     if task == "spans":
         content["added_tokens"] += _sentinels(tokenizer.vocab_size)
     else:
-        _add_ends(content, is_masked=task == "masked_words")
+        _add_ends(content, is_masked=task in MASKED_TASKS)
     return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
 
 

@@ -30,6 +30,7 @@ FORMS = {
     "gpt2": "gpt2_form",
     "openai-gpt": "gpt2_form",
     "llama": "llama_form",
+    "llada": "llada_form",
     "mamba": "mamba_form",
     "rwkv": "rwkv_form",
     "bert": "bert_form",
