@@ -1,4 +1,4 @@
-"""Perplexity of a small GPT-2 beside an LSTM of the same size, on the same text with the same budget.
+"""Perplexity of a small GPT-2 beside an LSTM of the same size, or a Llama beside a LLaDA, on the same text and budget.
 
     python benchmarks/language_models.py --train train.txt --valid valid.txt --test test.txt --out FOLDER [--set ...]
 
@@ -7,6 +7,10 @@ Only the model differs. GPT-2 has the settings of the recipe gpt2-small. The LST
 dropout between them, and a projection to the width of the embedding, which is also the output matrix. Its inner width
 is such that both have the same number of parameters, to 1 %. `--kinds` selects one of the two, so that each can be
 tried with several learning rates: `--set train.lr_factor=0.25`. A run that exists is resumed.
+
+`--kinds llama llada` compares text from left to right with diffusion: the recipes llama-small and llada-small. The
+figures of a LLaDA are upper bounds, estimated with 32 masks of each line. `--set` applies to both, so that
+`--set train.max_steps=40000 --set train.patience=null` gives both four times the budget.
 """
 
 import argparse
@@ -22,6 +26,7 @@ from transduce.config.kinds import KINDS, Kind
 from transduce.config.schema import Config
 from transduce.data.corpora import Corpus
 from transduce.data.text import read_lines
+from transduce.family.diffusion_bound import score_bound
 from transduce.family.text_scores import score_lines
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import parameter_count
@@ -84,14 +89,15 @@ def configurations() -> dict[str, Config]:
     gpt2 = find_recipe("gpt2-small")()
     model: Any = gpt2.model
     lstm = LstmConfig(d_model=model.d_model, max_positions=model.max_positions, dropout=model.dropout)
-    return {"gpt2": gpt2, "lstm": replace(gpt2, model=lstm)}
+    others = {kind: find_recipe(f"{kind}-small")() for kind in ("llama", "llada")}
+    return {"gpt2": gpt2, "lstm": replace(gpt2, model=lstm), **others}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("train", "valid", "test", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--kinds", nargs="+", choices=[*configurations()], default=[*configurations()])
+    parser.add_argument("--kinds", nargs="+", choices=[*configurations()], default=["gpt2", "lstm"])
     parser.add_argument("--set", dest="settings", action="append", default=[])
     options = parser.parse_args()
     test = list(read_lines(options.test))
@@ -101,7 +107,10 @@ def main() -> None:
             configurations()[kind], [Corpus(options.train)], [options.valid], out, options.settings, resume=True
         )
         loaded = load_model(train(request))
-        scores = score_lines(loaded.model, loaded.tokenizer, test)
+        if kind == "llada":
+            scores = score_bound(loaded.model, loaded.tokenizer, test, samples=32)
+        else:
+            scores = score_lines(loaded.model, loaded.tokenizer, test)
         state = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
         seconds = max(line.get("seconds", 0) for line in state)
         millions = parameter_count(loaded.model) / 1e6

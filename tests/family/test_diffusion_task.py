@@ -140,6 +140,19 @@ def test_a_use_of_another_model_is_refused(run: Path, cli: Callable[..., Command
         transduce.family.load(model, precision="int8")
 
 
+def test_the_command_evaluates_as_the_training_does(
+    run: Path, cli: Callable[..., CommandResult], tmp_path: Path
+) -> None:
+    valid = run.parent / "valid"
+    scores = json.loads(cli("evaluate", run / "model", "--text", valid, "--json").out)
+    assert scores["loss"] == pytest.approx(read_log(run)[-1]["valid_loss"], abs=1e-5)
+    assert (scores["lines"], scores["tokens"], scores["samples"]) == (20, 180, 8)
+    text = cli("evaluate", run / "model", "--text", valid).out.decode()
+    assert text.endswith("\n\nupper bounds, estimated with 8 masks of each line\n")
+    long = write_lines(tmp_path / "long", [" ".join(LETTERS * 3)])
+    assert_mistake(cli("evaluate", run / "model", "--text", long), f"{long}:1: expected at most 22 tokens, not 30")
+
+
 # ---- batches -----------------------------------------------------------------------------------------------------
 
 

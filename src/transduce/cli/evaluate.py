@@ -22,7 +22,8 @@ GoldTrees = Annotated[
 PlainText = Annotated[
     Path | None,
     Parameter(
-        help="Text for a language model, one line a text, instead of --ref and --src: its perplexity is printed."
+        help="Text for a language model, one line a text, instead of --ref and --src: its perplexity is printed, or "
+        "an upper bound of it for a LLaDA."
     ),
 ]
 Outputs = Annotated[
@@ -109,11 +110,18 @@ def evaluate(
 
 
 def _scores_of_text(model: Path, text: Path) -> "TextScores":
-    """Return the scores of a language model on a text."""
+    """Return the scores of a language model on a text; for a diffusion model, upper bounds of them."""
+    from transduce.family.diffusion_bound import evaluate_bound
     from transduce.family.language_model import LanguageModel
+    from transduce.family.llada import Llada
+    from transduce.family.model_folder import open_member
+    from transduce.family.text_filler import TextFiller
     from transduce.family.text_scores import evaluate_text
 
-    return evaluate_text(LanguageModel.load(model), text)
+    member = open_member(model)
+    if isinstance(member.model, Llada):
+        return evaluate_bound(TextFiller(member, model), text)
+    return evaluate_text(LanguageModel(member, model), text)
 
 
 def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, ref: Path | None, trees: Path | None) -> None:

@@ -8,6 +8,8 @@ line. The sum over a text is one of many independent estimates, so it is far mor
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,11 @@ from transduce.data.text import is_blank
 from transduce.data.vocabulary import BOS, EOS, TokenizerLike
 from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
 from transduce.decoding.segmentation import encode_lines
-from transduce.errors import NotFiniteError
+from transduce.errors import NotFiniteError, UserError
 from transduce.family.llada import weights_of_count
 from transduce.family.model_folder import MASK
-from transduce.family.text_scores import TextScores, scores_of
+from transduce.family.text_filler import TextFiller
+from transduce.family.text_scores import TextScores, encoded_text, scores_of
 from transduce.training.loss import projected_cross_entropy, token_log_probs
 
 SAMPLES = 8  # masks of each line of which the bound is estimated
@@ -64,15 +67,45 @@ def summed_bound(model: Any, batch: Batch, label_smoothing: float = 0.0) -> Tens
     return loss + length_nats(model, batch)
 
 
+@dataclass(frozen=True)
+class BoundScores(TextScores):
+    """Upper bounds of the scores of a model on a text. samples: masks of each line of which they are estimated."""
+
+    samples: int
+
+    def __str__(self) -> str:
+        """Return the scores as text to read."""
+        return f"{super().__str__()}\n\nupper bounds, estimated with {self.samples} masks of each line"
+
+
+def score_bound(model: Any, tokenizer: TokenizerLike, lines: Sequence[str], samples: int = SAMPLES) -> BoundScores:
+    """Return upper bounds of the scores of a model, on lines that `check_lines` accepts, as `bound_of_rows` does."""
+    texts = [line for line in lines if not is_blank(line)]
+    return bound_of_rows(model, [ids or [] for ids in encode_lines(texts, tokenizer)], texts, samples)
+
+
+def evaluate_bound(model: TextFiller, path: Path) -> BoundScores:
+    """Return upper bounds of the scores of a model on the lines of a text.
+
+    Raises UserError, before it computes anything, for a line that is longer than the model takes, and for a model
+    without a table of lengths.
+    """
+    if model.model.lengths is None:
+        raise UserError(f"{model.folder}: expected a table of lengths; use a LLaDA that was trained here")
+    rows, texts = encoded_text(model, path, len(model.model.lengths))
+    return bound_of_rows(model.model, rows, texts)
+
+
 @torch.inference_mode()
-def score_bound(model: Any, tokenizer: TokenizerLike, lines: Sequence[str], samples: int = SAMPLES) -> TextScores:
-    """Return upper bounds of the scores of a model, in evaluation mode, on lines that `check_lines` accepts.
+def bound_of_rows(
+    model: Any, tokens: Sequence[Sequence[int]], texts: Sequence[str], samples: int = SAMPLES
+) -> BoundScores:
+    """Return upper bounds of the scores of `model`, in evaluation mode, on texts and their tokens.
 
     samples: masks of each line. The masks of a line depend on its number alone, and so are the same in each evaluation.
     Raises NotFiniteError if a log-probability is not finite.
     """
-    texts = [line for line in lines if not is_blank(line)]
-    rows = [np.asarray(ids, np.int64) for ids in encode_lines(texts, tokenizer)]
+    rows = [np.asarray(ids, np.int64) for ids in tokens]
     weights = [one for i, row in enumerate(rows) for one in spread_weights(len(row), samples, i)]
     device, nats = model.output.weight.device, 0.0
     for members in length_batches([len(row) for row in rows for _ in range(samples)], 1, BATCH_TOKENS[device.type]):
@@ -82,7 +115,8 @@ def score_bound(model: Any, tokenizer: TokenizerLike, lines: Sequence[str], samp
         nats += length_nats(model, batch).item() - (log_probs.double() * of_tokens).sum().item()
     if not math.isfinite(nats):
         raise NotFiniteError("the model: expected log-probabilities that are finite numbers; use an earlier checkpoint")
-    return scores_of(nats / samples, texts, tokens=sum(len(row) + 1 for row in rows))
+    scores = scores_of(nats / samples, texts, tokens=sum(len(row) + 1 for row in rows))
+    return BoundScores(**asdict(scores), samples=samples)
 
 
 def spread_weights(n: int, samples: int, number: int) -> list[np.ndarray]:
@@ -93,5 +127,7 @@ def spread_weights(n: int, samples: int, number: int) -> list[np.ndarray]:
     """
     generator = np.random.default_rng([number])
     start = generator.random()
+    if not n:  # a line of characters that the tokenizer drops
+        return [np.zeros(0)] * samples
     counts = [1 + int(n * (i + start) / samples) for i in range(samples)]
     return [weights_of_count(n, k, generator) for k in counts]

@@ -28,8 +28,11 @@ def build(settings: Settings) -> Llada:
         raise settings.refusal("n_kv_heads", f"a divisor of n_heads={n_heads}")
     if d_model // n_heads % 2:
         raise settings.refusal("d_model", f"an even number of values in a head, not {d_model // n_heads}")
+    n_rows = settings.size("embedding_size", settings.size("vocab_size"))
+    if n_rows < settings.size("vocab_size"):
+        raise settings.refusal("embedding_size", f"at least vocab_size={settings.size('vocab_size')}")
     llama = Llama(
-        settings.size("embedding_size", settings.size("vocab_size")),
+        n_rows,
         d_model,
         settings.n_layers("n_layers"),
         n_heads,

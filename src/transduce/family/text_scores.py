@@ -23,6 +23,7 @@ from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, encode_lines, excess
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluate import perplexity
+from transduce.family.application import Application
 from transduce.family.language_model import LanguageModel
 from transduce.family.text_generator import ids_of
 from transduce.family.tokenizer import tokenizer_of
@@ -81,13 +82,19 @@ def evaluate_text(model: LanguageModel, path: Path) -> TextScores:
     A line begins with `bos_token_id` of the model, and ends with its `eos_token_id`, if it has them. Raises UserError,
     before it computes anything, for a line that is longer than the model takes.
     """
-    name, tokenizer = (
-        printable(path),
-        tokenizer_of(model.member, model.folder),
-    )  # of its own, which the next line changes
-    tokenizer.encode_special_tokens = True  # the text </s> does not end a line
     start, end = ids_of(model.member, "bos_token_id")[:1], model.ends[:1]
     longest = model.model.n_positions + 1 - len(start) - len(end)  # the last token is no input
+    rows, texts = encoded_text(model, path, longest)
+    return score_rows(model.model, [[*start, *ids, *end] for ids in rows], texts)
+
+
+def encoded_text(model: Application, path: Path, longest: int) -> tuple[list[list[int]], list[str]]:
+    """Return the tokens of each line of a text, without ends, and these lines; blank ones are left out.
+
+    Raises UserError for a line of more than `longest` tokens, and for a text without a line that is not blank.
+    """
+    name, tokenizer = printable(path), tokenizer_of(model.member, model.folder)  # a new one, which is changed here
+    tokenizer.encode_special_tokens = True  # the text </s> does not end a line
     rows, texts = list[list[int]](), list[str]()
     for number, line in enumerate(lines := list(read_lines(path)), start=1):
         if is_blank(line):
@@ -95,12 +102,12 @@ def evaluate_text(model: LanguageModel, path: Path) -> TextScores:
         ids = tokenizer.encode(line, add_special_tokens=False).ids if len(line) <= MAX_LINE_CHARACTERS else None
         if problem := excess(line, ids, longest):
             raise UserError(f"{name}:{number}: {problem}")
-        rows.append([*start, *(ids or ()), *end])
+        rows.append(ids or [])
         texts.append(line)
     if not lines:
         raise empty(name, name)
     _refuse_blank(texts, name)
-    return score_rows(model.model, rows, texts)
+    return rows, texts
 
 
 @torch.inference_mode()
