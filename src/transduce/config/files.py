@@ -34,6 +34,7 @@ ADDED_LATER: dict[str, Any] = {
     "data.tags": (),
     "train.task": "translation",
     "train.rdrop": 0.0,
+    "train.decay_steps": 0,
     "search.lookahead": None,
 }
 
