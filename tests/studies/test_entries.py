@@ -12,6 +12,7 @@ from support.study_results import (
     attention_results,
     experts_results,
     positions_results,
+    scaling_results,
     table2_results,
     table4_results,
 )
@@ -26,6 +27,7 @@ from transduce.studies import (
     attention_report,
     experts_report,
     positions_report,
+    scaling_report,
     table1,
     table2_report,
     table3_report,
@@ -42,6 +44,7 @@ REPORTS = {
     "positions": positions_report.report,
     "experts": experts_report.report,
     "attention": attention_report.report,
+    "scaling": lambda results: scaling_report.report(results, scaling_report.fit_laws(results, 0)),
 }
 MADE_UP = {
     "table2": table2_results,
@@ -49,6 +52,7 @@ MADE_UP = {
     "positions": positions_results,
     "experts": experts_results,
     "attention": attention_results,
+    "scaling": lambda folder: scaling_results(folder, count=4),  # too few for a fit, which takes a second
 }
 # The published results of these studies are of older recipes, as docs/results.md says, until they are trained again.
 OLD_COMMITS = ("26d3e65", "2c5a696", "3e4ee26")

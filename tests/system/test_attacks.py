@@ -171,6 +171,8 @@ NUMBERS = [
     Attack("study attention --train train.en --valid no-text.en --out new", 2, "no-text.en: expected a text file"),
     Attack("study positions --train train.en --valid no-text.en --out new", 2, "no-text.en: expected a text file"),
     Attack("study experts --train valid.en --valid notes --out new", 2, "notes: expected a text file"),
+    Attack("study scaling --train no-text.en --valid valid.en --out new", 2, "no-text.en: expected a text file"),
+    Attack("study scaling --train train.en --valid valid.en --out new --jobs 0", 2, "--jobs=0"),
 ]  # fmt: skip
 TEXTS = [
     Attack("translate model --input nul.txt", 0, output=None),

@@ -15,7 +15,7 @@ from transduce.config.files import changed_values, from_json, to_json
 from transduce.config.schema import Config, value_of, with_value
 from transduce.errors import UserError
 from transduce.studies.quantities import Cost, Count, Duration, Exponent, Percent, Perplexity
-from transduce.studies.segment_entries import ExpertsCell, LengthsCell, SegmentSettings
+from transduce.studies.segment_entries import ExpertsCell, LengthsCell, ScalingSettings, SegmentSettings, SweepCell
 
 # ---- sessions ----------------------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class Failure(TypedDict):
     why: str
 
 
-SETTINGS = {"table3": Table3Settings, "table4": Table4Settings}
+SETTINGS = {"table3": Table3Settings, "table4": Table4Settings, "scaling": ScalingSettings}
 SETTINGS |= dict.fromkeys(("positions", "experts"), SegmentSettings)
 
 # ---- checks ------------------------------------------------------------------------------------------------------
@@ -324,6 +324,8 @@ def _forms(study: str, settings: Mapping[str, Any], name: str) -> list[Any]:
         return [CostsCell if name.startswith("costs-") else AttentionCell]
     if study in ("positions", "experts"):
         return [LengthsCell if study == "positions" else ExpertsCell]
+    if study == "scaling":
+        return [SweepCell]
     if study == "claims":
         kinds = {"scaled": ScalingCell, "unscaled": ScalingCell, "sinusoids": PositionsCell, "learned": PositionsCell}
         return [kinds.get(name.split("-")[0], SmoothingCell)]

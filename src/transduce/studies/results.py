@@ -29,7 +29,7 @@ from transduce.studies.entries import check_entries
 FORMAT_VERSION = 1
 # The key of the entries in the file.
 ENTRIES = {"table1": "layers"} | dict.fromkeys(
-    ("table2", "table2-search", "table3", "table4", "claims", "attention", "positions", "experts"), "cells"
+    ("table2", "table2-search", "table3", "table4", "claims", "attention", "positions", "experts", "scaling"), "cells"
 )
 
 

@@ -127,10 +127,13 @@ class Fit:
     def loss(self, parameters: float, tokens: float) -> float:
         """Return the loss that the law gives a model after a number of tokens."""
         log_n, log_d = _logarithms([parameters]), _logarithms([tokens])
-        return math.exp(float(self.form.log_loss(self.unknowns[None], log_n, log_d)))
+        return float(self.form.log_loss(self.unknowns[None], log_n, log_d).exp())
 
     def best_parameters(self, product: float) -> float:
-        """Return the N of the lowest loss where N D is `product`, within 1 to `product`, by golden section."""
+        """Return the N of the lowest loss where N D is `product`, within 1 to `product`, by golden section.
+
+        It is near one of these ends if the loss falls towards the end.
+        """
         ratio, low, high = (math.sqrt(5) - 1) / 2, 0.0, math.log(product)
         for _ in range(100):
             left, right = high - ratio * (high - low), low + ratio * (high - low)
@@ -226,7 +229,8 @@ def _estimate(values: Tensor) -> Estimate:
     value, others = float(values[0]), values[1:]
     if not len(others):
         return Estimate(value, value, value)
-    low, high = others.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    bounds = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = others.quantile(bounds, interpolation="nearest").tolist()  # a constant may be infinite in a sample
     return Estimate(value, low, high)
 
 

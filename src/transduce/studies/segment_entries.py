@@ -4,7 +4,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 from msgspec import Meta
 
-from transduce.studies.quantities import Cost, Count, Duration, Percent, Perplexity
+from transduce.studies.quantities import Cost, Count, Duration, Loss, Percent, Perplexity
 
 
 class LengthPoint(TypedDict):
@@ -56,3 +56,33 @@ class ExpertsCell(TypedDict):
     perplexity: Perplexity
     flops_per_token: Cost
     shares: NotRequired[list[Annotated[list[Duration], Meta(min_length=1)]]]
+
+
+class Sweep(TypedDict):
+    """The trainings of the study of scaling laws. shapes: layers and widths. budgets: tokens."""
+
+    shapes: Annotated[list[tuple[Count, Count]], Meta(min_length=1)]
+    budgets: Annotated[list[Count], Meta(min_length=1)]
+    vocab_size: Count
+    segment: Count
+    rows: Count
+    evaluated: Count
+    peak_rate: Cost
+
+
+class ScalingSettings(TypedDict):
+    sweep: Sweep
+
+
+class SweepCell(TypedDict):
+    """A training of the study of scaling laws. row: layers x width. embeddings: parameters of tokens and positions."""
+
+    row: str
+    tokens: Count
+    steps: Count
+    parameters: Count
+    embeddings: Count
+    loss: Loss
+    flops: Cost
+    seconds: Duration
+    cpu_seconds: Duration

@@ -1,0 +1,302 @@
+"""The report of `transduce study scaling`: losses over parameters and tokens, and the laws of this text."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from transduce.errors import UserError
+from transduce.evaluation.charts import axes, log_axis, stretch, strokes
+from transduce.evaluation.page import duration
+from transduce.evaluation.study_report import Figure, Report, Section, Table
+from transduce.studies.results import Results
+from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Point, PowerLaw, fit, power_law
+
+# Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
+# eqs. 1.1 to 1.3, tables 2 and 6.
+HOFFMANN = {"E": "1.69", "A": "406.4", "B": "410.7", "alpha": "0.34", "beta": "0.28", "N": "0.46", "D": "0.54"}
+BESIROGLU = {
+    "E": "1.8172", "A": "482.01", "B": "2085.43", "alpha": "0.3478", "beta": "0.3658", "N": "0.513", "D": "0.487",
+}  # fmt: skip
+KAPLAN_JOINT = {"N_c": "6.4e13", "D_c": "1.8e13", "alpha_N": "0.076", "alpha_D": "0.103"}
+KAPLAN_POWERS = {"L(N)": "0.076", "L(D)": "0.095", "L(C)": "0.050"}
+
+Entry = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Laws:
+    """The laws of a text; a message in place of one that its trainings do not give.
+
+    whole: Chinchilla's with all parameters as N. All others have N without embeddings.
+    """
+
+    chinchilla: Fit | str
+    whole: Fit | str
+    kaplan: Fit | str
+    of_size: PowerLaw | str
+    of_text: PowerLaw | str
+    of_compute: PowerLaw | str
+
+
+def fit_laws(results: Results, resamples: int) -> Laws:
+    """Return the laws of the trainings that are done. resamples: of the bootstrap behind each interval."""
+    done, sweep = _done(results), results.settings["sweep"]
+    row, budget = _row(sweep["shapes"][-1]), max(sweep["budgets"])
+
+    def law(form: Any, size: Callable[[Entry], int]) -> Fit | str:
+        points = [Point(size(one), one["tokens"], one["loss"]) for one in done]
+        return _or_message(lambda: fit(form, points, resamples=resamples))
+
+    def power(entries: Sequence[Entry], x: Callable[[Entry], float]) -> PowerLaw | str:
+        return _or_message(lambda: power_law([(x(one), one["loss"]) for one in entries]))
+
+    return Laws(
+        law(CHINCHILLA, _body),
+        law(CHINCHILLA, lambda one: one["parameters"]),
+        law(KAPLAN, _body),
+        power([one for one in done if one["tokens"] == budget], _body),
+        power([one for one in done if one["row"] == row], lambda one: one["tokens"]),
+        power(envelope(done), lambda one: one["flops"]),
+    )
+
+
+def _or_message(make: Callable[[], T]) -> T | str:
+    try:
+        return make()
+    except UserError as problem:
+        return str(problem)
+
+
+def envelope(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the trainings that have a lower loss than all that took less compute or as much."""
+    best: list[Entry] = []
+    for one in sorted(entries, key=lambda one: (one["flops"], one["loss"])):
+        if not best or one["loss"] < best[-1]["loss"]:
+            best.append(one)
+    return best
+
+
+def _done(results: Results) -> list[Entry]:
+    return [entry for entry in results.entries.values() if entry["status"] == "done"]
+
+
+def _body(entry: Entry) -> int:
+    """Return the parameters of a model without its embeddings."""
+    return entry["parameters"] - entry["embeddings"]
+
+
+def _row(shape: Sequence[int]) -> str:
+    return f"{shape[0]}x{shape[1]}"
+
+
+# ---- the report --------------------------------------------------------------------------------------------------
+
+
+def report(results: Results, laws: Laws) -> Report:
+    """Return the report of the results so far."""
+    done, sweep = _done(results), results.settings["sweep"]
+    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
+    lead = (
+        f"Small language models of {len(sweep['shapes'])} sizes, trained on {len(sweep['budgets'])} amounts of one "
+        f"text: {len(done)} of {len(results.entries)} trainings done, "
+        f"{duration(sum(one['cpu_seconds'] for one in done))} of processor time. All constants are those of this text."
+    )
+    lead += f" Failed: {'; '.join(failures)}." if failures else ""
+    sections = [
+        Section("Loss", [loss_table(done, sweep), *_figures(done, laws.chinchilla), LOSS]),
+        Section("Chinchilla's law", [chinchilla_sentence(laws, done), *_chinchilla_table(laws, done), CHINCHILLA_NOTE]),
+        Section("Kaplan's laws", [*_kaplan_tables(laws), KAPLAN_NOTE]),
+        Section("Method", [method(sweep), INTERVALS]),
+    ]
+    return Report("Scaling laws of one text", lead, sections)
+
+
+LOSS = (
+    "Nats for each token of the validation text, by the tokens of the training. N has no embeddings: these are the "
+    "parameters of tokens and positions. FLOPs are those of the products of a training step, forward and backward, "
+    "for each token: the output layer, which is the embedding of tokens, and attention are among them, and so they are "
+    "more than 6 N. Losses depend on the vocabulary, and cannot be compared with those of another."
+)
+CHINCHILLA_NOTE = (
+    "L = E + A / N^alpha + B / D^beta. The quoted constants are of other texts, vocabularies and far larger models: "
+    "exponents may be compared, E, A and B may not. They are quoted as printed. Rounded constants give another best "
+    "size than the exact ones, so those of this text have six digits, and the sizes come from the exact ones. E is "
+    "where the law ends with endless parameters and text, far beyond all that was measured."
+)
+KAPLAN_NOTE = (
+    "L = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D has no loss that stays, so its exponents are smaller, and "
+    "hold over the measured range alone. The power laws are straight lines through the trainings with the most text "
+    "(over N), through those of the largest model (over D), and through those with a lower loss than all that took "
+    "less compute (over counted FLOPs). Kaplan et al. have L(N) with enough text, L(D) with a large enough model, and "
+    "C without embeddings. Here neither text nor model is large enough, and C is with embeddings."
+)
+INTERVALS = (
+    "Intervals hold 95 %. Those of the two laws of N and D are the middle of fits to samples of the trainings, drawn "
+    "with replacement. Those of power laws are Student's. They cover the noise of the trainings and the choice of "
+    "sizes, not an error of the form. The misfit is the root of the mean square of the difference between the "
+    "logarithms of the measured loss and of the law's."
+)
+
+
+def method(sweep: Mapping[str, Any]) -> str:
+    """Return the method in words."""
+    batch = sweep["rows"] * sweep["segment"]
+    return (
+        f"Decoders in the form of GPT-2, with heads of width 16, no dropout, and a vocabulary of at most "
+        f"{sweep['vocab_size']:,}. Each training reads its tokens once, in batches of {batch:,} as {sweep['rows']} "
+        f"segments of {sweep['segment']}. Its learning rate rises over the first tenth of its own steps to "
+        f"{sweep['peak_rate']:g} / d_model, and falls to 0 at its own end, both linearly. Gradients with a norm "
+        "above 1 are scaled to 1. No setting is chosen for a size or an amount of text. One seed for each training. "
+        "The laws minimise the Huber loss (threshold 0.001) of the logarithm of the loss, from a grid of starts."
+    )
+
+
+# ---- losses ------------------------------------------------------------------------------------------------------
+
+
+def loss_table(done: Sequence[Entry], sweep: Mapping[str, Any]) -> Table:
+    """Return the table of losses: a row for each size, a column for each amount of text."""
+    losses = {(one["row"], one["tokens"]): one["loss"] for one in done}
+    first = {one["row"]: one for one in reversed(done)}
+    head = ["layers x width", "N", "embeddings", "FLOPs / 6 N", *(_tokens(n) for n in sweep["budgets"])]
+    lines, quiet = [], set[int]()
+    for row in map(_row, sweep["shapes"]):
+        cells = [f"{losses[row, n]:.3f}" if (row, n) in losses else "not run" for n in sweep["budgets"]]
+        if row in first:
+            one = first[row]
+            ratio = one["flops"] / one["tokens"] / (6 * max(_body(one), 1))
+            lines.append([row, f"{_body(one):,}", f"{one['embeddings']:,}", f"{ratio:.2f}", *cells])
+        else:
+            quiet.add(len(lines))
+            lines.append([row, "", "", "", *cells])
+    return Table(head, lines, quiet=frozenset(quiet))
+
+
+def _tokens(count: int) -> str:
+    return f"{count / 1e6:.2f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+
+
+def _figures(done: Sequence[Entry], law: Fit | str) -> list[Figure]:
+    """Return the figure of loss over FLOPs, with the law if there is one."""
+    if len(done) < 2:
+        return []
+    rows = list(dict.fromkeys(one["row"] for one in sorted(done, key=_body)))
+    curves = {row: sorted((one for one in done if one["row"] == row), key=lambda one: one["tokens"]) for row in rows}
+    lowest = envelope(done)
+    alt = "; ".join(
+        f"{row}: {curve[0]['loss']:.2f} at {curve[0]['flops']:.1e}, {curve[-1]['loss']:.2f} at {curve[-1]['flops']:.1e}"
+        for row, curve in curves.items()
+    )
+    legend = [
+        ("measured, and Chinchilla's law of each size", "first"),
+        ("the lowest measured for its compute", "second"),
+    ]
+    if isinstance(law, str):
+        legend[0] = ("measured", "first")
+    note = "nats for each token over counted FLOPs, both axes logarithmic"
+    return [Figure("Loss against compute", loss_svg(curves, lowest, law), 360, alt, note=note, legend=legend)]
+
+
+def loss_svg(curves: Mapping[str, Sequence[Entry]], lowest: Sequence[Entry], law: Fit | str) -> str:
+    """Return the measured losses as dots, those of the law as a line for each size, and the lowest losses as a line."""
+    entries = [one for curve in curves.values() for one in curve]
+    across, up = log_axis([one["flops"] for one in entries]), log_axis([one["loss"] for one in entries])
+
+    def place(flops: float, loss: float) -> tuple[float, float]:
+        return across.position(flops), min(max(1 - up.position(loss), 0.0), 1.0)
+
+    elements = ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
+    path = strokes([place(one["flops"], one["loss"]) for one in lowest])
+    elements.append(stretch(f'<path class="second" d="{path}"/>'))
+    for row, curve in curves.items():
+        if isinstance(law, Fit):
+            points = [place(flops, loss) for flops, loss in _law_curve(curve, law)]
+            elements.append(stretch(f'<path class="first" d="{strokes(points)}"/>'))
+        for one in curve:
+            x, y = place(one["flops"], one["loss"])
+            elements.append(f'<circle class="first" cx="{100 * x:.2f}%" cy="{100 * y:.2f}%" r="2.5"/>')
+        x, y = place(curve[0]["flops"], curve[0]["loss"])
+        label = f'x="{100 * x:.2f}%" y="{100 * y:.2f}%" dy="-.75em" text-anchor="middle"'
+        elements.append(f"<text {label}>{row}</text>")
+    return "\n".join(elements)
+
+
+def _law_curve(curve: Sequence[Entry], law: Fit) -> list[tuple[float, float]]:
+    """Return FLOPs and losses of the law for one size, from its smallest budget to its largest."""
+    one, low, high = curve[0], curve[0]["tokens"], curve[-1]["tokens"]
+    budgets = [low * (high / low) ** (i / 24) for i in range(25)]
+    return [(one["flops"] / one["tokens"] * n, law.loss(_body(one), n)) for n in budgets]
+
+
+# ---- laws --------------------------------------------------------------------------------------------------------
+
+
+def chinchilla_sentence(laws: Laws, done: Sequence[Entry]) -> str:
+    """Return the exponents of the best size, and how they depend on the count of parameters."""
+    law, whole = laws.chinchilla, laws.whole
+    if isinstance(law, str):
+        return f"No law yet: {law}."
+    text = f"For a compute C = 6 N D, the best N of this text grows with C to the power {_short(law.n_share)}"
+    if isinstance(whole, Fit):
+        text += f"; with all parameters counted as N, to the power {_short(whole.n_share)}"
+    lowest = min(one["loss"] for one in done)
+    return f"{text}. The lowest measured loss is {lowest:.3f}, and E is {_short(law.constants['E'])}."
+
+
+def _chinchilla_table(laws: Laws, done: Sequence[Entry]) -> list[Table]:
+    """Return the constants of Chinchilla's law beside the quoted ones; nothing without a law."""
+    fits = [one for one in (laws.chinchilla, laws.whole) if isinstance(one, Fit)]
+    if len(fits) < 2:
+        return []
+    head = ["", "this text, N without embeddings", "N with embeddings"]
+    head += ["quoted: Hoffmann et al. 2022", "quoted: Besiroglu et al. 2024"]
+    quoted = [HOFFMANN, BESIROGLU]
+    lines = [
+        [name, *(_long(one.constants[name]) for one in fits), *(paper[name] for paper in quoted)]
+        for name in ("E", "A", "B", "alpha", "beta")
+    ]
+    rest = [Estimate(1 - one.n_share.value, 1 - one.n_share.high, 1 - one.n_share.low) for one in fits]
+    lines.append(["best N: exponent of C", *(_long(one.n_share) for one in fits), *(paper["N"] for paper in quoted)])
+    lines.append(["best D: exponent of C", *map(_long, rest), *(paper["D"] for paper in quoted)])
+    for share, where in ((1.0, "the largest N D"), (0.01, "a hundredth of it")):
+        sizes = [
+            _best_size(one, share * max(size(entry) * entry["tokens"] for entry in done))
+            for one, size in zip(fits, (_body, lambda entry: entry["parameters"]), strict=True)
+        ]
+        lines.append([f"best N, and tokens for each, at {where}", *sizes, "", ""])
+    lines.append(["misfit", *(f"{100 * one.spread:.2f} %" for one in fits), "", ""])
+    return [Table(head, lines)]
+
+
+def _best_size(law: Fit, product: float) -> str:
+    """Return the best N where N D is `product`, and D / N; "none" if the loss falls to one end."""
+    best = law.best_parameters(product)
+    return f"{best:,.3g}, {product / best**2:,.3g}" if 1.01 < best < 0.99 * product else "none"
+
+
+def _kaplan_tables(laws: Laws) -> list[Table | str]:
+    """Return the constants of Kaplan's laws beside the quoted ones, or why there are none."""
+    blocks: list[Table | str] = []
+    head = ["", "this text", "quoted: Kaplan et al. 2020"]
+    if isinstance(laws.kaplan, Fit):
+        law = laws.kaplan
+        lines = [[name, _long(law.constants[name]), KAPLAN_JOINT[name]] for name in KAPLAN_JOINT]
+        lines.append(["best N: exponent of C, by this law", _long(law.n_share), "0.73, from their trainings"])
+        lines.append(["misfit", f"{100 * law.spread:.2f} %", ""])
+        blocks.append(Table(head, lines))
+    else:
+        blocks.append(f"No law of N and D yet: {laws.kaplan}.")
+    powers = zip(KAPLAN_POWERS, (laws.of_size, laws.of_text, laws.of_compute), strict=True)
+    lines = [[name, law if isinstance(law, str) else _long(law.exponent), KAPLAN_POWERS[name]] for name, law in powers]
+    blocks.append(Table(["power law: exponent", *head[1:]], lines))
+    return blocks
+
+
+def _long(estimate: Estimate) -> str:
+    """Return an estimate with six digits, from which others can compute, and its interval with three."""
+    return f"{estimate.value:.6g} ({estimate.low:.3g} to {estimate.high:.3g})"
+
+
+def _short(estimate: Estimate) -> str:
+    return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"
