@@ -42,14 +42,14 @@ CONFIG = Config(
     data=DataConfig(vocab_size=290, batch_tokens=400, max_tokens=20),
     train=TrainConfig(
         task="diffusion",
-        max_steps=120,
-        warmup_steps=40,
+        max_steps=100,
+        warmup_steps=30,
         lr_factor=0.4,
         label_smoothing=0.0,
         use="last",
-        log_every_steps=60,
-        evaluate_every_steps=60,
-        checkpoint_every_steps=60,
+        log_every_steps=50,
+        evaluate_every_steps=50,
+        checkpoint_every_steps=25,
     ),
 )
 
@@ -83,10 +83,10 @@ def test_card_and_report_say_that_the_figures_are_bounds(run: Path) -> None:
 
 
 def test_a_resumed_run_is_the_same_run(run: Path, tmp_path: Path) -> None:
-    train_in(tmp_path, with_train(CONFIG, max_steps=60))
-    resumed = train_in(tmp_path, resume=True, allow_change=["train.max_steps"])
-    (ours,) = [path for path in checkpoints(resumed) if path.name == "step-00000120"]
-    theirs = run / "checkpoints" / "step-00000120"
+    train_in(tmp_path, with_train(CONFIG, max_steps=25))
+    resumed = train_in(tmp_path, with_train(CONFIG, max_steps=50), resume=True, allow_change=["train.max_steps"])
+    (ours,) = [path for path in checkpoints(resumed) if path.name == "step-00000050"]
+    theirs = run / "checkpoints" / "step-00000050"
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (ours / name).read_bytes() == (theirs / name).read_bytes()
 

@@ -1,4 +1,4 @@
-"""The sampling loop of LLaDA (Nie et al. 2025, section 2.4 and appendix A.3): masks become tokens in steps.
+"""The sampling loop of LLaDA (Nie et al. 2025, section 2.4): masks become tokens in steps.
 
 In each step the model predicts all masks. The loop keeps a part of the predictions, and the others become masks again.
 
