@@ -44,9 +44,9 @@ RECIPE = family.bert_classifier()
 CONFIG = replace(
     with_train(
         RECIPE,
-        max_steps=60,
+        max_steps=40,
         warmup_steps=20,
-        lr_factor=0.03,
+        lr_factor=0.04,
         log_every_steps=20,
         evaluate_every_steps=20,
         checkpoint_every_steps=20,
@@ -92,7 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_learns_the_classes(run: Path, cli: Callable[..., CommandResult], tmp_path: Path) -> None:
     scores = [line for line in log_without_times(run) if "valid_loss" in line][-1]
-    assert scores["valid_accuracy"] >= 95 and scores["valid_macro_f1"] >= 95 and scores["valid_loss"] < 0.5
+    assert scores["valid_accuracy"] >= 95 and scores["valid_macro_f1"] >= 95 and scores["valid_loss"] < 0.7
     lines = write_lines(tmp_path / "lines", ["a small dog runs", "", "the cat"])
     output = cli("classify", run / "model", "--input", lines).out.decode().splitlines()
     assert [line.partition("\t")[0] for line in output] == ["has a dog", "", "has a cat"]
