@@ -13,7 +13,15 @@ settings.load_profile("transduce")
 
 
 @pytest.fixture(scope="session", autouse=True)
+def one_thread_at_first() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
 def one_thread() -> None:
+    """Give torch one thread again after a test that changed it: two threads wait for each other on a busy machine."""
     import torch
 
     torch.set_num_threads(1)
