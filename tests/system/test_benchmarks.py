@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from support.random_models import random_model, save_to
 from support.small_encoders import bert_folder
 from support.toy_task import ROOT
@@ -153,3 +154,16 @@ def test_classifiers_of_few_labels_are_compared(
         monkeypatch.setattr(sys, "argv", [*map(str, command)])
         with pytest.raises(SystemExit, match="pip install scikit-learn"):
             script["main"]()
+
+
+# ---- images ------------------------------------------------------------------------------------------------------
+
+
+def test_a_vit_tells_two_made_digits_apart() -> None:
+    digits = runpy.run_path(str(ROOT / "benchmarks" / "digits.py"))
+    truth = torch.arange(50) % 2
+    images = 0.3 * torch.rand(50, 8, 8, generator=torch.Generator().manual_seed(1))
+    images[truth == 1, :4] += 0.5  # a bright upper half
+    pixels = images.flatten(1).numpy()
+    predicted = digits["vit_predictions"](pixels[:40], truth[:40].numpy(), pixels[40:], seed=1, epochs=20)
+    assert predicted == truth[40:].tolist()
