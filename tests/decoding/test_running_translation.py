@@ -63,7 +63,7 @@ def test_options_that_cannot_be_met_are_refused(noisy: Translator) -> None:
 def test_a_line_of_many_segments_does_not_delay_another_one(noisy: Translator) -> None:
     """It has more segments than are searched at a time. The other line's segment is the next but one."""
     running, options = noisy.running(), DecodingOptions(split="sentences", beam_size=1)
-    running.admit("long", "a b c d e f! " * 2 * MOST_SEGMENTS, options)
+    running.admit("long", "a b c d e f! " * 8 * MOST_SEGMENTS, options)
     running.step()
     assert len(running.search) == MOST_SEGMENTS and running.room[0] == 0
     running.admit("short", "a b", options)

@@ -54,5 +54,12 @@ def test_an_older_run_resumes_and_reaches_the_same_weights(tmp_path: Path, monke
         settings=["train.max_steps=320"],
         allow_change=["train.max_steps"],
     )
-    weights = safetensors.torch.load_file(folder / "run" / "model" / "model.safetensors")
-    assert_close(weights, safetensors.torch.load_file(folder / "weights-at-step-320.safetensors"), rtol=1e-3, atol=1e-4)
+    files = folder / "run" / "model" / "model.safetensors", folder / "weights-at-step-320.safetensors"
+    weights, expected = map(safetensors.torch.load_file, files)
+    assert weights.keys() == expected.keys()
+    for name in weights:
+        # A bias of all keys changes no attention weight. Its gradient is rounding, which Adam makes as large as others.
+        if not name.endswith("w_k.bias"):
+            assert_close(
+                weights[name], expected[name], rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+            )
