@@ -220,8 +220,8 @@ def test_settings_that_do_not_fit_the_task_are_named() -> None:
         "data.tags=<2de>: expected no value with train.task='language_model'",
     ]
     (line,) = problems(Config(train=CONFIG.train))
-    expected = "expected 'gpt2' or 'llama' or 'mamba' or 'rwkv' with train.task='language_model'; use a recipe of"
-    assert line.startswith(f"model.kind='transformer': {expected}")
+    expected = "expected 'gpt2' or 'llama' or 'decoder' or 'hyena' or 'mamba' or 'rwkv'"
+    assert line.startswith(f"model.kind='transformer': {expected} with train.task='language_model'; use a recipe of")
     (line,) = problems(replace(CONFIG, train=TrainConfig()))
     assert line.startswith(
         "model.kind='gpt2': expected 'transformer' or 'recurrent' or 'convolutional' with train.task="

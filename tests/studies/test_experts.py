@@ -11,7 +11,7 @@ from support.study_results import experts_results
 from transduce.evaluation.study_report import markdown
 from transduce.family.experts import Experts, routings
 from transduce.model.transformer import parameter_count
-from transduce.studies.experts import KINDS, N_EXPERTS, SIZES, balance, build, flops_per_token, run_experts
+from transduce.studies.experts import N_EXPERTS, ROWS, SIZES, balance, build, flops_per_token, run_experts
 from transduce.studies.experts_report import report
 from transduce.studies.segments import Sizes
 
@@ -20,7 +20,7 @@ TINY = Sizes(320, 16, 2, 2, segment=8, rows=4, steps=2, warmup=2, lengths=(8,), 
 
 def test_rows_of_experts_have_the_products_of_the_dense_network() -> None:
     """Of all weights of a layer, a token uses as many as in the dense row, and the router's."""
-    models: dict[str, Any] = {row: build(row, SIZES) for row in KINDS}
+    models: dict[str, Any] = {row: build(row, SIZES) for row in ROWS}
     dense = parameter_count(models["dense"].layers[0].feed_forward)
     for row in ("switch", "top-2", "noisy-2"):
         module = models[row].layers[0].feed_forward
@@ -57,7 +57,7 @@ def test_a_study_trains_all_rows_once_and_reports_them(tmp_path: Path, monkeypat
         lines = (" ".join(draws.choices(["a", "dog", "sees", "the", "cat", "."], k=9)) for _ in range(40))
         path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     results = run_experts(*texts, tmp_path / "out", sizes=TINY)
-    assert [*results.entries] == [f"{row}-1" for row in KINDS] and all(map(results.is_done, results.entries))
+    assert [*results.entries] == [f"{row}-1" for row in ROWS] and all(map(results.is_done, results.entries))
     for name, entry in results.entries.items():
         assert ("shares" in entry) == (not name.startswith("dense"))
         for layer in entry.get("shares", []):

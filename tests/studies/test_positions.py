@@ -15,7 +15,7 @@ from transduce.evaluation.study_report import markdown
 from transduce.family.decoder import Decoder
 from transduce.family.recurrence import TransformerXL
 from transduce.studies import positions
-from transduce.studies.positions import XL, build, rows, run_positions, scalings
+from transduce.studies.positions import ROWS, XL, build, run_positions, scalings
 from transduce.studies.positions_report import report
 from transduce.studies.results import read_results
 from transduce.studies.segments import Sizes, batches, hashes, perplexities, read_streams, train_on
@@ -66,8 +66,8 @@ def test_the_perplexity_is_that_of_the_same_tokens_at_each_length(row: str) -> N
 
 
 def test_rows_are_models_that_differ_in_their_positions() -> None:
-    assert len(rows()) == 7
-    for row in rows():
+    assert len(ROWS) == 7
+    for row in ROWS:
         torch.manual_seed(1)
         model = build(row, TINY)
         assert isinstance(model, TransformerXL if row == XL else Decoder)
@@ -136,7 +136,7 @@ def test_a_training_that_diverges_is_reported(
     texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transduce.studies.rows.SEEDS", (1,))
-    monkeypatch.setattr(positions, "rows", lambda sizes: ["rope", "alibi"])
+    monkeypatch.setattr(positions, "ROWS", ("rope", "alibi"))
     monkeypatch.setattr(positions, "build", lambda row, sizes: _broken() if row == "rope" else build(row, sizes))
     with pytest.raises(UserError, match="1 of 2 trainings failed: rope-1"):
         run_positions(*texts, tmp_path, sizes=TINY)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Folder = Annotated[
     Path,
-    Parameter(help="Folder of a GPT-2, Llama, Mamba or RWKV: Hugging Face's form with tokenizer.json, or RUN/model."),
+    Parameter(help="Folder of a GPT-2, Llama, Mamba or RWKV in Hugging Face's form with tokenizer.json, or RUN/model."),
 ]
 
 

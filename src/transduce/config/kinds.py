@@ -52,6 +52,8 @@ KINDS = {
     "convolutional": Kind(_CONFIG, "transduce.model.convolutional:Convolutional"),
     "gpt2": Kind(f"{_FAMILY}.configs:GPT2Config", f"{_FAMILY}.kinds:ConfiguredGPT2", ("language_model",)),
     "llama": Kind(f"{_FAMILY}.configs:LlamaConfig", f"{_FAMILY}.kinds:ConfiguredLlama", ("language_model",)),
+    "decoder": Kind(f"{_FAMILY}.configs:DecoderConfig", f"{_FAMILY}.kinds:ConfiguredDecoder", ("language_model",)),
+    "hyena": Kind(f"{_FAMILY}.configs:HyenaConfig", f"{_FAMILY}.kinds:ConfiguredHyena", ("language_model",)),
     "mamba": Kind(f"{_FAMILY}.configs:MambaConfig", f"{_FAMILY}.kinds:ConfiguredMamba", ("language_model",)),
     "rwkv": Kind(f"{_FAMILY}.configs:RWKVConfig", f"{_FAMILY}.kinds:ConfiguredRWKV", ("language_model",)),
     "llada": Kind(f"{_FAMILY}.configs:LladaConfig", f"{_FAMILY}.kinds:ConfiguredLlada", ("diffusion",)),

@@ -35,7 +35,8 @@
 |-----------------|----------------------------------|-------------------------------------------------------------|
 | `experts.py`    | Shazeer et al. 2017, and others  | a mixture of experts                                        |
 
-`transduce.family.load` reads a folder in Hugging Face's form.
+`decoder.py` is a decoder that takes positions, a pattern and experts as parts.
+`transduce.family.load` reads a folder in Hugging Face's form, or RUN/model of a training.
 """
 
 from pathlib import Path
@@ -47,7 +48,7 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Any:
 
     | member                     | class                              | methods                   |
     |----------------------------|------------------------------------|---------------------------|
-    | GPT-2, Llama, Mamba, RWKV  | `language_model.LanguageModel`     | continue_, continue_texts |
+    | GPT-2, Llama, and others   | `language_model.LanguageModel`     | continue_, continue_texts |
     | LLaDA                      | `text_filler.TextFiller`           | fill                      |
     | BERT                       | `text_encoder.TextEncoder`         | fill, embed, classify     |
     | T5                         | `text_to_text.TextToText`          | generate, generate_texts  |

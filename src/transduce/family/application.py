@@ -10,11 +10,11 @@ from transduce.config.validation import as_path
 from transduce.errors import UserError
 from transduce.family.model_folder import open_member
 from transduce.family.tokenizer import tokenizer_of
-from transduce.family.weights import Member, write_member
+from transduce.family.weights import WITHOUT_FORM, Member, write_member
 
 # What takes a member, by its model_type.
 USES = {
-    **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba", "rwkv"), "`transduce continue`"),
+    **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba", "rwkv", *WITHOUT_FORM), "`transduce continue`"),
     "llada": "`transduce fill`",
     "bert": "`transduce fill`, `embed` or `classify`",
 }

@@ -110,7 +110,7 @@ class MambaConfig:
 
     def problems(self) -> list[str]:
         """Return a line if the state has no size."""
-        return [] if 1 <= self.d_state <= 10_000 else [f"model.d_state={self.d_state}: expected 1 to 10,000"]
+        return size_problems(d_state=self.d_state)
 
     def parameter_count(self, vocab_size: int) -> int:
         """Return the number of trained values."""
@@ -141,6 +141,76 @@ class RWKVConfig:
         d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
         layer = 5 * d * d + 2 * d * d_ff + 11 * d
         return 2 * vocab_size * d + self.n_layers * layer + 4 * d
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """A GPT-2 with other positions, a window in which a token sees others, or experts in place of the network."""
+
+    kind: Literal["decoder"] = "decoder"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    d_ff: int | None = None  # inner width of a feed-forward network; None: 4 * d_model
+    positions: Literal["none", "sinusoids", "learned", "rope", "alibi", "t5", "shaw"] = "rope"
+    window: int | None = None  # tokens before it that a token sees; None: all
+    n_experts: int | None = None  # feed-forward networks in a layer; None: one, and no router
+    router: Literal["switch", "top_k", "noisy_top_k"] = "switch"  # of experts
+    n_chosen: int = 2  # experts for a token; switch has one
+    max_positions: int = 1_024  # the most tokens of a text
+    dropout: float = 0.1  # of the embedding, the attention weights and the residuals
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        lines = width_problems(self.d_model, self.n_heads)
+        lines += size_problems(window=self.window, n_experts=self.n_experts, n_chosen=self.n_chosen)
+        if not lines and self.positions == "rope" and self.d_model // self.n_heads % 2:
+            lines.append(f"model.d_model={self.d_model}: expected heads of an even width, because RoPE rotates pairs")
+        if self.n_experts is not None and self.router != "switch" and self.n_chosen > self.n_experts:
+            lines.append(f"model.n_chosen={self.n_chosen}: expected at most model.n_experts={self.n_experts}")
+        return lines
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, d_ff, d_k = self.d_model, self.d_ff or 4 * self.d_model, self.d_model // self.n_heads
+        feed_forward = 2 * d * d_ff + d_ff + d
+        if self.n_experts is not None:
+            routers = 2 if self.router == "noisy_top_k" else 1
+            feed_forward = self.n_experts * (feed_forward + routers * d)
+        layer = 4 * (d * d + d) + feed_forward + 4 * d
+        tables = {"learned": self.max_positions * d, "t5": 32 * self.n_heads, "shaw": 2 * self.n_layers * 33 * d_k}
+        return vocab_size * d + self.n_layers * layer + 2 * d + tables.get(self.positions, 0)
+
+
+@dataclass(frozen=True)
+class HyenaConfig:
+    """The sizes of a Hyena."""
+
+    kind: Literal["hyena"] = "hyena"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    order: int = 2  # products in a layer, each with a filter of its own
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 1_024  # the most tokens of a text, and the unit of the distances in filters
+    dropout: float = 0.1  # of the embedding and the residuals
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line if there is no product."""
+        return size_problems(order=self.order)
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values. Filters have networks of width 64, of 33 numbers for a distance."""
+        d, d_ff, width = self.d_model, self.d_ff or 4 * self.d_model, 64
+        channels = (self.order + 1) * d
+        filters = (33 + 1) * width + 2 * (width + 1) * width + width + self.order * d * (width + 1)
+        operator = (d + 1) * channels + (d + 1) * d + 4 * channels + filters
+        return vocab_size * d + self.n_layers * (operator + 2 * d * d_ff + d_ff + d + 4 * d) + 2 * d
 
 
 @dataclass(frozen=True)
@@ -238,3 +308,12 @@ def width_problems(d_model: int, n_heads: int) -> list[str]:
     if n_heads > 0 and d_model % n_heads == 0:
         return []
     return [f"model.d_model={d_model}: expected a multiple of model.n_heads={n_heads}; change one of them"]
+
+
+def size_problems(**sizes: int | None) -> list[str]:
+    """Return a line for each size, by its key, that is none. Larger ones than 10,000 would end with an overflow."""
+    return [
+        f"model.{key}={value}: expected 1 to 10,000"
+        for key, value in sizes.items()
+        if value is not None and not 1 <= value <= 10_000
+    ]

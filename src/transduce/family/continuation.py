@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from transduce.decoding.search import beam_search, sample
 from transduce.errors import UserError
 from transduce.family.around import NO_PAST, Past
 from transduce.family.cpu_language_model import CpuLanguageModel
+from transduce.family.decoder import Decoder as FamilyDecoder
 from transduce.family.gpt2 import GPT2
 from transduce.family.hyena import Hyena
 from transduce.family.llama import Llama
@@ -38,17 +39,24 @@ GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_t
 NO_END = -1  # the id of an end that no token is
 
 Recurrence = Mamba | RWKV | Hyena  # their past is `RowStates`
-TextModel = GPT2 | Llama | Recurrence
+TextModel = GPT2 | Llama | FamilyDecoder | Recurrence
 Searchable = TextModel | CpuLanguageModel
+
+
+def has_kernels(model: TextModel) -> TypeGuard[GPT2 | Llama]:
+    """Check whether the kernels of translation can compute the model.
+
+    They cannot for a subclass with `states` of its own, which may have another attention.
+    """
+    return isinstance(model, GPT2 | Llama) and type(model).states in (GPT2.states, Llama.states)
 
 
 def ready(model: TextModel, precision: Precision) -> Searchable:
     """Return the model on a CPU made ready to continue texts in `precision`, where that is faster or the only way.
 
-    A recurrent model is searched as it is, and so is a subclass with `states` of its own, which may have another
-    attention. Raises UserError where that is not possible in `precision`.
+    A model without kernels is searched as it is. Raises UserError where that is not possible in `precision`.
     """
-    if isinstance(model, Recurrence) or type(model).states not in (GPT2.states, Llama.states):
+    if not has_kernels(model):
         if precision != "fp32":
             raise UserError(f"precision={precision!r}: expected fp32 for {type(model).__name__}; take fp32")
         return model

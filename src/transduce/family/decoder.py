@@ -1,7 +1,8 @@
-"""A decoder whose parts are arguments: GPT-2's layers with other positions, or with experts instead of a network.
+"""A decoder whose parts are arguments: GPT-2's layers with other positions, a sparse pattern, or experts.
 
     Decoder(4_000, 128, 4, 4, Alibi(4))
-    Decoder(4_000, 128, 4, 4, Rotary(32), feed_forward=lambda: ...)
+    Decoder(4_000, 128, 4, 4, Rotary(32), pattern=restricted(64))
+    Decoder(4_000, 128, 4, 4, Rotary(32), feed_forward=lambda: experts(Switch(128, 8), 512))
 
 It is the model on which these pieces are compared. Its methods are those of GPT-2, so the search continues text by it.
 """
@@ -9,10 +10,12 @@ It is the model on which these pieces are compared. Its methods are those of GPT
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from transduce.family.around import NO_PAST, Past, with_cache
 from transduce.family.gpt2 import gelu
+from transduce.family.patterns import Pattern, both
 from transduce.family.positions import Positions
 from transduce.model.attention import MultiHeadAttention
 from transduce.model.dropout import Dropout
@@ -22,8 +25,9 @@ from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, R
 class Decoder(nn.Module):
     """A stack of pre-norm layers under the causal mask.
 
-    feed_forward: makes the part of a layer that keeps the shape (N,T,D); None: GPT-2's, of width d_ff.
-    n_positions: the longest text that a search may reach. dropout: of the embedding, attention weights and residuals.
+    pattern: of the keys that a query sees, by a mask; None: all before it. feed_forward: makes the part of a layer that
+    keeps the shape (N,T,D); None: GPT-2's, of width d_ff. n_positions: the longest text that a search may reach.
+    dropout: of the embedding, attention weights and residuals.
     """
 
     def __init__(
@@ -34,13 +38,14 @@ class Decoder(nn.Module):
         n_heads: int,
         positions: Positions,
         *,
+        pattern: Pattern | None = None,
         feed_forward: Callable[[], nn.Module] | None = None,
         d_ff: int | None = None,
         n_positions: int = 1_024,
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        self.n_positions = n_positions
+        self.n_positions, self.pattern = n_positions, pattern
 
         def layer() -> EncoderLayer:
             residuals = [Residual(nn.LayerNorm(d_model), dropout, post=False) for _ in range(2)]
@@ -67,6 +72,9 @@ class Decoder(nn.Module):
     def states(self, ids: Tensor, past: Past = NO_PAST) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""
         positions, mask = past.places(ids)
+        if self.pattern:
+            keys = torch.arange(past.length + ids.size(1), device=ids.device)
+            mask = both(mask, self.pattern(keys[past.length :, None], keys[None]))
         x = self.dropout(self.positions.add_to(self.embedding(ids), positions))
         so_far: list[KeysValues] = []
         for i, layer in enumerate(self.layers):

@@ -9,10 +9,10 @@
 | `TopK`      | softmax over the k highest of x W_g                          | Jiang et al. 2024 (Mixtral), 2.1 |
 
 A router alone would send all tokens to the experts that are best at first. So a loss for the balance joins that of the
-task: `balance_loss` for the last two, `importance_loss` and `load_loss` for the first.
+task: `balance_loss` for the last two, `importance_loss` and `load_loss` for the first. `router_loss` has their factors.
 
     model = Decoder(4_000, 128, 4, 4, Rotary(32), feed_forward=lambda: experts(Switch(128, 8), 512))
-    loss = cross_entropy + 0.01 * balance_loss(routings(model))
+    loss = cross_entropy + router_loss(routings(model))
 """
 
 import math
@@ -161,6 +161,16 @@ def routings(model: nn.Module) -> list[Routing]:
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------
+
+
+def router_loss(routings: Sequence[Routing]) -> Tensor:
+    """Return the loss for the balance that joins the mean loss of a token, with the factor of the router's paper.
+
+    0.01 for `Switch` (Fedus et al. 2021, 2.2) and `TopK`, 0.1 for `NoisyTopK` (Shazeer et al. 2017, appendix C).
+    """
+    if any(one.load is not None for one in routings):
+        return 0.1 * (importance_loss(routings) + load_loss(routings))
+    return 0.01 * balance_loss(routings)
 
 
 def balance_loss(routings: Sequence[Routing]) -> Tensor:

@@ -1,5 +1,7 @@
 """Members as kinds of model: each is built from its configuration, as the training loop builds its models."""
 
+from functools import partial
+
 from torch import nn
 
 from transduce.family.bert import Bert, BertEncoder, Classifier, Pooler, WordHead
@@ -7,17 +9,24 @@ from transduce.family.configs import (
     SENTINELS,
     BertClassifierConfig,
     BertConfig,
+    DecoderConfig,
     GPT2Config,
+    HyenaConfig,
     LladaConfig,
     LlamaConfig,
     MambaConfig,
     RWKVConfig,
     T5Config,
 )
+from transduce.family.decoder import Decoder
+from transduce.family.experts import Experts, NoisyTopK, Switch, TopK, experts
 from transduce.family.gpt2 import GPT2
+from transduce.family.hyena import Hyena
 from transduce.family.llada import Llada
 from transduce.family.llama import Llama
 from transduce.family.mamba import Mamba
+from transduce.family.patterns import restricted
+from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids
 from transduce.family.rwkv import RWKV
 from transduce.family.t5 import T5
 
@@ -52,6 +61,73 @@ class ConfiguredLlama(Llama):
             n_kv_heads=config.n_kv_heads,
             n_positions=config.max_positions,
             tied=config.tied,
+        )
+
+
+class ConfiguredDecoder(Decoder):
+    """A decoder with the parts in a configuration."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            config.n_heads,
+            positions_of(config),
+            pattern=None if config.window is None else restricted(config.window),
+            feed_forward=None if config.n_experts is None else partial(experts_of, config, config.n_experts),
+            d_ff=config.d_ff,
+            n_positions=config.max_positions,
+            dropout=config.dropout,
+        )
+
+
+def positions_of(config: DecoderConfig) -> Positions:
+    """Return the positions that a configuration names."""
+    d_k = config.d_model // config.n_heads
+    match config.positions:
+        case "none":
+            return Positions()
+        case "sinusoids":
+            return Sinusoids(config.d_model)
+        case "learned":
+            return Learned(config.max_positions, config.d_model)
+        case "rope":
+            return Rotary(d_k)
+        case "alibi":
+            return Alibi(config.n_heads)
+        case "t5":
+            return Bucketed(config.n_heads)
+        case "shaw":
+            return Shaw(config.n_layers, d_k)
+
+
+def experts_of(config: DecoderConfig, n_experts: int) -> Experts:
+    """Return the router and the networks of one layer."""
+    d_model, d_ff = config.d_model, config.d_ff or 4 * config.d_model
+    match config.router:
+        case "switch":
+            return experts(Switch(d_model, n_experts), d_ff)
+        case "top_k":
+            return experts(TopK(d_model, n_experts, config.n_chosen), d_ff)
+        case "noisy_top_k":
+            return experts(NoisyTopK(d_model, n_experts, config.n_chosen), d_ff)
+
+
+class ConfiguredHyena(Hyena):
+    """Hyena, of the sizes in a configuration."""
+
+    def __init__(self, config: HyenaConfig) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            order=config.order,
+            d_ff=config.d_ff,
+            n_positions=config.max_positions,
+            dropout=config.dropout,
         )
 
 

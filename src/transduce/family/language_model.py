@@ -14,7 +14,7 @@ from transduce.decoding.cpu_transformer import Precision
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.errors import UserError
-from transduce.family.continuation import Recurrence, Searchable, TextModel, continue_ids, ready
+from transduce.family.continuation import Searchable, TextModel, continue_ids, has_kernels, ready
 from transduce.family.model_folder import open_member
 from transduce.family.text_generator import Output, TextGenerator, ids_of
 from transduce.family.weights import Member
@@ -24,7 +24,8 @@ class LanguageModel(TextGenerator):
     """A member that continues text, with the tokenizer of its folder. Raises UserError for another member.
 
     precision: of continuations, as of translations: "fp32", "bf16", "int8" with weights and activations rounded to 8
-    bits, or "auto", the fastest on this machine. The attribute is the choice. A recurrent model has fp32 alone.
+    bits, or "auto", the fastest on this machine. The attribute is the choice. A member that is neither GPT-2 nor Llama
+    has fp32 alone.
     """
 
     def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
@@ -37,8 +38,7 @@ class LanguageModel(TextGenerator):
         self.longest = self.model.n_positions - 1
         self.ends = ids_of(member, "eos_token_id")
         if precision == "auto":
-            is_recurrent = isinstance(self.model, Recurrence)
-            precision = "fp32" if is_recurrent else fastest_precision(torch.device("cpu"), [])
+            precision = fastest_precision(torch.device("cpu"), []) if has_kernels(self.model) else "fp32"
         self.precision = precision
 
     @classmethod

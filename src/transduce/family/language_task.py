@@ -1,7 +1,8 @@
 """The training of language models: a model predicts each token of a line from the tokens before it.
 
 A line of the text is a row of the batch: BOS and the line are the input, the line and EOS are the truth. Lines of
-similar length share a batch, so little of it is padding. A line never sees another one.
+similar length share a batch, so little of it is padding. A line never sees another one. In a model with experts the
+loss for their balance joins that of the tokens.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.data.vocabulary import TokenizerLike
+from transduce.family.experts import router_loss, routings
 from transduce.family.text_scores import check_lines, score_lines
 from transduce.model.build import build
 from transduce.training.progress import format_scores
@@ -40,7 +42,11 @@ class LanguageModelTask:
         check_lines([line for line, _ in pairs], tokenizer, longest, names[0])
 
     def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
-        return summed_loss(next_token_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
+        loss = summed_loss(next_token_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
+        if layers := routings(model):
+            balance = router_loss(layers) * batch.tgt_mask.sum()
+            loss = loss + (balance - balance.detach())  # the log has the loss of the tokens alone
+        return loss
 
     def evaluate(
         self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]

@@ -10,7 +10,7 @@ from transduce.errors import UserError
 from transduce.family.bert import Bert
 from transduce.family.configs import SENTINELS
 from transduce.family.settings import Settings
-from transduce.family.weights import FORMS, Member, form_of, read_json, read_member, write_member
+from transduce.family.weights import FORMS, WITHOUT_FORM, Member, form_of, read_json, read_member, write_member
 from transduce.storage.atomic_folder import encode_json
 from transduce.storage.model_folder import LoadedModel, load_model
 
@@ -35,9 +35,11 @@ def member_of(loaded: LoadedModel) -> Member:
     kind = loaded.config.model.kind
     if kind == "bert_classifier":
         return _classifier(loaded)
-    if kind not in FORMS:
+    if kind not in FORMS and kind not in WITHOUT_FORM:
         raise UserError(f"{loaded.name}: expected a model of the family, not model.kind={kind!r}; use another model")
-    settings = form_of(Settings({"model_type": kind}, loaded.name)).settings(loaded.model) | {"pad_token_id": PAD}
+    settings = {"model_type": kind, "vocab_size": loaded.config.model.vocab_size, "pad_token_id": PAD}
+    if kind in FORMS:
+        settings |= form_of(Settings({"model_type": kind}, loaded.name)).settings(loaded.model)
     task = loaded.config.train.task
     is_masked = task in MASKED_TASKS
     files = {

@@ -37,6 +37,7 @@ FORMS = {
     "t5": "t5_form",
     "vit": "vit_form",
 }
+WITHOUT_FORM = ("decoder", "hyena")  # what is trained here, and Hugging Face does not have
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Files that stay beside the weights, with the most bytes of each. Those of tokenizers, and how to generate text.
 SIDE_FILES = {
@@ -76,6 +77,11 @@ def write_member(folder: Path, member: Member) -> None:
     """Write a member as a new folder that Hugging Face transformers can read, whole or not at all."""
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder}: expected a new folder; give another name")
+    kind = member.settings.get("model_type")
+    if kind in WITHOUT_FORM:
+        raise UserError(
+            f"{folder}: expected a model that Hugging Face has, not {kind}; keep the folder of its training"
+        )
     (form,) = {form for form in map(_form, FORMS.values()) if isinstance(member.model, form.model)}
     old = {key: value for key, value in member.settings.items() if key != "torch_dtype"}  # the older name of dtype
     config = msgspec.json.format(

@@ -67,6 +67,41 @@ def rwkv_small() -> Config:
     return replace(gpt2_small(), model=config_class("rwkv")(d_model=256, n_layers=4, max_positions=256))
 
 
+def hyena_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: gpt2-small as a Hyena, without attention.
+
+    It has about 5 M parameters, as gpt2-small, and its dropout.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    model = config_class("hyena")(d_model=256, n_layers=4, max_positions=256, dropout=0.2)
+    return replace(gpt2_small(), model=model)
+
+
+def alibi_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: gpt2-small with ALiBi, linear biases of the distance, as its positions.
+
+    Other positions and a window are settings: model.positions, with none, sinusoids, learned, rope, t5 or shaw, and
+    model.window, with the number of tokens before it that a token sees.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    sizes = config_class("decoder")(d_model=256, n_layers=4, n_heads=4, max_positions=256, dropout=0.2)
+    return replace(gpt2_small(), model=replace(sizes, positions="alibi"))
+
+
+def experts_small() -> Config:
+    """Your own text, 100,000 lines or more: gpt2-small with RoPE and 8 experts in each layer, of which a token has one.
+
+    It has about 20 M parameters, and does as much work for a token as gpt2-small. The router is that of the Switch
+    Transformer; model.router has others.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    sizes = config_class("decoder")(d_model=256, n_layers=4, n_heads=4, max_positions=256, dropout=0.2)
+    return replace(gpt2_small(), model=replace(sizes, n_experts=8))
+
+
 def llada_small() -> Config:
     """Your own text, 100,000 lines or more: a small LLaDA, which learns to fill masks from both sides.
 

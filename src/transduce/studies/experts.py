@@ -4,11 +4,11 @@ All rows are the same decoder with RoPE, but for the network in its layers. A to
 experts as in the dense row: one expert of its width, or two of half of it.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,18 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transduce.evaluation.study_report import write_report
 from transduce.family.decoder import Decoder
-from transduce.family.experts import (
-    Experts,
-    NoisyTopK,
-    Switch,
-    TopK,
-    balance_loss,
-    experts,
-    importance_loss,
-    load_loss,
-    routings,
-)
-from transduce.family.positions import Rotary
+from transduce.family.experts import router_loss, routings
+from transduce.family.kinds import ConfiguredDecoder
 from transduce.model.transformer import parameter_count
 from transduce.studies.experts_report import report
 from transduce.studies.results import Results, open_results
@@ -42,45 +32,38 @@ WIDE = 4  # times the width of the dense row
 
 
 @dataclass(frozen=True)
-class Kind:
-    """The network of a row. width: of one network, over that of the dense row. router: None if it is dense.
+class Row:
+    """The network of a row. width: of one network, over that of the dense row. router: of experts; None: it is dense.
 
-    added_loss: joins the cross-entropy.
+    is_balanced: the loss for the balance joins the cross-entropy.
     """
 
     width: float
-    router: Callable[[int], TopK | Switch] | None = None
-    added_loss: Callable[[SmallModel], Tensor] | None = None
+    router: Literal["switch", "top_k", "noisy_top_k"] | None = None
+    is_balanced: bool = False
 
 
-def balance(model: SmallModel) -> Tensor:
-    """Return the loss for the balance of Switch and Mixtral, with their factor."""
-    return 0.01 * balance_loss(routings(model))
-
-
-def importance_and_load(model: SmallModel) -> Tensor:
-    """Return the two losses of Shazeer et al. (2017), with their factor (appendix C)."""
-    return 0.1 * (importance_loss(routings(model)) + load_loss(routings(model)))
-
-
-KINDS: Mapping[str, Kind] = {
-    "dense": Kind(1),
-    "dense-wide": Kind(WIDE),
-    "switch": Kind(1, lambda d_model: Switch(d_model, N_EXPERTS), balance),
-    "switch-free": Kind(1, lambda d_model: Switch(d_model, N_EXPERTS)),
-    "top-2": Kind(0.5, lambda d_model: TopK(d_model, N_EXPERTS, 2), balance),
-    "noisy-2": Kind(0.5, lambda d_model: NoisyTopK(d_model, N_EXPERTS, 2), importance_and_load),
+ROWS: Mapping[str, Row] = {
+    "dense": Row(1),
+    "dense-wide": Row(WIDE),
+    "switch": Row(1, "switch", is_balanced=True),
+    "switch-free": Row(1, "switch"),
+    "top-2": Row(0.5, "top_k", is_balanced=True),
+    "noisy-2": Row(0.5, "noisy_top_k", is_balanced=True),
 }
 
 
 def build(row: str, sizes: Sizes) -> Decoder:
     """Return the model of a row with random weights."""
-    kind, d_model = KINDS[row], sizes.d_model
-    d_ff, router = round(4 * d_model * kind.width), kind.router
-    shape = sizes.vocab_size, d_model, sizes.n_layers, sizes.n_heads
-    networks: Callable[[], Experts] | None = (lambda: experts(router(d_model), d_ff)) if router else None
-    positions = Rotary(d_model // sizes.n_heads)
-    return Decoder(*shape, positions, feed_forward=networks, d_ff=d_ff, dropout=sizes.dropout)
+    config = replace(sizes.decoder(), d_ff=round(4 * sizes.d_model * ROWS[row].width))
+    if router := ROWS[row].router:
+        config = replace(config, n_experts=N_EXPERTS, router=router, n_chosen=2)
+    return ConfiguredDecoder(config)
+
+
+def balance(model: SmallModel) -> Tensor:
+    """Return the loss for the balance of the experts."""
+    return router_loss(routings(model))
 
 
 def run_experts(train: Path, valid: Path, out: Path, *, sizes: Sizes = SIZES) -> Results:
@@ -90,7 +73,7 @@ def run_experts(train: Path, valid: Path, out: Path, *, sizes: Sizes = SIZES) ->
     """
     results = open_results(out, "experts", {**hashes(train, valid), "sizes": sizes.as_settings()})
     try:
-        run_rows([*KINDS], (train, valid), sizes, results, partial(train_and_evaluate, sizes))
+        run_rows([*ROWS], (train, valid), sizes, results, partial(train_and_evaluate, sizes))
     finally:
         if results.entries:
             write_report(out, report(results), results.sessions)
@@ -101,7 +84,7 @@ def train_and_evaluate(sizes: Sizes, row: str, seed: int, streams: Streams) -> d
     """Return the figures of a row. shares: of the last evaluated tokens, by layer and expert, over an even share."""
     torch.manual_seed(seed)
     model = build(row, sizes)
-    train_on(model, streams.train, sizes, seed, KINDS[row].added_loss)
+    train_on(model, streams.train, sizes, seed, balance if ROWS[row].is_balanced else None)
     (value,) = perplexities(model, streams.valid, sizes)
     shares = [(one.shares / one.shares.mean()).tolist() for one in routings(model)]
     return {

@@ -4,7 +4,7 @@ A row is a way to know the order of tokens (`family/positions.py`), or Transform
 evaluated with its frequencies scaled for the longest text, without training on longer text.
 """
 
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import torch
 
 from transduce.evaluation.study_report import write_report
 from transduce.family.decoder import Decoder
-from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids
+from transduce.family.kinds import ConfiguredDecoder
+from transduce.family.positions import Rotary
 from transduce.family.recurrence import TransformerXL
 from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_theta
 from transduce.model.transformer import parameter_count
@@ -23,20 +24,9 @@ from transduce.studies.rows import run_rows
 from transduce.studies.segments import Sizes, SmallModel, Streams, hashes, perplexities, points, train_on
 
 SIZES = Sizes()
+POSITIONS = ("sinusoids", "learned", "rope", "alibi", "t5", "shaw")  # of `DecoderConfig`
 XL = "transformer-xl"
-
-
-def positions_of(sizes: Sizes) -> Mapping[str, Callable[[], Positions]]:
-    """Return a function for each row that makes its positions."""
-    d_k = sizes.d_model // sizes.n_heads
-    return {
-        "sinusoids": lambda: Sinusoids(sizes.d_model),
-        "learned": lambda: Learned(sizes.lengths[-1], sizes.d_model),
-        "rope": lambda: Rotary(d_k),
-        "alibi": lambda: Alibi(sizes.n_heads),
-        "t5": lambda: Bucketed(sizes.n_heads),
-        "shaw": lambda: Shaw(sizes.n_layers, d_k),
-    }
+ROWS = (*POSITIONS, XL)
 
 
 def scalings(sizes: Sizes) -> dict[str, Rope]:
@@ -51,17 +41,12 @@ def scalings(sizes: Sizes) -> dict[str, Rope]:
     }
 
 
-def rows(sizes: Sizes = SIZES) -> list[str]:
-    """Return the rows that are trained, in their order."""
-    return [*positions_of(sizes), XL]
-
-
 def build(row: str, sizes: Sizes) -> SmallModel:
     """Return the model of a row with random weights."""
-    shape = sizes.vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads
     if row == XL:
+        shape = sizes.vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads
         return TransformerXL(*shape, n_memory=sizes.segment, dropout=sizes.dropout)
-    return Decoder(*shape, positions_of(sizes)[row](), dropout=sizes.dropout)
+    return ConfiguredDecoder(replace(sizes.decoder(), positions=row))
 
 
 def run_positions(train: Path, valid: Path, out: Path, *, sizes: Sizes = SIZES) -> Results:
@@ -71,7 +56,7 @@ def run_positions(train: Path, valid: Path, out: Path, *, sizes: Sizes = SIZES) 
     """
     results = open_results(out, "positions", {**hashes(train, valid), "sizes": sizes.as_settings()})
     try:
-        run_rows(rows(sizes), (train, valid), sizes, results, partial(train_and_evaluate, sizes))
+        run_rows(ROWS, (train, valid), sizes, results, partial(train_and_evaluate, sizes))
     finally:
         if results.entries:
             write_report(out, report(results), results.sessions)

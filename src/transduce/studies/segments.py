@@ -19,6 +19,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import EOS
 from transduce.errors import UserError
 from transduce.evaluate import perplexity
+from transduce.family.configs import DecoderConfig
 from transduce.family.decoder import Decoder
 from transduce.family.recurrence import NO_MEMORY, TransformerXL
 from transduce.training.optimizer import adam, learning_rate
@@ -47,6 +48,17 @@ class Sizes:
     dropout: float = 0.1
     lengths: tuple[int, ...] = (64, 128, 256, 512)
     evaluated: int = 32_768
+
+    def decoder(self) -> DecoderConfig:
+        """Return the configuration of a decoder of these sizes."""
+        return DecoderConfig(
+            vocab_size=self.vocab_size,
+            d_model=self.d_model,
+            n_layers=self.n_layers,
+            n_heads=self.n_heads,
+            max_positions=self.lengths[-1],
+            dropout=self.dropout,
+        )
 
     def as_settings(self) -> dict[str, Any]:
         """Return the sizes as results.json has them."""
