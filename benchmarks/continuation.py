@@ -43,7 +43,7 @@ def transduce(precision: str, folder: Path) -> Continue:
     from dataclasses import replace
 
     from transduce.family import load
-    from transduce.family.continuation import GREEDY, continue_ids
+    from transduce.family.use.continuation import GREEDY, continue_ids
     from transduce.model.cpu_backend import keep_freed_memory
 
     keep_freed_memory()

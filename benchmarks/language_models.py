@@ -26,8 +26,8 @@ from transduce.config.kinds import KINDS, Kind
 from transduce.config.schema import Config
 from transduce.data.corpora import Corpus
 from transduce.data.text import read_lines
-from transduce.family.diffusion_bound import score_bound
-from transduce.family.text_scores import score_lines
+from transduce.family.tasks.diffusion_bound import score_bound
+from transduce.family.tasks.text_scores import score_lines
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import parameter_count
 from transduce.recipes import find_recipe

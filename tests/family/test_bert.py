@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from transduce.errors import UserError
 from transduce.family.bert import NEXT_SENTENCE, Bert, BertEncoder, Classifier, Pooler, WordHead, sentence_vectors
-from transduce.family.bert_form import FORM, HEADS
-from transduce.family.settings import Settings
+from transduce.family.forms.bert import FORM, HEADS
+from transduce.family.forms.settings import Settings
 from transduce.family.weights import read_member
 from transduce.model.transformer import parameter_count
 

@@ -22,8 +22,8 @@ from transduce.evaluation.model_size import parameter_count
 from transduce.family.around import NO_PAST, Past
 from transduce.family.configs import DecoderConfig, HyenaConfig
 from transduce.family.experts import router_loss, routings
-from transduce.family.language_task import LanguageModelTask
-from transduce.family.text_scores import evaluate_text
+from transduce.family.tasks.language_model import LanguageModelTask
+from transduce.family.tasks.text_scores import evaluate_text
 from transduce.model.build import build
 from transduce.model.transformer import parameter_count as count_parameters
 

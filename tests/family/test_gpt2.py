@@ -18,6 +18,7 @@ SIZES = {"n_embd": 24, "n_layer": 3, "n_head": 4, "vocab_size": 50, "n_positions
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """Return our model and theirs."""
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    torch.manual_seed(1)
     ids: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
     if request.param == "gpt2":
         theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, n_inner=60, **ids))

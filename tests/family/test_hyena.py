@@ -11,9 +11,9 @@ from support.whole_text import continuation_without_states
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.family.continuation import GREEDY, continue_ids
 from transduce.family.hyena import Filters, Hyena, Operator, long_convolution
 from transduce.family.row_states import NO_STATES
+from transduce.family.use.continuation import GREEDY, continue_ids
 from transduce.model.transformer import parameter_count
 
 D, L = 6, 20

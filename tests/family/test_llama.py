@@ -11,9 +11,9 @@ from support.hugging_face import TOLERANCE, difference, disturb, gradient_differ
 
 from transduce.errors import UserError
 from transduce.family.around import NO_PAST, Past
+from transduce.family.forms.llama import FORM
+from transduce.family.forms.settings import Settings
 from transduce.family.llama import Llama
-from transduce.family.llama_form import FORM
-from transduce.family.settings import Settings
 from transduce.family.weights import read_member, write_member
 from transduce.model.transformer import parameter_count
 
@@ -48,6 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """Return a folder that transformers has written, and its model."""
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    torch.manual_seed(1)
     theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **VARIANTS[request.param]))
     path = tmp_path_factory.mktemp("theirs")
     member_of(disturb(theirs), path)

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 import transduce
 from transduce.errors import UserError
-from transduce.family.continuation import GREEDY, continue_ids
 from transduce.family.mamba import Mamba, SelectiveMixer, selective_scan
 from transduce.family.row_states import NO_STATES
+from transduce.family.use.continuation import GREEDY, continue_ids
 from transduce.family.weights import Member, write_member
 from transduce.model.transformer import parameter_count
 
@@ -28,6 +28,7 @@ PROMPTS = [[5], [7, 3, 9], [1, 2, 3], [30, 8, 8, 2, 41, 6]]
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """Return our model and theirs."""
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    torch.manual_seed(1)
     theirs = transformers.MambaForCausalLM(transformers.MambaConfig(**SIZES, conv_kernel=3))
     return member_of(disturb(theirs), tmp_path_factory.mktemp("theirs")), theirs
 
@@ -154,8 +155,8 @@ def test_a_folder_continues_text_in_fp32(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"use_bias": True}, {"hidden_act": "gelu"}, {"expand": 0}, {"state_size": 0}])
 def test_a_config_that_it_cannot_have_is_refused(change: dict[str, Any]) -> None:
-    from transduce.family.mamba_form import build
-    from transduce.family.settings import Settings
+    from transduce.family.forms.mamba import build
+    from transduce.family.forms.settings import Settings
 
     values = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2}
     with torch.device("meta"):

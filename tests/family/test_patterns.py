@@ -19,11 +19,11 @@ from transduce.data.text import read_lines
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.family.around import NO_PAST, Past, causal
 from transduce.family.configs import GPT2Config
-from transduce.family.continuation import GREEDY, continue_ids
 from transduce.family.gpt2 import GPT2
 from transduce.family.llama import Llama
 from transduce.family.patterns import Pattern, first, fixed, restricted, strided, union, with_pattern
-from transduce.family.text_scores import score_lines
+from transduce.family.tasks.text_scores import score_lines
+from transduce.family.use.continuation import GREEDY, continue_ids
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, reference_attention
 from transduce.model.transformer import Transformer

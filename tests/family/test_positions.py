@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
 from transduce.family.around import NO_PAST, Past, with_bias
-from transduce.family.continuation import continue_ids
 from transduce.family.decoder import Decoder
 from transduce.family.positions import (
     Alibi,
@@ -27,6 +26,7 @@ from transduce.family.positions import (
     relative_attention,
 )
 from transduce.family.rope import YarnRope
+from transduce.family.use.continuation import continue_ids
 from transduce.model.attention import MultiHeadAttention
 
 V, D, LAYERS, H = 40, 24, 2, 4

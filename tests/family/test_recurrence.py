@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
-from transduce.family.continuation import continue_ids
 from transduce.family.recurrence import NO_MEMORY, Memory, TransformerXL, with_distances
+from transduce.family.use.continuation import continue_ids
 from transduce.model.positions import sinusoids
 
 V, D, LAYERS, H = 40, 24, 3, 4

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import transduce
 from transduce.errors import UserError
-from transduce.family.continuation import GREEDY, continue_ids
 from transduce.family.row_states import NO_STATES
 from transduce.family.rwkv import RWKV, ChannelMix, Sums, TimeMix, wkv
+from transduce.family.use.continuation import GREEDY, continue_ids
 from transduce.family.weights import Member, write_member
 from transduce.model.transformer import parameter_count
 
@@ -28,6 +28,7 @@ PROMPTS = [[5], [7, 3, 9], [1, 2, 3], [30, 8, 8, 2, 41, 6]]
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """Return our model and theirs."""
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    torch.manual_seed(1)
     config = transformers.RwkvConfig(**SIZES, intermediate_size=60, use_cache=False)
     theirs = transformers.RwkvForCausalLM(config)
     return member_of(disturb(theirs), tmp_path_factory.mktemp("theirs")), theirs
@@ -210,8 +211,8 @@ def test_a_folder_continues_text_in_fp32(tmp_path: Path) -> None:
     [{"attention_hidden_size": 48}, {"layer_norm_epsilon": 1e-6}, {"tie_word_embeddings": True}, {"hidden_size": 0}],
 )
 def test_a_config_that_it_cannot_have_is_refused(change: dict[str, Any]) -> None:
-    from transduce.family.rwkv_form import build
-    from transduce.family.settings import Settings
+    from transduce.family.forms.rwkv import build
+    from transduce.family.forms.settings import Settings
 
     values = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2}
     with torch.device("meta"):

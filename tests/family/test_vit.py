@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.errors import UserError
-from transduce.family.settings import Settings
+from transduce.family.forms.settings import Settings
+from transduce.family.forms.vit import FORM
 from transduce.family.vit import ViT
-from transduce.family.vit_form import FORM
 from transduce.model.transformer import parameter_count
 
 SIZES = {

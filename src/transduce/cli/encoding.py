@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from transduce.cli import stream
-    from transduce.family.text_encoder import Answer
+    from transduce.family.use.text_encoder import Answer
 
 Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's form with tokenizer.json, or RUN/model.")]
 
@@ -43,7 +43,7 @@ def run_encoder(folder: Path, source: Path | None, target: Path | None, job: Job
         return ("" if value is None else job.text(value)).encode() + b"\n"
 
     def load() -> "stream.Answers":
-        from transduce.family.text_encoder import TextEncoder
+        from transduce.family.use.text_encoder import TextEncoder
         from transduce.model.cpu_backend import keep_freed_memory
 
         keep_freed_memory()

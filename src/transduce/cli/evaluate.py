@@ -12,7 +12,7 @@ from transduce.errors import UserError
 
 if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
-    from transduce.family.text_scores import TextScores
+    from transduce.family.tasks.text_scores import TextScores
     from transduce.parsing.labelled_f1 import LabelledScores
 
 EvaluatedModels = Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")]
@@ -111,12 +111,12 @@ def evaluate(
 
 def _scores_of_text(model: Path, text: Path) -> "TextScores":
     """Return the scores of a language model on a text; for a diffusion model, upper bounds of them."""
-    from transduce.family.diffusion_bound import evaluate_bound
-    from transduce.family.language_model import LanguageModel
     from transduce.family.llada import Llada
-    from transduce.family.model_folder import open_member
-    from transduce.family.text_filler import TextFiller
-    from transduce.family.text_scores import evaluate_text
+    from transduce.family.tasks.diffusion_bound import evaluate_bound
+    from transduce.family.tasks.text_scores import evaluate_text
+    from transduce.family.use.language_model import LanguageModel
+    from transduce.family.use.model_folder import open_member
+    from transduce.family.use.text_filler import TextFiller
 
     member = open_member(model)
     if isinstance(member.model, Llada):

@@ -13,7 +13,7 @@ from transduce.console import printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
-    from transduce.family.text_encoder import Word
+    from transduce.family.use.text_encoder import Word
 
 Folder = Annotated[
     Path, Parameter(help="Folder of a BERT or LLaDA: in Hugging Face's form with tokenizer.json, or RUN/model.")
@@ -22,7 +22,7 @@ Folder = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Diffusion:
-    """Arguments of `family.diffusion.Filling`; None: its default."""
+    """Arguments of `family.use.diffusion.Filling`; None: its default."""
 
     steps: Annotated[
         int | None, Integer, Parameter(help="LLaDA: steps for each line.", show_default="one for each [MASK]")
@@ -77,9 +77,9 @@ def fill(
 
     def load(path: Path) -> Any:
         from transduce.family.llada import Llada
-        from transduce.family.model_folder import open_member
-        from transduce.family.text_encoder import TextEncoder
-        from transduce.family.text_filler import TextFiller
+        from transduce.family.use.model_folder import open_member
+        from transduce.family.use.text_encoder import TextEncoder
+        from transduce.family.use.text_filler import TextFiller
 
         member = open_member(path)
         is_diffusion = isinstance(member.model, Llada)
@@ -90,8 +90,8 @@ def fill(
         return TextFiller(member, path) if is_diffusion else TextEncoder(member, path)
 
     def answers(model: Any, lines: Any, first_number: int) -> list[Any]:
-        from transduce.family.diffusion import Filling
-        from transduce.family.text_filler import TextFiller
+        from transduce.family.use.diffusion import Filling
+        from transduce.family.use.text_filler import TextFiller
 
         if isinstance(model, TextFiller):
             return [*model.fill(lines, Filling(**given), first_number)]

@@ -85,15 +85,15 @@ class TaskEntry:
 TASKS = {
     "translation": TaskEntry("transduce.train:TranslationTask", scores=("bleu",)),
     "parsing": TaskEntry("transduce.parsing.task:ParsingTask", scores=("f1",)),
-    "language_model": TaskEntry(f"{_FAMILY}.language_task:LanguageModelTask", is_of_one_text=True),
-    "masked_words": TaskEntry(f"{_FAMILY}.masked_words:MaskedWordsTask", is_of_one_text=True),
-    "diffusion": TaskEntry(f"{_FAMILY}.diffusion_task:DiffusionTask", is_of_one_text=True),
-    "spans": TaskEntry(f"{_FAMILY}.span_task:SpanTask", is_of_one_text=True),
+    "language_model": TaskEntry(f"{_FAMILY}.tasks.language_model:LanguageModelTask", is_of_one_text=True),
+    "masked_words": TaskEntry(f"{_FAMILY}.tasks.masked_words:MaskedWordsTask", is_of_one_text=True),
+    "diffusion": TaskEntry(f"{_FAMILY}.tasks.diffusion:DiffusionTask", is_of_one_text=True),
+    "spans": TaskEntry(f"{_FAMILY}.tasks.spans:SpanTask", is_of_one_text=True),
     "classes": TaskEntry(
-        f"{_FAMILY}.class_task:ClassTask",
+        f"{_FAMILY}.tasks.classes:ClassTask",
         scores=("accuracy", "macro_f1"),
         sides=("sentences and labels", "SENTENCES LABELS"),
-        start=f"{_FAMILY}.fine_tuning:start",
+        start=f"{_FAMILY}.tasks.fine_tuning:start",
     ),
 }
 

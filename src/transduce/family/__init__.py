@@ -35,8 +35,13 @@
 |-----------------|----------------------------------|-------------------------------------------------------------|
 | `experts.py`    | Shazeer et al. 2017, and others  | a mixture of experts                                        |
 
-`decoder.py` is a decoder that takes positions, a pattern and experts as parts.
-`transduce.family.load` reads a folder in Hugging Face's form, or RUN/model of a training.
+`decoder.py` is a decoder that takes positions, a pattern and experts as parts. Around the models:
+
+| use           | what it is                                                                       |
+|---------------|----------------------------------------------------------------------------------|
+| `weights.py`  | folders in Hugging Face's form; `forms/` has the form of each member             |
+| `tasks/`      | what members learn, for the training loop; `kinds.py` and `configs.py`: of sizes |
+| `use/`        | text in, and text, words, vectors or classes out; `load` returns one of them     |
 """
 
 from pathlib import Path
@@ -60,14 +65,14 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Any:
     from transduce.config.validation import as_path
     from transduce.errors import UserError
     from transduce.family.bert import Bert  # these load torch
-    from transduce.family.image_classifier import ImageClassifier
-    from transduce.family.language_model import LanguageModel
     from transduce.family.llada import Llada
-    from transduce.family.model_folder import open_member
     from transduce.family.t5 import T5
-    from transduce.family.text_encoder import TextEncoder
-    from transduce.family.text_filler import TextFiller
-    from transduce.family.text_to_text import TextToText
+    from transduce.family.use.image_classifier import ImageClassifier
+    from transduce.family.use.language_model import LanguageModel
+    from transduce.family.use.model_folder import open_member
+    from transduce.family.use.text_encoder import TextEncoder
+    from transduce.family.use.text_filler import TextFiller
+    from transduce.family.use.text_to_text import TextToText
     from transduce.family.vit import ViT
 
     path = as_path("folder", folder)

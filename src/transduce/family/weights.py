@@ -19,23 +19,23 @@ import torch
 from torch import Tensor, nn
 
 from transduce.errors import UserError, nearest
-from transduce.family.form import Form, Shape, set_parameters, their_shapes, their_tensors
-from transduce.family.settings import Settings
+from transduce.family.forms.form import Form, Shape, set_parameters, their_shapes, their_tensors
+from transduce.family.forms.settings import Settings
 from transduce.storage.atomic_folder import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, write_folder
 from transduce.storage.tensors import MAX_HEADER_BYTES, encode_tensors
 from transduce.training.weights import check_finite
 
 # The module of the form of each model_type.
 FORMS = {
-    "gpt2": "gpt2_form",
-    "openai-gpt": "gpt2_form",
-    "llama": "llama_form",
-    "llada": "llada_form",
-    "mamba": "mamba_form",
-    "rwkv": "rwkv_form",
-    "bert": "bert_form",
-    "t5": "t5_form",
-    "vit": "vit_form",
+    "gpt2": "gpt2",
+    "openai-gpt": "gpt2",
+    "llama": "llama",
+    "llada": "llada",
+    "mamba": "mamba",
+    "rwkv": "rwkv",
+    "bert": "bert",
+    "t5": "t5",
+    "vit": "vit",
 }
 WITHOUT_FORM = ("decoder", "hyena")  # what is trained here, and Hugging Face does not have
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -105,7 +105,7 @@ def form_of(settings: Settings) -> Form:
 
 
 def _form(module: str) -> Form:
-    return importlib.import_module(f"transduce.family.{module}").FORM
+    return importlib.import_module(f"transduce.family.forms.{module}").FORM
 
 
 # ---- files -------------------------------------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
     Config -> build -> model;  ids -> collate -> Batch;  model, Batch -> loss;  model -> evaluate -> scores
 
-Translation is `transduce.train.TranslationTask`, parsing `transduce.parsing.task`. `transduce.family.language_task`,
-`masked_words`, `span_task` and `diffusion_task` learn from one text, `class_task` from sentences and labels. The loop,
-`Gradients` and `Batches` use the task that they get as an argument, so another task needs no change in them.
+Translation is `transduce.train.TranslationTask`, parsing `transduce.parsing.task`. The tasks in
+`transduce.family.tasks` learn from one text, or from sentences and labels. The loop, `Gradients` and `Batches` use the
+task that they get as an argument, so another task needs no change in them.
 """
 
 from collections.abc import Callable, Sequence

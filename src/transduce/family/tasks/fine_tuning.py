@@ -1,0 +1,72 @@
+"""The start of a fine-tuning: a pre-trained encoder with a new head for the classes of the training text.
+
+    encoder       that of the folder
+    pooler        that of the folder; new where it has none
+    classifier    new
+
+What is new has matrices from N(0, 0.02), drawn with train.seed, and biases 0 (`Bert.initialise`).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from transduce.config.schema import Config
+from transduce.data.labels import TOKENIZER, TextAndLabels, learn_labels
+from transduce.errors import UserError
+from transduce.family.bert import Bert, BertEncoder
+from transduce.family.configs import BertClassifierConfig
+from transduce.family.kinds import ConfiguredBertClassifier
+from transduce.family.use.model_folder import open_member
+from transduce.storage.model_folder import LoadedModel
+from transduce.storage.run_request import TrainRequest
+
+
+def start(request: TrainRequest) -> LoadedModel:
+    """Return the model that a fine-tuning starts from, with the tokenizer of its encoder and the labels of the text.
+
+    Raises UserError if the folder of the request is no BERT with a tokenizer, or for a wrong label.
+    """
+    folder = request.start_from
+    assert folder is not None
+    member = open_member(folder)
+    parent = member.model
+    if not isinstance(parent, Bert):
+        kind = member.settings.get("model_type")
+        raise UserError(
+            f"{folder}: model_type={kind!r}: expected an encoder; use a BERT in Hugging Face's form, or train one "
+            "with --recipe bert-small"
+        )
+    if TOKENIZER not in member.files:
+        raise UserError(f"{folder}: expected {TOKENIZER}; use a whole folder")
+    labels = learn_labels(request.corpora)
+    sizes = _config(parent.encoder, len(labels))
+    assert sizes.vocab_size is not None
+    try:
+        files = {name: content.decode() for name, content in member.files.items()}
+        tokenizer = TextAndLabels(files, labels, sizes.vocab_size)
+    except (UserError, UnicodeDecodeError) as problem:
+        raise UserError(f"{folder}: expected a tokenizer in UTF-8 that fits the encoder, but {problem}") from None
+    torch.manual_seed(request.config.train.seed)
+    model: Any = ConfiguredBertClassifier(sizes)
+    model.encoder.load_state_dict(parent.encoder.state_dict())
+    if parent.pooler is not None:
+        model.pooler.load_state_dict(parent.pooler.state_dict())
+    data = replace(request.config.data, tokenizer=tokenizer.kind, target_tokens="labels")
+    return LoadedModel(model, Config(model=sizes, data=data), tokenizer, str(folder))
+
+
+def _config(encoder: BertEncoder, n_classes: int) -> BertClassifierConfig:
+    """Return the configuration of a classifier with this encoder."""
+    return BertClassifierConfig(
+        vocab_size=encoder.embedding.num_embeddings,
+        tgt_vocab_size=n_classes,
+        d_model=encoder.embedding.embedding_dim,
+        n_layers=len(encoder.layers),
+        n_heads=encoder.n_heads,
+        d_ff=encoder.d_ff,
+        max_positions=encoder.positions.num_embeddings,
+        n_segments=encoder.segments.num_embeddings,
+        norm_eps=encoder.norm_eps,
+    )

@@ -1,0 +1,158 @@
+"""BERT as a user has it: lines in; words, vectors or classes out."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from tokenizers import Encoding
+from torch import Tensor
+
+from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, excess
+from transduce.errors import UserError
+from transduce.family.bert import Bert, sentence_vectors
+from transduce.family.use.application import Application
+from transduce.family.weights import Member
+from transduce.model.cpu_backend import faster_products
+
+MASK = "[MASK]"
+BATCH_TOKENS = 8_192
+PLACES = 256  # masked places at a time: their logits are rows of the whole vocabulary
+# oneDNN computes a product of fewer than 16 rows in another way, with other rounding (1e-7). In products of 16 rows or
+# more, a row does not depend on the others.
+ROWS = 32
+
+Value = TypeVar("Value")
+
+
+class Word(NamedTuple):
+    """A word for a masked place, and its probability."""
+
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Value]):
+    """The answer to a line. value: None for a blank line. problem: of the line; None if it has none."""
+
+    value: Value | None = None
+    problem: str | None = None
+
+
+class TextEncoder(Application):
+    """A BERT with the tokenizer of its folder. Raises UserError for another member, or one without a tokenizer.
+
+    Lines of one length are a batch, without padding. On a CPU, an answer does not depend on the other lines.
+    """
+
+    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
+        super().__init__(member, folder)
+        if not isinstance(member.model, Bert):
+            raise self.another("a text encoder, BERT")
+        self.model = member.model
+        self.n_positions = self.model.encoder.positions.num_embeddings
+        self.tokenizer.enable_truncation(self.n_positions)
+
+    def fill(self, lines: Sequence[str], n_best: int = 5) -> list[Answer[list[list[Word]]]]:
+        """Return the `n_best` most likely words for each [MASK] of each line, the most likely first."""
+        head, mask = self.model.words, self.tokenizer.token_to_id(MASK)
+        if head is None:
+            raise self._without("a head for masked words, as in BertForMaskedLM")
+        if mask is None:
+            raise self._without(f"the token {MASK} in its tokenizer.json")
+        if not 1 <= n_best <= self.tokenizer.get_vocab_size():
+            raise UserError(f"n_best={n_best}: expected 1 to the size of the vocabulary; give another number")
+
+        def words(ids: Tensor, states: Tensor) -> list[list[list[Word]]]:
+            is_masked = ids == mask
+            of_places: list[list[Word]] = []
+            for places in states[is_masked].split(PLACES):
+                best = in_rows(head, places).softmax(dim=-1).topk(n_best, dim=-1)
+                for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                    texts = (self.tokenizer.id_to_token(number) or "" for number in numbers)
+                    of_places.append(list(map(Word, texts, values)))
+            places_left = iter(of_places)
+            return [[next(places_left) for _ in range(count)] for count in is_masked.sum(dim=1).tolist()]
+
+        answers = self._answers(lines, words)
+        problem = f"expected {MASK} in the line; put it in the place of a word"
+        return [Answer(a.value, a.problem or (problem if a.value == [] else None)) for a in answers]
+
+    def embed(self, lines: Sequence[str]) -> list[Answer[Tensor]]:
+        """Return a vector of length 1 for each line, (D,): the mean of the states of its tokens."""
+        return self._answers(lines, lambda ids, states: list(sentence_vectors(states, torch.ones_like(ids))))
+
+    def classify(self, lines: Sequence[str]) -> list[Answer[dict[str, float]]]:
+        """Return the probability of each class for each line, by its label, the most likely first."""
+        pooler, classifier = self.model.pooler, self.model.classifier
+        if pooler is None or classifier is None:
+            raise self._without("a classifier, as in BertForSequenceClassification")
+
+        def classes(_: Tensor, states: Tensor) -> list[dict[str, float]]:
+            return classes_of(in_rows(lambda first: classifier(pooler(first)), states[:, :1]), classifier.labels)
+
+        return self._answers(lines, classes)
+
+    @torch.inference_mode()
+    def _answers(self, lines: Sequence[str], values: Callable[[Tensor, Tensor], list[Value]]) -> list[Answer[Value]]:
+        """Return the answers to lines. values: those of a batch, from its ids (B,T) and states (B,T,D)."""
+        is_long = [len(line) > MAX_LINE_CHARACTERS for line in lines]
+        answers = [
+            Answer[Value](None, excess(line, None) if long else None) for line, long in zip(lines, is_long, strict=True)
+        ]
+        numbers = [i for i, line in enumerate(lines) if line.strip() and not is_long[i]]
+        encodings = dict(zip(numbers, self.tokenizer.encode_batch([lines[i] for i in numbers]), strict=True))
+        device = self.model.encoder.embedding.weight.device
+        for members in _batches({i: len(encoding.ids) for i, encoding in encodings.items()}):
+            ids = torch.tensor([encodings[i].ids for i in members], device=device)
+            with faster_products(device):
+                of_batch = values(ids, in_rows(self._encode, ids, ids.size(1)))
+            for i, value in zip(members, of_batch, strict=True):
+                answers[i] = Answer(value, self._cut_problem(encodings[i]))
+        return answers
+
+    def _encode(self, ids: Tensor) -> Tensor:
+        return self.model.encoder(ids, torch.ones_like(ids, dtype=torch.bool))
+
+    def _cut_problem(self, encoding: Encoding) -> str | None:
+        """Return the problem of a line of which the model reads only the beginning."""
+        if not encoding.overflowing:
+            return None
+        n_special = sum(encoding.special_tokens_mask)
+        n_tokens = len(encoding.ids) + sum(len(part.ids) - n_special for part in encoding.overflowing)
+        return (
+            f"expected at most {self.n_positions:,} tokens, not {n_tokens:,}, and the rest is not read; split the line"
+        )
+
+    def _without(self, part: str) -> UserError:
+        (architecture,) = self.member.settings.get("architectures") or ["a model"]
+        return UserError(f"{self.folder}: expected {part}, not {architecture}; use a folder that has it")
+
+
+def classes_of(logits: Tensor, labels: Sequence[str]) -> list[dict[str, float]]:
+    """Return the probability of each class by its label, the most likely first, for each row of logits (B,V)."""
+    rows = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    pairs = zip(rows.indices.tolist(), rows.values.tolist(), strict=True)
+    return [{labels[int(i)]: p for i, p in zip(index, values, strict=True)} for index, values in pairs]
+
+
+def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1) -> Tensor:
+    """Return function(x), where each entry of `x` gives `width` rows of its matrix products.
+
+    A few entries are repeated until they give ROWS rows.
+    """
+    copies = -(-ROWS // max(len(x) * width, 1))
+    return function(torch.cat([x] * copies))[: len(x)] if copies > 1 else function(x)
+
+
+def _batches(lengths: Mapping[int, int]) -> Iterator[list[int]]:
+    """Yield the numbers of lines in batches of equal lengths. lengths: in tokens, by the number of the line."""
+    by_length = defaultdict[int, list[int]](list)
+    for number, length in lengths.items():
+        by_length[length].append(number)
+    for length, numbers in sorted(by_length.items()):
+        n_rows = max(BATCH_TOKENS // length, 1)
+        yield from (numbers[i : i + n_rows] for i in range(0, len(numbers), n_rows))

@@ -1,0 +1,139 @@
+"""Continuation of token ids beside `generate` of Hugging Face transformers."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.hugging_face import disturb, member_of
+
+from transduce.decoding.options import Sampling
+from transduce.decoding.search import beam_search
+from transduce.errors import UserError
+from transduce.family.configs import GPT2Config
+from transduce.family.kinds import ConfiguredGPT2
+from transduce.family.tpa import T6
+from transduce.family.use import continuation
+from transduce.family.use.continuation import GREEDY, continue_ids, ready
+from transduce.family.use.cpu_language_model import CpuLanguageModel
+
+Models = tuple[Any, Any]
+PROMPTS = [[5], [7, 3, 9], [1, 2, 3], [30, 8, 8, 2, 41, 6], [9, 9, 9]]
+SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+NEVER = 49_999  # an id that is none
+
+
+@pytest.fixture(scope="module", params=["GPT2LMHead", "LlamaForCausal"])
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Return our model and theirs."""
+    transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    torch.manual_seed(1)
+    ids = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    if request.param == "GPT2LMHead":
+        theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, **ids, n_positions=40))
+    else:
+        more = {"intermediate_size": 40, "num_key_value_heads": 2, "max_position_embeddings": 40}
+        theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, **ids, **more))
+    return member_of(disturb(theirs), tmp_path_factory.mktemp("theirs")), theirs
+
+
+@pytest.fixture(params=["as it is", "ready"])
+def ours(request: pytest.FixtureRequest, models: Models) -> Any:
+    """Return our model, as it is and made ready for a CPU."""
+    return models[0] if request.param == "as it is" else CpuLanguageModel(models[0], "fp32")
+
+
+def their_ids(theirs: Any, prompt: list[int], ends: list[int], **options: Any) -> list[int]:
+    """Return their continuation of one prompt, without its end."""
+    options = {"do_sample": False, "max_new_tokens": 20, "eos_token_id": ends, "pad_token_id": 0, **options}
+    prompts = torch.tensor([prompt])
+    ids = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)[0, len(prompt) :].tolist()
+    first = next((i for i, one in enumerate(ids) if one in ends), len(ids))
+    return ids[:first]
+
+
+@pytest.mark.parametrize("ends", [[0], [11], [17, 4, 30, 22]])
+def test_greedy_search_gives_the_ids_of_hugging_face(ours: Any, models: Models, ends: list[int]) -> None:
+    theirs = models[1]
+    settings = replace(GREEDY, max_extra_tokens=20)
+    outputs = continue_ids(ours, PROMPTS, ends, settings)
+    assert [output.ids for output in outputs] == [their_ids(theirs, prompt, ends) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_beam_search_gives_the_ids_of_hugging_face(ours: Any, models: Models, alpha: float) -> None:
+    """Without an end: there the rules of both searches for hypotheses that end, or are cut, differ."""
+    theirs = models[1]
+    settings = replace(GREEDY, beam_size=4, max_extra_tokens=20, length_penalty="power", alpha=alpha)
+    outputs = continue_ids(ours, PROMPTS, [], settings)
+    options = {"num_beams": 4, "length_penalty": alpha}
+    assert [output.ids for output in outputs] == [their_ids(theirs, prompt, [NEVER], **options) for prompt in PROMPTS]
+
+
+def test_a_beam_ends_at_an_end(ours: Any) -> None:
+    settings = replace(GREEDY, beam_size=4, max_extra_tokens=20)
+    (output,) = continue_ids(ours, [PROMPTS[1]], [*range(50)], settings)
+    assert output.ids == [] and output.finished
+    greedy = continue_ids(ours, PROMPTS, [])
+    for prompt, cut in zip(PROMPTS, greedy, strict=True):
+        (ended,) = continue_ids(ours, [prompt], [cut.ids[6]])
+        assert ended.ids == cut.ids[: cut.ids.index(cut.ids[6])] and ended.finished
+
+
+def test_the_other_prompts_do_not_change_an_answer(ours: Any) -> None:
+    together = continue_ids(ours, PROMPTS, [0])
+    alone = [continue_ids(ours, [prompt], [0])[0] for prompt in PROMPTS]
+    assert [output.ids for output in together] == [output.ids for output in alone]
+    sampling, seeds = Sampling(0.8), [1, 2, 3, 4, 5]
+    together = continue_ids(ours, PROMPTS, [0], sampling=sampling, seeds=seeds)
+    alone = [continue_ids(ours, [p], [0], sampling=sampling, seeds=[s])[0] for p, s in zip(PROMPTS, seeds, strict=True)]
+    assert [output.ids for output in together] == [output.ids for output in alone]
+
+
+def test_a_continuation_ends_at_the_last_position(ours: Any) -> None:
+    (output,) = continue_ids(ours, [[3] * 35], [])
+    assert len(output.ids) == 5 and not output.finished
+    with pytest.raises(UserError, match="prompt 2: expected 1 to 39 ids, not 40"):
+        continue_ids(ours, [[3], [3] * 40], [])
+    with pytest.raises(UserError, match="prompt 1: expected 1 to 39 ids, not 0"):
+        continue_ids(ours, [[]], [])
+
+
+def test_the_positions_of_the_model_bound_the_cost_of_a_prompt(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a large max_extra_tokens would make each prompt a batch of its own."""
+    sizes, settings = list[int](), replace(GREEDY, max_extra_tokens=1 << 20)
+
+    def search(decoder: Any, state: Any, request: Any) -> Any:
+        sizes.append(len(request.max_lengths))
+        return beam_search(decoder, state, request)
+
+    monkeypatch.setattr("transduce.family.use.continuation.beam_search", search)
+    assert len(continue_ids(ours, [[3, 4]] * 9, [], settings)) == sum(sizes) == 9
+    assert sizes == [9]
+
+
+def test_a_model_as_it_is_takes_prompts_of_one_length_together(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list[int]()
+    step = continuation.beam_search
+    monkeypatch.setattr(continuation, "beam_search", lambda *args: sizes.append(len(args[1].prompts)) or step(*args))
+    continue_ids(models[0], PROMPTS, [0])
+    assert sizes == [1, 3, 1]
+    continue_ids(CpuLanguageModel(models[0], "fp32"), PROMPTS, [0])
+    assert sizes[3:] == [5]
+
+
+def test_a_subclass_with_another_attention_is_searched_as_it_is() -> None:
+    model = T6(50, 24, 2, 4, d_ff=40)
+    assert ready(model, "fp32") is model
+    with pytest.raises(UserError, match="precision='int8': expected fp32 for T6; take fp32"):
+        ready(model, "int8")
+    assert isinstance(ready(ConfiguredGPT2(GPT2Config(vocab_size=50, d_model=24, n_heads=4)), "int8"), CpuLanguageModel)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_batches_in_threads_change_no_answer(models: Models, n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = CpuLanguageModel(models[0], "fp32")
+    expected = continue_ids(ours, PROMPTS, [0])
+    monkeypatch.setattr(continuation, "BATCH_TOKENS", 120)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
+    assert [one.ids for one in continue_ids(ours, PROMPTS, [0])] == [one.ids for one in expected]

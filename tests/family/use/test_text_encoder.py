@@ -1,0 +1,142 @@
+"""BERT from lines to words, vectors and classes."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from support.small_encoders import LABELS, WORDS, bert_folder, small_bert, tokenizer_json
+from support.small_members import gpt2_folder
+
+from transduce.errors import UserError
+from transduce.family.bert import sentence_vectors
+from transduce.family.use.text_encoder import TextEncoder
+from transduce.family.weights import Member, read_member
+
+
+def encoder_of(*heads: str, tokenizer: bytes | None = None) -> TextEncoder:
+    model = small_bert(*heads)
+    files = {"tokenizer.json": tokenizer_json() if tokenizer is None else tokenizer}
+    return TextEncoder(Member(model, {"vocab_size": len(WORDS), "architectures": ["BertModel"]}, files), "folder")
+
+
+def random_lines(count: int) -> list[str]:
+    generator = random.Random(1)
+    words = [*WORDS[4:], "unknown"]
+    return [" ".join(generator.choices(words, k=generator.randint(1, 20))) for _ in range(count)]
+
+
+def test_an_answer_does_not_depend_on_the_other_lines() -> None:
+    """Bit for bit, also for lines of few tokens, and for few masks."""
+    encoder, lines = encoder_of("words", "pooler", "classifier"), random_lines(80)
+    for answers in (encoder.fill, encoder.classify):
+        alone = [answers([line])[0] for line in lines]
+        assert answers(lines) == alone
+        assert answers(lines[::-1]) == alone[::-1]
+    together = encoder.embed(lines)
+    for line, answer in zip(lines, together, strict=True):
+        (alone,) = encoder.embed([line])
+        assert answer.value is not None and alone.value is not None
+        assert torch.equal(answer.value, alone.value)
+
+
+def test_answers_are_those_of_the_model() -> None:
+    encoder = encoder_of("words", "pooler", "classifier")
+    model = encoder.model
+    line, ids = "A [MASK] sleeps.", torch.tensor([[2, 5, 4, 11, 18, 3]])
+    states = model.encoder(ids, torch.ones_like(ids, dtype=torch.bool))
+    assert model.words is not None and model.pooler is not None and model.classifier is not None
+
+    ((words,),) = [answer.value or [] for answer in encoder.fill([line], n_best=3)]
+    expected = model.words(states[0, 2]).softmax(dim=-1).topk(3)
+    assert [word.text for word in words] == [WORDS[i] for i in expected.indices.tolist()]
+    assert [word.probability for word in words] == pytest.approx(expected.values.tolist(), rel=1e-4)
+
+    vector = encoder.embed([line])[0].value
+    assert vector is not None
+    torch.testing.assert_close(vector, sentence_vectors(states, ids > 0)[0], atol=1e-6, rtol=0)
+
+    classes = encoder.classify([line])[0].value or {}
+    probabilities = model.classifier(model.pooler(states))[0].softmax(dim=-1).tolist()
+    assert classes == pytest.approx(dict(zip(LABELS, probabilities, strict=True)), rel=1e-4)
+    assert list(classes.values()) == sorted(classes.values(), reverse=True)
+
+
+def test_each_mask_of_a_line_has_its_words_in_order() -> None:
+    encoder = encoder_of("words")
+    both = encoder.fill(["the [MASK] sleeps on a [MASK]", "a [MASK]"], n_best=2)
+    assert [len(answer.value or []) for answer in both] == [2, 1]
+    assert all(len(words) == 2 for answer in both for words in answer.value or [])
+
+
+def test_more_masks_than_a_slice_have_all_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, lines = encoder_of("words"), ["a [MASK] [MASK]"] * 5
+    expected = encoder.fill(lines)
+    monkeypatch.setattr("transduce.family.use.text_encoder.PLACES", 3)
+    assert encoder.fill(lines) == expected
+
+
+def test_blank_lines_and_lines_without_a_mask_have_no_words() -> None:
+    blank, spaces, without = encoder_of("words").fill(["", " \t", "a dog"])
+    assert (blank.value, blank.problem) == (spaces.value, spaces.problem) == (None, None)
+    assert (without.value, without.problem) == ([], "expected [MASK] in the line; put it in the place of a word")
+
+
+def test_the_end_of_a_long_line_is_not_read() -> None:
+    encoder = encoder_of()
+    long, short = encoder.embed(["dog " * 30, "dog " * 22])
+    assert long.problem == "expected at most 24 tokens, not 32, and the rest is not read; split the line"
+    assert short.problem is None and short.value is not None and long.value is not None
+    assert torch.equal(long.value, short.value)
+    very_long = encoder.embed(["a" * 600_000])[0]
+    assert very_long.value is None
+    assert very_long.problem == "expected at most 524,288 characters, not 600,000; split the line"
+
+
+def test_a_tokenizer_that_cuts_and_pads_does_neither() -> None:
+    line = "the big dog sleeps on the small mat"
+    plain, padded = (encoder_of(tokenizer=tokenizer_json(cuts=cuts)).embed(["a", line]) for cuts in (False, True))
+    for one, other in zip(plain, padded, strict=True):
+        assert one.value is not None and other.value is not None
+        assert other.problem is None and torch.equal(one.value, other.value)
+
+
+def test_a_head_or_a_mask_that_is_missing_is_refused() -> None:
+    with pytest.raises(
+        UserError, match="^folder: expected a head for masked words, as in BertForMaskedLM, not BertModel"
+    ):
+        encoder_of("pooler").fill([])
+    with pytest.raises(UserError, match="^folder: expected a classifier, as in BertForSequenceClassification"):
+        encoder_of("pooler").classify([])
+    with pytest.raises(UserError, match=r"^folder: expected the token \[MASK\] in its tokenizer.json"):
+        encoder_of("words", tokenizer=tokenizer_json(mask="<mask>")).fill([])
+    with pytest.raises(UserError, match="^n_best=21: expected 1 to the size of the vocabulary"):
+        encoder_of("words").fill([], n_best=21)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [
+        (b"", "folder: expected tokenizer.json; use a whole folder"),
+        (b"{}", "folder/tokenizer.json: expected a tokenizer"),
+        (b"\xff", "folder/tokenizer.json: expected a tokenizer"),
+        (tokenizer_json().replace(b'"##s":19', b'"##s":20'), "folder/tokenizer.json: expected ids below vocab_size=20"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(tokenizer: bytes, expected: str, tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "folder", "pooler", tokenizer=tokenizer)
+    with pytest.raises(UserError, match=f"^{expected}"):
+        TextEncoder(read_member(folder), "folder")
+
+
+def test_a_folder_is_read_and_written(tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "one", "pooler", "classifier")
+    encoder = TextEncoder.load(folder)
+    encoder.save(tmp_path / "two")
+    again = TextEncoder.load(str(tmp_path / "two"))
+    assert encoder.classify(["a dog"]) == again.classify(["a dog"])
+
+
+def test_a_member_without_an_encoder_of_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="model_type='gpt2': expected a text encoder, BERT; use `transduce continue`"):
+        TextEncoder.load(gpt2_folder(tmp_path / "gpt2"))
