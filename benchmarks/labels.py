@@ -1,11 +1,13 @@
 """Right answers of a fine-tuned BERT with few labels, beside tf-idf and logistic regression.
 
-    python benchmarks/labels.py BERT --corpora news.txt captions.txt biology.txt --out FOLDER [--labels 60 200 600 2000]
+    python benchmarks/labels.py --corpora news.txt captions.txt biology.txt --out FOLDER --write-text
+    transduce train --recipe bert-small --train FOLDER/train.txt --valid FOLDER/valid.txt --out bert
+    python benchmarks/labels.py --corpora news.txt captions.txt biology.txt --out FOLDER --bert bert/model
 
 The task: which corpus is a sentence from? Each file is a corpus, and its name is the label. A line is reduced to its
 letters in lower case, so that no punctuation tells; lines of fewer than 3 words, and lines that occur twice, are left
-out. The seed draws the test sentences, then those with labels, as many of each corpus as of another, so that 60 labels
-are the first of the 200.
+out. The test has as many sentences of each corpus as of another, and so have those with labels. The seed draws the
+latter; 60 labels are the first of the 200. The first command writes the other sentences, mixed, for the pre-training.
 
 Each method sees the same labels and no others:
 
@@ -56,14 +58,29 @@ def letters(line: str) -> str:
     return " ".join(re.findall(r"[^\W\d_]+", line.lower()))
 
 
-def drawn(texts: dict[str, list[str]], n_test: int, n_labels: int, seed: int) -> tuple[Pairs, Pairs]:
-    """Return the test sentences and those to learn from, each corpus in turn."""
+def drawn(texts: dict[str, list[str]], count: int, seed: int) -> Pairs:
+    """Return `count` sentences and their corpora, each corpus in turn. More sentences begin with the same ones."""
+    n_each = -(-count // len(texts))
+    if missing := [name for name, lines in texts.items() if len(lines) < n_each]:
+        raise SystemExit(f"{', '.join(missing)}: expected at least {n_each:,} more sentences; give longer texts")
     shuffled = {name: random.Random(f"{seed} {name}").sample(lines, len(lines)) for name, lines in texts.items()}
-    n_each = -(-(n_test + n_labels) // len(texts))
-    if missing := [name for name, lines in shuffled.items() if len(lines) < n_each]:
-        raise SystemExit(f"{', '.join(missing)}: expected at least {n_each:,} different sentences; give longer texts")
-    turns = [(lines[i], name) for i in range(n_each) for name, lines in shuffled.items()]
-    return turns[:n_test], turns[n_test : n_test + n_labels]
+    return [(lines[i], name) for i in range(n_each) for name, lines in shuffled.items()][:count]
+
+
+def without(texts: dict[str, list[str]], test: Pairs) -> dict[str, list[str]]:
+    """Return the sentences of each corpus that are not in the test."""
+    tested = {*test}
+    return {name: [line for line in lines if (line, name) not in tested] for name, lines in texts.items()}
+
+
+def write_text(texts: dict[str, list[str]], folder: Path) -> None:
+    """Write all sentences in random order: 1,000 or a tenth of them as valid.txt, the others as train.txt."""
+    lines = [line for lines in texts.values() for line in lines]
+    random.Random(1).shuffle(lines)
+    n_valid = min(1_000, len(lines) // 10)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in ("valid", lines[:n_valid]), ("train", lines[n_valid:]):
+        (folder / f"{name}.txt").write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
 
 
 # ---- methods -----------------------------------------------------------------------------------------------------
@@ -163,7 +180,9 @@ def table(results: Sequence[dict[str, Any]], key: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bert", type=Path)
+    work = parser.add_mutually_exclusive_group(required=True)
+    work.add_argument("--bert", type=Path, help="folder of the encoder")
+    work.add_argument("--write-text", action="store_true", help="write FOLDER/train.txt and valid.txt, and end")
     parser.add_argument("--corpora", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--labels", type=int, nargs="+", default=[60, 200, 600, 2_000])
@@ -172,13 +191,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--set", dest="settings", action="append", default=[])
     options = parser.parse_args()
+    texts = sentences_of(options.corpora)
+    test = drawn(texts, options.test, 0)
+    texts = without(texts, test)
+    if options.write_text:
+        write_text(texts, options.out)
+        return
     if options.methods != ["fine-tuned"]:
         sklearn("linear_model")  # before hours of training
     if min(options.labels) < FOLDS * len(options.corpora):
         parser.error(f"--labels {min(options.labels)}: expected at least {FOLDS} for each of the corpora")
-    texts, results = sentences_of(options.corpora), list[dict[str, Any]]()
+    results = list[dict[str, Any]]()
     for seed in options.seeds:
-        test, learn = drawn(texts, options.test, max(options.labels), seed)
+        learn = drawn(texts, max(options.labels), seed)
         for count in options.labels:
             part = learn[:count]
             settings = [*options.settings, f"train.seed={seed}"]

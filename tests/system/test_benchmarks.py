@@ -139,12 +139,21 @@ def test_classifiers_of_few_labels_are_compared(
     assert script["letters"]("It's 5 Bäume, O_K!") == "it s bäume o k"
     sentences = script["sentences_of"](texts)
     assert {name: len(lines) for name, lines in sentences.items()} == dict.fromkeys(animals, 9)
-    few, many = (script["drawn"](sentences, 6, n, 1) for n in (15, 18))
-    assert few == (many[0], many[1][:15]) and not {*many[0]} & {*many[1]}
-    assert [label for _, label in many[1]] == [*animals] * 6
+    test = script["drawn"](sentences, 6, 0)
+    rest = script["without"](sentences, test)
+    few, many = (script["drawn"](rest, n, 1) for n in (15, 18))
+    assert few == many[:15] and not {*test} & {*many} and len({*many}) == 18
+    assert [label for _, label in many] == [*animals] * 6
 
-    command = ["labels.py", bert_folder(tmp_path / "bert", "pooler"), "--out", tmp_path / "runs", "--corpora", *texts]
-    command += ["--labels", 15, 18, "--test", 6, "--set", "train.max_steps=1", "--set", "data.max_tokens=20"]
+    command = ["labels.py", "--out", tmp_path / "runs", "--test", 6, "--corpora", *texts]
+    monkeypatch.setattr(sys, "argv", [*map(str, command), "--write-text"])
+    script["main"]()
+    parts = [(tmp_path / "runs" / f"{name}.txt").read_text().splitlines() for name in ("valid", "train")]
+    assert sorted([*parts[0], *parts[1]]) == sorted(line for lines in rest.values() for line in lines)
+    assert len(parts[0]) == 2
+
+    command += ["--bert", bert_folder(tmp_path / "bert", "pooler")]
+    command += ["--labels", 15, 18, "--set", "train.max_steps=1", "--set", "data.max_tokens=20"]
     monkeypatch.setattr(sys, "argv", [*map(str, command), "--methods", "fine-tuned"])
     script["main"]()
     output, results = capsys.readouterr().out, json.loads((tmp_path / "runs" / "labels.json").read_text())
