@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Folder, Job, run_encoder
+from transduce.cli.encoding import Folder, Job, run_job
 from transduce.cli.options import Flag, Input, Output
 from transduce.console import printable
 
@@ -29,4 +29,10 @@ def classify(
         label, probability = next(iter(classes.items()))
         return f"{printable(label)}\t{probability:.4f}"
 
-    run_encoder(folder, input, output, Job(lambda encoder, lines, _: encoder.classify(lines), text), json=json)
+    def load() -> Job:
+        from transduce.family.use.text_encoder import TextEncoder
+
+        encoder = TextEncoder.load(folder)
+        return Job(lambda lines, _: encoder.classify(lines), text)
+
+    run_job(load, input, output, json=json)

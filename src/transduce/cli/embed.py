@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Folder, Job, run_encoder
+from transduce.cli.encoding import Folder, Job, run_job
 from transduce.cli.options import Flag, Input, Output
 
 if TYPE_CHECKING:
@@ -31,5 +31,10 @@ def embed(
     def text(vector: "Tensor") -> str:
         return " ".join(f"{value:.6f}" for value in vector.tolist())
 
-    job = Job(lambda encoder, lines, _: encoder.embed(lines), text, record=lambda vector: vector.tolist())
-    run_encoder(folder, input, output, job, json=json)
+    def load() -> Job:
+        from transduce.family.use.text_encoder import TextEncoder
+
+        encoder = TextEncoder.load(folder)
+        return Job(lambda lines, _: encoder.embed(lines), text, record=lambda vector: vector.tolist())
+
+    run_job(load, input, output, json=json)

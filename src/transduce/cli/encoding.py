@@ -17,19 +17,18 @@ Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's for
 
 @dataclass(frozen=True)
 class Job:
-    """What a filter makes of lines.
+    """What a loaded model makes of lines.
 
-    answers: of lines, by the encoder, with the number of the first one. text: of a value, for its line of output;
-    record: of a value, for JSON. load: a folder; None: `TextEncoder.load`.
+    answers: of lines, with the number of the first one. text: of a value, for its line of output; record: of a value,
+    for JSON.
     """
 
-    answers: "Callable[[Any, Sequence[str], int], list[Answer[Any]]]"
+    answers: "Callable[[Sequence[str], int], Sequence[Answer[Any]]]"
     text: Callable[[Any], str]
     record: Callable[[Any], Any] = lambda value: value
-    load: Callable[[Path], Any] | None = None
 
 
-def run_encoder(folder: Path, source: Path | None, target: Path | None, job: Job, *, json: bool) -> None:
+def run_job(load_job: Callable[[], Job], source: Path | None, target: Path | None, *, json: bool) -> None:
     """Write a line for each line of `source` into `target`, each as soon as it is ready.
 
     source, target: None is standard input or standard output. The line of a blank line is blank, or null with `json`.
@@ -37,23 +36,22 @@ def run_encoder(folder: Path, source: Path | None, target: Path | None, job: Job
     from transduce.cli.stream import CHUNK_LINES, Answer, filter_lines
     from transduce.data.text import arriving_lines
 
-    def line_of(value: Any) -> bytes:
-        if json:
-            return msgspec.json.encode(None if value is None else job.record(value)) + b"\n"
-        return ("" if value is None else job.text(value)).encode() + b"\n"
-
     def load() -> "stream.Answers":
-        from transduce.family.use.text_encoder import TextEncoder
         from transduce.model.cpu_backend import keep_freed_memory
 
         keep_freed_memory()
-        encoder = (job.load or TextEncoder.load)(folder)
-        job.answers(encoder, [], 1)  # an error of the folder or of an option comes before the first line is read
+        job = load_job()
+        job.answers([], 1)  # an error of the folder or of an option comes before the first line is read
+
+        def line_of(value: Any) -> bytes:
+            if json:
+                return msgspec.json.encode(None if value is None else job.record(value)) + b"\n"
+            return ("" if value is None else job.text(value)).encode() + b"\n"
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
             number = 1
             for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
-                yield [Answer(line_of(one.value), one.problem) for one in job.answers(encoder, chunk, number)]
+                yield [Answer(line_of(one.value), one.problem) for one in job.answers(chunk, number)]
                 number += len(chunk)
 
         return answers

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Job, run_encoder
+from transduce.cli.encoding import Job, run_job
 from transduce.cli.options import Flag, Input, Integer, Output
 from transduce.console import printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
-    from transduce.family.use.text_encoder import Word
+    from transduce.family.use.text_encoder import TextEncoder, Word
+    from transduce.family.use.text_filler import TextFiller
 
 Folder = Annotated[
     Path, Parameter(help="Folder of a BERT or LLaDA: in Hugging Face's form with tokenizer.json, or RUN/model.")
@@ -75,36 +76,41 @@ def fill(
     """
     given = {name: value for name, value in asdict(diffusion).items() if value is not None}
 
-    def load(path: Path) -> Any:
+    def load() -> Job:
         from transduce.family.llada import Llada
         from transduce.family.use.model_folder import open_member
         from transduce.family.use.text_encoder import TextEncoder
         from transduce.family.use.text_filler import TextFiller
 
-        member = open_member(path)
-        is_diffusion = isinstance(member.model, Llada)
-        if is_diffusion and n_best is not None:
-            raise UserError(f"--n-best={n_best}: expected no value for a LLaDA, which fills all masks; leave it out")
-        if given and not is_diffusion:
+        member = open_member(folder)
+        if isinstance(member.model, Llada):
+            if n_best is not None:
+                raise UserError(
+                    f"--n-best={n_best}: expected no value for a LLaDA, which fills all masks; leave it out"
+                )
+            return _lines_of(TextFiller(member, folder), given)
+        if given:
             raise UserError(f"--{next(iter(given))}: expected no value for a model that is not a LLaDA; leave it out")
-        return TextFiller(member, path) if is_diffusion else TextEncoder(member, path)
+        return _words_of(TextEncoder(member, folder), 5 if n_best is None else n_best)
 
-    def answers(model: Any, lines: Any, first_number: int) -> list[Any]:
-        from transduce.family.use.diffusion import Filling
-        from transduce.family.use.text_filler import TextFiller
+    run_job(load, input, output, json=json)
 
-        if isinstance(model, TextFiller):
-            return [*model.fill(lines, Filling(**given), first_number)]
-        return model.fill(lines, 5 if n_best is None else n_best)
 
-    def text(value: "str | list[list[Word]]") -> str:
-        if isinstance(value, str):
-            return re.sub(r"[\r\n]", " ", value)
-        return "\t".join(" ".join(f"{printable(word)} {p:.4f}" for word, p in words) for words in value)
+def _words_of(encoder: "TextEncoder", n_best: int) -> Job:
+    """Return the job of printing the most likely words for each mask."""
 
-    def record(value: "str | list[list[Word]]") -> Any:
-        if isinstance(value, str):
-            return value
-        return [[{"word": word, "probability": p} for word, p in words] for words in value]
+    def text(fields: "list[list[Word]]") -> str:
+        return "\t".join(" ".join(f"{printable(word)} {p:.4f}" for word, p in words) for words in fields)
 
-    run_encoder(folder, input, output, Job(answers, text, record, load), json=json)
+    def record(fields: "list[list[Word]]") -> Any:
+        return [[{"word": word, "probability": p} for word, p in words] for words in fields]
+
+    return Job(lambda lines, _: encoder.fill(lines, n_best), text, record)
+
+
+def _lines_of(filler: "TextFiller", settings: dict[str, Any]) -> Job:
+    """Return the job of printing lines whose masks are filled. settings: arguments of `Filling`."""
+    from transduce.family.use.diffusion import Filling
+
+    filling = Filling(**settings)
+    return Job(lambda lines, number: filler.fill(lines, filling, number), lambda line: re.sub(r"[\r\n]", " ", line))
