@@ -40,7 +40,7 @@ def test_readme_fits_on_a_page() -> None:
 def test_first_two_sh_blocks_of_the_readme_are_those_that_ci_runs() -> None:
     demo, tests = code_blocks(ROOT / "README.md", "sh")
     assert demo.splitlines()[-1] == "transduce demo"
-    assert tests.splitlines()[-1] == "pytest"
+    assert tests.splitlines()[-1].startswith("pytest ")
 
 
 @every_page
