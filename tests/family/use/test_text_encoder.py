@@ -7,11 +7,13 @@ import pytest
 import torch
 from support.small_encoders import LABELS, WORDS, bert_folder, small_bert, tokenizer_json
 from support.small_members import gpt2_folder
+from torch import Tensor
 
 from transduce.errors import UserError
-from transduce.family.bert import sentence_vectors
-from transduce.family.use.text_encoder import TextEncoder
+from transduce.family.bert import BertEncoder, sentence_vectors
+from transduce.family.use.text_encoder import TextEncoder, in_rows
 from transduce.family.weights import Member, read_member
+from transduce.model.cpu_backend import faster_products
 
 
 def encoder_of(*heads: str, tokenizer: bytes | None = None) -> TextEncoder:
@@ -38,6 +40,21 @@ def test_an_answer_does_not_depend_on_the_other_lines() -> None:
         (alone,) = encoder.embed([line])
         assert answer.value is not None and alone.value is not None
         assert torch.equal(answer.value, alone.value)
+
+
+@pytest.mark.parametrize("length", [2, 4, 8])
+@torch.inference_mode()
+def test_a_narrow_model_has_the_same_states_in_any_batch(length: int) -> None:
+    """Bit for bit: the products within attention are small."""
+    torch.manual_seed(1)
+    encoder, ids = BertEncoder(20, 16, 1, 2).eval(), torch.randint(20, (300, length))
+
+    def states(ids: Tensor) -> Tensor:
+        with faster_products(ids.device):
+            return in_rows(lambda x: encoder(x, x >= 0), ids, length, 16)
+
+    together = states(ids)
+    assert all(torch.equal(states(ids[:count]), together[:count]) for count in (1, 3, 20))
 
 
 def test_answers_are_those_of_the_model() -> None:

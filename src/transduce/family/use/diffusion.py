@@ -136,7 +136,8 @@ def _fill_step(
 ) -> None:
     """Fill as many masks of each line as its step says."""
     ids = torch.tensor([line.ids for line in lines], device=model.output.weight.device)
-    states = in_rows(lambda x: model.states(x, torch.ones_like(x, dtype=torch.bool)), ids, ids.size(1))
+    d_model = model.output.in_features
+    states = in_rows(lambda x: model.states(x, torch.ones_like(x, dtype=torch.bool)), ids, ids.size(1), d_model)
     for line, of_line in zip(lines, states, strict=True):
         places = line.masks(step, mask)
         logits = torch.cat([in_rows(model.output, part) for part in of_line[places].split(PLACES)]).float()

@@ -43,6 +43,6 @@ class ImageClassifier(Application):
         with faster_products(weight.device):
             for batch in pixels.to(weight).split(BATCH_IMAGES):
                 n_patches = max(batch.size(2) * batch.size(3) // self.model.patch_size**2, 1)
-                states = in_rows(self.model.states, batch, n_patches)
+                states = in_rows(self.model.states, batch, n_patches, self.model.output.in_features)
                 classes += classes_of(in_rows(self.model.output, states[:, 0]), self.model.labels)
         return classes

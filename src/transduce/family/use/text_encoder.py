@@ -20,9 +20,11 @@ from transduce.model.cpu_backend import faster_products
 MASK = "[MASK]"
 BATCH_TOKENS = 8_192
 PLACES = 256  # masked places at a time: their logits are rows of the whole vocabulary
-# oneDNN computes a product of fewer than 16 rows in another way, with other rounding (1e-7). In products of 16 rows or
-# more, a row does not depend on the others.
+# oneDNN computes a product of fewer than 16 rows in another way, with other rounding (1e-7). Of the products within
+# attention, torch leaves to it only those of more than 4,096 multiplications. Beyond both, a row does not depend on the
+# others.
 ROWS = 32
+MULTIPLICATIONS = 4_096
 
 Value = TypeVar("Value")
 
@@ -105,11 +107,12 @@ class TextEncoder(Application):
         ]
         numbers = [i for i, line in enumerate(lines) if line.strip() and not is_long[i]]
         encodings = dict(zip(numbers, self.tokenizer.encode_batch([lines[i] for i in numbers]), strict=True))
-        device = self.model.encoder.embedding.weight.device
+        embedding = self.model.encoder.embedding.weight
+        device, d_model = embedding.device, embedding.size(1)
         for members in _batches({i: len(encoding.ids) for i, encoding in encodings.items()}):
             ids = torch.tensor([encodings[i].ids for i in members], device=device)
             with faster_products(device):
-                of_batch = values(ids, in_rows(self._encode, ids, ids.size(1)))
+                of_batch = values(ids, in_rows(self._encode, ids, ids.size(1), d_model))
             for i, value in zip(members, of_batch, strict=True):
                 answers[i] = Answer(value, self._cut_problem(encodings[i]))
         return answers
@@ -139,12 +142,14 @@ def classes_of(logits: Tensor, labels: Sequence[str]) -> list[dict[str, float]]:
     return [{labels[int(i)]: p for i, p in zip(index, values, strict=True)} for index, values in pairs]
 
 
-def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1) -> Tensor:
+def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1, d_model: int | None = None) -> Tensor:
     """Return function(x), where each entry of `x` gives `width` rows of its matrix products.
 
-    A few entries are repeated until they give ROWS rows.
+    A few entries are repeated until they give ROWS rows. d_model: width of attention between the rows of an entry, if
+    there is one; then until the products with its weights have more than MULTIPLICATIONS, too.
     """
-    copies = -(-ROWS // max(len(x) * width, 1))
+    least = ROWS if d_model is None else max(ROWS, MULTIPLICATIONS // (width * d_model) + 1)
+    copies = -(-least // max(len(x) * width, 1))
     return function(torch.cat([x] * copies))[: len(x)] if copies > 1 else function(x)
 
 
