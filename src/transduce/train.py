@@ -3,7 +3,6 @@
 text -> tokens -> batches -> model -> loss -> optimizer -> checkpoint, in the folder of the run
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -22,7 +21,7 @@ from transduce.data.overlap import cached_overlap
 from transduce.data.text import file_sha256, read_pairs
 from transduce.data.token_store import open_store
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.segmentation import MAX_LINE_TOKENS
+from transduce.decoding.segmentation import most_tokens
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluate import check_validation, validation_scores
 from transduce.evaluation.metrics import bleu_signature
@@ -157,9 +156,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         else:
             tokenizer = parent.tokenizer if parent else request.learn_tokenizer()
         config = request.complete_config(tokenizer, parent.config if parent else None)
-        longest = min(
-            MAX_LINE_TOKENS, (getattr(config.model, "max_positions", None) or sys.maxsize) - 1
-        )  # without BOS or EOS
+        longest = most_tokens(getattr(config.model, "max_positions", None))
         task.check(valid_pairs, tokenizer, longest, valid_names)
         if distributed.is_leader():
             run_folder.claim(out, config, tokenizer, request.allow_change)

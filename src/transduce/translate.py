@@ -7,7 +7,6 @@ model.translate(["A dog runs."])[0].text
 import contextlib
 import functools
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,13 +36,13 @@ from transduce.decoding.phrases.segment_constraints import (
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_translation import RunningTranslation
 from transduce.decoding.segmentation import (
-    MAX_LINE_TOKENS,
     LongLine,
     Segment,
     check_line,
     check_lines,
     check_number,
     encode_pairs,
+    most_tokens,
     nearest_first,
     segments_of,
     translations_of,
@@ -174,7 +173,7 @@ class Translator:
     @property
     def longest_source(self) -> int:
         """The most tokens of a source, EOS not counted."""
-        return min(MAX_LINE_TOKENS, (self._max_positions or sys.maxsize) - 1)
+        return most_tokens(self._max_positions)
 
     def running(self) -> RunningTranslation[Any]:
         """Return a translation of lines that come and go, for a service."""

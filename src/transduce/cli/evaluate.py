@@ -12,7 +12,9 @@ from transduce.errors import UserError
 
 if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
+    from transduce.family.tasks.class_scores import ClassScores
     from transduce.family.tasks.text_scores import TextScores
+    from transduce.family.tasks.token_scores import TokenScores
     from transduce.parsing.labelled_f1 import LabelledScores
 
 EvaluatedModels = Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")]
@@ -23,9 +25,10 @@ PlainText = Annotated[
     Path | None,
     Parameter(
         help="Text for a language model, one line a text, instead of --ref and --src: its perplexity is printed, or "
-        "an upper bound of it for a LLaDA."
+        "an upper bound of it for a LLaDA. A BERT or T5 of a training restores a part of its tokens."
     ),
 ]
+Labels = Annotated[Path | None, Parameter(help="Labels of the lines of --text: the model is a classifier.")]
 Outputs = Annotated[
     list[Path] | None,
     Parameter(
@@ -45,6 +48,7 @@ def evaluate(
     src: Path | None = None,
     trees: GoldTrees = None,
     text: PlainText = None,
+    labels: Labels = None,
     hyp: Outputs = None,
     language: Language = "en",
     tokenize: Tokenize = "13a",
@@ -58,7 +62,7 @@ def evaluate(
     """Evaluate a model on a test set, or given translations.
 
     With two --hyp files, the command also tests whether their difference is significant. With --trees, it evaluates a
-    parser, or given trees, and with --text a language model.
+    parser, or given trees, with --text a language model, and with --text and --labels a classifier.
 
     Parameters
     ----------
@@ -75,6 +79,7 @@ def evaluate(
     transduce evaluate run/model --trees gold.trees
     transduce evaluate --hyp output.trees --trees gold.trees
     transduce evaluate gpt/model --text test.txt
+    transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
@@ -83,10 +88,13 @@ def evaluate(
     if text is not None:
         is_alone = not (ref or src or trees or hyp) and options == DecodingOptions()
         if len(models) != 1 or not is_alone or (language, tokenize, precision) != ("en", "13a", "fp32"):
-            raise UserError("--text: expected one model, and no other option but --json; leave the others out")
-        scores = _scores_of_text(models[0], text)
+            names = "--labels and --json"
+            raise UserError(f"--text: expected one model, and no other option but {names}; leave the others out")
+        scores = _scores_of_classes(models[0], text, labels) if labels else _scores_of_text(models[0], text)
         print_json(scores) if json else print(scores)
         return
+    if labels is not None:
+        raise UserError("--labels: expected the sentences as --text; add --text FILE")
     _check_one(models, hyp, ref, trees)
     if hyp and (src is not None or options != DecodingOptions() or precision != "fp32"):
         names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
@@ -109,16 +117,33 @@ def evaluate(
     print_json(evaluation) if json else print(format_evaluation(evaluation))
 
 
-def _scores_of_text(model: Path, text: Path) -> "TextScores":
-    """Return the scores of a language model on a text; for a diffusion model, upper bounds of them."""
+def _scores_of_classes(model: Path, sentences: Path, labels: Path) -> "ClassScores":
+    """Return the scores of a classifier on sentences."""
+    from transduce.family.tasks.class_scores import evaluate_classes
+    from transduce.family.use.text_encoder import TextEncoder
+
+    return evaluate_classes(TextEncoder.load(model), sentences, labels)
+
+
+def _scores_of_text(model: Path, text: Path) -> "TextScores | TokenScores":
+    """Return the scores of a language model on a text; for a diffusion model, upper bounds of them.
+
+    A BERT or T5 that was trained here by restoring tokens has the scores of these tokens.
+    """
     from transduce.family.llada import Llada
     from transduce.family.tasks.diffusion_bound import evaluate_bound
     from transduce.family.tasks.text_scores import evaluate_text
+    from transduce.family.tasks.token_scores import RESTORING_TASKS, evaluate_restored
     from transduce.family.use.language_model import LanguageModel
-    from transduce.family.use.model_folder import open_member
+    from transduce.family.use.model_folder import is_trained_here, member_of
     from transduce.family.use.text_filler import TextFiller
+    from transduce.family.weights import read_member
+    from transduce.storage.model_folder import load_model
 
-    member = open_member(model)
+    loaded = load_model(model) if is_trained_here(model) else None
+    if loaded and loaded.config.train.task in RESTORING_TASKS:
+        return evaluate_restored(loaded, text)
+    member = member_of(loaded) if loaded else read_member(model)
     if isinstance(member.model, Llada):
         return evaluate_bound(TextFiller(member, model), text)
     return evaluate_text(LanguageModel(member, model), text)

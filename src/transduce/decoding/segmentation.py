@@ -102,6 +102,11 @@ def _portions(lines: Iterable[str]) -> Iterator[list[str]]:
     yield portion
 
 
+def most_tokens(max_positions: int | None) -> int:
+    """Return the most tokens of a line without EOS. max_positions: of the model; None: it has no limit."""
+    return MAX_LINE_TOKENS if max_positions is None else min(MAX_LINE_TOKENS, max_positions - 1)
+
+
 def excess(line: str, ids: Sequence[int] | None, limit: int = MAX_LINE_TOKENS) -> str | None:
     """Return the message that a line is too long, or None. ids: of the line, as `encode_lines` yields them."""
     if ids is None:
@@ -116,7 +121,7 @@ def encode_pairs(
 
     max_positions: of the model, which EOS takes one of; None: no limit but MAX_LINE_TOKENS.
     """
-    limit = MAX_LINE_TOKENS if max_positions is None else min(MAX_LINE_TOKENS, max_positions - 1)
+    limit = most_tokens(max_positions)
     pairs = []
     sides = encode_lines(src, tokenizer), encode_lines(tgt, tokenizer.target)
     for i, (src_ids, tgt_ids) in enumerate(zip(*sides, strict=True)):

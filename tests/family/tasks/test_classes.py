@@ -103,6 +103,28 @@ def test_it_learns_the_classes(run: Path, cli: Callable[..., CommandResult], tmp
     assert "% of the sentences" in page and "validation macro F1" in page and "<h3>Perplexity" not in page
 
 
+def test_a_classifier_is_evaluated(run: Path, cli: Callable[..., CommandResult], tmp_path: Path) -> None:
+    """The validation text has the figures of the training, in RUN/model and in Hugging Face's form."""
+    text, labels = write(tmp_path, "valid", VALID)
+    cli("export", run / "model", "--to", "huggingface", "--out", tmp_path / "bert")
+    expected = [line for line in log_without_times(run) if "valid_loss" in line][-1]
+    for folder in (run / "model", tmp_path / "bert"):
+        scores = json.loads(cli("evaluate", folder, "--text", text, "--labels", labels, "--json").out)
+        assert scores["sentences"] == len(VALID) - 1
+        assert scores["loss"] == pytest.approx(expected["valid_loss"], abs=2e-5)
+        assert [scores["accuracy"], scores["macro_f1"]] == [expected["valid_accuracy"], expected["valid_macro_f1"]]
+    text, labels = write(tmp_path, "unknown", [VALID[0], ("a cow", "cow")])
+    mistake = cli("evaluate", run / "model", "--text", text, "--labels", labels)
+    assert_mistake(
+        mistake, "unknown.labels:2: expected a label of the training text (has a bird, has a cat, has a dog)"
+    )
+    assert_mistake(cli("evaluate", run / "model", "--labels", labels), "--labels: expected the sentences as --text")
+    text, labels = write(tmp_path, "long", [VALID[0], ("a " * 30, LABELS[0])])
+    assert_mistake(
+        cli("evaluate", run / "model", "--text", text, "--labels", labels), "long.txt:2: expected at most 24"
+    )
+
+
 def test_a_resumed_run_is_the_same_run(run: Path, tmp_path: Path) -> None:
     encoder = run.parent / "encoder"
     train_in(tmp_path, with_train(CONFIG, max_steps=20), encoder)

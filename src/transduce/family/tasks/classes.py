@@ -46,14 +46,8 @@ class ClassTask:
         check_lines([sentence for sentence, _ in pairs], tokenizer, longest + 1, names[0])  # both ends are ids already
         labels = tokenizer.target.vocabulary
         for number, (_, line) in enumerate(pairs, start=1):
-            if problem := problem_of(line):
+            if problem := problem_of(line) or unknown_label(label_of(line), labels):
                 raise UserError(f"{names[1]}:{number}: {problem}")
-            if label_of(line) not in labels:
-                known = printable(", ".join(labels[:MOST_LISTED])) + (", ..." if len(labels) > MOST_LISTED else "")
-                raise UserError(
-                    f"{names[1]}:{number}: expected a label of the training text ({known}), not "
-                    f"{printable(label_of(line))}; correct it, or train on sentences with this label"
-                )
 
     def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
         return summed_loss(class_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
@@ -96,6 +90,17 @@ class ClassTask:
 
 
 MOST_LISTED = 20  # labels in a message
+
+
+def unknown_label(label: str, labels: Sequence[str]) -> str | None:
+    """Return the message that a label is not one of `labels`, or None."""
+    if label in labels:
+        return None
+    known = printable(", ".join(labels[:MOST_LISTED])) + (", ..." if len(labels) > MOST_LISTED else "")
+    return (
+        f"expected a label of the training text ({known}), not {printable(label)}; correct it, or train on sentences "
+        "with this label"
+    )
 
 
 def class_outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -2,19 +2,61 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from transduce.config.kinds import task_class
+from transduce.console import printable
 from transduce.data.batches import Collate
-from transduce.data.text import is_blank
+from transduce.data.text import empty, is_blank, read_lines
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
-from transduce.decoding.segmentation import encode_lines
+from transduce.decoding.segmentation import encode_lines, most_tokens
 from transduce.errors import NotFiniteError
 from transduce.evaluate import perplexity
+from transduce.storage.model_folder import LoadedModel
 from transduce.training.task import Outputs
+
+RESTORING_TASKS = ("masked_words", "spans")
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores of the tokens to restore in a text. loss: in nats per token. accuracy: in percent."""
+
+    lines: int
+    loss: float
+    perplexity: float
+    accuracy: float
+
+    def __str__(self) -> str:
+        """Return the scores as text to read."""
+        return "\n".join(
+            [
+                f"{self.lines:,} lines; the scores are of the tokens that the model restored",
+                "",
+                f"perplexity per token {self.perplexity:10.3f}",
+                f"accuracy             {self.accuracy:8.2f} %",
+            ]
+        )
+
+
+def evaluate_restored(loaded: LoadedModel, path: Path) -> TokenScores:
+    """Return the scores of a model of one of RESTORING_TASKS on a text, as a validation in training computes them.
+
+    Raises UserError for a line that is longer than the model takes, and for a text of blank lines alone.
+    """
+    task, lines = task_class(loaded.config.train.task)(), list(read_lines(path))
+    if not lines:
+        raise empty(printable(path), printable(path))
+    pairs, longest = [(line, line) for line in lines], most_tokens(getattr(loaded.config.model, "max_positions", None))
+    task.check(pairs, loaded.tokenizer, longest, (printable(path),))
+    scores = task.evaluate(loaded.model, loaded.config, loaded.tokenizer, pairs)
+    return TokenScores(sum(not is_blank(line) for line in lines), **scores)
 
 
 @torch.inference_mode()

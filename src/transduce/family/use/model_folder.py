@@ -24,10 +24,13 @@ def open_member(folder: Path) -> Member:
 
     Raises UserError for a folder that is damaged or not supported.
     """
+    return member_of(load_model(folder)) if is_trained_here(folder) else read_member(folder)
+
+
+def is_trained_here(folder: Path) -> bool:
+    """Check whether a folder is a model folder of a training, and not one in Hugging Face's form."""
     path = folder / "config.json"
-    if path.is_file() and "format_version" in read_json(path):
-        return member_of(load_model(folder))
-    return read_member(folder)
+    return path.is_file() and "format_version" in read_json(path)
 
 
 def member_of(loaded: LoadedModel) -> Member:
