@@ -19,11 +19,13 @@ from tokenizers import Tokenizer as Engine
 from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
+from transduce.data.engine import encode_texts, library_errors
 from transduce.data.text import is_blank
 from transduce.errors import UserError
 
 FORMAT = "transduce encoder and labels"
 TOKENIZER = "tokenizer.json"
+WHERE = f"the {TOKENIZER} of the encoder"
 MAX_LABELS, MAX_CHARACTERS = 1_000, 100  # different labels, and the length of one
 
 
@@ -125,7 +127,7 @@ class TextAndLabels:
         if self._side == "target":
             labels = map(label_of, lines)
             return [[self._ids[label]] if label in self._ids else [] for label in labels]
-        encodings = self._engine.encode_batch_fast([*lines])
+        encodings = encode_texts(self._engine, lines, self._n_rows, WHERE)
         return [[] if is_blank(line) else encoding.ids for line, encoding in zip(lines, encodings, strict=True)]
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
@@ -184,15 +186,12 @@ def _are_labels(labels: Any) -> bool:
 
 def _engine(text: str, vocab_size: int) -> Engine:
     """Return the library's tokenizer, which neither cuts nor pads. Raises UserError if it does not fit the encoder."""
-    try:
+    with library_errors(f"the package tokenizers refuses its {TOKENIZER}"):
         engine = Engine.from_str(text)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic inside the library is not an Exception
-        raise UserError(f"the package tokenizers refuses its {TOKENIZER} ({error}); use another copy") from None
     most = max(engine.get_vocab().values(), default=-1)
     if most >= vocab_size:
         raise UserError(f"its ids go up to {most:,}, not below vocab_size={vocab_size:,}; use another copy")
     engine.no_padding()
     engine.no_truncation()
+    encode_texts(engine, [""], vocab_size, WHERE)  # its special tokens
     return engine

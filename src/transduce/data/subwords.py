@@ -8,6 +8,7 @@ from tokenizers import Tokenizer as Engine
 from tokenizers import pre_tokenizers, trainers
 
 from transduce.config.validation import is_tag
+from transduce.data.engine import library_errors
 from transduce.data.vocabulary import CONTROLS, EOS, SPACE, UNK
 from transduce.errors import UserError
 
@@ -190,11 +191,7 @@ def _is_merge(merge: Any, vocabulary: dict[str, int]) -> bool:
 
 def engine_of(document: dict[str, Any]) -> Engine:
     """Return the library's tokenizer of a document. Raises UserError if the library refuses it."""
-    try:
+    with library_errors("the package tokenizers refuses it", USE_ANOTHER):
         engine = Engine.from_str(json.dumps(document))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # a panic inside the library is not an Exception
-        raise UserError(f"the package tokenizers refuses it ({error}); {USE_ANOTHER}") from error
     engine.encode_special_tokens = True  # not saved; without it the text </s> becomes the control id
     return engine

@@ -26,7 +26,7 @@ from transduce.evaluate import perplexity
 from transduce.family.use.application import Application
 from transduce.family.use.language_model import LanguageModel
 from transduce.family.use.text_generator import ids_of
-from transduce.family.use.tokenizer import tokenizer_of
+from transduce.family.use.tokenizer import encode_texts, tokenizer_of
 from transduce.training.loss import token_log_probs
 
 
@@ -99,7 +99,10 @@ def encoded_text(model: Application, path: Path, longest: int) -> tuple[list[lis
     for number, line in enumerate(lines := list(read_lines(path)), start=1):
         if is_blank(line):
             continue
-        ids = tokenizer.encode(line, add_special_tokens=False).ids if len(line) <= MAX_LINE_CHARACTERS else None
+        ids = None
+        if len(line) <= MAX_LINE_CHARACTERS:
+            [encoding] = encode_texts(tokenizer, [line], model.member, model.folder, add_special_tokens=False)
+            ids = encoding.ids
         if problem := excess(line, ids, longest):
             raise UserError(f"{name}:{number}: {problem}")
         rows.append(ids or [])

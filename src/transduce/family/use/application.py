@@ -1,15 +1,16 @@
 """Members as a user has them: each comes from a folder, and goes into one in Hugging Face's form."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from transduce.config.validation import as_path
 from transduce.errors import UserError
 from transduce.family.use.model_folder import open_member
-from transduce.family.use.tokenizer import tokenizer_of
+from transduce.family.use.tokenizer import decode_ids, encode_texts, tokenizer_of
 from transduce.family.weights import WITHOUT_FORM, Member, write_member
 
 # What takes a member, by its model_type.
@@ -43,6 +44,12 @@ class Application:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the folder. Raises UserError if it has none."""
         return tokenizer_of(self.member, self.folder)
+
+    def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
+        return encode_texts(self.tokenizer, texts, self.member, self.folder)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return decode_ids(self.tokenizer, ids, self.folder)
 
     def another(self, expected: str) -> UserError:
         """Return the error for a member that is not the `expected` one."""

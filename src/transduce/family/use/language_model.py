@@ -84,4 +84,4 @@ class LanguageModel(TextGenerator):
 
     def _text(self, ids: list[int], output: Hypothesis) -> str:
         # Decoded together: alone, the first word would lose its space in some tokenizers.
-        return self.tokenizer.decode([*ids, *output.ids])[len(self.tokenizer.decode(ids)) :]
+        return self._decode([*ids, *output.ids])[len(self._decode(ids)) :]

@@ -56,6 +56,12 @@ class TextEncoder(Application):
             raise self.another("a text encoder, BERT")
         self.model = member.model
         self.n_positions = self.model.encoder.positions.num_embeddings
+        n_special = self.tokenizer.num_special_tokens_to_add(False)
+        if n_special >= self.n_positions:
+            raise UserError(
+                f"{folder}/tokenizer.json: expected fewer special tokens in a line than the {self.n_positions:,} "
+                f"positions of the model, not {n_special:,}; use a whole folder"
+            )
         self.tokenizer.enable_truncation(self.n_positions)
 
     def fill(self, lines: Sequence[str], n_best: int = 5) -> list[Answer[list[list[Word]]]]:
@@ -106,7 +112,7 @@ class TextEncoder(Application):
             Answer[Value](None, excess(line, None) if long else None) for line, long in zip(lines, is_long, strict=True)
         ]
         numbers = [i for i, line in enumerate(lines) if line.strip() and not is_long[i]]
-        encodings = dict(zip(numbers, self.tokenizer.encode_batch([lines[i] for i in numbers]), strict=True))
+        encodings = dict(zip(numbers, self._encode_texts([lines[i] for i in numbers]), strict=True))
         embedding = self.model.encoder.embedding.weight
         device, d_model = embedding.device, embedding.size(1)
         for members in _batches({i: len(encoding.ids) for i, encoding in encodings.items()}):

@@ -49,7 +49,7 @@ class TextFiller(Application):
         for i, line in enumerate(lines):
             if is_blank(line):
                 continue
-            ids = self.tokenizer.encode(line).ids if len(line) <= MAX_LINE_CHARACTERS else None
+            ids = self._encode_texts([line])[0].ids if len(line) <= MAX_LINE_CHARACTERS else None
             if problem := excess(line, ids, self.model.llama.n_positions):
                 answers[i] = Answer(None, problem)
             elif ids and self.mask in ids:
@@ -59,5 +59,5 @@ class TextFiller(Application):
         seeds = [sentence_seed(settings.seed, first_number + i) for i in rows]
         filled = fill_ids(self.model, [*rows.values()], self.mask, self.barred, settings, seeds)
         for i, ids in zip(rows, filled, strict=True):
-            answers[i] = Answer(self.tokenizer.decode(ids))
+            answers[i] = Answer(self._decode(ids))
         return answers

@@ -73,11 +73,13 @@ class TextGenerator(Application, ABC):
         for name in NEEDLESS:
             options.refuse([name], "for a model of the family; leave it out")
         settings = options.resolve(replace(GREEDY, max_extra_tokens=max_tokens))
-        encode, outputs, inputs = self.tokenizer.encode, [Output()] * len(texts), dict[int, list[int]]()
+        outputs, inputs = [Output()] * len(texts), dict[int, list[int]]()
+        short = [i for i, text in enumerate(texts) if len(text) <= MAX_LINE_CHARACTERS and not is_blank(text)]
+        encodings = dict(zip(short, self._encode_texts([texts[i] for i in short]), strict=True))
         for i, text in enumerate(texts):
             if is_blank(text):
                 continue
-            ids = encode(text).ids if len(text) <= MAX_LINE_CHARACTERS else None
+            ids = encodings[i].ids if i in encodings else None
             if problem := excess(text, ids, self.longest):
                 outputs[i] = Output(finished=False, problem=problem)
             elif ids:

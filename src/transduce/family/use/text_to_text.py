@@ -82,7 +82,7 @@ class TextToText(TextGenerator):
         return [outputs[i] for i in range(len(ids))]
 
     def _text(self, ids: list[int], output: Hypothesis) -> str:
-        return self.tokenizer.decode(output.ids)
+        return self._decode(output.ids)
 
 
 def _log_probs(logits: Tensor) -> Tensor:
