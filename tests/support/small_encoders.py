@@ -13,15 +13,19 @@ WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a the dog cat bird runs sleeps sings fas
 LABELS = ["good", "bad\n\x1b", "neither"]
 
 
-def tokenizer_json(*, mask: str = "[MASK]", cuts: bool = False) -> bytes:
-    """Return a tokenizer as BERT has one. cuts: it cuts and pads to 8 tokens, as that of MiniLM does to 128."""
+def tokenizer_json(*, mask: str = "[MASK]", cuts: bool = False, marks: bool = True) -> bytes:
+    """Return a tokenizer as BERT has one.
+
+    cuts: it cuts and pads to 8 tokens, as that of MiniLM does to 128. marks: it adds [CLS] and [SEP].
+    """
     words = [mask if word == "[MASK]" else word for word in WORDS]
     tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(words[:5])
     special: Any = [("[CLS]", 2), ("[SEP]", 3)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    if marks:
+        tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
     if cuts:
         tokenizer.enable_truncation(8)
         tokenizer.enable_padding(length=8)

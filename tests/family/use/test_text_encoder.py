@@ -99,6 +99,25 @@ def test_blank_lines_and_lines_without_a_mask_have_no_words() -> None:
     assert (without.value, without.problem) == ([], "expected [MASK] in the line; put it in the place of a word")
 
 
+def test_lines_without_a_visible_character_are_blank() -> None:
+    """Whether the tokenizer of BERT makes tokens of them or not."""
+    encoder = encoder_of("words", "pooler", "classifier")
+    for answers in (encoder.fill, encoder.embed, encoder.classify):
+        assert [(answer.value, answer.problem) for answer in answers(["\x01", "\u200b", "\u2028"])] == [
+            (None, None)
+        ] * 3
+
+
+def test_a_line_without_tokens_has_a_problem() -> None:
+    """A tokenizer of BERT drops U+FFFD, and one without a post-processor adds no special tokens."""
+    encoder = encoder_of("words", tokenizer=tokenizer_json(marks=False))
+    for answers in (encoder.fill, encoder.embed):
+        without, (alone,) = answers(["\ufffd", "a [MASK]"]), answers(["\ufffd"])
+        assert without[0] == alone and without[1].value is not None
+        assert alone.value is None
+        assert alone.problem == "expected text, but the tokenizer drops all characters; change the line"
+
+
 def test_the_end_of_a_long_line_is_not_read() -> None:
     encoder = encoder_of()
     long, short = encoder.embed(["dog " * 30, "dog " * 22])

@@ -10,6 +10,7 @@ import torch
 from tokenizers import Encoding
 from torch import Tensor
 
+from transduce.data.text import is_blank
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, excess
 from transduce.errors import UserError
 from transduce.family.bert import Bert, sentence_vectors
@@ -38,7 +39,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer(Generic[Value]):
-    """The answer to a line. value: None for a blank line. problem: of the line; None if it has none."""
+    """The answer to a line. value: None for a line without text. problem: of the line; None if it has none."""
 
     value: Value | None = None
     problem: str | None = None
@@ -111,11 +112,15 @@ class TextEncoder(Application):
         answers = [
             Answer[Value](None, excess(line, None) if long else None) for line, long in zip(lines, is_long, strict=True)
         ]
-        numbers = [i for i, line in enumerate(lines) if line.strip() and not is_long[i]]
+        numbers = [i for i, line in enumerate(lines) if not is_long[i] and not is_blank(line)]
         encodings = dict(zip(numbers, self._encode_texts([lines[i] for i in numbers]), strict=True))
+        lengths = {i: len(encoding.ids) for i, encoding in encodings.items()}
+        for i in [i for i, length in lengths.items() if not length]:
+            answers[i] = Answer(None, "expected text, but the tokenizer drops all characters; change the line")
+            del lengths[i]
         embedding = self.model.encoder.embedding.weight
         device, d_model = embedding.device, embedding.size(1)
-        for members in _batches({i: len(encoding.ids) for i, encoding in encodings.items()}):
+        for members in _batches(lengths):
             ids = torch.tensor([encodings[i].ids for i in members], device=device)
             with faster_products(device):
                 of_batch = values(ids, in_rows(self._encode, ids, ids.size(1), d_model))
@@ -160,7 +165,7 @@ def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1, d_m
 
 
 def _batches(lengths: Mapping[int, int]) -> Iterator[list[int]]:
-    """Yield the numbers of lines in batches of equal lengths. lengths: in tokens, by the number of the line."""
+    """Yield the numbers of lines in batches of equal lengths. lengths: 1 or more tokens, by the number of the line."""
     by_length = defaultdict[int, list[int]](list)
     for number, length in lengths.items():
         by_length[length].append(number)
