@@ -218,6 +218,7 @@ REFUSALS = {
     "shape": (tensors(lambda t: t.update({WTE: t[WTE][1:].clone()})), r"the shape \(299, 24\), not \(300, 24\)"),
     "type": (tensors(lambda t: t.update({LN: t[LN].long()})), "ln_f.bias has the type I64, not one of F64, F32"),
     "nan": (tensors(lambda t: t[LN].fill_(float("nan"))), "expected finite numbers in transformer.ln_f.bias"),
+    "infinite in fp32": (tensors(lambda t: t.update({LN: t[LN].double() + 1e300})), "expected finite numbers in trans"),
     "long header": (bytes_of("model.safetensors", b"\xff" * 7 + b"\0{}"), "expected a header of at most"),
     "empty": (bytes_of("model.safetensors", b""), "expected readable tensors"),
     "index outside": (

@@ -48,7 +48,10 @@ def misfit(where: Path | str, problem: str) -> UserError:
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: Path | str, remedy: str) -> None:
-    """Check that all values are finite. Raises UserError if not; its message ends with `remedy`."""
+    """Check that all values are finite in fp32. Raises UserError if not; its message ends with `remedy`.
+
+    A value in fp64 may be finite, and infinite in fp32, in which models compute.
+    """
     for name, values in tensors.items():
-        if not values.isfinite().all():
+        if not values.to(torch.float32).isfinite().all():
             raise UserError(f"{where}: expected finite numbers in {name}; {remedy}")

@@ -1,6 +1,7 @@
 """`transduce.family.load`: a class for each member. T5 from text to text, and ViT from images to classes."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import transduce
 from transduce import Sampling, UserError
+from transduce.errors import NotFiniteError
 from transduce.family.use.application import Application
 from transduce.family.use.image_classifier import ImageClassifier
 from transduce.family.use.language_model import LanguageModel
@@ -140,8 +142,18 @@ def test_the_other_images_do_not_change_an_answer(vit: ImageClassifier, size: in
         (torch.zeros(1, 3, 0, 12), "images of 0 x 12 pixels: expected multiples"),
         (torch.zeros(1, 3, 2, 2), "images of 2 x 2 pixels: expected multiples"),
         ([["x"]], "images: expected an array or a tensor, not a list"),
+        (torch.full((2, 3, 12, 12), math.nan), r"images\[0\]: expected finite numbers; check"),
+        (np.full((2, 3, 12, 12), [[[[0.0]]], [[[1e300]]]]), r"images\[1\]: expected finite numbers; check"),
     ],
 )
-def test_images_of_another_shape_or_type_are_refused(vit: ImageClassifier, images: Any, message: str) -> None:
+def test_images_that_do_not_fit_are_refused(vit: ImageClassifier, images: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         vit.classify(images)
+
+
+def test_classes_of_images_that_are_not_finite_are_refused(folders: dict[type[Application], Path]) -> None:
+    vit = ImageClassifier.load(folders[ImageClassifier])
+    with torch.no_grad():
+        vit.model.norm.weight.fill_(3e38)
+    with pytest.raises(NotFiniteError, match="model: expected outputs that are finite numbers; use another copy"):
+        vit.classify(random_images(1))

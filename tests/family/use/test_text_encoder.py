@@ -9,7 +9,7 @@ from support.small_encoders import LABELS, WORDS, bert_folder, small_bert, token
 from support.small_members import gpt2_folder
 from torch import Tensor
 
-from transduce.errors import UserError
+from transduce.errors import NotFiniteError, UserError
 from transduce.family.bert import BertEncoder, sentence_vectors
 from transduce.family.use.text_encoder import TextEncoder, in_rows
 from transduce.family.weights import Member, read_member
@@ -135,6 +135,24 @@ def test_a_tokenizer_that_cuts_and_pads_does_neither() -> None:
     for one, other in zip(plain, padded, strict=True):
         assert one.value is not None and other.value is not None
         assert other.problem is None and torch.equal(one.value, other.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "methods"),
+    [
+        ("encoder.embedding.weight", 3e38, ("fill", "embed", "classify")),
+        ("encoder.layers.1.residuals.1.norm.weight", 1e20, ("embed",)),  # finite states, whose length is not
+        ("words.norm.weight", 3e38, ("fill",)),
+        ("classifier.linear.weight", 3e38, ("classify",)),
+    ],
+)
+def test_outputs_that_are_not_finite_are_refused(name: str, value: float, methods: tuple[str, ...]) -> None:
+    encoder = encoder_of("words", "pooler", "classifier")
+    with torch.no_grad():
+        encoder.model.get_parameter(name).mul_(value)
+    for method in methods:
+        with pytest.raises(NotFiniteError, match="^folder: expected outputs that are finite numbers; use another copy"):
+            getattr(encoder, method)(["a [MASK]"])
 
 
 def test_a_head_or_a_mask_that_is_missing_is_refused() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from transduce.data.text import is_blank
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, excess
-from transduce.errors import UserError
+from transduce.errors import NotFiniteError, UserError
 from transduce.family.bert import Bert, sentence_vectors
 from transduce.family.use.application import Application
 from transduce.family.weights import Member
@@ -49,6 +49,7 @@ class TextEncoder(Application):
     """A BERT with the tokenizer of its folder. Raises UserError for another member, or one without a tokenizer.
 
     Lines of one length are a batch, without padding. On a CPU, an answer does not depend on the other lines.
+    Raises NotFiniteError if an output of the model is not finite.
     """
 
     def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
@@ -80,6 +81,7 @@ class TextEncoder(Application):
             of_places: list[list[Word]] = []
             for places in states[is_masked].split(PLACES):
                 best = in_rows(head, places).softmax(dim=-1).topk(n_best, dim=-1)
+                finite(best.values, self.folder)
                 for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                     texts = (self.tokenizer.id_to_token(number) or "" for number in numbers)
                     of_places.append(list(map(Word, texts, values)))
@@ -101,7 +103,8 @@ class TextEncoder(Application):
             raise self._without("a classifier, as in BertForSequenceClassification")
 
         def classes(_: Tensor, states: Tensor) -> list[dict[str, float]]:
-            return classes_of(in_rows(lambda first: classifier(pooler(first)), states[:, :1]), classifier.labels)
+            logits = in_rows(lambda first: classifier(pooler(first)), states[:, :1])
+            return classes_of(finite(logits, self.folder), classifier.labels)
 
         return self._answers(lines, classes)
 
@@ -123,7 +126,9 @@ class TextEncoder(Application):
         for members in _batches(lengths):
             ids = torch.tensor([encodings[i].ids for i in members], device=device)
             with faster_products(device):
-                of_batch = values(ids, in_rows(self._encode, ids, ids.size(1), d_model))
+                states = in_rows(self._encode, ids, ids.size(1), d_model)
+                finite(states.norm(dim=-1), self.folder)  # if it overflows, the vector of `embed` has the length 0
+                of_batch = values(ids, states)
             for i, value in zip(members, of_batch, strict=True):
                 answers[i] = Answer(value, self._cut_problem(encodings[i]))
         return answers
@@ -144,6 +149,13 @@ class TextEncoder(Application):
     def _without(self, part: str) -> UserError:
         (architecture,) = self.member.settings.get("architectures") or ["a model"]
         return UserError(f"{self.folder}: expected {part}, not {architecture}; use a folder that has it")
+
+
+def finite(values: Tensor, folder: Path | str) -> Tensor:
+    """Return `values`, which the model of `folder` computed. Raises NotFiniteError if one of them is not finite."""
+    if not values.isfinite().all():
+        raise NotFiniteError(f"{folder}: expected outputs that are finite numbers; use another copy")
+    return values
 
 
 def classes_of(logits: Tensor, labels: Sequence[str]) -> list[dict[str, float]]:
