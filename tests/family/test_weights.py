@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from support.small_members import gpt2_folder, small_gpt2
+from support.small_encoders import bert_folder
+from support.small_members import gpt2_folder, small_gpt2, t5_folder, vit_folder
 
 import transduce
 from transduce import UserError
@@ -248,6 +249,37 @@ def test_a_folder_is_refused_in_words(folder: Path, case: str) -> None:
     with pytest.raises(UserError, match=message) as problem:
         transduce.family.load(folder)
     assert "; " in str(problem.value) and "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (
+            gpt2_folder,
+            {"n_layer": 900},
+            "n_layer=900: expected at most [0-9]+, the number of tensors in the folder; use",
+        ),
+        (t5_folder, {"num_layers": 900}, "num_layers=900: expected at most [0-9]+, the number of tensors"),
+        (t5_folder, {"num_decoder_layers": 900}, "num_decoder_layers=900: expected at most [0-9]+"),
+        (
+            lambda folder: bert_folder(folder, "pooler", "classifier"),
+            {"id2label": ..., "num_labels": 1 << 24},
+            "num_labels=16777216: expected at most [0-9]+, the most rows of a tensor in the folder; use",
+        ),
+        (
+            vit_folder,
+            {"id2label": ..., "num_labels": 1 << 24},
+            "num_labels=16777216: expected at most [0-9]+, the most",
+        ),
+    ],
+)
+def test_sizes_that_the_tensors_do_not_show_are_refused_before_the_model_is_built(
+    tmp_path: Path, make: Callable[[Path], Path], changes: dict[str, Any], message: str
+) -> None:
+    """1,000 layers of a T5 take 18 s, and 2^24 labels 1.6 GB."""
+    edit_config(folder := make(tmp_path / "model"), **changes)
+    with pytest.raises(UserError, match=message):
+        transduce.family.load(folder)
 
 
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:

@@ -64,8 +64,11 @@ def read_member(folder: Path) -> Member:
     """Return the member in a folder, in fp32. Raises UserError for a folder that is not whole, or not supported."""
     if not folder.is_dir():
         raise UserError(f"{folder}: expected a folder with config.json and {TENSORS}; check the path")
-    settings = Settings(read_json(folder / "config.json"), folder / "config.json")
-    form = form_of(settings)
+    values, where = read_json(folder / "config.json"), folder / "config.json"
+    form = form_of(Settings(values, where))
+    shapes = _shapes(folder)
+    n_rows = max((shape[0] for shape in shapes if all(shape)), default=0)
+    settings = Settings(values, where, most_layers=len(shapes), most_classes=n_rows)
     with torch.device("meta"):  # before memory is allocated for the sizes in config.json
         model = form.build(settings)
     set_parameters(form.entries(model), model, _read_tensors(folder, form, model))
@@ -137,10 +140,8 @@ def _read_tensors(folder: Path, form: Form, model: nn.Module) -> dict[str, Tenso
     entries = form.entries(model)
     shapes, names = their_shapes(entries, model), {form.bare(entry.theirs): entry.theirs for entry in entries}
     tensors: dict[str, Tensor] = {}
-    for path, listed in _tensor_files(folder).items():
+    for path in _tensor_files(folder):
         with _opened(path) as file:
-            if listed is not None and listed != {*file.keys()}:
-                raise UserError(f"{path}: expected the tensors that {INDEX} names; use the files of one model")
             for name in file.keys():
                 bare = form.bare(name)
                 if bare not in names:
@@ -160,6 +161,17 @@ def _read_tensors(folder: Path, form: Form, model: nn.Module) -> dict[str, Tenso
             raise _misfit(folder, f"{copy.theirs} is not {original}, to which config.json ties it")
     check_finite(tensors, folder, REMEDY)
     return tensors
+
+
+def _shapes(folder: Path) -> list[Shape]:
+    """Return the shape, of at least one dimension, of each tensor of a folder. No value is read."""
+    shapes = list[Shape]()
+    for path, listed in _tensor_files(folder).items():
+        with _opened(path) as file:
+            if listed is not None and listed != {*file.keys()}:
+                raise UserError(f"{path}: expected the tensors that {INDEX} names; use the files of one model")
+            shapes += [(*file.get_slice(name).get_shape(),) or (1,) for name in file.keys()]
+    return shapes
 
 
 def _check_part(path: Path, name: str, part: Any, shape: Shape) -> None:

@@ -11,10 +11,16 @@ MOST_LAYERS = 1_000
 
 
 class Settings:
-    """The values of a config.json. A value of null counts as absent. Every method raises UserError with a remedy."""
+    """The values of a config.json. A value of null counts as absent. Every method raises UserError with a remedy.
 
-    def __init__(self, values: Mapping[str, Any], where: Path | str) -> None:
+    most_layers, most_classes: those for which the folder has tensors. A model of more is refused before it is built.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], where: Path | str, most_layers: int = MOST_LAYERS, most_classes: int = MOST
+    ) -> None:
         self.values, self.where = values, where
+        self._most_layers, self._most_classes = most_layers, most_classes
 
     def get(self, key: str) -> Any:
         """Return the value of `key`; None if it is absent or null."""
@@ -38,6 +44,8 @@ class Settings:
         """Return the number of layers. A damaged number must not take the memory of the machine."""
         if self.size(key) > MOST_LAYERS:
             raise self.refusal(key, f"at most {MOST_LAYERS:,}")
+        if self.size(key) > self._most_layers:
+            raise self.refusal(key, f"at most {self._most_layers:,}, the number of tensors in the folder")
         return self.size(key)
 
     def number(self, key: str, default: float, *, below: float) -> float:
@@ -58,7 +66,12 @@ class Settings:
         """Return the names of the classes, in the order of their numbers; two where none are named."""
         names = self.get("id2label")
         if names is None:
-            return [f"LABEL_{i}" for i in range(self.size("num_labels", 2))]
+            n_classes = self.size("num_labels", 2)
+            if n_classes > self._most_classes:
+                raise self.refusal(
+                    "num_labels", f"at most {self._most_classes:,}, the most rows of a tensor in the folder"
+                )
+            return [f"LABEL_{i}" for i in range(n_classes)]
         labels = [names.get(str(i)) for i in range(len(names))] if isinstance(names, dict) else []
         strings = [label for label in labels if isinstance(label, str)]
         if not strings or len(strings) < len(labels):
