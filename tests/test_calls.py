@@ -114,6 +114,8 @@ def test_attend_takes_two_strings(model: Translator, line: Any) -> None:
         ({"split": None}, "split=None: expected one of 'long', 'sentences'"),
         ({"length_penalty": 1}, "length_penalty=1: expected one of"),
         ({"beam": 4}, "beam: expected a known option; did you mean 'beam_size'"),
+        ({"temperature": 0.8}, r"temperature: expected a known option; give sampling=Sampling\(temperature=...\)"),
+        ({"zzz": 1}, "zzz: expected a known option; use one of beam_size, "),
         ({"options": {"beam_size": 4}}, "options={'beam_size': 4}: expected a DecodingOptions"),
         ({"options": None}, "options=None: expected a DecodingOptions"),
         ({"first_number": "1"}, "first_number='1': expected an integer"),

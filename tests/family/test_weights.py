@@ -16,6 +16,7 @@ from support.small_members import gpt2_folder, small_gpt2, t5_folder, vit_folder
 
 import transduce
 from transduce import UserError
+from transduce.family.use.model_folder import export_member
 from transduce.family.weights import read_member, write_member
 
 IDS = torch.tensor([[5, 9, 2, 7]])
@@ -294,6 +295,18 @@ def test_a_pipe_is_not_read(folder: Path) -> None:
     os.mkfifo(folder / "config.json")
     with pytest.raises(UserError, match="config.json: expected a file; "):
         transduce.family.load(folder)
+
+
+def test_a_link_to_itself_is_refused(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("config.json")
+    with pytest.raises(UserError, match="config.json: expected a file, not a link to itself; use a whole folder"):
+        transduce.family.load(folder)
+
+
+def test_only_a_model_of_transduce_is_exported(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not one in Hugging Face's form; `transduce continue`, .* take it as it is"):
+        export_member(folder, tmp_path / "out")
 
 
 def test_a_cut_or_damaged_file_of_tensors_is_refused_or_has_other_values(folder: Path) -> None:

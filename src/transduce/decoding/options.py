@@ -206,8 +206,15 @@ def with_keywords(options: DecodingOptions, keywords: DecodingKeywords) -> Decod
     """Return `options` with the values of `keywords`. Raises UserError for unknown ones, and for other objects."""
     if not isinstance(options, DecodingOptions):
         raise UserError(f"options={options!r}: expected a DecodingOptions")
-    refuse([f"{name}: expected a known option{nearest(name, NAMES)}" for name in keywords if name not in NAMES])
+    refuse([f"{name}: expected a known option{_remedy(name)}" for name in keywords if name not in NAMES])
     return dataclasses.replace(options, **keywords) if keywords else options
+
+
+def _remedy(name: str) -> str:
+    """Return the end of a message about an unknown option."""
+    if name in {f.name for f in dataclasses.fields(Sampling)}:
+        return f"; give sampling=Sampling({name}=...)"
+    return nearest(name, NAMES, cutoff=0.6) or f"; use one of {', '.join(NAMES)}"
 
 
 def sentence_seed(seed: int, number: int, sample: int = 0) -> int:

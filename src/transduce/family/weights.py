@@ -4,6 +4,7 @@ A folder has one file of tensors, `model.safetensors`, or several, with `model.s
 file of each tensor. Every file is untrusted: it is read as data, and its sizes are checked before memory is taken.
 """
 
+import errno
 import importlib
 import re
 import stat
@@ -125,6 +126,10 @@ def read_file(path: Path, most: int) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: expected a file, but it is missing; use a whole folder") from None
+    except OSError as problem:
+        if problem.errno != errno.ELOOP:
+            raise
+        raise UserError(f"{path}: expected a file, not a link to itself; use a whole folder") from None
 
 
 def read_json(path: Path, most: int = MAX_JSON_BYTES) -> dict[str, Any]:

@@ -70,15 +70,18 @@ def _entry(name: str, text: str) -> RecipeEntry:
     return RecipeEntry(name, paragraphs[0], times[0].removeprefix("Time: ").removesuffix("."))
 
 
-def configure(recipe: str | Config, settings: Sequence[str]) -> tuple[Config, list[str]]:
-    """Return the configuration of a recipe with `settings` applied, and a line for each of its problems."""
+def configure(recipe: str | Config, settings: Sequence[str]) -> tuple[Config, list[str], bool]:
+    """Return the configuration of a recipe with `settings` applied, a line for each of its problems, and True.
+
+    False if there is no such recipe: the configuration then says nothing about the task.
+    """
     try:
         config = recipe if isinstance(recipe, Config) else find_recipe(recipe)()
     except UserError as mistake:  # without a recipe, single settings can still be checked
         config, lines = overridden(Config(), settings)
-        return config, [*mistake.args, *lines, *value_problems(config)]
+        return config, [*mistake.args, *lines, *value_problems(config)], False
     config, lines = overridden(config, settings)
-    return config, [*lines, *problems(config)]
+    return config, [*lines, *problems(config)], True
 
 
 def find_recipe(name: str) -> Recipe:

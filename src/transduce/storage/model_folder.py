@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 
 from transduce.config.files import from_json, to_json
@@ -21,7 +22,14 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.shortlist.table import Shortlist
 from transduce.errors import UserError
 from transduce.model.build import Model, build_without_values
-from transduce.storage.atomic_folder import Content, listed_files, read_folder, read_verified, write_folder
+from transduce.storage.atomic_folder import (
+    MAX_JSON_BYTES,
+    Content,
+    listed_files,
+    read_folder,
+    read_verified,
+    write_folder,
+)
 from transduce.storage.model_card import USES
 from transduce.storage.tensors import Tensors, encode_tensors, read_tensors, tensor_shapes
 from transduce.training.weights import check_shapes, misfit, set_weights
@@ -176,6 +184,19 @@ def _refuse_other_folder(path: Path) -> None:
         raise UserError(
             f"{path}: expected a model folder, not a checkpoint; use transduce average {run} --last 1 --out MODEL"
         )
+    if _is_of_hugging_face(path / "config.json"):
+        raise UserError(
+            f"{path}: expected a model folder of transduce, not one in Hugging Face's form; `transduce continue`, "
+            "`fill`, `embed`, `classify` and `finetune` take it as it is"
+        )
+
+
+def _is_of_hugging_face(config: Path) -> bool:
+    """Return True for a config.json with the key model_type, which that of transduce does not have."""
+    with suppress(OSError, ValueError, RecursionError):
+        if config.is_file() and config.stat().st_size <= MAX_JSON_BYTES:
+            return "model_type" in msgspec.json.decode(config.read_bytes(), type=dict)
+    return False
 
 
 def _tokenizer(content: bytes, where: Path) -> TokenizerLike:

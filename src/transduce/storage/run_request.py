@@ -65,7 +65,7 @@ class TrainRequest:
         check_lines(settings=self.settings, allow_change=self.allow_change)
 
     @cached_property
-    def _configuration(self) -> tuple[Config, list[str]]:
+    def _configuration(self) -> tuple[Config, list[str], bool]:
         return configure(self.recipe, self.settings)
 
     @property
@@ -93,11 +93,14 @@ class TrainRequest:
 
     def problems(self) -> list[str]:
         """Return a line for each mistake in the request. Reads no text."""
+        _, problems, has_recipe = self._configuration
+        # One file is a text or a table, which depends on the task.
+        texts = self.corpora if has_recipe else [one for one in self.corpora if one.tgt is not None]
         return [
-            *self._configuration[1],
+            *problems,
             *(without_effect(self.settings, self.start_from, self.config) if self.start_from else []),
-            *corpora.problems(self.corpora),
-            *self._text_problems(),
+            *(corpora.problems(texts) if has_recipe or texts else []),
+            *(self._text_problems() if has_recipe else []),
             *_missing_files(self.valid),
             *self._run_problems(),
             *(board_problems() if self.tensorboard else []),

@@ -51,7 +51,7 @@ class Training:
 
     def config(self) -> Config:
         """Return the configuration. Raises UserError if the recipe and the settings are not valid."""
-        config, problems = configure(self.recipe, self._all_settings())
+        config, problems, _ = configure(self.recipe, self._all_settings())
         if problems:
             raise UserError(*problems)
         return config

@@ -208,6 +208,8 @@ def test_the_number_of_texts_must_fit_the_task(tmp_path: Path) -> None:
     ]
     *_, line = TrainRequest("small", (a, b), [a], tmp_path / "run").problems()
     assert line == f"--valid={a}: expected source and target text; give --valid SRC TGT"
+    (line,) = TrainRequest("gpt-small", [Corpus(a)], [b], tmp_path / "run").problems()
+    assert line.endswith("expected the name of a recipe, or FILE.py:FUNCTION; did you mean 'gpt2-small'?")
     with pytest.raises(UserError, match="expected a task with source and target; use the command transduce train"):
         transduce.fit(a, a, valid=(a, a), out=tmp_path / "run", recipe=CONFIG)
 
