@@ -198,6 +198,22 @@ def test_classes_without_a_name_are_refused(names: Any) -> None:
         FORM.build(Settings(settings, "config.json"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"problem_type": "regression"}, "problem_type='regression': expected 'single_label_classification'; use a"),
+        ({"problem_type": "multi_label_classification"}, "expected 'single_label_classification'; use a"),
+        ({"num_labels": 1}, "num_labels=1: expected 2 or more; use a model"),
+        ({"id2label": {"0": "LABEL_0"}}, "id2label=.*: expected 2 or more classes; use a model"),
+        ({"id2label": {"0": "good", "1": "good"}}, "id2label=.*: expected a different name for each class; use a"),
+    ],
+)
+def test_classes_with_other_probabilities_are_refused(changes: dict[str, Any], message: str) -> None:
+    settings = {**SIZES, "architectures": ["BertForSequenceClassification"], **changes}
+    with pytest.raises(UserError, match=f"^config.json: .*{message}"):
+        FORM.build(Settings(settings, "config.json"))
+
+
 def test_an_architecture_of_another_kind_is_refused() -> None:
     with pytest.raises(UserError, match=r"architectures=\['BertForTokenClassification'\]: expected \['BertModel'\] or"):
         FORM.build(Settings({**SIZES, "architectures": ["BertForTokenClassification"]}, "config.json"))

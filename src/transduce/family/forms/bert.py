@@ -48,10 +48,17 @@ def build(settings: Settings) -> Bert:
         "words": lambda: WordHead(encoder.embedding, norm_eps),
         "pooler": lambda: Pooler(d_model),
         "next_sentence": lambda: Classifier(d_model, NEXT_SENTENCE),
-        "classifier": lambda: Classifier(d_model, settings.labels(), classifier_dropout),
+        "classifier": lambda: Classifier(d_model, _labels(settings), classifier_dropout),
     }
     heads: dict[str, Any] = {name: makers[name]() for name in HEADS[architecture]}
     return Bert(encoder, **heads)
+
+
+def _labels(settings: Settings) -> list[str]:
+    labels = settings.labels()
+    if len({*labels}) < len(labels):
+        raise settings.refusal("id2label", "a different name for each class")
+    return labels
 
 
 def settings_of(model: Bert) -> dict[str, Any]:

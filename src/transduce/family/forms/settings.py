@@ -63,7 +63,11 @@ class Settings:
         return value
 
     def labels(self) -> list[str]:
-        """Return the names of the classes, in the order of their numbers; two where none are named."""
+        """Return the names of the classes, in the order of their numbers; two where none are named.
+
+        Classes exclude each other: their probabilities are a softmax.
+        """
+        self.one_of("problem_type", "single_label_classification")
         names = self.get("id2label")
         if names is None:
             n_classes = self.size("num_labels", 2)
@@ -71,11 +75,15 @@ class Settings:
                 raise self.refusal(
                     "num_labels", f"at most {self._most_classes:,}, the most rows of a tensor in the folder"
                 )
+            if n_classes == 1:  # a regression
+                raise self.refusal("num_labels", "2 or more")
             return [f"LABEL_{i}" for i in range(n_classes)]
         labels = [names.get(str(i)) for i in range(len(names))] if isinstance(names, dict) else []
         strings = [label for label in labels if isinstance(label, str)]
         if not strings or len(strings) < len(labels):
             raise self.refusal("id2label", "a name for each of the numbers from 0 on")
+        if len(strings) == 1:
+            raise self.refusal("id2label", "2 or more classes")
         return strings
 
 
