@@ -89,7 +89,7 @@ def test_mistakes_are_refused_before_any_line_is_read(
 ) -> None:
     assert_mistake(cli("classify", folder), f"{folder}: expected a classifier")
     assert_mistake(cli("fill", classifier), f"{classifier}: expected a head for masked words")
-    assert_mistake(cli("fill", folder, "--n-best", 0), "--n-best=0: expected 1 to the size of the vocabulary")
+    assert_mistake(cli("fill", folder, "--n-best", 0), "--n-best=0: expected an integer from 1 to 20")
     assert_mistake(cli("embed", tmp_path / "none"), "none: expected a folder with config.json and model.safetensors")
 
 

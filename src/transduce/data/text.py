@@ -175,6 +175,18 @@ def is_blank(line: str) -> bool:
     return all(unicodedata.category(c) in INVISIBLE for c in line)
 
 
+def check_text(line: str, where: str = "a line") -> str:
+    """Return the line unchanged. Raises UserError, which names `where`, if it cannot be encoded as UTF-8."""
+    try:
+        line.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"character {error.start + 1} of {where}: expected a character, not {line[error.start]!r}, one half of a "
+            f"surrogate pair; decode the text from its right encoding, or remove it"
+        ) from error
+    return line
+
+
 def count_lines(path: StrPath) -> int:
     """Return the number of lines that `read_lines` would yield. The text is not checked."""
     with text_of(open_file(path).detach(), os.fspath(path)) as file:

@@ -34,7 +34,7 @@ from transduce.data.labels import TextAndLabels, is_of_labels
 from transduce.data.sentencepiece_pair import SentencePieces, is_pair
 from transduce.data.subwords import KINDS, bytes_of_letters, document_of, engine_of, fixed_pieces, parts_of, trainer_of
 from transduce.data.symbols import SubwordsAndSymbols, is_of_symbols, parts
-from transduce.data.text import is_blank
+from transduce.data.text import check_text, is_blank
 from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, split_tag
 from transduce.data.words import Words, is_of_words
 from transduce.errors import UserError
@@ -94,7 +94,7 @@ class Tokenizer:
 
     def encode(self, line: str) -> list[int]:
         """Return the ids of a line, without BOS and EOS. Raises UserError if it has a lone surrogate."""
-        tag, text = self.split_tag(_check_text(line))
+        tag, text = self.split_tag(check_text(line))
         return self._with_tag(tag, self._engine.encode(text, add_special_tokens=False).ids)
 
     def split_tag(self, line: str) -> tuple[str, str]:
@@ -103,7 +103,7 @@ class Tokenizer:
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """Return `encode(line)` for each line, faster."""
-        parts = [self.split_tag(_check_text(line)) for line in lines]
+        parts = [self.split_tag(check_text(line)) for line in lines]
         encodings = self._engine.encode_batch_fast([text for _, text in parts], add_special_tokens=False)
         return [self._with_tag(tag, encoding.ids) for (tag, _), encoding in zip(parts, encodings, strict=True)]
 
@@ -119,7 +119,7 @@ class Tokenizer:
             raise UserError(f"data.bpe_dropout={p}: expected 0 to 1")
         if p == 0:
             return self.encode(line)
-        tag, text = self.split_tag(_check_text(line))
+        tag, text = self.split_tag(check_text(line))
         return self._with_tag(tag, self._dropout.encode(text, Draws(p, key)))
 
     def _with_tag(self, tag: str, ids: list[int]) -> list[int]:
@@ -213,23 +213,11 @@ def _printable(piece: str) -> str:
     return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
-def _check_text(line: str) -> str:
-    """Return the line unchanged. Raises UserError if it cannot be encoded as UTF-8."""
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"character {error.start + 1} of a line: expected a character, not {line[error.start]!r}, one half of a "
-            f"surrogate pair; decode the text from its right encoding, or remove it"
-        ) from error
-    return line
-
-
 def _training_text(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines. Raises UserError at the end if all lines were blank."""
     has_text = False
     for line in lines:
         has_text = has_text or not is_blank(line)
-        yield _check_text(line)
+        yield check_text(line)
     if not has_text:
         raise UserError("train: expected at least 1 line that is not blank, to learn a tokenizer; give other text")

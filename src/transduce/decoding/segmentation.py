@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from statistics import fmean
 
-from transduce.data.text import is_blank
+from transduce.data.text import check_text, is_blank
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Translation
 from transduce.decoding.mbr import rank
@@ -67,9 +67,10 @@ def check_lines(**texts: Sequence[str]) -> None:
 
 
 def check_line(name: str, line: str) -> None:
-    """Raise UserError unless `line` is a string."""
+    """Raise UserError unless `line` is a string that can be encoded as UTF-8."""
     if not isinstance(line, str):
         raise UserError(f"{name}={reprlib.repr(line)}: expected a string, not a {type(line).__name__}")
+    check_text(line, name)
 
 
 def check_number(name: str, number: int) -> None:

@@ -19,7 +19,7 @@ from transduce.errors import NotFiniteError
 from transduce.family.use.application import Application
 from transduce.family.use.image_classifier import ImageClassifier
 from transduce.family.use.language_model import LanguageModel
-from transduce.family.use.text_encoder import TextEncoder
+from transduce.family.use.text_encoder import TextEncoder, classes_of
 from transduce.family.use.text_generator import Output
 from transduce.family.use.text_to_text import TextToText
 
@@ -149,6 +149,11 @@ def test_the_other_images_do_not_change_an_answer(vit: ImageClassifier, size: in
 def test_images_that_do_not_fit_are_refused(vit: ImageClassifier, images: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         vit.classify(images)
+
+
+def test_of_classes_with_equal_names_the_most_likely_counts() -> None:
+    (classes,) = classes_of(torch.tensor([[2.0, 1.0, 0.0]]), ["crane", "dog", "crane"])
+    assert classes == pytest.approx({"crane": 0.6652, "dog": 0.2447}, abs=1e-4)
 
 
 def test_classes_of_images_that_are_not_finite_are_refused(folders: dict[type[Application], Path]) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -164,8 +165,25 @@ def test_a_head_or_a_mask_that_is_missing_is_refused() -> None:
         encoder_of("pooler").classify([])
     with pytest.raises(UserError, match=r"^folder: expected the token \[MASK\] in its tokenizer.json"):
         encoder_of("words", tokenizer=tokenizer_json(mask="<mask>")).fill([])
-    with pytest.raises(UserError, match="^n_best=21: expected 1 to the size of the vocabulary"):
-        encoder_of("words").fill([], n_best=21)
+    for n_best in (21, "3", 2.0):
+        with pytest.raises(UserError, match="^n_best=.*: expected an integer from 1 to 20, the size of the vocabulary"):
+            encoder_of("words").fill([], n_best=cast(int, n_best))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("a dog", "lines: expected a list of strings, not one string"),
+        (iter(["a dog"]), r"lines: expected a list of strings, not a list_iterator; write list\(lines\)"),
+        (["a", None], r"lines\[1\]=None: expected a string, not a NoneType"),
+        (["a", "b\ud800"], r"character 2 of lines\[1\]: expected a character, not .*surrogate"),
+    ],
+)
+def test_lines_that_are_not_a_list_of_texts_are_refused(lines: Any, message: str) -> None:
+    encoder = encoder_of("words", "pooler", "classifier")
+    for answers in (encoder.fill, encoder.embed, encoder.classify):
+        with pytest.raises(UserError, match=message):
+            answers(lines)
 
 
 @pytest.mark.parametrize(

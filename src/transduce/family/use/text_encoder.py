@@ -11,7 +11,7 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from transduce.data.text import is_blank
-from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, excess
+from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, check_lines, excess
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.bert import Bert, sentence_vectors
 from transduce.family.use.application import Application
@@ -49,7 +49,7 @@ class TextEncoder(Application):
     """A BERT with the tokenizer of its folder. Raises UserError for another member, or one without a tokenizer.
 
     Lines of one length are a batch, without padding. On a CPU, an answer does not depend on the other lines.
-    Raises NotFiniteError if an output of the model is not finite.
+    Raises UserError for lines that are no list of strings, and NotFiniteError if an output of the model is not finite.
     """
 
     def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
@@ -73,8 +73,9 @@ class TextEncoder(Application):
             raise self._without("a head for masked words, as in BertForMaskedLM")
         if mask is None:
             raise self._without(f"the token {MASK} in its tokenizer.json")
-        if not 1 <= n_best <= self.tokenizer.get_vocab_size():
-            raise UserError(f"n_best={n_best}: expected 1 to the size of the vocabulary; give another number")
+        most = self.tokenizer.get_vocab_size()
+        if type(n_best) is not int or not 1 <= n_best <= most:
+            raise UserError(f"n_best={n_best!r}: expected an integer from 1 to {most:,}, the size of the vocabulary")
 
         def words(ids: Tensor, states: Tensor) -> list[list[list[Word]]]:
             is_masked = ids == mask
@@ -111,6 +112,7 @@ class TextEncoder(Application):
     @torch.inference_mode()
     def _answers(self, lines: Sequence[str], values: Callable[[Tensor, Tensor], list[Value]]) -> list[Answer[Value]]:
         """Return the answers to lines. values: those of a batch, from its ids (B,T) and states (B,T,D)."""
+        check_lines(lines=lines)
         is_long = [len(line) > MAX_LINE_CHARACTERS for line in lines]
         answers = [
             Answer[Value](None, excess(line, None) if long else None) for line, long in zip(lines, is_long, strict=True)
@@ -159,10 +161,18 @@ def finite(values: Tensor, folder: Path | str) -> Tensor:
 
 
 def classes_of(logits: Tensor, labels: Sequence[str]) -> list[dict[str, float]]:
-    """Return the probability of each class by its label, the most likely first, for each row of logits (B,V)."""
+    """Return the probability of each class by its label, the most likely first, for each row of logits (B,V).
+
+    Of classes with equal labels, such as the two cranes of ImageNet, the most likely one counts.
+    """
     rows = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
     pairs = zip(rows.indices.tolist(), rows.values.tolist(), strict=True)
-    return [{labels[int(i)]: p for i, p in zip(index, values, strict=True)} for index, values in pairs]
+    answers = list[dict[str, float]]()
+    for index, values in pairs:
+        answers.append({})
+        for i, p in zip(index, values, strict=True):
+            answers[-1].setdefault(labels[int(i)], p)
+    return answers
 
 
 def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1, d_model: int | None = None) -> Tensor:
