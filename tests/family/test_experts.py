@@ -1,6 +1,7 @@
 """Mixtures of experts: against loops over tokens, and against Hugging Face transformers."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from transduce.family.experts import (
     experts,
     importance_loss,
     load_loss,
+    router_loss,
     routings,
     squared_variation,
 )
@@ -151,9 +153,17 @@ def test_even_routing_has_a_balance_loss_of_k_and_collapsed_routing_of_n() -> No
     one = routing_of([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], [quarter] * 4)
     two = routing_of([[1, 1, 0, 0], [0, 0, 1, 1]], [quarter] * 2)
     collapsed = routing_of([[1, 0, 0, 0]] * 3, [[1.0, 0, 0, 0]] * 3)
-    assert [float(balance_loss([x])) for x in (one, two, collapsed)] == pytest.approx([1, 2, 4])
-    assert [float(importance_loss([x])) for x in (one, collapsed)] == pytest.approx([0, 3])
-    assert float(load_loss([one, collapsed])) == pytest.approx(1.5)
+    assert [float(balance_loss(x)) for x in (one, two, collapsed)] == pytest.approx([1, 2, 4])
+    assert [float(importance_loss(x)) for x in (one, collapsed)] == pytest.approx([0, 3])
+    assert [float(load_loss(x)) for x in (one, collapsed)] == pytest.approx([0, 3])
+
+
+def test_each_layer_is_balanced_by_itself() -> None:
+    """Layers that send all tokens to another expert each are not even, although their sum is."""
+    layers = [routing_of([one] * 3, [list(map(float, one))] * 3) for one in torch.eye(4).int().tolist()]
+    assert float(router_loss(layers)) == pytest.approx(4 * 0.1 * (3 + 3))
+    without = [replace(layer, load=None) for layer in layers]
+    assert float(router_loss(without)) == pytest.approx(4 * 0.01 * 4)
 
 
 def test_the_squared_variation_is_variance_over_squared_mean() -> None:
@@ -176,7 +186,7 @@ def test_losses_even_out_the_router() -> None:
             routing = router(x)
             unevenness.append(float(squared_variation(routing.choices.float().mean(dim=0))))
             adam.zero_grad()
-            sum((loss([routing]) for loss in losses), torch.tensor(0.0)).backward()
+            sum((loss(routing) for loss in losses), torch.tensor(0.0)).backward()
             adam.step()
         assert unevenness[0] > 1 and unevenness[-1] < 0.5, type(router)
 
@@ -209,7 +219,7 @@ def test_llama_with_experts_is_mixtral() -> None:
     of_theirs = theirs(ids, output_router_logits=True, labels=ids)
     logits = ours(ids)
     assert difference(logits, of_theirs.logits) < TOLERANCE
-    balance = balance_loss(routings(ours))
+    balance = balance_loss(all_layers(routings(ours)))
     assert balance.item() == pytest.approx(of_theirs.aux_loss.item(), rel=1e-5)
     cross_entropy = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     (cross_entropy + config.router_aux_loss_coef * balance).backward()
@@ -217,6 +227,12 @@ def test_llama_with_experts_is_mixtral() -> None:
     gradients = mixtral_weights({name: p.grad for name, p in theirs.named_parameters()})
     for name, parameter in ours.named_parameters():
         assert difference(parameter.grad, gradients[name]) < TOLERANCE, name
+
+
+def all_layers(routings: list[Routing]) -> Routing:
+    """Return the tokens of all layers as those of one, which are what Mixtral balances there."""
+    fields = [(one.gates, one.choices, one.probabilities) for one in routings]
+    return Routing(*map(torch.cat, zip(*fields, strict=True)))
 
 
 def mixtral_weights(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -255,5 +271,5 @@ def test_switch_is_that_of_hugging_face() -> None:
     assert difference(ours(x), theirs(x)) < TOLERANCE
     (routing,) = routings(ours)
     expected = module.load_balancing_loss_func(routing.probabilities[None], routing.choices.float().argmax(-1)[None])
-    assert balance_loss([routing]).item() == pytest.approx(expected.item())
+    assert balance_loss(routing).item() == pytest.approx(expected.item())
     assert int((routing.gates > 0).sum()) < 15  # the capacity was over

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from transduce.studies.effects import Difference, Noise, difference, noise, verdict
+from transduce.studies.effects import Difference, Noise, difference, noise, paired_difference, verdict
 
 
 def test_noise_is_pooled_over_groups() -> None:
@@ -20,6 +20,12 @@ def test_an_interval_depends_on_the_noise_and_on_the_seeds() -> None:
     assert change.value == 5 and change.interval == (pytest.approx(5 - margin), pytest.approx(5 + margin))
     assert Noise(1.0, 1_000).margin(1, 1) == pytest.approx(2.23 * math.sqrt(2))  # cautious beyond the table
     assert difference([21.0], [20.0], None) == Difference(1.0, None) and Difference(1.0, None).interval is None
+
+
+def test_a_paired_difference_has_the_spread_of_its_own_seeds() -> None:
+    change = paired_difference([-0.029, -0.031, -0.030])
+    assert change.value == pytest.approx(-0.03) and change.margin == pytest.approx(4.30 * 0.001 / math.sqrt(3))
+    assert paired_difference([0.5]) == Difference(0.5, None)
 
 
 def test_a_direction_holds_if_the_whole_interval_is_on_its_side() -> None:

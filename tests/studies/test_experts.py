@@ -56,7 +56,7 @@ def test_a_study_trains_all_rows_once_and_reports_them(tmp_path: Path, monkeypat
     for path in texts:
         lines = (" ".join(draws.choices(["a", "dog", "sees", "the", "cat", "."], k=9)) for _ in range(40))
         path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    results = run_experts(*texts, tmp_path / "out", sizes=TINY)
+    results = run_experts(*texts, tmp_path / "out", jobs=1, sizes=TINY)
     assert [*results.entries] == [f"{row}-1" for row in ROWS] and all(map(results.is_done, results.entries))
     for name, entry in results.entries.items():
         assert ("shares" in entry) == (not name.startswith("dense"))

@@ -124,7 +124,8 @@ def positions_results(folder: Path) -> Results:
     results = Results(folder / "results.json", "positions", {"sizes": SIZES.as_settings()}, [provenance()])
     for row, curves in {"sinusoids": ["sinusoids"], "rope": ["rope", "rope-yarn"], "alibi": ["alibi"]}.items():
         for seed in (1, 2):
-            values = {name: [x + seed for x in LENGTHS[name]] for name in curves}
+            values = {name: [x + seed for x in LENGTHS[name][:-1]] for name in curves}
+            values = {name: [*short, LENGTHS[name][-1] + (-1) ** seed] for name, short in values.items()}
             results.entries[f"{row}-{seed}"] = {
                 **COSTS,
                 "status": "done",

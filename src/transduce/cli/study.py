@@ -26,6 +26,12 @@ Seeds = Annotated[
     Parameter(consume_multiple=True, help="Seeds of each row.", show_default="those of the plan"),
 ]
 
+SmallJobs = Annotated[
+    int | None,
+    Integer,
+    Parameter(help="Number of trainings that run at the same time, each on one thread.", show_default="one per core"),
+]
+
 
 def table1(*, out: Path = Path("table1")) -> None:
     """Measure Table 1: four kinds of layer.
@@ -253,12 +259,12 @@ def attention(*, train: Path, valid: Path, out: Path = Path("attention")) -> Non
     _print_report(out)
 
 
-def positions(*, train: Path, valid: Path, out: Out) -> None:
+def positions(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> None:
     r"""Compare positions beyond the training length: sinusoids, learned, and later ones.
 
     The study trains small language models on segments of 64 tokens, three seeds each, and evaluates them on up to
-    512 tokens. It takes about 90 minutes on two cores. The same command resumes an interrupted study, at the
-    training that was interrupted.
+    512 tokens. It takes about 70 minutes on two cores, estimated. The same command resumes an interrupted study, at
+    the trainings that were interrupted.
 
     Parameters
     ----------
@@ -273,15 +279,16 @@ def positions(*, train: Path, valid: Path, out: Out) -> None:
     """
     from transduce.studies.positions import run_positions
 
-    run_positions(train, valid, out)
+    _check_jobs(jobs)
+    run_positions(train, valid, out, jobs=jobs)
     _print_report(out)
 
 
-def experts(*, train: Path, valid: Path, out: Out) -> None:
+def experts(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> None:
     r"""Compare mixtures of experts with the dense network: loss, FLOPs, balance.
 
-    The study trains small language models with three seeds each. It takes about 90 minutes on two cores. The same
-    command resumes an interrupted study, at the training that was interrupted.
+    The study trains small language models with three seeds each. It takes about 70 minutes on two cores,
+    estimated. The same command resumes an interrupted study, at the trainings that were interrupted.
 
     Parameters
     ----------
@@ -296,7 +303,8 @@ def experts(*, train: Path, valid: Path, out: Out) -> None:
     """
     from transduce.studies.experts import run_experts
 
-    run_experts(train, valid, out)
+    _check_jobs(jobs)
+    run_experts(train, valid, out, jobs=jobs)
     _print_report(out)
 
 
@@ -305,13 +313,7 @@ def scaling(
     train: Path,
     valid: Path,
     out: Out,
-    jobs: Annotated[
-        int | None,
-        Integer,
-        Parameter(
-            help="Number of trainings that run at the same time, each on one thread.", show_default="one per core"
-        ),
-    ] = None,
+    jobs: SmallJobs = None,
 ) -> None:
     r"""Fit scaling laws to a text: loss over parameters and tokens, after Kaplan and Chinchilla.
 

@@ -16,7 +16,7 @@ task: `balance_loss` for the last two, `importance_loss` and `load_loss` for the
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -163,34 +163,37 @@ def routings(model: nn.Module) -> list[Routing]:
 # ---- losses ------------------------------------------------------------------------------------------------------
 
 
-def router_loss(routings: Sequence[Routing]) -> Tensor:
-    """Return the loss for the balance that joins the mean loss of a token, with the factor of the router's paper.
+def router_loss(routings: Iterable[Routing]) -> Tensor:
+    """Return the loss for the balance that joins the mean loss of a token: the sum of those of all layers.
 
-    0.01 for `Switch` (Fedus et al. 2021, 2.2) and `TopK`, 0.1 for `NoisyTopK` (Shazeer et al. 2017, appendix C).
+    Its factor is that of the router's paper: 0.01 for `Switch` (Fedus et al. 2021, 2.2), also for `TopK`, and 0.1 for
+    `NoisyTopK` (Shazeer et al. 2017, appendix C).
     """
-    if any(one.load is not None for one in routings):
-        return 0.1 * (importance_loss(routings) + load_loss(routings))
-    return 0.01 * balance_loss(routings)
+    losses = [
+        0.01 * balance_loss(one) if one.load is None else 0.1 * (importance_loss(one) + load_loss(one))
+        for one in routings
+    ]
+    return torch.stack(losses).sum()
 
 
-def balance_loss(routings: Sequence[Routing]) -> Tensor:
-    """Return N sum_i f_i P_i over the tokens of all layers: k if they are even, at most N (Fedus et al. 2021, eq. 4).
+def balance_loss(routing: Routing) -> Tensor:
+    """Return N sum_i f_i P_i over the tokens of a layer: k if they are even, at most N (Fedus et al. 2021, eq. 4).
 
     f: the share of the tokens that each expert is chosen for, without a gradient. P: its mean probability.
     """
-    shares = torch.cat([one.choices for one in routings]).float().mean(dim=0)
-    probabilities = torch.cat([one.probabilities for one in routings]).mean(dim=0)
+    shares, probabilities = routing.choices.float().mean(dim=0), routing.probabilities.mean(dim=0)
     return len(shares) * (shares * probabilities).sum()
 
 
-def importance_loss(routings: Sequence[Routing]) -> Tensor:
-    """Return the mean over the layers of CV(sum of the gates of each expert)^2 (Shazeer et al. 2017, eq. 6 and 7)."""
-    return torch.stack([squared_variation(one.gates.sum(dim=0)) for one in routings]).mean()
+def importance_loss(routing: Routing) -> Tensor:
+    """Return CV(sum of the gates of each expert)^2 of a layer (Shazeer et al. 2017, eq. 6 and 7)."""
+    return squared_variation(routing.gates.sum(dim=0))
 
 
-def load_loss(routings: Sequence[Routing]) -> Tensor:
-    """Return the mean over the layers of CV(load of each expert)^2 (eq. 10 and 11), for `NoisyTopK`."""
-    return torch.stack([squared_variation(one.load) for one in routings if one.load is not None]).mean()
+def load_loss(routing: Routing) -> Tensor:
+    """Return CV(load of each expert)^2 of a layer (eq. 10 and 11). The load is that of `NoisyTopK`."""
+    assert routing.load is not None
+    return squared_variation(routing.load)
 
 
 def squared_variation(values: Tensor) -> Tensor:

@@ -59,6 +59,13 @@ def difference(values: Sequence[float], base: Sequence[float], spread: Noise | N
     return Difference(statistics.fmean(values) - statistics.fmean(base), margin)
 
 
+def paired_difference(differences: Sequence[float]) -> Difference:
+    """Return the mean of the differences of the seeds, between two figures of one model, by their own spread."""
+    spread, n = noise([differences]), len(differences)
+    margin = None if spread is None else T95[min(n - 1, len(T95)) - 1] * spread.deviation / math.sqrt(n)
+    return Difference(statistics.fmean(differences), margin)
+
+
 def factor(logarithm: float) -> float:
     """Return exp of a difference of logarithms; infinity if the result is too large for a float."""
     return math.exp(logarithm) if logarithm < 700 else math.inf

@@ -66,14 +66,15 @@ def balance(model: SmallModel) -> Tensor:
     return router_loss(routings(model))
 
 
-def run_experts(train: Path, valid: Path, out: Path, *, sizes: Sizes = SIZES) -> Results:
-    """Train and evaluate the rows that are not yet in OUT/results.json, one by one, and write the report.
+def run_experts(train: Path, valid: Path, out: Path, *, jobs: int | None = None, sizes: Sizes = SIZES) -> Results:
+    """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
 
-    train, valid: texts whose lines follow each other. Raises UserError at the end if trainings have failed.
+    train, valid: texts whose lines follow each other. jobs: number of trainings at the same time, each on one thread;
+    None: one for each core. Raises UserError at the end if trainings have failed.
     """
     results = open_results(out, "experts", {**hashes(train, valid), "sizes": sizes.as_settings()})
     try:
-        run_rows([*ROWS], (train, valid), sizes, results, partial(train_and_evaluate, sizes))
+        run_rows([*ROWS], (train, valid), sizes, results, partial(train_and_evaluate, sizes), jobs)
     finally:
         if results.entries:
             write_report(out, report(results), results.sessions)

@@ -14,7 +14,7 @@ import torch
 from transduce.evaluation.study_report import write_report
 from transduce.family.decoder import Decoder
 from transduce.family.kinds import ConfiguredDecoder
-from transduce.family.positions import Rotary
+from transduce.family.positions import Bucketed, Rotary
 from transduce.family.recurrence import TransformerXL
 from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_theta
 from transduce.model.transformer import parameter_count
@@ -46,17 +46,22 @@ def build(row: str, sizes: Sizes) -> SmallModel:
     if row == XL:
         shape = sizes.vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads
         return TransformerXL(*shape, n_memory=sizes.segment, dropout=sizes.dropout)
-    return ConfiguredDecoder(replace(sizes.decoder(), positions=row))
+    model = ConfiguredDecoder(replace(sizes.decoder(), positions=row))
+    if row == "t5":
+        n_buckets = min(32, sizes.segment)  # the training reaches all of them
+        model.positions = Bucketed(sizes.n_heads, n_buckets=n_buckets, longest=sizes.segment)
+    return model
 
 
-def run_positions(train: Path, valid: Path, out: Path, *, sizes: Sizes = SIZES) -> Results:
-    """Train and evaluate the rows that are not yet in OUT/results.json, one by one, and write the report.
+def run_positions(train: Path, valid: Path, out: Path, *, jobs: int | None = None, sizes: Sizes = SIZES) -> Results:
+    """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
 
-    train, valid: texts whose lines follow each other. Raises UserError at the end if trainings have failed.
+    train, valid: texts whose lines follow each other. jobs: number of trainings at the same time, each on one thread;
+    None: one for each core. Raises UserError at the end if trainings have failed.
     """
     results = open_results(out, "positions", {**hashes(train, valid), "sizes": sizes.as_settings()})
     try:
-        run_rows(ROWS, (train, valid), sizes, results, partial(train_and_evaluate, sizes))
+        run_rows(ROWS, (train, valid), sizes, results, partial(train_and_evaluate, sizes), jobs)
     finally:
         if results.entries:
             write_report(out, report(results), results.sessions)

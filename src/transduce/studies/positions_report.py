@@ -5,7 +5,7 @@ from typing import Any
 
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report, Section, Table
-from transduce.studies.effects import Difference, difference, noise
+from transduce.studies.effects import Difference, paired_difference
 from transduce.studies.results import Results
 from transduce.studies.words import as_factor, mean_and_range
 
@@ -51,9 +51,9 @@ SCALED = (
     "at hand."
 )
 VERDICT = (
-    "A row gets better or worse if the whole 95 % interval of the factor (Student's t, with the spread of the "
-    "logarithm between seeds pooled over all rows and lengths) is on one side of 1. A figure is the mean of the seeds, "
-    "with the lowest and the highest."
+    "A row gets better or worse if the whole 95 % interval of the factor is on one side of 1. The interval is "
+    "Student's, of the logarithms of the factors of the row's seeds. A figure is the mean of the seeds, with the "
+    "lowest and the highest."
 )
 
 
@@ -67,7 +67,7 @@ def method(sizes: dict[str, Any]) -> str:
         f"{sizes['steps']:,} steps, and no choice of settings of their own. The validation text is cut into blocks of "
         "each length. So all lengths evaluate the same tokens, and differ in what is before them. Transformer-XL reads "
         "a block in segments, and remembers all of it. Learned rows of positions that no segment reaches keep their "
-        "random values."
+        "random values. The buckets of T5's bias end at the length of a segment, so that the training reaches all."
     )
 
 
@@ -78,12 +78,6 @@ class _Study:
         self.lengths: list[int] = results.settings["sizes"]["lengths"]
         done = [entry for entry in results.entries.values() if entry["status"] == "done"]
         self.curves = {row: self._curves([entry["points"].get(row, []) for entry in done]) for row in TITLES}
-        logarithms = [
-            [math.log(curve[i]) for curve in curves]
-            for curves in self.curves.values()
-            for i in range(len(self.lengths))
-        ]
-        self.noise = noise(logarithms)
 
     def _curves(self, points_of_seeds: list[list[dict[str, float]]]) -> list[list[float]]:
         """Return the perplexities at all lengths of the seeds that have them."""
@@ -92,11 +86,8 @@ class _Study:
 
     def change(self, row: str) -> Difference | None:
         """Return the difference of the logarithm of the perplexity at the longest length from that at the shortest."""
-        curves = self.curves[row]
-        if not curves:
-            return None
-        ends = [[math.log(curve[i]) for curve in curves] for i in (-1, 0)]
-        return difference(ends[0], ends[1], self.noise)
+        changes = [math.log(curve[-1] / curve[0]) for curve in self.curves[row]]
+        return paired_difference(changes) if changes else None
 
     def sentence(self) -> str:
         """Return which rows get better and which worse with the length."""
