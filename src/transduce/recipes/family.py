@@ -13,7 +13,7 @@ def gpt2_small() -> Config:
     parameters has 12 layers, d_model 768, 1,024 positions and 50,257 pieces: set these for a text of gigabytes.
     Training stops early when the validation loss has not improved in 5 evaluations, and keeps the best weights.
 
-    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    Time: 60 minutes on one busy core for 29,000 captions, which stop it at step 2,750 of 10,000.
 
         transduce train --recipe gpt2-small --train train.txt --valid valid.txt --out run
     """
@@ -123,7 +123,7 @@ def bert_small() -> Config:
     It has the width and the depth of gpt2-small. A step has twice as many tokens, of which the model predicts 15 %. A
     text is seen more often, since other words are masked each time.
 
-    Time: not measured in full: at most 20,000 steps of 8,000 tokens.
+    Time: not measured in full: at most 20,000 steps of 8,000 tokens. 4,000 of them took 93 minutes of one core.
 
         transduce train --recipe bert-small --train train.txt --valid valid.txt --out run
     """
@@ -162,7 +162,7 @@ def bert_classifier() -> Config:
     1,000 tokens, some 40 sentences. Training stops early when the accuracy has not improved in 10 evaluations, and
     keeps the best weights. A lower train.lr_factor suits a large BERT.
 
-    Time: not measured in full: at most 2,000 steps of 1,000 tokens.
+    Time: 2 minutes for 60 sentences and 5 for 2,000, on one core, with a BERT of bert-small.
 
         transduce finetune bert/model --train sentences.txt labels.txt --valid valid.txt valid-labels.txt --out run
     """
