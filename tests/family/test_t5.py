@@ -13,6 +13,8 @@ from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.request import Request
 from transduce.decoding.search import beam_search, greedy
+from transduce.errors import UserError
+from transduce.family.forms.settings import Settings
 from transduce.family.forms.t5 import FORM
 from transduce.family.t5 import T5, RelativeBias
 from transduce.model.transformer import parameter_count
@@ -145,6 +147,19 @@ def test_buckets_are_those_of_hugging_face(is_causal: bool, n_buckets: int, long
     ours = RelativeBias(2, is_causal=is_causal, n_buckets=n_buckets, longest=longest).buckets(distances)
     expected = bucket(distances, bidirectional=not is_causal, num_buckets=n_buckets, max_distance=longest)
     assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("relative_attention_num_buckets", 3, "4 or more"),
+        ("relative_attention_max_distance", 4, "more than 4, half of the buckets"),
+    ],
+)
+def test_buckets_that_cannot_be_are_refused(key: str, value: int, expected: str) -> None:
+    settings = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], **SIZES, key: value}
+    with pytest.raises(UserError, match=f"config.json: {key}={value}: expected {expected}"):
+        FORM.build(Settings(settings, "config.json"))
 
 
 def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:

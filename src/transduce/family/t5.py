@@ -28,7 +28,8 @@ class RelativeBias(nn.Module):
     """A learned number for each head and each bucket of the distance from a query to a key.
 
     is_causal: no key is after its query, so that all buckets are for keys before it.
-    n_buckets: of distances. Half of them hold one distance each, the others hold ranges that grow, up to `longest`.
+    n_buckets: of distances, 4 or more. Half of them hold one distance each, the others hold ranges that grow, up to
+    `longest`, which is more than that half.
     """
 
     def __init__(self, n_heads: int, *, is_causal: bool, n_buckets: int = 32, longest: int = 128) -> None:

@@ -16,6 +16,12 @@ def build(settings: Settings) -> T5:
     settings.one_of("model_type", "t5")
     settings.one_of("architectures", ["T5ForConditionalGeneration"])
     tied = settings.one_of("tie_word_embeddings", True, False) and settings.one_of("scale_decoder_outputs", True, False)
+    n_buckets = settings.size("relative_attention_num_buckets", 32)
+    if n_buckets < 4:
+        raise settings.refusal("relative_attention_num_buckets", "4 or more")
+    longest = settings.size("relative_attention_max_distance", 128)
+    if longest <= n_buckets // 2:
+        raise settings.refusal("relative_attention_max_distance", f"more than {n_buckets // 2}, half of the buckets")
     return T5(
         settings.size("vocab_size"),
         settings.size("d_model"),
@@ -28,8 +34,8 @@ def build(settings: Settings) -> T5:
         d_ff=settings.size("d_ff"),
         gated=settings.one_of("feed_forward_proj", "relu", "gated-gelu") == "gated-gelu",
         tied=tied,
-        n_buckets=settings.size("relative_attention_num_buckets", 32),
-        longest=settings.size("relative_attention_max_distance", 128),
+        n_buckets=n_buckets,
+        longest=longest,
         dropout=settings.number("dropout_rate", 0.1, below=1),
         norm_eps=settings.number("layer_norm_epsilon", 1e-6, below=1),
     )
