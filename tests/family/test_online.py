@@ -2,15 +2,19 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from support.attention_inputs import B, compare, random_inputs, real
+from support.attention_inputs import B, H, compare, random_inputs, real
 from support.ranks import ring_attention, run_on_ranks
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from transduce.family.around import causal
+from transduce.family.around import causal, with_bias
 from transduce.family.online import attention_part, merge, online_attention
+from transduce.family.t5 import T5
 from transduce.model.attention import Mask, reference_attention
 
 
@@ -24,6 +28,68 @@ def test_blocks_of_keys_give_the_attention_of_all(n: int, mask: str) -> None:
     masks: dict[str, Mask] = {"causal": "causal", "padding": real(n), "lower": causal(n, n)}
     compare(in_blocks_of_4, reference_attention, masks[mask], n)
     compare(online_attention, reference_attention, masks[mask], n)
+
+
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(5, 13), (13, 5)])
+def test_the_causal_mask_is_that_of_the_last_positions(n_queries: int, n_keys: int) -> None:
+    inputs = random_inputs(n_keys, n_queries)
+    outputs = [attention_part(*inputs, mask, block=4) for mask in ("causal", causal(n_queries, n_keys))]
+    torch.testing.assert_close(*outputs)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the most numbers of a tensor that torch makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for x in tree_leaves(output):
+            if isinstance(x, Tensor):
+                self.size = max(self.size, x.numel())
+        return output
+
+
+@pytest.mark.parametrize("mask", ["causal", "padding"])
+def test_no_tensor_grows_with_the_square_of_the_length(mask: str) -> None:
+    sizes = []
+    for n in (128, 256, 512):
+        inputs = [x.requires_grad_() for x in random_inputs(n)]
+        with LargestTensor() as largest:
+            output, _ = attention_part(*inputs, "causal" if mask == "causal" else real(n), block=32)
+            output.sum().backward()
+        sizes.append(largest.size)
+    assert sizes == [2 * 3 * n * 32 for n in (128, 256, 512)]  # the weights of one block
+
+
+def test_a_bias_is_added_to_the_scores_and_has_a_gradient() -> None:
+    queries, keys, values = random_inputs(13)
+    for shape in ((3, 13, 13), (13, 1), (1, 1, 1, 13)):
+        figures = []
+        for attention in (in_blocks_of_4, reference_attention):
+            bias = torch.linspace(-2, 2, math.prod(shape)).view(shape).requires_grad_()
+            output = with_bias(bias, attention)(queries, keys, values, "causal", 0.0)
+            figures.append((output, *torch.autograd.grad(output.square().sum(), bias)))
+        torch.testing.assert_close(*figures)
+
+
+def test_a_query_without_a_visible_key_gives_0_under_a_bias() -> None:
+    queries, keys, values = random_inputs(5)
+    mask = causal(5, 5)
+    mask[2] = False
+    output = with_bias(torch.randn(H, 5, 5), online_attention)(queries, keys, values, mask, 0.0)
+    assert not output[:, :, 2].any() and output[:, :, 3].all()
+
+
+def test_the_encoder_of_t5_has_the_same_states() -> None:
+    torch.manual_seed(1)
+    model = T5(30, 16, 2, 2, d_ff=32, d_k=8, dropout=0.0)
+    src, mask = torch.randint(4, 30, (2, 9)), real(9)[:, 0, 0]
+    states, expected = (model.encode(src, mask, attention) for attention in (online_attention, reference_attention))
+    torch.testing.assert_close(states[0], expected[0])
+    torch.testing.assert_close(states[1, :6], expected[1, :6])
 
 
 def test_known_sums() -> None:

@@ -5,8 +5,8 @@ and keeps for each query the maximum m of the scores s so far, the sum l of e^(s
 
     m' = max(m, max s)        l' = e^(m - m') l + sum e^(s - m')        o' = e^(m - m') o + sum e^(s - m') v
 
-At the end o / l is eq. 1, and L = m + log l is the log-sum-exp of the scores. Memory grows with n instead of n^2. The
-backward pass computes the weights again, block by block, as e^(s - L).
+At the end o / l is eq. 1, and L = m + log l is the log-sum-exp of the scores. Memory grows with n instead of n^2: the
+causal mask too is made block by block. The backward pass computes the weights again, block by block, as e^(s - L).
 
 Ring Attention (Liu et al. 2023, section 3) gives each of several devices a part of the keys. The outputs of two parts,
 with the weights e^(L_1 - L) and e^(L_2 - L), where L = log(e^L_1 + e^L_2), add up to the output of both.
@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from transduce.family.around import causal
 from transduce.model.attention import Mask
 from transduce.model.dropout import keep_mask
 
@@ -31,9 +30,10 @@ Part = tuple[Tensor, Tensor]  # the output (B,H,T,W) of a part of the keys, and 
 
 
 def online_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-    """Return the same as `reference_attention`; 0 for a query without a visible key. The mask is boolean, or "causal".
+    """Return the same as `reference_attention`; 0 for a query without a visible key.
 
-    Dropout keeps a mask of one byte for each weight until the backward pass.
+    A floating mask is added to the scores, and may have a gradient. Its lowest finite value hides a key.
+    Dropout keeps a mask of one byte for each weight until the backward pass, so memory then grows with n^2.
     """
     return attention_part(queries, keys, values, mask, dropout)[0]
 
@@ -43,11 +43,11 @@ def attention_part(
 ) -> Part:
     """Return attention to these keys alone, by an online softmax over blocks of keys, and its log-sum-exp.
 
-    The log-sum-exp of a query without a visible key is so low that `merge` gives this part no weight.
+    The mask "causal" is that of the last T of S positions. The log-sum-exp of a query without a visible key is so low
+    that `merge` gives this part no weight.
     """
-    if isinstance(mask, str):
-        mask = causal(queries.size(2), keys.size(2), keys.device)
-    output: Any = _OnlineSoftmax.apply(queries, keys, values, mask, dropout, block)
+    shown = None if isinstance(mask, str) else mask.expand(*mask.shape[:-1], keys.size(2))
+    output: Any = _OnlineSoftmax.apply(queries, keys, values, shown, dropout, block)
     return output
 
 
@@ -60,22 +60,21 @@ def merge(one: Part, other: Part) -> Part:
 class _OnlineSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, dropout: float, block: int
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, dropout: float, block: int
     ) -> Part:
-        lowest = torch.finfo(queries.dtype).min
-        m = queries.new_full((*queries.shape[:3], 1), lowest)
+        m = queries.new_full((*queries.shape[:3], 1), torch.finfo(queries.dtype).min)
         l, o = torch.zeros_like(m), queries.new_zeros(*queries.shape[:3], values.size(-1))  # noqa: E741
         ctx.kept = []
-        for part, is_visible in _blocks(mask, keys.size(2), block):
-            scores = torch.where(is_visible, _scores(queries, keys[:, :, part]), lowest)
-            highest = torch.maximum(m, scores.amax(dim=-1, keepdim=True))
-            weights, shrink = (scores - highest).exp() * is_visible, (m - highest).exp()
-            l = shrink * l + weights.sum(dim=-1, keepdim=True)  # noqa: E741
+        for rows, part, shown in _blocks(mask, queries, keys, block):
+            scores = _scores(queries[:, :, rows], keys[:, :, part], shown)
+            highest = torch.maximum(m[:, :, rows], scores.amax(dim=-1, keepdim=True))
+            weights, shrink = (scores - highest).exp(), (m[:, :, rows] - highest).exp()
+            l[:, :, rows] = shrink * l[:, :, rows] + weights.sum(dim=-1, keepdim=True)
             if dropout:
                 ctx.kept.append(keep_mask(weights.shape, dropout).to(weights.device))
                 weights = weights * ctx.kept[-1] / (1 - dropout)
-            o = shrink * o + weights @ values[:, :, part]
-            m = highest
+            o[:, :, rows] = shrink * o[:, :, rows] + weights @ values[:, :, part]
+            m[:, :, rows] = highest
         l = l.clamp(min=torch.finfo(l.dtype).tiny)  # noqa: E741
         output, lse = o / l, m + l.log()
         ctx.save_for_backward(queries, keys, values, mask, output, lse)
@@ -89,26 +88,42 @@ class _OnlineSoftmax(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         queries, keys, values, mask, output, lse = ctx.saved_tensors
         grad_queries, grad_keys, grad_values = (torch.zeros_like(x) for x in (queries, keys, values))
+        grad_mask = torch.zeros_like(mask) if ctx.needs_input_grad[3] else None
         mean = (grad_output * output).sum(dim=-1, keepdim=True) - grad_lse  # of the weights' gradients
-        for i, (part, is_visible) in enumerate(_blocks(mask, keys.size(2), ctx.block)):
-            scores = _scores(queries, keys[:, :, part])
-            weights = torch.where(is_visible, scores - lse, -math.inf).exp()
-            grad_weights = grad_output @ values[:, :, part].mT
+        for i, (rows, part, shown) in enumerate(_blocks(mask, queries, keys, ctx.block)):
+            weights = (_scores(queries[:, :, rows], keys[:, :, part], shown) - lse[:, :, rows]).exp()
+            grad_weights = grad_output[:, :, rows] @ values[:, :, part].mT
             scale = ctx.kept[i] / (1 - ctx.dropout) if ctx.dropout else 1.0
-            grad_scores = weights * (grad_weights * scale - mean) / math.sqrt(queries.size(-1))
-            grad_values[:, :, part] = (weights * scale).mT @ grad_output
-            grad_keys[:, :, part] = grad_scores.mT @ queries
-            grad_queries += grad_scores @ keys[:, :, part]
-        return grad_queries, grad_keys, grad_values, None, None, None
+            grad_scores = weights * (grad_weights * scale - mean[:, :, rows])
+            if grad_mask is not None:
+                grad_mask[..., part] = grad_scores.sum_to_size(shown.shape)
+            grad_scores = grad_scores / math.sqrt(queries.size(-1))
+            grad_values[:, :, part] = (weights * scale).mT @ grad_output[:, :, rows]
+            grad_keys[:, :, part] = grad_scores.mT @ queries[:, :, rows]
+            grad_queries[:, :, rows] += grad_scores @ keys[:, :, part]
+        return grad_queries, grad_keys, grad_values, grad_mask, None, None
 
 
-def _scores(queries: Tensor, keys: Tensor) -> Tensor:
-    return (queries / math.sqrt(queries.size(-1))) @ keys.mT
+def _scores(queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+    """Return the scores of eq. 1, -inf where the mask hides a key."""
+    scores = (queries / math.sqrt(queries.size(-1))) @ keys.mT
+    if mask.is_floating_point():
+        scores, mask = scores + mask, mask > torch.finfo(mask.dtype).min
+    return torch.where(mask, scores, -math.inf)
 
 
-def _blocks(mask: Tensor, n_keys: int, block: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield each block of keys, as a slice, and its columns of the mask."""
-    mask = mask.expand(*mask.shape[:-1], n_keys)
+def _blocks(mask: Tensor | None, queries: Tensor, keys: Tensor, block: int) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield each block of keys: the queries that may see it and its keys, as slices, and their part of the mask.
+
+    mask: None is the causal one. Queries before the block are then left out.
+    """
+    n_queries, n_keys = queries.size(2), keys.size(2)
+    places = torch.arange(n_keys, device=keys.device)
     for start in range(0, n_keys, block):
         part = slice(start, start + block)
-        yield part, mask[..., part]
+        if mask is not None:
+            yield slice(n_queries), part, mask[..., part]
+            continue
+        before = max(0, start - (n_keys - n_queries))  # the first query is at position n_keys - n_queries
+        positions = torch.arange(before, n_queries, device=keys.device) + (n_keys - n_queries)
+        yield slice(before, n_queries), part, places[part] <= positions[:, None]
