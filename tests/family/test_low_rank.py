@@ -9,11 +9,12 @@ from support.documents import code_blocks
 from support.toy_task import ROOT
 from torch import Tensor
 
-from transduce.family.around import causal
+from transduce.family.around import causal, with_bias
 from transduce.family.bert import BertEncoder
 from transduce.family.gpt2 import GPT2
 from transduce.family.linformer import Linformer
 from transduce.family.performer import BLOCK, Performer, orthogonal_directions
+from transduce.family.t5 import T5
 from transduce.model.attention import Mask, reference_attention
 
 EVERYTHING = torch.ones(1, 1, dtype=torch.bool)
@@ -60,8 +61,19 @@ def test_the_mixtures_of_linformer_are_learned() -> None:
 @pytest.mark.parametrize("mask", ["causal", "lower"])
 def test_linformer_refuses_a_mask_of_pairs(mask: str) -> None:
     masks: dict[str, Mask] = {"causal": "causal", "lower": causal(9, 9)}
-    with pytest.raises(ValueError, match="mask: expected one of padding"):
+    with pytest.raises(ValueError, match="mask: expected a boolean one of padding"):
         Linformer(9, 4)(*random_inputs(9), masks[mask], 0.0)
+
+
+@pytest.mark.parametrize("module", [Performer(8, 64), Linformer(9, 4)], ids=["performer", "linformer"])
+def test_a_bias_is_refused(module: Performer | Linformer) -> None:
+    """Under a bias alone, under that of T5, and in a step, where the bias is that of one query."""
+    model, ids = T5(30, 16, 2, 2, d_ff=32, d_k=8, dropout=0.0), torch.randint(4, 30, (1, 9))
+    with pytest.raises(ValueError, match="mask: expected a boolean one"):
+        model.encode(ids, torch.ones_like(ids, dtype=torch.bool), module)
+    for n_queries in (9, 1):
+        with pytest.raises(ValueError, match="mask: expected a boolean one"):
+            with_bias(torch.zeros(3, n_queries, 9), module)(*random_inputs(9, n_queries), real(9), 0.0)
 
 
 def test_linformer_refuses_a_longer_text() -> None:

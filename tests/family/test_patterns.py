@@ -18,9 +18,11 @@ from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.data.text import read_lines
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.family.around import NO_PAST, Past, causal
+from transduce.family.big_bird import big_bird
 from transduce.family.configs import GPT2Config
 from transduce.family.gpt2 import GPT2
 from transduce.family.llama import Llama
+from transduce.family.longformer import LongformerAttention
 from transduce.family.patterns import Pattern, first, fixed, restricted, strided, union, with_pattern
 from transduce.family.tasks.text_scores import score_lines
 from transduce.family.use.continuation import GREEDY, continue_ids
@@ -79,6 +81,29 @@ def test_a_bias_is_kept_where_the_pattern_shows_the_key() -> None:
 
 def hidden(n: int) -> Tensor:
     return torch.where(causal(n, n), 0.0, -1e30)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: restricted(-1), "reach=-1: expected an integer of at least 0"),
+        (lambda: strided(0), "stride=0: expected an integer of at least 1"),
+        (lambda: fixed(0, 1), "size=0: expected an integer of at least 1"),
+        (lambda: fixed(4, -1), "n_summaries=-1: expected an integer of at least 0"),
+        (lambda: fixed(4, 5), "n_summaries=5: expected at most the size of a block, 4"),
+        (lambda: first(-1), "count=-1: expected an integer of at least 0"),
+        (lambda: big_bird(0, 1, 2), "size=0: expected an integer of at least 1"),
+        (lambda: big_bird(4, -1, 2), "n_random=-1: expected an integer of at least 0"),
+        (lambda: big_bird(4, 1, 0), "n_heads=0: expected an integer of at least 1"),
+        (lambda: with_window(-1), "reach=-1: expected an integer of at least 0"),
+        (lambda: with_window(1, n_first=-1), "n_first=-1: expected an integer of at least 0"),
+        (lambda: LongformerAttention(8, 2, -1), "reach=-1: expected an integer of at least 0"),
+        (lambda: LongformerAttention(8, 2, 1, n_global=-1), "n_global=-1: expected an integer of at least 0"),
+    ],
+)
+def test_impossible_sizes_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 # ---- the window --------------------------------------------------------------------------------------------------

@@ -11,14 +11,16 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from transduce.family.patterns import Pattern
+from transduce.family.patterns import Pattern, check_at_least
 
 
 def big_bird(size: int, n_random: int, n_heads: int, *, seed: int = 0) -> Pattern:
     """Return the pattern for blocks of `size` positions, with random blocks that differ between heads.
 
-    The same seed and the same number of blocks in a text give the same pattern.
+    The same seed and the same number of blocks in a text give the same pattern. Raises ValueError for impossible sizes.
     """
+    check_at_least(1, size=size, n_heads=n_heads)
+    check_at_least(0, n_random=n_random)
     blocks = cache(lambda n_blocks: big_bird_blocks(n_blocks, n_random, n_heads, seed))
 
     def is_visible(queries: Tensor, keys: Tensor) -> Tensor:

@@ -26,11 +26,12 @@ class Linformer(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         """Attend to all real positions. The mask is that of padding, (B,1,1,S), or broadcastable to it.
 
-        Raises ValueError for a mask which differs between queries, such as the causal one, and for a longer text.
+        Raises ValueError for a mask which differs between queries, such as the causal one, for a floating one, such as
+        a bias, and for a longer text.
         """
         n = keys.size(2)
-        if isinstance(mask, str) or mask.size(-2) > 1:
-            raise ValueError("mask: expected one of padding, (B,1,1,S); Linformer mixes all positions")
+        if isinstance(mask, str) or mask.size(-2) > 1 or mask.dtype != torch.bool:
+            raise ValueError("mask: expected a boolean one of padding, (B,1,1,S); Linformer mixes all positions")
         if n > self.keys.in_features:
             raise ValueError(f"keys: expected at most {self.keys.in_features:,} positions, not {n:,}")
         is_real = mask.mT

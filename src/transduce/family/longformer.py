@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from transduce.family.patterns import check_at_least
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
 
@@ -23,6 +24,7 @@ class LongformerAttention(nn.Module):
     """
 
     def __init__(self, d_model: int, n_heads: int, reach: int, *, n_global: int = 1, dropout: float = 0.0) -> None:
+        check_at_least(0, reach=reach, n_global=n_global)
         super().__init__()
         self.local, self.of_global = (MultiHeadAttention(d_model, n_heads, dropout=dropout) for _ in range(2))
         self.of_global.load_state_dict(self.local.state_dict())  # the paper begins with equal projections

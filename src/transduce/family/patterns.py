@@ -5,8 +5,9 @@
     fixed             floor(i / l) = floor(j / l)  or  j mod l >= l - c        Child et al. 2019, section 4.3
     global            j < count  or  i < count                                 Beltagy et al. 2020, section 3.1
 
-for a query at i and a key at j. `with_pattern` makes an attention function of a pattern by a mask. This is the
-definition: the time of a whole text grows with n^2. `window.py` has a form that saves time.
+for a query at i and a key at j. Impossible sizes raise ValueError. `with_pattern` makes an attention function of a
+pattern by a mask. This is the definition: the time of a whole text grows with n^2. `window.py` has a form that saves
+time.
 
 Letters as in `model/transformer.py`; S counts the positions so far, of which the last T are new.
 """
@@ -55,8 +56,16 @@ def both(mask: Mask, is_visible: Tensor) -> Tensor:
     return mask & is_visible
 
 
+def check_at_least(least: int, **sizes: int) -> None:
+    """Raise ValueError for a size below `least`. sizes: by the names of the arguments."""
+    for name, size in sizes.items():
+        if size < least:
+            raise ValueError(f"{name}={size}: expected an integer of at least {least}")
+
+
 def restricted(reach: int) -> Pattern:
     """Return the pattern of all distances up to `reach`: a window of 2 reach + 1, or reach + 1 under a causal mask."""
+    check_at_least(0, reach=reach)
     return lambda queries, keys: (queries - keys).abs() <= reach
 
 
@@ -65,6 +74,7 @@ def strided(stride: int) -> Pattern:
 
     For a causal mask. It is both sets of the paper in each head (section 5.1, the merged head).
     """
+    check_at_least(1, stride=stride)
     return lambda queries, keys: (queries - keys < stride) | ((queries - keys) % stride == 0)
 
 
@@ -73,11 +83,16 @@ def fixed(size: int, n_summaries: int) -> Pattern:
 
     For a causal mask, in texts without padding at the beginning.
     """
+    check_at_least(1, size=size)
+    check_at_least(0, n_summaries=n_summaries)
+    if n_summaries > size:
+        raise ValueError(f"n_summaries={n_summaries}: expected at most the size of a block, {size}")
     return lambda queries, keys: (queries // size == keys // size) | (keys % size >= size - n_summaries)
 
 
 def first(count: int) -> Pattern:
     """Return the pattern in which all see the first `count` positions, and these see all."""
+    check_at_least(0, count=count)
     return lambda queries, keys: (queries < count) | (keys < count)
 
 

@@ -41,8 +41,11 @@ class Performer(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         """Attend under a mask that is "causal", or of padding, (B,1,1,S), in time linear in n.
 
-        Another mask costs n^2. There are no weights that could have dropout.
+        Another boolean mask costs n^2. There are no weights that could have dropout, and no scores to which a bias
+        could be added: raises ValueError for a floating mask, such as that of `with_bias`.
         """
+        if not isinstance(mask, str) and mask.dtype != torch.bool:
+            raise ValueError('mask: expected a boolean one, or "causal"; Performer has no scores, and can add no bias')
         scale = queries.size(-1) ** -0.25
         query_features = self._features(queries * scale, is_query=True)
         key_features = self._features(keys * scale, is_query=False)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.family.patterns import restricted, union, with_pattern
+from transduce.family.patterns import check_at_least, restricted, union, with_pattern
 from transduce.model.attention import Attention, Mask, fast_attention
 
 LEAST = 16  # positions in a block, if the reach is smaller: smaller products are slow
@@ -19,8 +19,9 @@ def with_window(reach: int, attention: Attention = fast_attention, *, n_first: i
     """Attend to positions at a distance of at most `reach`, and to the first `n_first` ones.
 
     The mask is "causal", or that of padding, (B,1,1,S). Under another mask, and in a step after a cache, the result is
-    computed by `with_pattern`, and so is its definition.
+    computed by `with_pattern`, and so is its definition. Raises ValueError for a negative size.
     """
+    check_at_least(0, reach=reach, n_first=n_first)
     dense = with_pattern(union(restricted(reach), lambda _, keys: keys < n_first), attention)
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
