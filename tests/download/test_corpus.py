@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.command_line import assert_mistake
 from support.http_server import Files, serve
-from support.toy_task import CommandResult
+from support.toy_task import ROOT, CommandResult
 from support.wmt_archives import miniature
 
 from transduce.cli.download import Corpus
@@ -32,6 +33,7 @@ TEXTS = {
     "newstest2013": (["Valid  &amp; one", "", "two"], ["Gültig eins", "x", "zwei"]),
     "newstest2014": (["Test one", "Test “two”"], ["Probe eins", "Probe zwei"]),
 }
+PAGE = ROOT / "docs" / "wmt14.md"
 NAMES = ["newstest2013.{}", "newstest2014.{}", "train.{}"]
 
 
@@ -164,7 +166,7 @@ def test_archives_may_be_there_before(tmp_path: Path, cli: Cli, server: Files) -
 def test_what_a_killed_call_has_left_is_removed(tmp_path: Path, cli: Cli, server: Files) -> None:
     out = tmp_path / "corpus"
     server.statuses = [404]
-    assert download(cli, server, "wmt14-en-de", out).code == 3
+    assert download(cli, server, "wmt14-en-de", out).code == 2
     for name in (".tmp-train.de-123", ".tmp-summary.json-4", "raw/.tmp-dev.tgz.partial.json-5", ".tmp-mine"):
         (out / name).write_bytes(b"x")
     (out / ".tmp-unpacked").mkdir()
@@ -193,11 +195,42 @@ def test_a_full_disk_exits_with_3_before_anything_is_received(
     assert server.requests == []
 
 
-@pytest.mark.parametrize("status", [404, 403, 500])
-def test_a_server_without_the_file_exits_with_3(tmp_path: Path, cli: Cli, server: Files, status: int) -> None:
+def test_the_room_for_archives_unpacked_and_clean_text_is_checked_first(
+    tmp_path: Path, cli: Cli, server: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both texts are on the disk while the text is cleaned."""
+    corpus = replace(catalogue.CORPORA["wmt14-en-de"], text_bytes=1_000_000)
+    monkeypatch.setitem(catalogue.CORPORA, "wmt14-en-de", corpus)
+    needed = sum(file.size or 0 for file in corpus.archives) + 2_000_000
+    for free in (needed - 1, needed):
+        usage = type("Usage", (), {"free": free})
+        monkeypatch.setattr("transduce.data.disk.shutil.disk_usage", lambda path, usage=usage: usage)
+        result = download(cli, server, "wmt14-en-de", tmp_path / "corpus")
+        assert (result.code, bool(server.requests)) == ((3, False) if free < needed else (0, True)), result.err
+        assert (f"{needed:,} bytes needed, {free:,} free" in result.err) == (free < needed)
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, 2), (403, 2), (500, 3)])
+def test_a_server_without_the_file_is_a_mistake_and_a_failed_server_is_not(
+    tmp_path: Path, cli: Cli, server: Files, status: int, code: int
+) -> None:
     server.statuses = [status] * 5
     result = download(cli, server, "wmt14-en-de", tmp_path / "corpus")
-    assert result.code == 3 and f"the server answers {status}" in result.err
+    assert result.code == code and f"the server answers {status}" in result.err
+
+
+@pytest.mark.parametrize("change", ["content", "size"])
+def test_the_unattended_loop_of_the_page_ends_at_a_wrong_file(
+    tmp_path: Path, cli: Cli, server: Files, change: str
+) -> None:
+    path = "/wmt14-en-de/wmt13/training-parallel-europarl-v7.tgz"
+    content = server.content[path]
+    server.content[path] = bytes(len(content)) if change == "content" else content[:-100]
+    code = download(cli, server, "wmt14-en-de", tmp_path / "corpus").code
+    (tmp_path / "wmt14.sh").write_text(f"echo tried\nexit {code}\n", encoding="utf-8")
+    (loop,) = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("until ")]
+    shell = subprocess.run(["bash", "-c", loop], cwd=tmp_path, capture_output=True, timeout=30)
+    assert (code, shell.stdout, len(server.requests)) == (2, b"tried\n", 1)
 
 
 def test_a_wrong_number_of_lines_is_named(

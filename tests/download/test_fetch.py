@@ -134,16 +134,25 @@ def test_a_part_that_is_too_long_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_wrong_checksum_leaves_no_file(tmp_path: Path) -> None:
-    with server() as files, pytest.raises(OSError, match=r"expected the SHA256 \w+, not \w+; .*--mirror"):
+    with server() as files, pytest.raises(UserError, match=r"expected the SHA256 \w+, not \w+; .*--mirror"):
         fetch(remote(files, checksum=sha256(OTHER)), tmp_path)
     assert names(tmp_path) == [] and len(files.requests) == 1
+
+
+def test_a_wrong_file_that_comes_in_parts_is_received_twice_at_most(tmp_path: Path) -> None:
+    """The first parts may be of two versions; those of the second download are not."""
+    with server(cuts=[4_000, 1 << 20, 4_000, 1 << 20]) as files:
+        with pytest.raises(UserError, match="expected the SHA256"):
+            fetch(remote(files, checksum=sha256(OTHER)), tmp_path)
+        assert files.ranges == [None, "bytes=4000-", None, "bytes=4000-"]
+    assert names(tmp_path) == []
 
 
 def test_a_wrong_size_is_refused_before_the_file_arrives(tmp_path: Path) -> None:
     (tmp_path / "file.tgz.partial").write_bytes(CONTENT[:50])
     with (
         server(has_ranges=False) as files,
-        pytest.raises(OSError, match="expected 99 bytes, but the server has 10,240"),
+        pytest.raises(UserError, match="expected 99 bytes, but the server has 10,240"),
     ):
         fetch(remote(files, size=99), tmp_path)
     assert (tmp_path / "file.tgz.partial").read_bytes() == CONTENT[:50]
@@ -161,7 +170,7 @@ def test_a_file_of_the_user_is_used_or_refused_and_never_replaced(tmp_path: Path
 
 
 def test_a_missing_file_is_not_asked_for_twice(tmp_path: Path) -> None:
-    with serve({}) as files, pytest.raises(OSError, match="404 Not Found; give another server with --mirror"):
+    with serve({}) as files, pytest.raises(UserError, match="404 Not Found; give another server with --mirror"):
         fetch(remote(files), tmp_path)
     assert len(files.requests) == 1 and names(tmp_path) == []
 
@@ -196,8 +205,9 @@ def test_a_redirection_is_followed_at_each_attempt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["/a/file.tgz", "/missing", "file:///etc/passwd", "http://[damaged", ""])
 def test_a_redirection_to_no_file_ends_the_download(tmp_path: Path, target: str) -> None:
-    with serve({}, redirects={"/a/file.tgz": target}) as files, pytest.raises(OSError, match="expected a file, but"):
-        fetch(remote(files), tmp_path)
+    with serve({}, redirects={"/a/file.tgz": target}) as files:
+        with pytest.raises((OSError, UserError), match="expected a file, but"):
+            fetch(remote(files), tmp_path)
     assert names(tmp_path) == []
 
 
@@ -205,7 +215,7 @@ def test_a_web_page_of_a_proxy_is_named(tmp_path: Path) -> None:
     (tmp_path / "file.tgz.partial").write_bytes(CONTENT[:50])
     page = {"/a/file.tgz": b"<!DOCTYPE html><title>Please log in</title>"}
     with serve(page, headers={"Content-Type": "text/html; charset=utf-8"}, has_ranges=False) as files:
-        with pytest.raises(OSError, match="expected a file, but a web page came, as of a proxy or a login"):
+        with pytest.raises(UserError, match="expected a file, but a web page came, as of a proxy or a login"):
             fetch(remote(files, size=None), tmp_path)
     assert (tmp_path / "file.tgz.partial").read_bytes() == CONTENT[:50]  # what had arrived before
 

@@ -33,7 +33,8 @@ class PublicCorpus:
     """A corpus: its training parts, and its test sets, which are written without cleaning.
 
     src, tgt: codes of the languages. recipe: the name of the paper's base model for it. text_bytes: about, of the
-    training text of both sides, as Hugging Face's wmt14 has it.
+    training text of both sides, as Hugging Face's wmt14 has it. The unpacked text and the clean text are about as
+    large, or smaller.
     """
 
     name: str

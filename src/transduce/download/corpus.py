@@ -65,8 +65,8 @@ def download_corpus(name: str, out: Path, mirror: str | None = None) -> Summary:
     """Write the corpus `name` to the folder `out`, unless it is there. An interrupted call can be repeated.
 
     mirror: an address that has the files of the server under the same paths; None: the server of the catalogue.
-    Raises UserError for a wrong name, mirror or folder, or for a text that has changed since its download.
-    Raises OSError if the network, the server or the disk fails.
+    Raises UserError for a wrong name, mirror or folder, for a server that has no such file or another one, or for a
+    text that has changed since its download. Raises OSError if the network, the server or the disk fails.
     """
     corpus = find_corpus(name)
     urls = {file: file.url if mirror is None else at_mirror(file.url, mirror) for file in corpus.archives}
@@ -100,10 +100,10 @@ def _fetch_all(urls: dict[RemoteFile, str], folder: Path) -> dict[RemoteFile, Pa
 
 
 def _check_room(corpus: PublicCorpus, out: Path) -> None:
-    """Raise OSError if the disk has no room for the archives that are missing and the clean text."""
+    """Raise OSError if the disk has no room for the archives that are missing, the unpacked and the clean text."""
     missing = sum(file.size or 0 for file in corpus.archives if not (out / RAW / file.name).exists())
     partial = sum(path.stat().st_size for path in (out / RAW).glob("*.partial"))
-    check_room(out, missing - partial + corpus.text_bytes)
+    check_room(out, missing - partial + 2 * corpus.text_bytes)
 
 
 def _write_texts(corpus: PublicCorpus, archives: dict[RemoteFile, Path], out: Path) -> Summary:

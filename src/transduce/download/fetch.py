@@ -4,6 +4,9 @@ What has arrived is in NAME.partial. NAME.partial.json holds its address and the
 Last-Modified). The next attempt asks for the rest (Range) of this version only (If-Range). Without a mark it asks for
 the rest as well, since the checksum finds a mixture of two versions. A server that sends the file from its start
 again, because the file has changed or the server cannot continue, is obeyed.
+
+A server without the file, or with another one, is a mistake in the address (UserError): the next attempt would find
+the same. A network or a server that fails is an OSError: the next attempt continues.
 """
 
 import hashlib
@@ -66,8 +69,8 @@ class _Interruption(Exception):
 def fetch(file: RemoteFile, folder: Path) -> Path:
     """Return the path of `file` in `folder`. Download the file, unless it is there and has the right checksum.
 
-    Raises UserError if another file has its name, and OSError if the network, the server or the disk fails. The next
-    call continues where this one stopped.
+    Raises UserError if the server does not have this file, or if another file in `folder` has its name. Raises OSError
+    if the network, the server or the disk fails; the next call continues where this one stopped.
     """
     path = folder / file.name
     if path.exists():
@@ -75,11 +78,10 @@ def fetch(file: RemoteFile, folder: Path) -> Path:
             raise UserError(f"{path}: expected {difference}; delete the file, and run the command again")
         return path
     partial = _Partial(path.with_name(f"{file.name}.partial"))
-    failures, most = 0, partial.size()
+    failures, most, may_be_mixed = 0, partial.size(), True
     while True:
         try:
-            _check(file, partial, has_parts=_attempt(file, partial))
-            break
+            has_parts = _attempt(file, partial)
         except _Interruption as problem:
             failures = 0 if partial.size() > most else failures
             most = max(most, partial.size())
@@ -93,23 +95,21 @@ def fetch(file: RemoteFile, folder: Path) -> Path:
             _say(f"{file.name}: {problem}; another attempt in {PAUSES[failures]} s{place}")
             time.sleep(PAUSES[failures])
             failures += 1
+            continue
+        difference = file.difference(partial.path)
+        if difference is None:
+            break
+        partial.remove()
+        if not (has_parts and may_be_mixed):
+            raise UserError(
+                f"{file.url}: expected {difference}; the server has another file, or the network changed it: give "
+                "another server with --mirror, or run the command again"
+            )
+        _say(f"{file.name}: expected {difference}; the parts may be of two versions: downloading it again, once")
+        failures, most, may_be_mixed = 0, 0, False
     partial.path.replace(path)
     partial.remove()
     return path
-
-
-def _check(file: RemoteFile, partial: "_Partial", has_parts: bool) -> None:
-    """Check the file that has arrived, and remove it if it is not `file`. has_parts: it came in several attempts."""
-    difference = file.difference(partial.path)
-    if difference is None:
-        return
-    partial.remove()
-    if has_parts:  # which may be of two versions
-        raise _Interruption(f"the parts that arrived do not fit each other (expected {difference})")
-    raise OSError(
-        f"{file.url}: expected {difference}; the server has another file, or the network changed it: run the command "
-        "again, or give another server with --mirror"
-    )
 
 
 # ---- the part that has arrived -----------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class _Partial:
 def _attempt(file: RemoteFile, partial: _Partial) -> bool:
     """Receive the rest of a file. Return True if it now consists of what several attempts received.
 
-    Raises _Interruption if a further attempt may succeed.
+    Raises _Interruption if a further attempt may succeed, and UserError if the server does not have the file.
     """
     start = partial.size()
     if start and start == file.size:
@@ -174,7 +174,7 @@ def _attempt(file: RemoteFile, partial: _Partial) -> bool:
         _check_kind(response, file)
         total = _total(response, partial)
         if file.size is not None and total not in (None, file.size):
-            raise OSError(
+            raise UserError(
                 f"{file.url}: expected {file.size:,} bytes, but the server has {total:,}; give another server with "
                 "--mirror"
             )
@@ -195,7 +195,8 @@ def _explain(answer: HTTPError, file: RemoteFile, partial: _Partial) -> None:
         raise _Interruption("the file on the server is now shorter")
     if answer.code in BUSY:
         raise _Interruption(status)
-    raise OSError(f"{file.url}: expected a file, but {status}; give another server with --mirror")
+    message = f"{file.url}: expected a file, but {status}; give another server with --mirror"
+    raise UserError(message) if answer.code < 500 else OSError(message)
 
 
 def _total(response: HTTPResponse, partial: _Partial) -> int | None:
@@ -217,9 +218,9 @@ def _validator(response: HTTPResponse) -> str | None:
 
 
 def _check_kind(response: HTTPResponse, file: RemoteFile) -> None:
-    """Raise OSError if the answer is a web page, as of a proxy or of a login."""
+    """Raise UserError if the answer is a web page, as of a proxy or of a login."""
     if response.headers.get_content_type() in ("text/html", "application/xhtml+xml"):
-        raise OSError(
+        raise UserError(
             f"{file.url}: expected a file, but a web page came, as of a proxy or a login ({response.url}); check the "
             "network (and https_proxy), or give another server with --mirror"
         )
