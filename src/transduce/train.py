@@ -42,7 +42,7 @@ from transduce.training.run import Run
 from transduce.training.signals import StopSignal
 from transduce.training.state import TrainingState, now
 from transduce.training.task import Task, translation_loss
-from transduce.training.weights import set_weights
+from transduce.training.weights import live_weights, set_weights
 from transduce.translate import Translator, load
 
 
@@ -169,7 +169,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     torch.manual_seed(seed)
     model = task.build(config)
     if parent:
-        set_weights(model, dict(parent.model.named_parameters()), str(request.start_from))
+        set_weights(model, live_weights(parent.model), str(request.start_from))
     del parent  # its weights would stay in memory
     if request.shard:
         sharding.shard(model)

@@ -22,7 +22,9 @@ LARGEST = 60.0  # of the exponents of keys: e^60 times 10^12 is below the larges
 
 
 class Performer(nn.Module):
-    """An attention function with random directions of its own, which are saved: `forward` is an `Attention`.
+    """An attention function with random directions of its own: `forward` is an `Attention`.
+
+    The directions are a buffer of the model, which checkpoints and model folders have too.
 
     d_k: width of queries and keys. n_features: m. seed: of the directions.
     """
@@ -31,12 +33,14 @@ class Performer(nn.Module):
 
     def __init__(self, d_k: int, n_features: int = 256, *, seed: int = 0) -> None:
         super().__init__()
-        self.register_buffer("directions", orthogonal_directions(n_features, d_k, seed))
+        self.register_buffer("directions", torch.empty(n_features, d_k))
+        self.redraw(seed)
 
     def redraw(self, seed: int) -> None:
         """Draw new directions, as the paper does from time to time during a training (section 4.2)."""
         n_features, d_k = self.directions.shape
-        self.directions.copy_(orthogonal_directions(n_features, d_k, seed))
+        if not self.directions.is_meta:  # there, it would take the memory that a model on it is without
+            self.directions.copy_(orthogonal_directions(n_features, d_k, seed))
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         """Attend under a mask that is "causal", or of padding, (B,1,1,S), in time linear in n.

@@ -7,10 +7,11 @@ It may also have shortlist.safetensors, a vocabulary shortlist. A model folder h
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -104,15 +105,16 @@ def load_translation_model(path: Path) -> LoadedModel:
     return loaded
 
 
-def load_model(path: Path) -> LoadedModel:
+def load_model(path: Path, build: Callable[[Config], Any] | None = None) -> LoadedModel:
     """Read a model folder, and return its model in evaluation mode. Reads again if a training replaces it meanwhile.
 
-    Raises UserError if `path` is not a model folder, is damaged, or mixes files of different models.
+    build: makes the model, for one that a task of your own has built, such as `build` of that task. None: the model is
+    that of its kind. Raises UserError if `path` is not a model folder, is damaged, or mixes files of different models.
     """
     while True:
         before = _identity(path)
         try:
-            return _load(path)
+            return _load(path, build)
         except (UserError, OSError):
             time.sleep(REPLACEMENT_SECONDS)
             if _identity(path) == before:
@@ -130,7 +132,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def _load(path: Path) -> LoadedModel:
+def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
     _refuse_other_folder(path)
     names = listed_files(path, kind="model folder", needed=MODEL_FILES)
     config = from_json(read_verified(path, "config.json"), path / "config.json")
@@ -146,18 +148,23 @@ def _load(path: Path) -> LoadedModel:
             f"has rows of output, not {tokenizer.target.vocab_size}; use the files of one run"
         )
     where = path / "model.safetensors"
-    shapes = tensor_shapes(path, "model.safetensors")
+    if build is None:
+        _refuse_misfit(config, tensor_shapes(path, "model.safetensors"), where)
+    tensors = read_tensors(path, "model.safetensors")
+    model = build(config) if build else build_without_values(config.model)
+    set_weights(model, tensors, where)
+    shortlist = _shortlist(path, tokenizer) if SHORTLIST_FILE in names else None
+    return LoadedModel(model.eval(), config, tokenizer, str(path), shortlist)
+
+
+def _refuse_misfit(config: Config, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
+    """Raise UserError unless `shapes` are those of the model that `config` describes. No tensor is in memory yet."""
     if isinstance(config.model, ModelConfig):
         _refuse_hostile_sizes(config.model, shapes, where)
     elif getattr(config.model, "n_layers", 0) > len(shapes):  # a layer has tensors; to build 10,000 takes long
         raise misfit(where, "they have fewer layers")
     with torch.device("meta"):  # without memory for the tensors
         check_shapes(build_without_values(config.model), shapes, where)
-    tensors = read_tensors(path, "model.safetensors")
-    model = build_without_values(config.model)
-    set_weights(model, tensors, where)
-    shortlist = _shortlist(path, tokenizer) if SHORTLIST_FILE in names else None
-    return LoadedModel(model.eval(), config, tokenizer, str(path), shortlist)
 
 
 def _shortlist(path: Path, tokenizer: TokenizerLike) -> Shortlist:

@@ -22,7 +22,7 @@ from transduce.errors import UserError
 from transduce.training.gradients import Gradient, update
 from transduce.training.optimizer import adam
 from transduce.training.sharding import full_tensor, gather_on_leader, shard_like
-from transduce.training.weights import set_weights
+from transduce.training.weights import live_weights, persistent_buffers, set_weights
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]  # as far as JSON programs are exact
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -33,8 +33,9 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's moments
 class Checkpoint:
     """A snapshot of a training: whole tensors on the CPU, by name. On ranks other than 0 there are no tensors.
 
-    optimizer: Adam's moments, "exp_avg/NAME" and "exp_avg_sq/NAME" for each parameter. ema: the moving average of the
-    weights; None: the run has none. state: counters, data position, meter and record, as JSON values.
+    weights: see `training.weights`. optimizer: Adam's moments, "exp_avg/NAME" and "exp_avg_sq/NAME" for each parameter.
+    ema: the moving average of the weights; None: the run has none. state: counters, data position, meter and record, as
+    JSON values.
     """
 
     weights: dict[str, Tensor]
@@ -168,7 +169,7 @@ class TrainingState:
         self.optimizer = adam(model.parameters(), config.adam_beta2)
         self.ema: dict[str, Tensor] | None = None
         if config.ema_decay is not None:
-            self.ema = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+            self.ema = {name: weight.detach().clone() for name, weight in live_weights(model).items()}
         self.counters, self.position = Counters(), DataPosition()
         self.threads = 0 if next(model.parameters()).is_cuda else torch.get_num_threads()
         self.meter = Meter(self.threads)
@@ -186,7 +187,7 @@ class TrainingState:
             "data": dataclasses.asdict(self.position),
             "since_report": self.meter.state(),
         }
-        return Checkpoint(gather_on_leader(parameters), gather_on_leader(moments), ema, state)
+        return Checkpoint(gather_on_leader(live_weights(self.model)), gather_on_leader(moments), ema, state)
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
         """Return to the state of a snapshot. The record stays that of this program.
@@ -204,8 +205,8 @@ class TrainingState:
             if checkpoint.ema is None:
                 self.ema = None
             else:
-                parameters = self.model.named_parameters()
-                self.ema = {name: shard_like(checkpoint.ema[name], parameter) for name, parameter in parameters}
+                all_weights = live_weights(self.model).items()
+                self.ema = {name: shard_like(checkpoint.ema[name], weight) for name, weight in all_weights}
             self.meter.restore(state["since_report"])
             self.counters = Counters(**{field.name: state[field.name] for field in dataclasses.fields(Counters)})
             self.position = DataPosition(**state["data"])
@@ -249,7 +250,7 @@ class TrainingState:
 
     def weights_to_evaluate(self) -> dict[str, Tensor]:
         """Return the moving average or, if there is none, the weights: whole, on the CPU, on rank 0 only."""
-        return gather_on_leader(self.ema or dict(self.model.named_parameters()))
+        return gather_on_leader(self.ema or live_weights(self.model))
 
     def nonfinite_parameter(self) -> str | None:
         """Return the name of a parameter that holds a value that is not finite; None if there is none."""
@@ -286,6 +287,8 @@ class TrainingState:
 
 
 def move_average(ema: dict[str, Tensor], model: nn.Module, decay: float) -> None:
-    """Set ema = decay * ema + (1 - decay) * weights, in place."""
+    """Set ema = decay * ema + (1 - decay) * parameters, in place. A buffer is not averaged."""
     for name, parameter in model.named_parameters():
         ema[name].lerp_(parameter.detach(), 1 - decay)
+    for name, buffer in persistent_buffers(model).items():
+        ema[name].copy_(buffer)

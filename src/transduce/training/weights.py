@@ -1,4 +1,8 @@
-"""The weights of a model as tensors by name: functions to read, set and check them."""
+"""The weights of a model as tensors by name: functions to read, set and check them.
+
+The weights are its parameters, and its buffers that are persistent, as the random directions of a Performer are. A tied
+matrix occurs once.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +15,27 @@ from transduce.training.sharding import shard_like
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of the parameters by name, on the CPU. A tied matrix occurs once."""
-    return {name: p.detach().to("cpu", copy=True).contiguous() for name, p in model.named_parameters()}
+    """Return a copy of the weights by name, on the CPU."""
+    return {name: x.detach().to("cpu", copy=True).contiguous() for name, x in live_weights(model).items()}
+
+
+def live_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights by name, as they are in the model."""
+    return {**dict(model.named_parameters()), **persistent_buffers(model)}
+
+
+def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return by name the buffers that `state_dict` has too. Others follow from the configuration of the model."""
+    persistent = dict[str, Tensor]()
+    for where, module in model.named_modules():
+        if buffers := dict(module.named_buffers(recurse=False)):
+            stored = module.state_dict(keep_vars=True).keys()
+            persistent |= {f"{where}.{name}".lstrip("."): x for name, x in buffers.items() if name in stored}
+    return persistent
 
 
 def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path | str) -> None:
-    """Copy whole tensors into the parameters of the same names. In a sharded model, each rank copies its shard.
+    """Copy whole tensors into the weights of the same names. In a sharded model, each rank copies its shard.
 
     where: the origin of the tensors, for messages. Raises UserError if a name, a shape or a type differs, or a value is
     not finite.
@@ -27,13 +46,13 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path | s
             raise UserError(f"{where}: expected floating-point numbers in {name}, not {values.dtype}; use another copy")
     check_finite(tensors, where, "use another copy")
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(shard_like(tensors[name], parameter))
+        for name, weight in live_weights(model).items():
+            weight.copy_(shard_like(tensors[name], weight))
 
 
 def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where: Path | str) -> None:
-    """Check that `shapes` are those of the parameters of `model`. Raises UserError if not."""
-    expected = {name: (*parameter.shape,) for name, parameter in model.named_parameters()}
+    """Check that `shapes` are those of the weights of `model`. Raises UserError if not."""
+    expected = {name: (*weight.shape,) for name, weight in live_weights(model).items()}
     names = sorted(expected.keys() ^ shapes.keys())
     if names:
         raise misfit(where, f"{names[0]} is in only one of the two")
