@@ -69,7 +69,8 @@ def test_its_own_keys_are_set_and_stored() -> None:
         (
             "model.kind=wndow",
             "model.kind='wndow': expected one of 'transformer', 'recurrent', 'convolutional', 'gpt2', 'llama', "
-            "'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', 'bert_classifier', 't5', 'window'",
+            "'t6', 'performer', 'transformer_xl', 'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', "
+            "'longformer', 'linformer', 'bert_classifier', 't5', 'window'",
         ),
         ("model.kind=recurrent", "model.kind='recurrent': expected a ModelConfig, not a WindowConfig"),
     ],
@@ -109,9 +110,10 @@ def test_an_unknown_kind_is_refused_with_the_known_ones(monkeypatch: pytest.Monk
     monkeypatch.delitem(KINDS, "window")
     known = (
         "model.kind='window': expected one of 'transformer', 'recurrent', 'convolutional', 'gpt2', 'llama', "
-        "'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', 'bert_classifier', 't5'"
+        "'t6', 'performer', 'transformer_xl', 'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', "
+        "'longformer', 'linformer', 'bert_classifier', 't5'"
     )
-    assert problems(CONFIG) == [known]
+    assert problems(CONFIG) == [f"{known}; did you mean 'linformer'?"]
     for use in (lambda: build(CONFIG.model), lambda: from_json(text, "config.json"), lambda: override(CONFIG, [])):
         with pytest.raises(UserError, match=known):
             use()

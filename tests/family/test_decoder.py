@@ -150,8 +150,8 @@ def test_the_loop_trains_it_and_the_search_continues_by_it(
         assert cli("continue", run / "model", "--input", beginnings, *options).out.decode().splitlines() == LINES
     assert_mistake(cli("continue", run / "model", "--precision", "int8"), "precision='int8': expected fp32")
     out = tmp_path / "theirs"
-    refusal = f"{out}: expected a model that Hugging Face has, not {model.kind}; keep the folder of its training"
+    refusal = f"{out}: expected a model that can be written in Hugging Face's form, not {model.kind}; keep the folder"
     assert_mistake(cli("export", run / "model", "--to", "huggingface", "--out", out), refusal)
-    with pytest.raises(UserError, match="expected a model that Hugging Face has"):
+    with pytest.raises(UserError, match="expected a model that can be written in"):
         loaded.save(out)
     assert not out.exists()

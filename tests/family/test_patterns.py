@@ -29,7 +29,7 @@ from transduce.family.use.continuation import GREEDY, continue_ids
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, reference_attention
 from transduce.model.transformer import Transformer
-from transduce.storage.model_folder import LoadedModel
+from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.storage.run_log import read_log
 from transduce.translate import Translator
 
@@ -224,10 +224,10 @@ def test_the_training_loop_trains_the_model_of_the_page(tmp_path: Path, monkeypa
     page = code_blocks(ROOT / "docs" / "family-attention.md", "py")[2]
     exec(page.replace('"gpt2-small"', "CONFIG").replace("32", "1"), code)
     loaded, ids = code["loaded"], torch.arange(4, 16)[None]
-    ours, theirs = (one.eval()(ids) for one in (code["model"], loaded.model))
+    ours, theirs = (one(ids) for one in (loaded.model, load_model(code["folder"]).model))
     torch.testing.assert_close(ours[:, :2], theirs[:, :2])
     assert (ours - theirs).abs().max() > 1e-4
-    scores = score_lines(code["model"], loaded.tokenizer, [*read_lines("valid.txt")])
+    scores = score_lines(loaded.model, loaded.tokenizer, [*read_lines("valid.txt")])
     (last,) = [line["valid_loss"] for line in read_log(tmp_path / "run") if "valid_loss" in line]
     assert scores.loss == pytest.approx(last, abs=1e-4)  # the loop evaluated the model with its window
 

@@ -30,6 +30,9 @@ OTHER_RECIPES = (
     "craft-parse",
     "gpt2-small",
     "llama-small",
+    "t6-small",
+    "performer-small",
+    "transformer-xl-small",
     "mamba-small",
     "rwkv-small",
     "hyena-small",
@@ -37,6 +40,8 @@ OTHER_RECIPES = (
     "experts-small",
     "llada-small",
     "bert-small",
+    "longformer-small",
+    "linformer-small",
     "t5-small",
     "bert-classifier",
 )

@@ -52,12 +52,25 @@ KINDS = {
     "convolutional": Kind(_CONFIG, "transduce.model.convolutional:Convolutional"),
     "gpt2": Kind(f"{_FAMILY}.configs:GPT2Config", f"{_FAMILY}.kinds:ConfiguredGPT2", ("language_model",)),
     "llama": Kind(f"{_FAMILY}.configs:LlamaConfig", f"{_FAMILY}.kinds:ConfiguredLlama", ("language_model",)),
+    "t6": Kind(f"{_FAMILY}.attention_configs:T6Config", f"{_FAMILY}.kinds:ConfiguredT6", ("language_model",)),
+    "performer": Kind(
+        f"{_FAMILY}.attention_configs:PerformerConfig", f"{_FAMILY}.kinds:ConfiguredPerformer", ("language_model",)
+    ),
+    "transformer_xl": Kind(
+        f"{_FAMILY}.configs:TransformerXLConfig", f"{_FAMILY}.kinds:ConfiguredTransformerXL", ("language_model",)
+    ),
     "decoder": Kind(f"{_FAMILY}.configs:DecoderConfig", f"{_FAMILY}.kinds:ConfiguredDecoder", ("language_model",)),
     "hyena": Kind(f"{_FAMILY}.configs:HyenaConfig", f"{_FAMILY}.kinds:ConfiguredHyena", ("language_model",)),
     "mamba": Kind(f"{_FAMILY}.configs:MambaConfig", f"{_FAMILY}.kinds:ConfiguredMamba", ("language_model",)),
     "rwkv": Kind(f"{_FAMILY}.configs:RWKVConfig", f"{_FAMILY}.kinds:ConfiguredRWKV", ("language_model",)),
     "llada": Kind(f"{_FAMILY}.configs:LladaConfig", f"{_FAMILY}.kinds:ConfiguredLlada", ("diffusion",)),
     "bert": Kind(f"{_FAMILY}.configs:BertConfig", f"{_FAMILY}.kinds:ConfiguredBert", ("masked_words",)),
+    "longformer": Kind(
+        f"{_FAMILY}.attention_configs:LongformerConfig", f"{_FAMILY}.kinds:ConfiguredLongformer", ("masked_words",)
+    ),
+    "linformer": Kind(
+        f"{_FAMILY}.attention_configs:LinformerConfig", f"{_FAMILY}.kinds:ConfiguredLinformer", ("masked_words",)
+    ),
     "bert_classifier": Kind(
         f"{_FAMILY}.configs:BertClassifierConfig", f"{_FAMILY}.kinds:ConfiguredBertClassifier", ("classes",)
     ),

@@ -40,7 +40,8 @@
 | use           | what it is                                                                       |
 |---------------|----------------------------------------------------------------------------------|
 | `weights.py`  | folders in Hugging Face's form; `forms/` has the form of each member             |
-| `tasks/`      | what members learn, for the training loop; `kinds.py` and `configs.py`: of sizes |
+| `tasks/`      | what members learn, for the training loop; `kinds.py`: members of the sizes in   |
+|               | `configs.py` and `attention_configs.py`                                          |
 | `use/`        | text in, and text, words, vectors or classes out; `load` returns one of them     |
 """
 

@@ -29,7 +29,10 @@ NEXT_SENTENCE = ("is_next", "is_random")  # of the second sentence of a pair
 
 
 class BertEncoder(nn.Module):
-    """The encoder. dropout: one probability for the embedding, the attention weights and the residuals."""
+    """The encoder. dropout: one probability for the embedding, the attention weights and the residuals.
+
+    The attribute `attention` is the attention function of all layers. One with weights of its own becomes a part.
+    """
 
     def __init__(
         self,
@@ -56,16 +59,20 @@ class BertEncoder(nn.Module):
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(layer() for _ in range(n_layers))
         self.n_heads, self.d_ff, self.norm_eps = n_heads, d_ff or 4 * d_model, norm_eps
+        self.attention: Attention = fast_attention
 
     def forward(
-        self, ids: Tensor, mask: Tensor, segments: Tensor | None = None, attention: Attention = fast_attention
+        self, ids: Tensor, mask: Tensor, segments: Tensor | None = None, attention: Attention | None = None
     ) -> Tensor:
-        """Return the states (B,T,D) of `ids` (B,T) with mask (B,T). segments: (B,T); None: all ids are in the first."""
+        """Return the states (B,T,D) of `ids` (B,T) with mask (B,T). segments: (B,T); None: all ids are in the first.
+
+        attention: None is that of the model.
+        """
         segments = torch.zeros_like(ids) if segments is None else segments
         x = self.embedding(ids) + self.positions.weight[: ids.size(1)] + self.segments(segments)
         x = self.dropout(self.norm(x))
         for layer in self.layers:
-            x = layer(x, mask[:, None, None, :], attention)
+            x = layer(x, mask[:, None, None, :], attention or self.attention)
         return x
 
 

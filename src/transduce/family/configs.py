@@ -186,6 +186,38 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True)
+class TransformerXLConfig:
+    """The sizes of a Transformer-XL. In training, a text is one segment."""
+
+    kind: Literal["transformer_xl"] = "transformer_xl"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    n_memory: int | None = None  # tokens before the new ones that a layer remembers; None: max_positions, all of them
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+    dropout: float = 0.1  # of the embedding, the distances, the attention weights and the residuals
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        lines = width_problems(self.d_model, self.n_heads) + size_problems(n_memory=self.n_memory)
+        if self.d_model % 2:
+            lines.append(
+                f"model.d_model={self.d_model}: expected an even number, because a distance is sines and cosines"
+            )
+        return lines
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
+        layer = 5 * d * d + 2 * d + (2 * d * d_ff + d_ff + d) + 4 * d
+        return vocab_size * (d + 1) + self.n_layers * layer
+
+
+@dataclass(frozen=True)
 class HyenaConfig:
     """The sizes of a Hyena."""
 

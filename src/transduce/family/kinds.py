@@ -1,9 +1,13 @@
 """Members as kinds of model: each is built from its configuration, as the training loop builds its models."""
 
+from collections.abc import Iterable
 from functools import partial
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 
+from transduce.family.around import NO_PAST, Past
+from transduce.family.attention_configs import LinformerConfig, LongformerConfig, PerformerConfig, T6Config
 from transduce.family.bert import Bert, BertEncoder, Classifier, Pooler, WordHead
 from transduce.family.configs import (
     SENTINELS,
@@ -17,18 +21,25 @@ from transduce.family.configs import (
     MambaConfig,
     RWKVConfig,
     T5Config,
+    TransformerXLConfig,
 )
 from transduce.family.decoder import Decoder
 from transduce.family.experts import Experts, NoisyTopK, Switch, TopK, experts
 from transduce.family.gpt2 import GPT2
 from transduce.family.hyena import Hyena
+from transduce.family.linformer import Linformer
 from transduce.family.llada import Llada
 from transduce.family.llama import Llama
+from transduce.family.longformer import LongformerAttention
 from transduce.family.mamba import Mamba
 from transduce.family.patterns import restricted
+from transduce.family.performer import Performer
 from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids
+from transduce.family.recurrence import TransformerXL
 from transduce.family.rwkv import RWKV
 from transduce.family.t5 import T5
+from transduce.family.tpa import T6
+from transduce.model.attention import Attention
 
 
 class ConfiguredGPT2(GPT2):
@@ -61,6 +72,51 @@ class ConfiguredLlama(Llama):
             n_kv_heads=config.n_kv_heads,
             n_positions=config.max_positions,
             tied=config.tied,
+        )
+
+
+class ConfiguredT6(T6):
+    """T6, of the sizes in a configuration."""
+
+    def __init__(self, config: T6Config) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            config.n_heads,
+            d_ff=config.d_ff,
+            ranks=(config.q_rank, config.kv_rank, config.kv_rank),
+            n_positions=config.max_positions,
+            tied=config.tied,
+        )
+
+
+class ConfiguredPerformer(ConfiguredGPT2):
+    """GPT-2 with the attention of Performer, whose directions all heads and layers share."""
+
+    def __init__(self, config: PerformerConfig) -> None:
+        super().__init__(config.gpt2)
+        self.performer = Performer(config.d_model // config.n_heads, config.n_features)
+
+    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention | None = None) -> tuple[Tensor, Past]:
+        return super().states(ids, past, attention or self.performer)
+
+
+class ConfiguredTransformerXL(TransformerXL):
+    """Transformer-XL, of the sizes in a configuration."""
+
+    def __init__(self, config: TransformerXLConfig) -> None:
+        assert config.vocab_size is not None
+        super().__init__(
+            config.vocab_size,
+            config.d_model,
+            config.n_layers,
+            config.n_heads,
+            d_ff=config.d_ff,
+            n_memory=config.n_memory or config.max_positions,
+            n_positions=config.max_positions,
+            dropout=config.dropout,
         )
 
 
@@ -187,6 +243,26 @@ class ConfiguredBert(Bert):
         """The layer that makes logits of the states of the head."""
         assert self.words is not None
         return self.words.output
+
+
+class ConfiguredLongformer(ConfiguredBert):
+    """BERT with the attention of Longformer, of the sizes in a configuration."""
+
+    def __init__(self, config: LongformerConfig) -> None:
+        super().__init__(config.bert)
+        for layer in cast(Iterable[Any], self.encoder.layers):
+            attention = LongformerAttention(config.d_model, config.n_heads, config.reach, dropout=config.dropout)
+            for part in (attention.local, attention.of_global):  # as the paper makes one of a trained BERT
+                part.load_state_dict(layer.self_attention.state_dict())
+            layer.self_attention = attention
+
+
+class ConfiguredLinformer(ConfiguredBert):
+    """BERT with the attention of Linformer, of the sizes in a configuration."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config.bert)
+        self.encoder.attention = Linformer(config.max_positions, config.rank)
 
 
 class ConfiguredBertClassifier(Bert):

@@ -94,8 +94,12 @@ class T6(Llama):
         d_ff: int,
         ranks: tuple[int, int, int] = (6, 2, 2),
         d_k: int | None = None,
+        n_positions: int = 2_048,
+        norm_eps: float = 1e-5,
+        tied: bool = False,
     ) -> None:
-        super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff=d_ff, d_k=d_k)
+        settings = {"n_positions": n_positions, "norm_eps": norm_eps, "tied": tied}
+        super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff=d_ff, d_k=d_k, **settings)
         for layer in self.layers:
             layer.self_attention = TensorProductAttention(d_model, n_heads, ranks=ranks, d_k=d_k)
 

@@ -38,7 +38,10 @@ FORMS = {
     "t5": "t5",
     "vit": "vit",
 }
-WITHOUT_FORM = ("decoder", "hyena")  # what is trained here, and Hugging Face does not have
+# What is trained here, and these files cannot hold.
+DECODERS_ONLY_HERE = ("decoder", "hyena", "t6", "performer", "transformer_xl")
+ENCODERS_ONLY_HERE = ("longformer", "linformer")
+WITHOUT_FORM = (*DECODERS_ONLY_HERE, *ENCODERS_ONLY_HERE)
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Files that stay beside the weights, with the most bytes of each. Those of tokenizers, and how to generate text.
 SIDE_FILES = {
@@ -84,7 +87,8 @@ def write_member(folder: Path, member: Member) -> None:
     kind = member.settings.get("model_type")
     if kind in WITHOUT_FORM:
         raise UserError(
-            f"{folder}: expected a model that Hugging Face has, not {kind}; keep the folder of its training"
+            f"{folder}: expected a model that can be written in Hugging Face's form, not {kind}; "
+            "keep the folder of its training"
         )
     (form,) = {form for form in map(_form, FORMS.values()) if isinstance(member.model, form.model)}
     old = {key: value for key, value in member.settings.items() if key != "torch_dtype"}  # the older name of dtype

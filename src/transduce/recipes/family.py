@@ -67,6 +67,41 @@ def rwkv_small() -> Config:
     return replace(gpt2_small(), model=config_class("rwkv")(d_model=256, n_layers=4, max_positions=256))
 
 
+def t6_small() -> Config:
+    """Your own text, 100,000 lines or more: llama-small with tensor product attention, which has a small cache.
+
+    Queries are sums of 6 products, keys and values of 2: model.q_rank and model.kv_rank. It has no dropout.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    model = config_class("t6")(d_model=256, n_layers=4, n_heads=4, d_ff=688, max_positions=256)
+    return replace(gpt2_small(), model=model)
+
+
+def performer_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: gpt2-small with Performer, random features in place of weights.
+
+    It has the size of gpt2-small, and 256 features, which are model.n_features. It computes in fp32: an
+    exponent near 8 that is rounded to bf16 changes its feature by up to 1.6 %.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    start = gpt2_small()
+    model = config_class("performer")(d_model=256, n_layers=4, n_heads=4, max_positions=256, dropout=0.2)
+    return replace(start, model=model, train=replace(start.train, precision="fp32"))
+
+
+def transformer_xl_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: gpt2-small as a Transformer-XL, with scores of distances.
+
+    A line is one segment, so the memory serves only to continue lines; model.n_memory limits it.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    model = config_class("transformer_xl")(d_model=256, n_layers=4, n_heads=4, max_positions=256, dropout=0.2)
+    return replace(gpt2_small(), model=model)
+
+
 def hyena_small() -> Config:
     """Your own text, 20,000 to 1,000,000 lines: gpt2-small as a Hyena, without attention.
 
@@ -134,6 +169,28 @@ def bert_small() -> Config:
         data=replace(start.data, batch_tokens=8_000),
         train=replace(start.train, task="masked_words", max_steps=20_000, warmup_steps=1_000),
     )
+
+
+def longformer_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: bert-small with the attention of Longformer.
+
+    A token sees 32 tokens on either side, which is model.reach, and the beginning of the line, which sees all.
+
+    Time: not measured in full: at most 20,000 steps of 8,000 tokens.
+    """
+    model = config_class("longformer")(d_model=256, n_layers=4, n_heads=4, reach=32, max_positions=258, dropout=0.1)
+    return replace(bert_small(), model=model)
+
+
+def linformer_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: bert-small with the attention of Linformer.
+
+    A token sees 64 mixtures of the tokens of the line, which is model.rank.
+
+    Time: not measured in full: at most 20,000 steps of 8,000 tokens.
+    """
+    model = config_class("linformer")(d_model=256, n_layers=4, n_heads=4, rank=64, max_positions=258, dropout=0.1)
+    return replace(bert_small(), model=model)
 
 
 def t5_small() -> Config:

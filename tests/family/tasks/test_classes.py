@@ -290,7 +290,7 @@ def test_wrong_texts_are_refused(cli: Callable[..., CommandResult], tmp_path: Pa
     assert_mistake(finetune(good, valid[:1]), "expected sentences and labels; give --valid SENTENCES LABELS")
     assert_mistake(finetune(good, valid, tmp_path / "none"), "none: expected the folder of a pre-trained encoder")
     gpt2 = gpt2_folder(tmp_path / "gpt2")
-    assert_mistake(finetune(good, valid, gpt2), "model_type='gpt2': expected an encoder; use a BERT")
+    assert_mistake(finetune(good, valid, gpt2), "model_type='gpt2': expected a BERT; use one in Hugging Face's form")
     bare = bert_folder(tmp_path / "bare", "words", tokenizer=b"")
     assert_mistake(finetune(good, valid, bare), "bare: expected tokenizer.json; use a whole folder")
     broken = bert_folder(tmp_path / "broken", "words", tokenizer=b'{"model": 1}')

@@ -19,6 +19,7 @@ from transduce.family.bert import Bert, BertEncoder
 from transduce.family.configs import BertClassifierConfig
 from transduce.family.kinds import ConfiguredBertClassifier
 from transduce.family.use.model_folder import open_member
+from transduce.family.weights import WITHOUT_FORM
 from transduce.storage.model_folder import LoadedModel
 from transduce.storage.run_request import TrainRequest
 
@@ -32,10 +33,10 @@ def start(request: TrainRequest) -> LoadedModel:
     assert folder is not None
     member = open_member(folder)
     parent = member.model
-    if not isinstance(parent, Bert):
-        kind = member.settings.get("model_type")
+    kind = member.settings.get("model_type")
+    if not isinstance(parent, Bert) or kind in WITHOUT_FORM:
         raise UserError(
-            f"{folder}: model_type={kind!r}: expected an encoder; use a BERT in Hugging Face's form, or train one "
+            f"{folder}: model_type={kind!r}: expected a BERT; use one in Hugging Face's form, or train one "
             "with --recipe bert-small"
         )
     if TOKENIZER not in member.files:

@@ -11,13 +11,14 @@ from transduce.config.validation import as_path
 from transduce.errors import UserError
 from transduce.family.use.model_folder import open_member
 from transduce.family.use.tokenizer import decode_ids, encode_texts, tokenizer_of
-from transduce.family.weights import WITHOUT_FORM, Member, write_member
+from transduce.family.weights import DECODERS_ONLY_HERE, ENCODERS_ONLY_HERE, Member, write_member
 
 # What takes a member, by its model_type.
 USES = {
-    **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba", "rwkv", *WITHOUT_FORM), "`transduce continue`"),
+    **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba", "rwkv", *DECODERS_ONLY_HERE), "`transduce continue`"),
     "llada": "`transduce fill`",
     "bert": "`transduce fill`, `embed` or `classify`",
+    **dict.fromkeys(ENCODERS_ONLY_HERE, "`transduce fill` or `embed`"),
 }
 
 

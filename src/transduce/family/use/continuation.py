@@ -30,6 +30,7 @@ from transduce.family.gpt2 import GPT2
 from transduce.family.hyena import Hyena
 from transduce.family.llama import Llama
 from transduce.family.mamba import Mamba
+from transduce.family.recurrence import NO_MEMORY, Memory, TransformerXL
 from transduce.family.row_states import NO_STATES, RowStates
 from transduce.family.rwkv import RWKV
 from transduce.family.use.cpu_language_model import CpuLanguageModel
@@ -39,7 +40,7 @@ GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_t
 NO_END = -1  # the id of an end that no token is
 
 Recurrence = Mamba | RWKV | Hyena  # their past is `RowStates`
-TextModel = GPT2 | Llama | FamilyDecoder | Recurrence
+TextModel = GPT2 | Llama | FamilyDecoder | TransformerXL | Recurrence
 Searchable = TextModel | CpuLanguageModel
 
 
@@ -67,7 +68,7 @@ def ready(model: TextModel, precision: Precision) -> Searchable:
 class Prompted:
     """The state of N rows: their past, and before the first step the prompts too, each (T,)."""
 
-    past: Past | RowStates | CpuCache
+    past: Past | Memory | RowStates | CpuCache
     prompts: Sequence[Tensor] = ()
 
     def select(self, rows: Tensor, sentences: Tensor) -> "Prompted":
@@ -172,10 +173,12 @@ class _Work:
         return sample(self.decoder, state, request, sampling=self.sampling, seeds=[self.seeds[i] for i in members])
 
 
-def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | RowStates | CpuCache:
+def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | Memory | RowStates | CpuCache:
     """Return the past of texts before their first token."""
     if isinstance(model, CpuLanguageModel):
         return model.start(len(prompts), sum(map(len, prompts)))
+    if isinstance(model, TransformerXL):
+        return NO_MEMORY
     return NO_STATES if isinstance(model, Recurrence) else NO_PAST
 
 

@@ -1,0 +1,137 @@
+"""The configurations of members with another attention, as kinds of model: sizes of `configs.py`, and a number more."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from transduce.config.schema import use_python_numbers
+from transduce.family.configs import BertConfig, GPT2Config, LlamaConfig, size_problems
+
+
+@dataclass(frozen=True)
+class T6Config:
+    """The sizes of a T6: those of a Llama, and the ranks of tensor product attention. It has no dropout."""
+
+    kind: Literal["t6"] = "t6"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    q_rank: int = 6  # products that a query is the sum of
+    kv_rank: int = 2  # the same of a key, and of a value: the size of the cache
+    d_ff: int = 2_048  # inner width of the gated feed-forward layer, which has three matrices
+    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+    tied: bool = True  # the embedding is also the output matrix
+
+    __post_init__ = use_python_numbers
+
+    @property
+    def llama(self) -> LlamaConfig:
+        """The sizes of the Llama."""
+        return sizes_of(self, LlamaConfig)
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return self.llama.problems() + size_problems(q_rank=self.q_rank, kv_rank=self.kv_rank)
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        d, factors = self.d_model, self.n_heads + self.d_model // self.n_heads
+        replaced = (self.q_rank + 2 * self.kv_rank) * factors * d - 3 * d * d
+        return self.llama.parameter_count(vocab_size) + self.n_layers * replaced
+
+
+@dataclass(frozen=True)
+class PerformerConfig:
+    """The sizes of a GPT-2 with the attention of Performer."""
+
+    kind: Literal["performer"] = "performer"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    n_features: int = 256  # random features of a query and of a key: more are nearer to exact attention
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 1_024  # rows of the learned table of positions: the most tokens of a text
+    dropout: float = 0.1  # of the embedding and the residuals; there are no attention weights
+
+    __post_init__ = use_python_numbers
+
+    @property
+    def gpt2(self) -> GPT2Config:
+        """The sizes of the GPT-2."""
+        return sizes_of(self, GPT2Config)
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return self.gpt2.problems() + size_problems(n_features=self.n_features)
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values, without the random directions."""
+        return self.gpt2.parameter_count(vocab_size)
+
+
+@dataclass(frozen=True)
+class LongformerConfig:
+    """The sizes of a BERT with the attention of Longformer. BOS is the one global position."""
+
+    kind: Literal["longformer"] = "longformer"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    reach: int = 256  # tokens on either side that a token sees: half of the paper's window
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 4_096  # rows of the learned table of positions: the most tokens of a text, both ends included
+    dropout: float = 0.1  # of the embedding, the attention weights and the residuals
+
+    __post_init__ = use_python_numbers
+
+    @property
+    def bert(self) -> BertConfig:
+        """The sizes of the BERT."""
+        return sizes_of(self, BertConfig)
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return self.bert.problems() + size_problems(reach=self.reach)
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        of_global = 3 * (self.d_model * self.d_model + self.d_model)
+        return self.bert.parameter_count(vocab_size) + self.n_layers * of_global
+
+
+@dataclass(frozen=True)
+class LinformerConfig:
+    """The sizes of a BERT with the attention of Linformer, whose mixtures all heads and layers share."""
+
+    kind: Literal["linformer"] = "linformer"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    rank: int = 128  # mixtures of positions that a token sees
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 512  # the most tokens of a text, both ends included: positions that a mixture is of
+    dropout: float = 0.1  # of the embedding, the attention weights and the residuals
+
+    __post_init__ = use_python_numbers
+
+    @property
+    def bert(self) -> BertConfig:
+        """The sizes of the BERT."""
+        return sizes_of(self, BertConfig)
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return self.bert.problems() + size_problems(rank=self.rank)
+
+    def parameter_count(self, vocab_size: int) -> int:
+        """Return the number of trained values."""
+        return self.bert.parameter_count(vocab_size) + 2 * self.rank * self.max_positions
+
+
+def sizes_of(config: Any, plain: Any) -> Any:
+    """Return the configuration of the class `plain` with the values that `config` has of its keys, but the kind."""
+    names = {field.name for field in fields(plain)} & {field.name for field in fields(config)} - {"kind"}
+    return plain(**{name: getattr(config, name) for name in names})
