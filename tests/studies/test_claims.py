@@ -2,29 +2,35 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support.studies import write_study
-from support.toy_task import write_pairs
+from support.toy_task import ROOT, write_pairs
 
-from transduce.config.schema import ModelConfig
+from transduce.config.schema import Config, ModelConfig
 from transduce.data.batches import collate
-from transduce.errors import UserError
+from transduce.data.text import read_pairs
+from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.study_report import html_page, markdown
 from transduce.model.attention import attention_weights
 from transduce.model.transformer import Transformer
 from transduce.recipes import find_recipe
-from transduce.studies import claims, claims_report, scaling
-from transduce.studies.claims import run_claims, write_short_texts
+from transduce.storage.run_request import TrainRequest
+from transduce.studies import claims, claims_report, longer, scaling
+from transduce.studies.claims import run_claims
 from transduce.studies.claims_report import report
 from transduce.studies.entries import encode_config
+from transduce.studies.in_process import run_in_process
+from transduce.studies.longer import split_texts
 from transduce.studies.results import Results, read_results
 from transduce.studies.scaling import UnscaledTransformer, _Recorder, jacobian_norm, unscaled_attention
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training
+from transduce.training.optimizer import learning_rate
 
 SIZES = ModelConfig(vocab_size=30, d_model=16, n_layers=2, n_heads=2, d_ff=32, d_k=9, d_v=8, dropout=0.0)
 
@@ -80,17 +86,60 @@ def test_the_statistics_are_those_of_the_visible_scores() -> None:
 # ---- §3.5 and §5.4 -----------------------------------------------------------------------------------------------
 
 
-def test_models_are_trained_on_the_short_half_and_evaluated_on_longer_pairs(tmp_path: Path) -> None:
-    """A longer pair has a source of more than 1.4 times the words; the pairs between are in neither text."""
-    train = ["a b", "a b c", "a b c d", "a b c d e f"]
-    valid = ["a", "a b c", "a b c d", "a b c d e", "a b c d e f g"]
-    texts = Texts(write_pairs(tmp_path, "train", train), write_pairs(tmp_path, "valid", valid))
-    short = write_short_texts(texts, tmp_path / "short")
-    assert short.train[0].read_text("utf-8").splitlines() == ["a b", "a b c"]
-    assert short.valid[0].read_text("utf-8").splitlines() == ["a", "a b c"]
-    assert short.test and short.test[0].read_text("utf-8").splitlines() == ["a b c d e", "a b c d e f g"]
-    with pytest.raises(UserError, match=r"other.src: expected pairs of at most 3 words.* more than 4.2 words"):
-        write_short_texts(Texts(texts.train, write_pairs(tmp_path, "other", ["a b"])), tmp_path / "short")
+def test_pairs_are_cut_by_the_pieces_of_the_tokenizer_of_the_trainings(tmp_path: Path) -> None:
+    """And not by words: without merges, each letter of a rare word is a piece."""
+    train = ["a b c d", "the man the man the man the man the man the man the man the man the man the man"] * 9
+    train += ["qwertzuiopasdfghjklyxc", "vbnm qwer asdf yxcv hjkl"]
+    valid = ["the man", "qwertzuiopasdfghjkl", "yxcvbnmasdfghjklqwertzuiop", "a b c d", "a b c d a b c d a b c d a"]
+    texts = Texts(write_pairs(tmp_path, "train", train), write_pairs(tmp_path, "valid", valid), language="de")
+    split = split_texts(texts, 300)
+    short = split.write(tmp_path / "short", "de")
+    assert short.test and list(read_pairs(*short.test)) == split.longer and short.language == "de"
+    assert list(read_pairs(*short.train)) == split.train and list(read_pairs(*short.valid)) == split.valid
+
+    request = TrainRequest(claims.BASE, short.train, short.valid, tmp_path / "run", ["data.vocab_size=300"])
+    tokenizer = request.learn_tokenizer()
+
+    def pieces(pairs: list[tuple[str, str]]) -> list[list[int]]:
+        return [[len(tokenizer.encode(side)) for side in pair] for pair in pairs]
+
+    assert max(map(max, pieces(split.train))) <= longer.SHORT and 9 <= len(split.train) < len(train)
+    assert split.valid == [pair for pair in read_pairs(*texts.valid) if max(*pieces([pair])[0]) <= longer.SHORT]
+    assert split.longer == [pair for pair in read_pairs(*texts.valid) if min(*pieces([pair])[0]) > longer.LONGER]
+    assert ("yxcvbnmasdfghjklqwertzuiop",) * 2 in split.longer and ("the man", "man the") in split.valid
+    new, total = (sum(tgt - less for _, tgt in pieces(split.longer)) for less in (longer.SHORT, 0))
+    assert split.figures["new positions, %"] == pytest.approx(100 * new / total, abs=0.06)
+    assert split.figures["longer pairs"] == len(split.longer) >= 1
+
+
+def test_texts_without_short_or_longer_pairs_are_refused(tmp_path: Path) -> None:
+    texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["a b"]))
+    with pytest.raises(UserError, match=r"valid.src: expected pairs of at most 16 pieces, and pairs of more than 22"):
+        split_texts(texts, 300)
+    long = write_pairs(tmp_path, "long", ["qwertzuiopasdfghjklyxcvbnm"])
+    with pytest.raises(UserError, match=r"long.src: expected pairs of at most 16 pieces on both sides"):
+        split_texts(replace(texts, train=long), 290)
+
+
+def test_relative_positions_know_the_order_by_distances_alone() -> None:
+    """Without their vectors the encoder has no order; a step of the search gives the same as all positions at once."""
+    torch.manual_seed(1)
+    model = longer.RelativeTransformer(SIZES).eval()
+    src = torch.randint(5, 25, (2, 12))
+    tgt_in, mask = torch.randint(5, 25, (2, 10)), torch.ones(2, 12, dtype=torch.bool)
+    with torch.no_grad():
+        memory = model.encode(src, mask)
+        expected = model.logits(model.decode(tgt_in, memory, mask))
+        cache, steps = model.start(memory, mask), []
+        for ids in tgt_in.unbind(1):
+            logits, cache = model.decode_step(ids, cache)
+            steps.append(logits)
+        torch.testing.assert_close(torch.stack(steps, dim=1), expected)
+        assert not torch.allclose(model.encode(src.flip(1), mask).flip(1), memory, atol=1e-2)
+        for name, parameter in model.named_parameters():
+            if name.endswith(("to_keys", "to_values")):
+                parameter.zero_()
+        torch.testing.assert_close(model.encode(src.flip(1), mask).flip(1), model.encode(src, mask))
 
 
 def test_the_trainings_differ_in_one_setting_each() -> None:
@@ -101,8 +150,23 @@ def test_the_trainings_differ_in_one_setting_each() -> None:
         "smoothing0.1": 0.1, "smoothing0": 0, "sinusoids": 0.1, "learned": 0.1
     }  # fmt: skip
     assert [row for row, config in configs.items() if config.model != base.model] == ["learned"]
+    relative = claims.relative_trainings()[0].config()
+    assert relative == replace(configs["sinusoids"], train=relative.train), "its task replaces the positions"
     for one in scaling.trainings():
         assert one.config().model.d_k in scaling.WIDTHS and one.config().model.d_v == 32
+
+
+def test_every_training_has_a_tenth_of_warm_up_and_the_peak_of_table_3() -> None:
+    def peak(config: Config) -> float:
+        train = config.train
+        options = {"d_model": config.model.d_model, "warmup_steps": train.warmup_steps, "lr_factor": train.lr_factor}
+        return learning_rate(train.warmup_steps, **options)
+
+    base = find_recipe(claims.BASE)()
+    for one in (*claims.trainings(), *claims.relative_trainings(), *scaling.trainings()):
+        config = one.config()
+        assert config.train.warmup_steps == config.train.max_steps / 10
+        assert peak(config) == pytest.approx(peak(base), rel=1e-3) == pytest.approx(1.77e-3, rel=1e-2)
 
 
 # ---- the study ---------------------------------------------------------------------------------------------------
@@ -116,7 +180,9 @@ def entry(row: str, seed: int, perplexity: float, **figures: object) -> dict[str
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     """Without the factor, d_k 256 is worse, and d_k 16 is not; longer text needs sinusoids; smoothing helps BLEU."""
-    study = Results(tmp_path / "results.json", "claims", {"language": "en"})
+    pairs = {"short training pairs": 14_367, "short pairs": 498, "longer pairs": 105, "new positions, %": 47.2}
+    limits = {"most pieces of short pairs": 16, "least pieces of longer pairs": 23}
+    study = Results(tmp_path / "results.json", "claims", {"language": "en", **pairs, **limits})
     config = encode_config(find_recipe("small-table3-base")())
     softmax = {"variance": 1.0, "gradient": 0.25, "components": 0.5}
     for seed in (1, 2):
@@ -125,8 +191,8 @@ def results(tmp_path: Path) -> Results:
                 statistics = {"softmax_start": softmax, "softmax_end": {**softmax, "variance": float(width)}}
                 name = f"{row}-dk{width}"
                 study.entries[f"{name}-{seed}"] = entry(name, seed, 20 * factor + seed / 10, **statistics)
-        for row, longer in (("sinusoids", 15.0), ("learned", 40.0)):
-            test = {"perplexity": longer + seed / 10, "bleu": 300 / longer}
+        for row, level in (("sinusoids", 15.0), ("learned", 40.0), ("relative", 12.0)):
+            test = {"perplexity": level + seed / 10, "bleu": 300 / level}
             study.entries[f"{row}-{seed}"] = entry(row, seed, 10 + seed / 10, test=test)
         for row, change in (("smoothing0.1", 1.0), ("smoothing0", 0.0)):
             one = entry(row, seed, 10 + change + seed / 10, accuracy=60 + 2 * change + seed / 10, config=config)
@@ -137,14 +203,56 @@ def results(tmp_path: Path) -> Results:
 
 def test_each_claim_has_one_sentence(results: Results) -> None:
     text = markdown(report(results))
-    assert "d_k 16: cannot be told (x 1.000, 0.99" in text and "d_k 256: holds (x 1.4" in text
+    assert "d_k 16: cannot be told (x 1.000, 0.98" in text and "d_k 256: holds (x 1.4" in text
     assert "on longer pairs). This holds (x 2.6" in text and "On short pairs: x 1.000, 0.9" in text
+    assert "Relative positions, divided by sinusoids, on longer pairs: x 0.80" in text
     assert "hurts perplexity: holds (x 1.09" in text and "accuracy: holds (+2.00, +1.70 to +2.30 %)" in text
     assert "BLEU: cannot be told (+0.00, -0.30 to +0.30)" in text
     assert "| 256 | none | 0.5 | 1 | 256 | 0.25 | 0.25 | 30.15 (30.10 to 30.20) | 1 2 |" in text
     assert "| learned | 10.15 (10.10 to 10.20) | 40.15 (40.10 to 40.20) | 3.96 |" in text
+    assert "| relative | 10.15 (10.10 to 10.20) | 12.15 (12.10 to 12.20) | 1.20 |" in text
+    assert "14,367 pairs with at most 16 pieces" in text and "105 longer pairs of the validation text have at" in text
+    assert "at least 23 pieces on both sides; 47.2 % of their target tokens are at positions that no" in text
     assert "The model is 3 + 3 layers, d_model 128" in text and html_page(report(results))
+    assert "The factor: not recorded; longer text: not recorded; label smoothing: 4,200 steps, 400 of them warm" in text
     assert markdown(report(read_results(results.path))) == text
+
+
+def test_a_divergence_without_the_factor_is_evidence(results: Results) -> None:
+    """And a training that ended for another reason is none."""
+    failure = {"status": "failed", "row": "unscaled-dk256", "why": "the loss is nan at step 12", "diverged": True}
+    results.entries["unscaled-dk256-1"] = {**failure, "seed": 1}
+    text = markdown(report(results))
+    assert "d_k 256: holds (x 1.49" in text and ", 1 of 2 trainings diverged without the factor." in text
+    results.entries["unscaled-dk256-2"] = {**failure, "seed": 2}
+    text = markdown(report(results))
+    assert "d_k 256: holds, 2 of 2 trainings diverged without the factor." in text
+    assert "| 256 | none | diverged |" in text and "unscaled-dk256-2: the loss is nan" in text
+    results.entries["scaled-dk256-1"] = {**failure, "row": "scaled-dk256", "seed": 1}
+    assert "d_k 256: cannot be told, 2 of 2 trainings diverged without the factor, 1 of 2" in markdown(report(results))
+    for seed in (1, 2):
+        results.entries[f"scaled-dk64-{seed}"] = {**failure, "row": "scaled-dk64", "seed": seed}
+        results.entries[f"unscaled-dk256-{seed}"]["diverged"] = False
+    text = markdown(report(results))
+    assert "d_k 64: does not hold, 2 of 2 trainings diverged with it" in text
+    assert "d_k 256: cannot be told, 1 of 2 trainings diverged with it" in text
+    results.save()
+    assert markdown(report(read_results(results.path))) == text
+
+
+def test_the_spread_of_one_width_does_not_touch_the_others(results: Results) -> None:
+    before = markdown(report(results)).split("d_k 256")[0].split("For d_k 16")[1]
+    for seed, perplexity in ((1, 60.0), (2, 200.0)):
+        results.entries[f"unscaled-dk256-{seed}"]["perplexity"] = perplexity
+    text = markdown(report(results))
+    assert before in text and "d_k 256: cannot be told (x 5.4" in text
+
+
+def test_the_demo_beside_it_is_that_of_the_published_results() -> None:
+    text = (ROOT / "docs" / "results.md").read_text("utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| two CPU cores, machine otherwise idle |"))
+    (bleu, longer_bleu), (exact, longer_exact) = claims_report.DEMO_BLEU, claims_report.DEMO_EXACT
+    assert row.endswith(f"| {bleu} | {exact} % | {longer_bleu} | {longer_exact} % |")
 
 
 def test_what_is_missing_is_reported(results: Results) -> None:
@@ -153,8 +261,32 @@ def test_what_is_missing_is_reported(results: Results) -> None:
     results.entries["learned-1"] = {"status": "failed", "row": "learned", "seed": 1, "why": "train: a disk is full"}
     text = markdown(report(results))
     assert text.count("cannot be told, not run") == 5 and "Failed: learned-1: train: a disk is full." in text
+    assert "on longer pairs: not run." in text and "| relative | not run |" in text
     empty = Results(results.path, "claims", {})
     assert "0 trainings done" in markdown(report(empty)) and html_page(report(empty))
+    assert "numbers of pairs were not recorded" in markdown(report(empty))
+
+
+def test_a_training_that_diverged_is_recorded_and_not_repeated(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.json", "claims", {})
+    trainings = [one for one in scaling.trainings() if one.name in ("unscaled-dk256-1", "scaled-dk16-1")]
+    problems: list[UserError] = [UserError("the disk is full"), NotFiniteError("the loss is nan\n  - remedies")]
+    calls: list[str] = []
+
+    def measure(training: Training, run: Path) -> dict[str, object]:
+        calls.append(training.name)
+        run.mkdir(parents=True, exist_ok=True)
+        raise problems[training.row == "unscaled-dk256"]
+
+    for _ in range(2):
+        run_in_process(trainings, results, measure, rerun=False)
+    assert calls == ["scaled-dk16-1", "unscaled-dk256-1", "scaled-dk16-1"]
+    entries = read_results(results.path).entries
+    assert entries["unscaled-dk256-1"]["diverged"] and entries["unscaled-dk256-1"]["why"] == "the loss is nan"
+    assert "diverged" not in entries["scaled-dk16-1"]
+    assert [path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()] == ["scaled-dk16-1"]
+    run_in_process(trainings, results, measure, rerun=True)
+    assert calls[3:] == ["scaled-dk16-1", "unscaled-dk256-1"]
 
 
 RECIPE = """
@@ -176,7 +308,7 @@ def tiny() -> Config:
 @pytest.mark.slow
 def test_a_study_has_all_figures_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_study(tmp_path, RECIPE)
-    lines = ["a b c d", "b c", "c d e f g", "a", "a b c d e f g a b c"] * 8
+    lines = ["a b c d", "b c", "c d e f g", "a", "qwertzuiop asdfghjkl yxcvbnm ytrewq"] * 8
     texts = Texts(write_pairs(tmp_path, "train", lines), write_pairs(tmp_path, "valid", lines[:10]))
     recipe, out = f"{tmp_path / 'recipe.py'}:tiny", tmp_path / "out"
     learned = ("model.positions=learned", "model.max_positions=64")
@@ -184,13 +316,15 @@ def test_a_study_has_all_figures_and_resumes(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(claims, "trainings", lambda: [*processes, Training("learned", 1, recipe, learned)])
     here = [Training(row, 1, recipe, ("model.d_k=16",)) for row in ("scaled-dk16", "unscaled-dk16")]
     monkeypatch.setattr(scaling, "trainings", lambda: here)
+    monkeypatch.setattr(claims, "relative_trainings", lambda: [Training("relative", 1, recipe)])
+    monkeypatch.setattr(claims, "BASE", recipe)
     monkeypatch.setattr(claims_report, "WIDTHS", (16,))
 
     measure, calls = scaling.train_and_measure, []
 
     def interrupt(training: Training, texts: Texts, run: Path) -> dict[str, object]:
         calls.append(training.name)
-        if len(calls) == 2:
+        if calls.count("unscaled-dk16-1") == 1 and len(calls) == 2:
             raise KeyboardInterrupt
         return measure(training, texts, run)
 

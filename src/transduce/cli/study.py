@@ -209,8 +209,8 @@ def claims(
 ) -> None:
     r"""Test three claims that have no table: scaling, longer text, smoothing.
 
-    The study trains small models with and without the factor 1/sqrt(d_k) of attention, with sinusoids and with
-    learned positions on short sentences, and with and without label smoothing. It takes 1 to 2 hours of processor
+    The study trains small models with and without the factor 1/sqrt(d_k) of attention, with sinusoids, learned and
+    relative positions on short sentences, and with and without label smoothing. It takes 1 to 2 hours of processor
     time. The same command resumes an interrupted study.
 
     Parameters

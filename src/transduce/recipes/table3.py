@@ -21,6 +21,7 @@ The embeddings have a row for each piece of the tokenizer: 37,000, and base 63.1
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -81,6 +82,17 @@ def small(row: str) -> Config:
     columns = {**BASE, **ROWS[row]}
     sizes = {name: max(1, value // SMALL[name]) if name in SMALL else value for name, value in columns.items()}
     return _change(start, {**sizes, "max_steps": SMALL_STEPS * columns["max_steps"] // BASE["max_steps"]})
+
+
+def schedule(steps: int) -> list[str]:
+    """Return the settings of a shorter training of a small row: a tenth of it is warm-up, the peak is that of `small`.
+
+    The peak of eq. 3 grows with lr_factor, and falls with the square root of the warm-up.
+    """
+    train, warmup = small("base").train, steps // 10
+    lr_factor = round(train.lr_factor * math.sqrt(warmup / train.warmup_steps), 4)
+    values = {"max_steps": steps, "warmup_steps": warmup, "lr_factor": lr_factor, "evaluate_every_steps": steps}
+    return [f"train.{name}={value}" for name, value in values.items()]
 
 
 def _change(start: Config, columns: dict[str, Any]) -> Config:

@@ -16,7 +16,7 @@ from transduce.config.files import CHANGEABLE, differences, from_json, to_json
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
-from transduce.errors import UserError
+from transduce.errors import NotFiniteError, UserError
 from transduce.storage.atomic_folder import check_folder, remove_unfinished, write_file
 from transduce.storage.checkpoints import (
     checkpoint_path,
@@ -259,7 +259,7 @@ def check_parameters(state: TrainingState, out: Path) -> None:
         raise diverged(f"{name} holds values that are not finite numbers", state.counters.step, out)
 
 
-def diverged(problem: str, step: int, out: Path) -> UserError:
+def diverged(problem: str, step: int, out: Path) -> NotFiniteError:
     """Return the error that ends a run with numbers that are not finite, with the remedies.
 
     problem: what is not finite. step: the step of the problem. out: the folder of the run.
@@ -267,11 +267,12 @@ def diverged(problem: str, step: int, out: Path) -> UserError:
     new_run = "start a new run with a lower train.lr_factor or more train.warmup_steps"
     paths = checkpoints(out)
     if not paths:
-        return UserError(f"{problem} at step {step:,}: the training diverged before its first checkpoint; {new_run}")
+        where = f"at step {step:,}: the training diverged before its first checkpoint"
+        return NotFiniteError(f"{problem} {where}; {new_run}")
     lines = [
         f"{problem} at step {step:,}: the training diverged after its last good checkpoint, {paths[-1]}; do one of:",
         f"- {new_run}",
         f"- transduce average {out} --last 1 --out GOOD, then train with --from GOOD and other settings",
         "- train with --resume, if the machine was at fault",
     ]
-    return UserError("\n  ".join(lines))
+    return NotFiniteError("\n  ".join(lines))

@@ -278,15 +278,32 @@ class Table3Settings(TypedDict):
 Table4Settings = TypedDict("Table4Settings", {"number of training trees": Count})
 
 
+# The pairs of section 3.5; results from before they were counted have none.
+ClaimsSettings = TypedDict(
+    "ClaimsSettings",
+    {
+        "most pieces of short pairs": NotRequired[Count],
+        "least pieces of longer pairs": NotRequired[Count],
+        "short training pairs": NotRequired[Count],
+        "short pairs": NotRequired[Count],
+        "longer pairs": NotRequired[Count],
+        "new positions, %": NotRequired[Percent],
+    },
+)
+
+
 class State(TypedDict):
     status: Literal["done", "failed", "not run"]
 
 
 class Failure(TypedDict):
+    """A training that failed. diverged: true if its numbers were not finite any more."""
+
     why: str
+    diverged: NotRequired[bool]
 
 
-SETTINGS = {"table3": Table3Settings, "table4": Table4Settings, "scaling": ScalingSettings}
+SETTINGS = {"table3": Table3Settings, "table4": Table4Settings, "claims": ClaimsSettings, "scaling": ScalingSettings}
 SETTINGS |= dict.fromkeys(("positions", "experts"), SegmentSettings)
 
 # ---- checks ------------------------------------------------------------------------------------------------------
@@ -327,8 +344,10 @@ def _forms(study: str, settings: Mapping[str, Any], name: str) -> list[Any]:
     if study == "scaling":
         return [SweepCell]
     if study == "claims":
-        kinds = {"scaled": ScalingCell, "unscaled": ScalingCell, "sinusoids": PositionsCell, "learned": PositionsCell}
-        return [kinds.get(name.split("-")[0], SmoothingCell)]
+        kind = name.split("-")[0]
+        if kind in ("scaled", "unscaled"):
+            return [ScalingCell]
+        return [PositionsCell if kind in ("sinusoids", "learned", "relative") else SmoothingCell]
     return [TrainingCell, *([PaperCell] if settings["scale"] == "paper" else [])]
 
 

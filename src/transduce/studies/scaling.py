@@ -1,12 +1,9 @@
 """The factor 1/sqrt(d_k) of §3.2.1: trainings with it and without it, and the softmax of attention in both.
 
-The trainings run in this process, because their task is not one of `transduce train`: `UnscaledTask` builds a model
-whose attention has no factor. Such a model is no model folder for others, so a run is removed after its figures are
-known.
+The trainings run in this process (`in_process`): `UnscaledTask` builds a model whose attention has no factor.
 """
 
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,32 +15,29 @@ from torch import Tensor
 from transduce.config.schema import Config
 from transduce.data.batches import Batch, collate
 from transduce.data.text import read_pairs
-from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.evaluate import mean_loss, perplexity
 from transduce.model.attention import Attention, Mask, fast_attention
 from transduce.model.build import Model
 from transduce.model.transformer import Transformer, parameter_count
-from transduce.storage.checkpoints import checkpoints, load_checkpoint, step_of
+from transduce.recipes.table3 import schedule
 from transduce.storage.model_folder import LoadedModel
-from transduce.storage.run_request import TrainRequest
 from transduce.studies.entries import encode_config
+from transduce.studies.in_process import train_here
 from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training, read_config
-from transduce.train import TranslationTask, train
-from transduce.training.weights import set_weights
+from transduce.studies.trainings import Training
+from transduce.train import TranslationTask
 from transduce.translate import Translator
 
 WIDTHS = (16, 64, 256)  # d_k
 SEEDS = (1, 2)
-STEPS, WARMUP = 600, 200
+STEPS = 600
 SENTENCES = 64  # of the validation text, on which the softmax is measured
 
 
 def trainings() -> list[Training]:
     """Return the trainings: base of the small Table 3 with each d_k, with the factor ("scaled") and without it."""
-    settings = ["model.d_v=32", f"train.max_steps={STEPS}", f"train.warmup_steps={WARMUP}", "train.keep_checkpoints=2"]
-    settings += [f"train.evaluate_every_steps={STEPS}", f"train.checkpoint_every_steps={STEPS}"]
+    settings = ["model.d_v=32", *schedule(STEPS), "train.keep_checkpoints=2", f"train.checkpoint_every_steps={STEPS}"]
     return [
         Training(row_of(width, has_factor), seed, "small-table3-base", (f"model.d_k={width}", *settings))
         for seed in SEEDS
@@ -108,26 +102,19 @@ class UnscaledTask(ScaledTask):
 def train_and_measure(training: Training, texts: Texts, run: Path) -> dict[str, Any]:
     """Train in the folder `run`, or resume there, and return the figures. Raises KeyboardInterrupt after a signal."""
     task = ScaledTask() if training.row.startswith("scaled") else UnscaledTask()
-    settings = [*training.settings, f"train.seed={training.seed}"]
-    train(TrainRequest(training.recipe, texts.train, texts.valid, run, settings, resume=True), task)
-    config, tokenizer = read_config(run), Tokenizer.load(run / "tokenizer.json")
-    last = checkpoints(run)[-1]
-    if step_of(last) < config.train.max_steps:
-        raise KeyboardInterrupt
-    pairs = list(read_pairs(*texts.valid))
-    torch.manual_seed(config.train.seed)
-    model = task.build(config).eval()  # the weights that the training began with
+    trained = train_here(training, texts, run, task)
+    model, tokenizer, pairs = trained.model, trained.tokenizer, list(read_pairs(*texts.valid))
     figures: dict[str, Any] = {"parameters": parameter_count(model)}
     figures["softmax_start"] = softmax_statistics(model, tokenizer, pairs[:SENTENCES])
-    set_weights(model, load_checkpoint(last).weights, last)
+    trained.load_last()
     figures["softmax_end"] = softmax_statistics(model, tokenizer, pairs[:SENTENCES])
-    scores = task.evaluate(model, config, tokenizer, pairs)
-    return {"perplexity": scores["perplexity"], **figures, "steps": step_of(last), "config": encode_config(config)}
-
-
-def remove_run(run: Path) -> None:
-    """Remove the folder of a training: its RUN/model would be read as a model with the factor."""
-    shutil.rmtree(run, ignore_errors=True)
+    scores = task.evaluate(model, trained.config, tokenizer, pairs)
+    return {
+        "perplexity": scores["perplexity"],
+        **figures,
+        "steps": trained.steps,
+        "config": encode_config(trained.config),
+    }
 
 
 # ---- the softmax -------------------------------------------------------------------------------------------------
