@@ -158,6 +158,53 @@ def test_patience_stops_early_and_keeps_the_best_checkpoint(
     assert checkpoint_steps(tmp_path / "run")[-1] == 10
 
 
+EARLY = {"patience": 3, "evaluate_every_steps": 2, "checkpoint_every_steps": 2, "keep_checkpoints": 3}
+
+
+@pytest.mark.parametrize(
+    ("best_by", "mean_loss", "chosen"), [("loss", 3.1, "best"), ("loss", 3.0, "mean"), ("bleu", 3.1, "best")]
+)
+def test_early_stopping_never_gives_a_mean_that_is_worse_than_the_best_checkpoint(
+    best_by: str,
+    mean_loss: float,
+    chosen: str,
+    run_texts: Texts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The mean has the checkpoints of steps 6, 8 and 10, all after the best one."""
+    config, out = with_train(CONFIG, best_by=best_by, **EARLY), tmp_path / "run"
+    replace_scores(monkeypatch, [5.0, 3.0, 4.0, 4.0, 4.0, mean_loss, *([3.0] if chosen == "best" else [])])
+    train(config, out=out, **run_texts)
+    assert checkpoint_steps(out) == [4, 6, 8, 10]
+    paths = checkpoints(out)
+    expected = load_checkpoint(paths[0]).weights if chosen == "best" else mean_of(paths[1:])
+    actual = weights(load_model(out / "model").model)
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value)
+    told = capsys.readouterr().err
+    assert ("the best checkpoint by validation" in told and "is better than the mean of" in told) == (chosen == "best")
+    assert "is worse" not in told
+    replace_scores(monkeypatch, [mean_loss])
+    train(config, out=out, resume=True, **run_texts)
+    assert "is up to date" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("use", ["average", "last"])
+def test_without_patience_a_model_worse_than_the_best_checkpoint_is_reported(
+    use: str, run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_train(CONFIG, **{**EARLY, "patience": None, "max_steps": 4, "use": use})
+    for losses, is_worse in (([3.0, 4.0, 3.1], True), ([3.0, 4.0, 3.0], False)):
+        replace_scores(monkeypatch, losses)
+        train(config, out=tmp_path / str(is_worse), **run_texts)
+        line = (
+            "the model is worse by validation loss than the best checkpoint, of step 2; train.use=best takes that one"
+        )
+        assert (line in capsys.readouterr().err) == is_worse
+
+
 def test_the_newest_checkpoints_are_kept(finished_runs: dict[str, Path]) -> None:
     """These are the newest 3 at multiples of 8 steps, the last one, and the best by evaluations every 15 steps."""
     state = load_checkpoint(checkpoints(finished_runs["average"])[-1]).state

@@ -279,15 +279,30 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: P
         if not distributed.is_leader():
             return
         writer.raise_failure(counters.step)
-        weights, origin = run_folder.final_weights(run.config.train, run.out, counters.best_step)
+        weights, origin, scores = choose_weights(run, state)
         if run_folder.holds(model_folder, weights, run.config):
             where = f"at step {counters.step:,} of {run.config.train.max_steps:,}"
             progress.print_lines([f"{where}; {model_folder} is up to date", *refresh_report(run.out)])
             return
         facts = {**state.record["made_of"], "training": f"{counters.step:,} steps, {counters.seconds:,.0f} s"}
         if state.is_finished:
-            scores = run.task.describe(evaluate(run, counters.step, weights))
-            facts["validation"] = f"{scores}, on {' and '.join(run.valid_names)}"
+            scores = scores or evaluate(run, counters.step, weights)
+            facts["validation"] = f"{run.task.describe(scores)}, on {' and '.join(run.valid_names)}"
         save_model(model_folder, weights, run.config, run.tokenizer, model_card(run.config, origin, facts))
-        lines = notices.end(state, model_folder, origin, facts.get("validation"))
+        lines = notices.end(state, model_folder, origin, facts.get("validation"), scores)
         progress.print_lines([*lines, *refresh_report(run.out)])
+
+
+def choose_weights(run: Run, state: TrainingState) -> tuple[dict[str, Tensor], str, dict[str, float] | None]:
+    """Return the weights that `train.use` names, their origin in words, and their scores if they were evaluated.
+
+    At the end of a run with `train.patience`, the best checkpoint replaces a mean that is worse: the newest
+    checkpoints are those after the best one.
+    """
+    config, best_step = run.config.train, state.counters.best_step
+    weights, origin = run_folder.final_weights(config, run.out, best_step)
+    if config.use != "average" or config.patience is None or not state.is_finished:
+        return weights, origin, None
+    scores = evaluate(run, state.counters.step, weights)
+    best = run_folder.best_weights(config, run.out, best_step) if state.is_worse_than_best(scores) else None
+    return (best[0], f"{best[1]}, which is better than {origin}", None) if best else (weights, origin, scores)

@@ -22,7 +22,6 @@ AVERAGE = Config(
         max_steps=32,
         warmup_steps=20,
         accumulate=2,
-        patience=9,
         log_every_steps=5,
         evaluate_every_steps=9,
         checkpoint_every_steps=6,

@@ -192,14 +192,21 @@ def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple
         newest = candidates[-train.average_checkpoints :]
         return average(newest), "the mean of the checkpoints " + ", ".join(path.name for path in newest)
     if train.use == "best" and best_step is not None:
-        best = checkpoint_path(out, best_step)
-        if not _is_whole(best):
-            reason = f"because the best one, {best.name}, is damaged or could not be saved"
-            return load_checkpoint(last).weights, f"the last checkpoint, {last.name}, {reason}"
-        return load_checkpoint(best).weights, f"the best checkpoint by validation {train.best_by}, {best.name}"
+        if best := best_weights(train, out, best_step):
+            return best
+        reason = f"because the best one, {checkpoint_path(out, best_step).name}, is damaged or could not be saved"
+        return load_checkpoint(last).weights, f"the last checkpoint, {last.name}, {reason}"
     if train.use == "ema":
         return load_checkpoint(last).ema or {}, f"the exponential moving average at {last.name}"
     return load_checkpoint(last).weights, f"the last checkpoint, {last.name}"
+
+
+def best_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple[dict[str, Tensor], str] | None:
+    """Return the weights of the best checkpoint and their origin; None if it is damaged or could not be saved."""
+    best = checkpoint_path(out, best_step or 0)
+    if not _is_whole(best):
+        return None
+    return load_checkpoint(best).weights, f"the best checkpoint by validation {train.best_by}, {best.name}"
 
 
 def _is_whole(checkpoint: Path) -> bool:

@@ -54,10 +54,13 @@ def overlap(lines: Overlap, name: str, size: int, *, is_one_text: bool = False) 
     return f"of the {size:,} of {name}, {counts} are also in the training text"
 
 
-def end(state: TrainingState, model_folder: Path, origin: str, validation: str | None) -> list[str]:
+def end(
+    state: TrainingState, model_folder: Path, origin: str, validation: str | None, scores: dict[str, float] | None
+) -> list[str]:
     """Return lines on the end of the run, the origin of its model, and its scores.
 
-    origin: which weights the model has, in words. validation: the scores in words; None if the run was interrupted.
+    origin: which weights the model has, in words. validation: the scores in words. Both they and `scores` are None if
+    the run was interrupted.
     """
     outcome = "finished" if state.is_finished else "interrupted"
     if state.is_out_of_patience:
@@ -67,4 +70,12 @@ def end(state: TrainingState, model_folder: Path, origin: str, validation: str |
         f"{outcome} at step {step:,} of {state.config.max_steps:,} after {seconds:,.0f} s of training",
         f"{model_folder} is {origin}",
         f"validation: {validation}" if validation else "continue with the same command and --resume",
+        *(_worse(state) if scores and state.is_worse_than_best(scores) else []),
     ]
+
+
+def _worse(state: TrainingState) -> list[str]:
+    """Return a line on a final model that is worse than the best checkpoint of its run."""
+    best, name = state.counters.best_step or 0, state.config.best_by
+    remedy = "" if state.config.use == "best" else "; train.use=best takes that one"
+    return [f"the model is worse by validation {name} than the best checkpoint, of step {best:,}{remedy}"]

@@ -268,12 +268,20 @@ class TrainingState:
         counters = self.counters
         if counters.step % self.config.evaluate_every_steps:
             return False
-        score = scores["loss"] if self.config.best_by == "loss" else -scores[self.config.best_by]
+        score = self._score(scores)
         if counters.best_score is None or score < counters.best_score:
             counters.best_step, counters.best_score, counters.evaluations_since_best = counters.step, score, 0
             return True
         counters.evaluations_since_best += 1
         return False
+
+    def is_worse_than_best(self, scores: dict[str, float]) -> bool:
+        """Return True if an evaluation is worse than the best one of the run, by `train.best_by`."""
+        return self.counters.best_score is not None and self._score(scores) > self.counters.best_score
+
+    def _score(self, scores: dict[str, float]) -> float:
+        """Return the score of `train.best_by`, with a minus sign if more is better."""
+        return scores["loss"] if self.config.best_by == "loss" else -scores[self.config.best_by]
 
     @property
     def is_out_of_patience(self) -> bool:
