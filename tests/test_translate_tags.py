@@ -10,6 +10,7 @@ from support.toy_task import CommandResult, Toy, write_lines
 
 import transduce
 from transduce import UserError
+from transduce.cli.tags import ENOUGH_LINES, TagWatch
 from transduce.config.files import from_json, to_json
 from transduce.config.overrides import format_value, inherit, override, without_effect
 from transduce.config.schema import Config, DataConfig
@@ -103,6 +104,51 @@ def test_commands_refuse_an_unknown_tag(folder: Path, tmp_path: Path, cli: Calla
     assert result.code == 2 and "--tag" in result.err
 
 
+NO_TAG = "expected a tag at the beginning of each source line, but {} has one of <2de>, <2fr>; "
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate", "score"])
+def test_a_text_without_tags_is_reported_once(
+    command: str, folder: Path, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
+    lines = ["", "the cat", "a mat"]
+    texts = {
+        "plain": lines,
+        "tagged": [*lines, "<2fr> the mat"],  # one line is enough: others may have none on purpose
+        "blank": ["", " "],
+    }
+    for name, text in texts.items():
+        path = write_lines(tmp_path / name, text)
+        options = {"translate": ["--input", path], "evaluate": ["--src", path, "--ref", path]}
+        options["score"] = ["--src", path, "--tgt", path]
+        if command == "evaluate" and name == "blank":
+            continue  # which it refuses
+        result = cli(command, folder, *options[command])
+        warnings = [line for line in result.err.splitlines() if "expected a tag" in line]
+        assert result.code == 0, result.err
+        expected = [f"transduce: {path}: {NO_TAG.format('no line')}"] if name == "plain" else []
+        assert [line[: len(expected[0])] for line in warnings] == expected
+        if command != "score":
+            assert "expected a tag" not in cli(command, folder, *options[command], "--tag", "<2de>").err
+
+
+def test_a_long_text_without_tags_is_reported_before_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = random_model(CONFIG, tags=TAGS).tokenizer
+    watch = TagWatch("text", tokenizer, "add --tag")
+    for _ in range(ENOUGH_LINES - 1):
+        watch.see(["a line", ""])
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        watch.see(["a line", "<2de> a line"])
+    watch.end()
+    warning = NO_TAG.format(f"none of the first {ENOUGH_LINES} lines")
+    assert capsys.readouterr().err == f"transduce: text: {warning}add --tag\n"
+    without_tags = TagWatch("text", random_model(CONFIG).tokenizer, "add --tag")
+    without_tags.see(["a line"] * ENOUGH_LINES)
+    without_tags.end()
+    assert capsys.readouterr().err == ""
+
+
 # ---- settings and runs -------------------------------------------------------------------------------------------
 
 
@@ -117,7 +163,7 @@ def test_tags_are_a_setting() -> None:
     assert "expected no value with --from" in without_effect(["data.tags=<2de>"], Path("model"))[0]
 
 
-def test_a_run_learns_the_tags(toy: Toy, tmp_path: Path) -> None:
+def test_a_run_learns_the_tags(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = {}
     for name, (src, tgt) in {"train": toy.train, "valid": toy.valid}.items():
         lines = src.read_text("utf-8").splitlines()[:60]
@@ -131,3 +177,9 @@ def test_a_run_learns_the_tags(toy: Toy, tmp_path: Path) -> None:
     model = transduce.fit(*texts["train"], valid=texts["valid"], out=tmp_path / "run", recipe=config)
     assert model.tokenizer.tags == [*TAGS]
     assert model.translate(["a b"], tag="<2de>")[0] == model.translate(["<2de> a b"])[0]
+    assert "expected a tag" not in capsys.readouterr().err
+    plain = write_lines(tmp_path / "plain.src", ["a b"] * 60), texts["train"][1]
+    for train, valid, untagged in ((plain, plain, 2), (texts["train"], plain, 1), (plain, texts["valid"], 1)):
+        out = tmp_path / f"{train[0].stem}-{valid[0].stem}"
+        transduce.fit(*train, valid=valid, out=out, recipe=config, settings=["train.max_steps=1"])
+        assert capsys.readouterr().err.count(NO_TAG.format("no line")) == untagged

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from transduce.config.schema import SearchConfig
 from transduce.console import printable
+from transduce.data.tags import has_no_tag, no_tag
 from transduce.data.text import empty, is_blank, read_lines, read_pairs, unequal
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
@@ -49,7 +50,8 @@ class Evaluation:
 
     systems: name to scores, from `metrics.corpus_scores`. perplexity: of the references under the model, per subword,
     unsmoothed, EOS included; None without a model. search: the model's settings. significance: of the second system
-    against the first. missing: the scores that could not be computed, and the remedy.
+    against the first. missing: the scores that could not be computed, and the remedy. warning: about the source text;
+    None if it has no problem.
     """
 
     lines: int
@@ -58,6 +60,7 @@ class Evaluation:
     search: SearchConfig | None = None
     significance: Bootstrap | None = None
     missing: str | None = None
+    warning: str | None = None
 
 
 def evaluate_model(translator: "Translator", test_set: TestSet, options: DecodingOptions) -> Evaluation:
@@ -79,8 +82,16 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
         language=test_set.language,
         tokenize=test_set.tokenize,
     )
+    warning = None
+    if has_no_tag(sources, translator.tokenizer):
+        warning = no_tag(printable(test_set.src), translator.tokenizer, "add --tag, or put one before each line")
     return Evaluation(
-        len(references), {"model": scores}, perplexity=model_perplexity, search=search, missing=missing_scores()
+        len(references),
+        {"model": scores},
+        perplexity=model_perplexity,
+        search=search,
+        missing=missing_scores(),
+        warning=warning,
     )
 
 

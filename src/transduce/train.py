@@ -179,6 +179,9 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)
     lines += notices.start(config, batches, model, state.counters.step)
+    if distributed.is_leader():
+        texts = {request.text_names()["train"]: store.lines(), valid_names[0]: valid_pairs}
+        lines += notices.missing_tags(texts, tokenizer)
     lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
     return Run(out, task, config, tokenizer, batches, valid_pairs, valid_names, lines, request.shard), state
 

@@ -1,5 +1,6 @@
 """`transduce evaluate`: evaluate a model on a test set, or given translations."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,6 +115,8 @@ def evaluate(
 
         translator = load(*models, precision=precision)
         evaluation = evaluate_model(translator, TestSet(src, ref, language, tokenize), options)
+    if evaluation.warning:
+        print(f"transduce: {evaluation.warning}", file=sys.stderr)
     print_json(evaluation) if json else print(format_evaluation(evaluation))
 
 

@@ -31,12 +31,15 @@ def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", 
     transduce score run/model --src input.en --tgt candidates.de
     transduce score run/model --src input.en --tgt candidates.de --json
     """
+    from transduce.cli.tags import TagWatch
     from transduce.data.text import read_pairs
     from transduce.translate import load
 
     model, number = load(*models, precision=precision), 0
+    tags = TagWatch(f"{src}", model.tokenizer, "put one before each line")
     for chunk in _chunks(read_pairs(src, tgt)):
         sources, targets = [source for source, _ in chunk], [target for _, target in chunk]
+        tags.see(sources)
         too_long = model.long_line(sources, targets)
         end = None if too_long is None else too_long.index
         for result in model.score(sources[:end], targets[:end], first_number=number):
@@ -47,6 +50,7 @@ def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", 
         if too_long is not None:
             raise UserError(too_long.problem((str(src), str(tgt)), number))
         number += len(chunk)
+    tags.end()
 
 
 def _chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from transduce.cli.constraints import ConstraintOptions, source_lines, unmet_problem
 from transduce.cli.output import check_output, output_file
+from transduce.cli.tags import TagWatch
 from transduce.console import printable
 from transduce.data.compression import open_text, text_of
 from transduce.data.text import arriving_lines, count_lines, lines_of
@@ -134,13 +135,17 @@ def translations(
     name: the name of the stream in messages.
     """
     chunks = arriving_lines(lines, name, at_most=CHUNK_LINES)
+    tags = TagWatch(name, translator.tokenizer, "add --tag, or put one before each line")
     for number, sources in source_lines(chunks, constraints, name):
+        if options.tag is None:
+            tags.see(sources.texts)
         more: dict[str, Any] = {"constraints": sources.constraints, "terms": terms} if constraints else {}
         try:
             translated = translator.translate(sources.texts, options=options, first_number=number, **more)
         except LineError as error:
             raise UserError(f"{name}:{error.number}: {error.problem}") from None
         yield translated
+    tags.end()
 
 
 def _open_input(source: Path | None) -> BinaryIO:

@@ -51,7 +51,7 @@ def joint() -> Config:
     """Tokenised Multi30k, English to German and French in one model: multi30k-tiny with tags and R-Drop.
 
     We chose: a tag names the target language, the three languages share 8,000 pieces, and alpha of R-Drop is that of
-    Liang et al. (2021) for translation. It is a starting point: it is behind multi30k-tiny (docs/log/multi30k.md).
+    Liang et al. (2021) for translation. It is for experiments: it is far behind multi30k-tiny (docs/log/multi30k.md).
 
     Time: 144 minutes on two cores, by the speed of the last 300 steps.
 

@@ -1,5 +1,6 @@
 """The lines that a run prints at its start and at its end."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from transduce.config.schema import Config
 from transduce.data.batches import Batches
 from transduce.data.overlap import Overlap
+from transduce.data.tags import has_no_tag, no_tag
 from transduce.data.vocabulary import TokenizerLike
 from transduce.model.transformer import parameter_count
 from transduce.training import distributed, halves
@@ -41,6 +43,13 @@ def _threads(model: nn.Module) -> str:
     """Return the number of threads, and their division if each computes a part of a batch."""
     threads, n = torch.get_num_threads(), halves.count(model, distributed.device())
     return f"{threads} threads" + (f", {threads // n} for each half of a batch" if n > 1 else "")
+
+
+def missing_tags(texts: Mapping[str, Iterable[tuple[str, str]]], tokenizer: TokenizerLike) -> list[str]:
+    """Return a line for each text in which no source has a tag of the tokenizer. texts: pairs, by name."""
+    remedy = "put one before each line, or leave data.tags out"
+    untagged = [name for name, pairs in texts.items() if has_no_tag((src for src, _ in pairs), tokenizer)]
+    return [no_tag(name, tokenizer, remedy) for name in untagged]
 
 
 def overlap(lines: Overlap, name: str, size: int, *, is_one_text: bool = False) -> str:
