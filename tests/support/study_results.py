@@ -5,6 +5,7 @@ from typing import Any
 
 from transduce.config.schema import with_value
 from transduce.recipes import find_recipe
+from transduce.studies.attention_sizes import SIZES as ATTENTION_SIZES
 from transduce.studies.entries import encode_config
 from transduce.studies.experts import SIZES as EXPERTS_SIZES
 from transduce.studies.positions import SIZES
@@ -87,10 +88,12 @@ def table4_results(folder: Path) -> Results:
 
 def attention_results(folder: Path) -> Results:
     """Return results of the study of attention, in a folder: two lengths, exact attention and a window."""
-    results = Results(folder / "results.json", "attention", {"steps": 400}, [provenance()])
+    settings = {"sizes": ATTENTION_SIZES.as_settings()}
+    results = Results(folder / "results.json", "attention", settings, [provenance()])
     for n in (256, 1_024):
         costs = {"forward_seconds": 0.001 * n, "backward_seconds": 0.002 * n, "peak_bytes": 4_096 * n}
         forms = dict.fromkeys(("fused", "reference", "window", "performer", "fused-both", "linformer"), costs)
+        forms |= dict.fromkeys(("layer-llama", "layer-tpa"), {**costs, "cache_bytes_per_token": 4_096})
         results.entries[f"costs-{n}"] = {"status": "done", "n": n, "forms": forms}
     for row, seed, loss in (("fused", 1, 4.0), ("fused", 2, 4.1), ("window", 1, 4.2)):
         figures = {"row": row, "seed": seed, "loss": loss, "parameters": 1_172_608, "cpu_seconds": 280.0}

@@ -237,8 +237,8 @@ def attention(*, train: Path, valid: Path, out: Path = Path("attention")) -> Non
     r"""Measure forms of attention: time, memory, and the loss of a model with each.
 
     The study measures a forward and a backward pass of each form at lengths of 256 to 16,384, in turn with torch's
-    fused kernel, and trains a small model with each on the same text. It takes about 90 minutes on two cores. The same
-    command resumes an interrupted study.
+    fused kernel, and trains a small model with each on the same text. It takes about 80 minutes on two cores,
+    estimated. The same command resumes an interrupted study.
 
     Parameters
     ----------

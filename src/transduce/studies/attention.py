@@ -7,47 +7,53 @@ import sys
 import time
 from pathlib import Path
 
-from transduce.data.text import file_sha256
 from transduce.evaluation.study_report import write_report
 from transduce.studies import attention_costs, attention_models
 from transduce.studies.attention_report import report
+from transduce.studies.attention_sizes import SIZES, Sizes
 from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import exclusive_folder
+from transduce.studies.segments import hashes
 from transduce.training.halves import threads
+from transduce.training.signals import StopSignal
 
 
-def run_attention(train: Path, valid: Path, out: Path) -> Results:
+def run_attention(train: Path, valid: Path, out: Path, *, sizes: Sizes = SIZES) -> Results:
     """Measure and train what is not yet in OUT/results.json, and write the report.
 
     train, valid: texts whose lines follow one another. It runs on the CPU, with torch's number of threads. An
-    interrupted training starts again. Raises UserError if `out` has other results, or for an unusable text.
+    interrupted training starts again. Raises UserError if `out` has results of other texts or sizes, or for an unusable
+    text, and KeyboardInterrupt after a signal.
     """
-    settings = {
-        "training text": file_sha256(train), "validation text": file_sha256(valid),
-        "lengths": list(attention_costs.LENGTHS), "steps": attention_models.STEPS, "length": attention_models.LENGTH,
-    }  # fmt: skip
-    results = open_results(out, "attention", settings)
-    trainings = {f"{row.name}-{seed}": (row, seed) for row in attention_models.ROWS for seed in row.seeds}
-    lengths = {f"costs-{n}": n for n in attention_costs.LENGTHS}
+    results = open_results(out, "attention", {**hashes(train, valid), "sizes": sizes.as_settings()})
+    trainings = {f"{row.name}-{seed}": (row, seed) for row in attention_models.rows(sizes) for seed in row.seeds}
+    lengths = {f"costs-{n}": n for n in sizes.lengths}
     names = [*trainings, *lengths]
     if all(map(results.is_done, names)):
         write_report(out, report(results), results.sessions)
         return results
-    texts = attention_models.token_texts(train, valid)
+    texts = attention_models.token_texts(train, valid, sizes)
     with exclusive_folder(results):
         results.start_session(names)
         try:
-            for name, n in lengths.items():
-                if not results.is_done(name):
-                    _show(f"costs at n = {n:,} ...")
-                    with threads(1):
-                        results.record(name, "done", n=n, forms=attention_costs.measure(n))
-            for name, (row, seed) in trainings.items():
-                if not results.is_done(name):
-                    figures = attention_models.train(row, seed, texts, _Progress(f"{row.title}, seed {seed}"))
-                    results.record(name, "done", row=row.name, seed=seed, **figures)
+            with StopSignal() as stop:
+                for name, n in lengths.items():
+                    if not (results.is_done(name) or stop.is_requested):
+                        _show(f"costs at n = {n:,} ...")
+                        with threads(1):
+                            costs = attention_costs.measure(n, sizes, stop)
+                        if costs:
+                            results.record(name, "done", n=n, forms=costs)
+                for name, (row, seed) in trainings.items():
+                    if not (results.is_done(name) or stop.is_requested):
+                        progress = _Progress(f"{row.title}, seed {seed}")
+                        figures = attention_models.train(row, seed, texts, sizes, stop, progress)
+                        if figures:
+                            results.record(name, "done", row=row.name, seed=seed, **figures)
         finally:
             write_report(out, report(results), results.sessions)
+        if not all(map(results.is_done, names)):
+            raise KeyboardInterrupt
     return results
 
 

@@ -2,40 +2,41 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from transduce.model.attention import Attention, Mask
-from transduce.studies.attention_forms import FORMS, Form, Shape
-
-LENGTHS = (256, 1_024, 4_096, 16_384)
-LONGEST_SQUARE = 4_096  # above it, a form whose memory grows with n^2 is not measured
-HEADS, WIDTH = 8, 64
-ROUNDS = {256: 7, 1_024: 5, 4_096: 3, 16_384: 2}
+from transduce.model.attention import Mask
+from transduce.studies.attention_forms import Form, Layer, Shape, forms, layers
+from transduce.studies.attention_sizes import Sizes
+from transduce.training.signals import StopSignal
 
 
 class Pass:
-    """A forward and a backward pass of a form over one text, which can be repeated."""
+    """A forward and a backward pass of a form, or of a layer, over one text, which can be repeated."""
 
-    def __init__(self, form: Form, n: int) -> None:
+    def __init__(self, form: Form | Layer, shape: Shape) -> None:
         torch.manual_seed(1)
-        shape = Shape(n, HEADS, WIDTH)
-        self.attention: Attention = form.make(shape)
-        self.inputs = [torch.randn(1, HEADS, n, WIDTH, requires_grad=True) for _ in range(3)]
-        self.gradient = torch.randn(1, HEADS, n, WIDTH)
-        self.mask: Mask = "causal" if form.causal else torch.ones(1, 1, 1, n, dtype=torch.bool)
-
-    def forward(self) -> Tensor:
-        queries, keys, values = self.inputs
-        return self.attention(queries, keys, values, self.mask, 0.0)
+        mask: Mask = "causal" if form.causal else torch.ones(1, 1, 1, shape.n, dtype=torch.bool)
+        if isinstance(form, Layer):
+            function = layer = form.make(shape)
+            x = torch.randn(1, shape.n, shape.d_model, requires_grad=True)
+            self.inputs = [x]
+            self.forward: Callable[[], Tensor] = lambda: layer(x, mask)
+        else:
+            function = attention = form.make(shape)
+            size = (1, shape.n_heads, shape.n, shape.d_k)
+            queries, keys, values = self.inputs = [torch.randn(size, requires_grad=True) for _ in range(3)]
+            self.forward = lambda: attention(queries, keys, values, mask, 0.0)
+        self.parameters = [*function.parameters()] if isinstance(function, nn.Module) else []
+        self.gradient = torch.randn_like(self.inputs[0])
 
     def backward(self, output: Tensor) -> None:
         output.backward(self.gradient)
-        for x in self.inputs:
+        for x in (*self.inputs, *self.parameters):
             x.grad = None
 
     def seconds(self) -> tuple[float, float]:
@@ -47,7 +48,7 @@ class Pass:
         return middle - start, time.process_time() - middle
 
     def peak_bytes(self) -> int:
-        """Return the most bytes that both passes hold at once, above the inputs and the gradient of the output."""
+        """Return the most bytes that both passes hold at once, above inputs, weights and the output's gradient."""
         return peak_bytes(lambda: self.backward(self.forward()))
 
 
@@ -65,20 +66,28 @@ def peak_bytes(work: Callable[[], object]) -> int:
     return most
 
 
-def measure(n: int, forms: Sequence[Form] = FORMS) -> dict[str, dict[str, float]]:
-    """Return the costs of each form at length n: forward_seconds, backward_seconds and peak_bytes.
+def measure(n: int, sizes: Sizes, stop: StopSignal) -> dict[str, dict[str, float]] | None:
+    """Return the costs of each form and layer at length n: forward_seconds, backward_seconds and peak_bytes.
 
+    A causal layer also has cache_bytes_per_token. None after a signal.
     The forms take turns, so that another program on the machine delays all of them. The seconds are the minimum of all
     rounds: other programs can only add time. The first pass, which measures memory, warms up.
     """
-    passes = {form.name: Pass(form, n) for form in forms if n <= LONGEST_SQUARE or not form.is_square}
-    memory = {name: one.peak_bytes() for name, one in passes.items()}
-    rounds = [{name: one.seconds() for name, one in passes.items()} for _ in range(ROUNDS.get(n, 1))]
-    return {
-        name: {
-            "forward_seconds": min(times[name][0] for times in rounds),
-            "backward_seconds": min(times[name][1] for times in rounds),
-            "peak_bytes": memory[name],
-        }
-        for name in passes
-    }
+    shape = Shape(n, sizes.cost_heads, sizes.cost_width)
+    measured = [one for one in (*forms(sizes), *layers(sizes)) if n <= sizes.longest_square or not one.is_square]
+    passes = {one.name: Pass(one, shape) for one in measured}
+    costs: dict[str, dict[str, float]] = {}
+    for name, one in passes.items():
+        if stop.is_requested:
+            return None
+        costs[name] = {"peak_bytes": one.peak_bytes()}
+    for _ in range(dict(zip(sizes.lengths, sizes.rounds, strict=True)).get(n, 1)):
+        for name, one in passes.items():
+            if stop.is_requested:
+                return None
+            for key, seconds in zip(("forward_seconds", "backward_seconds"), one.seconds(), strict=True):
+                costs[name][key] = min(seconds, costs[name].get(key, seconds))
+    for layer in layers(sizes):
+        if layer.causal:
+            costs[layer.name]["cache_bytes_per_token"] = layer.make(shape).cache_bytes(shape.d_model)
+    return costs

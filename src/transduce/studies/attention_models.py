@@ -27,15 +27,9 @@ from transduce.family.longformer import LongformerAttention
 from transduce.family.tpa import T6
 from transduce.model.attention import Attention
 from transduce.model.transformer import parameter_count
-from transduce.studies.attention_forms import FORM, REACH, Shape
-
-LENGTH = 512  # tokens of a text
-D_MODEL, LAYERS, HEADS = 128, 3, 4
-VOCABULARY = 4_000
-STEPS, BATCH = 400, 8  # texts in a batch
-RATE, WARMUP = 1e-3, 40  # the largest learning rate, and the steps until it; then it falls to 0
-VALID_TEXTS = 32  # at most, of the validation text
-MASK_SHARE = 0.15
+from transduce.studies.attention_forms import Shape, forms, longformer_title
+from transduce.studies.attention_sizes import Sizes
+from transduce.training.signals import StopSignal
 
 
 @dataclass(frozen=True)
@@ -49,19 +43,23 @@ class Row:
     seeds: tuple[int, ...] = (1,)
 
 
-def _row(form: str, base: str, seeds: tuple[int, ...] = (1,)) -> Row:
-    return Row(form, FORM[form].title, base, FORM[form].causal, seeds)
+def rows(sizes: Sizes) -> tuple[Row, ...]:
+    """Return the rows. Exact attention has several seeds, whose spread is the scale of all differences."""
+    of_form = {form.name: form for form in forms(sizes)}
 
+    def row(name: str, seeds: tuple[int, ...] = (1,)) -> Row:
+        return Row(name, of_form[name].title, of_form[name].base, of_form[name].causal, seeds)
 
-ROWS = (
-    _row("fused", "fused", (1, 2, 3)),
-    *(_row(form, "fused") for form in ("online", "window", "strided", "fixed", "performer")),
-    Row("llama", "Llama, exact", "llama", seeds=(1, 2)),
-    Row("tpa", "T6: tensor product attention", "llama"),
-    _row("fused-both", "fused-both", (1, 2, 3)),
-    Row("longformer", f"Longformer, window of {2 * REACH + 1} and one global position", "fused-both", causal=False),
-    *(_row(form, "fused-both") for form in ("bigbird", "linformer", "performer-both")),
-)
+    return (
+        row("fused", (1, 2, 3)),
+        *map(row, ("online", "window", "strided", "fixed", "performer")),
+        Row("llama", "Llama, exact", "llama", seeds=(1, 2)),
+        Row("tpa", "T6: tensor product attention", "llama"),
+        row("fused-both", (1, 2, 3)),
+        Row("longformer", longformer_title(sizes), "fused-both", causal=False),
+        *map(row, ("bigbird", "linformer", "performer-both")),
+    )
+
 
 # ---- models ------------------------------------------------------------------------------------------------------
 
@@ -69,8 +67,9 @@ ROWS = (
 class FormGPT2(GPT2):
     """GPT-2 with a form of attention."""
 
-    def __init__(self, vocab_size: int, attention: Attention) -> None:
-        super().__init__(vocab_size, D_MODEL, LAYERS, HEADS, n_positions=LENGTH, dropout=0.0)
+    def __init__(self, vocab_size: int, sizes: Sizes, attention: Attention) -> None:
+        shape = sizes.d_model, sizes.n_layers, sizes.n_heads
+        super().__init__(vocab_size, *shape, n_positions=sizes.length, dropout=0.0)
         self.attention = attention
 
     def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention | None = None) -> tuple[Tensor, Past]:
@@ -80,9 +79,10 @@ class FormGPT2(GPT2):
 class MaskedWords(nn.Module):
     """BERT with a form of attention: the logits of all tokens from ids (B,T)."""
 
-    def __init__(self, vocab_size: int, attention: Attention) -> None:
+    def __init__(self, vocab_size: int, sizes: Sizes, attention: Attention) -> None:
         super().__init__()
-        encoder = BertEncoder(vocab_size, D_MODEL, LAYERS, HEADS, n_positions=LENGTH, dropout=0.0)
+        shape = sizes.d_model, sizes.n_layers, sizes.n_heads
+        encoder = BertEncoder(vocab_size, *shape, n_positions=sizes.length, dropout=0.0)
         self.bert, self.attention = Bert(encoder, words=WordHead(encoder.embedding)), attention
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -91,20 +91,24 @@ class MaskedWords(nn.Module):
         return self.bert.words(self.bert.encoder(ids, mask, attention=self.attention))
 
 
-def model_of(row: Row, vocab_size: int) -> nn.Module:
+def model_of(row: Row, vocab_size: int, sizes: Sizes) -> nn.Module:
     """Return the model of a row with new weights, logits (B,T,V) of ids (B,T)."""
-    if row.name in ("llama", "tpa"):
-        kind = {"llama": Llama, "tpa": T6}[row.name]
-        return kind(vocab_size, D_MODEL, LAYERS, HEADS, d_ff=8 * D_MODEL // 3)
-    attention = FORM["fused-both" if row.name == "longformer" else row.name].make(
-        Shape(LENGTH, HEADS, D_MODEL // HEADS)
-    )
+    d_ff = 8 * sizes.d_model // 3
+    if row.name == "llama":
+        return Llama(vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads, d_ff=d_ff)
+    if row.name == "tpa":
+        return T6(vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads, d_ff=d_ff, ranks=sizes.ranks)
+    name = row.base if row.name == "longformer" else row.name
+    (form,) = (form for form in forms(sizes) if form.name == name)
+    attention = form.make(Shape(sizes.length, sizes.n_heads, sizes.d_model // sizes.n_heads))
     if row.causal:
-        return FormGPT2(vocab_size, attention)
-    model = MaskedWords(vocab_size, attention)
+        return FormGPT2(vocab_size, sizes, attention)
+    model = MaskedWords(vocab_size, sizes, attention)
     if row.name == "longformer":
         for layer in model.bert.encoder.layers:
-            layer.self_attention = LongformerAttention(D_MODEL, HEADS, REACH)
+            layer.self_attention = LongformerAttention(
+                sizes.d_model, sizes.n_heads, sizes.reach, n_global=sizes.n_global
+            )
         model.bert.initialise()
     return model
 
@@ -114,77 +118,83 @@ def model_of(row: Row, vocab_size: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """Texts of LENGTH + 1 tokens: of the training text and of the validation text, (N,LENGTH+1)."""
+    """Texts of `length` + 1 tokens: of the training text and of the validation text, (N,length+1)."""
 
     vocab_size: int
     train: Tensor
     valid: Tensor
 
 
-def token_texts(train: Path, valid: Path) -> TokenTexts:
+def token_texts(train: Path, valid: Path, sizes: Sizes) -> TokenTexts:
     """Return the texts of two files, whose lines follow one another, with EOS after each.
 
     Raises UserError for a file that is too short, or cannot be read.
     """
     lines = {"train": list(read_lines(train)), "valid": list(read_lines(valid))}
-    tokenizer = None if all(map(is_blank, lines["train"])) else Tokenizer.learn(lines["train"], vocab_size=VOCABULARY)
-    texts = []
+    is_empty = all(map(is_blank, lines["train"]))
+    tokenizer = None if is_empty else Tokenizer.learn(lines["train"], vocab_size=sizes.vocab_size)
+    texts, size = list[Tensor](), sizes.length + 1
     for name, path in (("train", train), ("valid", valid)):
         ids = [i for line in tokenizer.encode_batch(lines[name]) for i in (*line, EOS)] if tokenizer else []
-        count = len(ids) // (LENGTH + 1)
+        count = len(ids) // size
         if not count:
-            raise UserError(f"--{name}={path}: expected at least {LENGTH + 1} tokens; give a longer text")
-        texts.append(torch.tensor(ids[: count * (LENGTH + 1)]).view(count, LENGTH + 1))
+            raise UserError(f"--{name}={path}: expected at least {size} tokens; give a longer text")
+        texts.append(torch.tensor(ids[: count * size]).view(count, size))
     assert tokenizer is not None
-    return TokenTexts(tokenizer.vocab_size, texts[0], texts[1][:VALID_TEXTS])
+    return TokenTexts(tokenizer.vocab_size, texts[0], texts[1][: sizes.valid_texts])
 
 
-def task_of(texts: Tensor, generator: torch.Generator, *, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inputs (B,LENGTH), targets (B,LENGTH), and the places (B,LENGTH) that count.
+def task_of(texts: Tensor, generator: torch.Generator, mask_share: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return inputs (B,T), targets (B,T), and the places (B,T) that count, of texts (B,T+1).
 
-    Causal: the next token, at all places. Otherwise the token itself, at random places, where the input is UNK.
+    mask_share: of the places, at random, where the input is UNK, and the target is the token itself. None: the target
+    is the next token, at all places.
     """
-    if causal:
+    if mask_share is None:
         return texts[:, :-1], texts[:, 1:], torch.ones_like(texts[:, 1:], dtype=torch.bool)
     targets = texts[:, :-1]
-    places = torch.rand(targets.shape, generator=generator) < MASK_SHARE
+    places = torch.rand(targets.shape, generator=generator) < mask_share
     return targets.masked_fill(places, UNK), targets, places
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-def train(row: Row, seed: int, texts: TokenTexts, report: Callable[[int, float], None]) -> dict[str, Any]:
-    """Train the model of a row, and return its figures. report: called with the step and the loss, now and then."""
+def train(
+    row: Row, seed: int, texts: TokenTexts, sizes: Sizes, stop: StopSignal, report: Callable[[int, float], None]
+) -> dict[str, Any] | None:
+    """Train the model of a row, and return its figures; None after a signal.
+
+    report: called with the step and the loss, now and then.
+    """
     torch.manual_seed(seed)
-    model = model_of(row, texts.vocab_size)
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9)
+    model, mask_share = model_of(row, texts.vocab_size, sizes), None if row.causal else sizes.mask_share
+    optimizer = torch.optim.Adam(model.parameters(), lr=sizes.rate, betas=(0.9, 0.98), eps=1e-9)
     generator = torch.Generator().manual_seed(seed)
-    order = torch.cat([torch.randperm(len(texts.train), generator=generator) for _ in range(_epochs(texts))])
+    n_epochs = math.ceil(sizes.steps * sizes.batch / len(texts.train))
+    order = torch.cat([torch.randperm(len(texts.train), generator=generator) for _ in range(n_epochs)])
     start, processor_start = time.monotonic(), time.process_time()
-    for step in range(STEPS):
-        rate = RATE * min((step + 1) / WARMUP, (STEPS - step) / max(1, STEPS - WARMUP))
+    for step in range(sizes.steps):
+        if stop.is_requested:
+            return None
+        share = min((step + 1) / sizes.warmup, (sizes.steps - step) / max(1, sizes.steps - sizes.warmup))
         for group in optimizer.param_groups:
-            group["lr"] = rate
-        batch = texts.train[order[step * BATCH : (step + 1) * BATCH]]
-        loss = mean_loss(model, task_of(batch, generator, causal=row.causal))
+            group["lr"] = sizes.rate * share
+        batch = texts.train[order[step * sizes.batch : (step + 1) * sizes.batch]]
+        loss = mean_loss(model, task_of(batch, generator, mask_share))
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), sizes.largest_gradient)
         optimizer.step()
         if step % 50 == 49:
             report(step + 1, loss.item())
     cost = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - processor_start}
     return {
-        "loss": round(evaluate(model, texts.valid, causal=row.causal), 5),
+        "loss": round(evaluate(model, texts.valid, sizes.batch, mask_share), 5),
         "parameters": parameter_count(model),
-        "steps": STEPS,
+        "steps": sizes.steps,
         **{name: round(value, 1) for name, value in cost.items()},
     }
-
-
-def _epochs(texts: TokenTexts) -> int:
-    return math.ceil(STEPS * BATCH / len(texts.train))
 
 
 def mean_loss(model: nn.Module, task: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -194,13 +204,16 @@ def mean_loss(model: nn.Module, task: tuple[Tensor, Tensor, Tensor]) -> Tensor:
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, texts: Tensor, *, causal: bool) -> float:
-    """Return the mean loss on texts, in nats for each token that counts. The masked places are always the same."""
+def evaluate(model: nn.Module, texts: Tensor, batch: int, mask_share: float | None) -> float:
+    """Return the mean loss on texts, in nats for each token that counts. The masked places are always the same.
+
+    batch: texts at a time.
+    """
     generator = torch.Generator().manual_seed(0)
     model.eval()
     losses, counts = [], []
-    for batch in texts.split(BATCH):
-        task = task_of(batch, generator, causal=causal)
+    for part in texts.split(batch):
+        task = task_of(part, generator, mask_share)
         counts.append(int(task[2].sum()))
         losses.append(float(mean_loss(model, task)) * counts[-1])
     return sum(losses) / sum(counts)

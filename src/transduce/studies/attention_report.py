@@ -1,34 +1,44 @@
 """The report of `transduce study attention`: costs against n, and losses beside exact attention."""
 
+import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transduce.evaluation.study_charts import COLOURS, powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
-from transduce.studies import attention_costs
-from transduce.studies.attention_costs import HEADS, ROUNDS, WIDTH
-from transduce.studies.attention_forms import BASE, FORMS, Form
-from transduce.studies.attention_models import LENGTH, MASK_SHARE, ROWS, STEPS, Row
+from transduce.studies.attention_forms import Form, Layer, forms, layers
+from transduce.studies.attention_models import Row, rows
+from transduce.studies.attention_sizes import Sizes, sizes_of
+from transduce.studies.effects import Difference, difference, noise
 from transduce.studies.results import Results
+from transduce.studies.words import as_points
 
 IN_FIGURES = ("fused", "window", "performer", "reference")
-Costs = Mapping[int, Mapping[str, Mapping[str, float]]]  # length -> form -> figures
+Costs = Mapping[int, Mapping[str, Mapping[str, float]]]  # length -> form or layer -> figures
 
 
 def report(results: Results) -> Report:
-    """Return the report of what has been measured and trained."""
-    costs = {n: entry["forms"] for n in attention_costs.LENGTHS if (entry := _done(results, f"costs-{n}"))}
-    n_done = sum(_done(results, f"{row.name}-{seed}") is not None for row in ROWS for seed in row.seeds)
-    n_trainings = sum(len(row.seeds) for row in ROWS)
+    """Return the report of what has been measured and trained, with the sizes of the results."""
+    sizes = sizes_of(results.settings)
+    costs = {n: entry["forms"] for n in sizes.lengths if (entry := _done(results, f"costs-{n}"))}
+    n_done = sum(_done(results, f"{row.name}-{seed}") is not None for row in rows(sizes) for seed in row.seeds)
+    n_trainings = sum(len(row.seeds) for row in rows(sizes))
+    losses = [_Losses(results, sizes, causal=causal) for causal in (True, False)]
+    of_forms, of_layers = (_CostTables(costs, sizes, items) for items in (forms(sizes), layers(sizes)))
     return Report(
         "Forms of attention: cost and quality",
         f"Efficient forms of attention beside exact attention, in fp32 on a CPU: {len(costs)} of "
-        f"{len(attention_costs.LENGTHS)} lengths measured, {n_done} of {n_trainings} models trained.",
+        f"{len(sizes.lengths)} lengths measured, {n_done} of {n_trainings} models trained.",
         [
-            Section("Time", [_table(costs, _time), *_figures(costs), TIME]),
-            Section("Memory", [_table(costs, _memory), MEMORY, memory_claim(costs)]),
-            Section("Loss", [_losses(results, causal=True), _losses(results, causal=False), LOSS]),
+            Section("Time", [of_forms.table(_time), *_figures(costs, sizes), time_in_words(sizes)]),
+            Section("Memory", [of_forms.table(_memory), MEMORY, *memory_claims(costs, forms(sizes))]),
+            Section(
+                "Whole layers",
+                [of_layers.table(_time), of_layers.table(_memory), *cache_sizes(costs, sizes), LAYERS],
+            ),
+            Section("Loss", [block for one in losses for block in (one.table(), one.sentence())]),
+            Section("Method of the trainings", [method(sizes), VERDICT]),
         ],
     )
 
@@ -39,32 +49,51 @@ def _done(results: Results, name: str) -> dict[str, Any] | None:
 
 # ---- costs -------------------------------------------------------------------------------------------------------
 
-TIME = (
-    f"Milliseconds of processor time of a forward and of a backward pass over one text, {HEADS} heads of {WIDTH}, on "
-    f"one thread: the minimum of {ROUNDS[16_384]} to {ROUNDS[256]} rounds, in which the forms take turns. The factor "
-    "is that of both passes to the fused kernel under the same mask. Strided, fixed and BigBird are masks here: they "
-    "show the pattern, not the speed of a kernel made for it. Forms that hold n² values are not run at the longest "
-    "length."
-)
 MEMORY = (
-    "MB that torch holds at once in both passes, above the inputs and the gradient of the output. The same arithmetic "
-    "always gives the same figure."
+    "MB that torch holds at once in both passes, above the inputs, the weights of the form and the gradient of the "
+    "output. The same arithmetic always gives the same figure."
+)
+LAYERS = (
+    "Milliseconds, then MB, as above, of self-attention with its projections: Longformer's global positions and tensor "
+    "product attention have projections of their own, which a function of queries, keys and values does not show. The "
+    "factor is that to the exact layer under the same mask. The gradients of the weights count as memory."
 )
 
 
-def _table(costs: Costs, cell: Any) -> Table:
-    rows = []
-    for form in FORMS:
-        mask = "causal" if form.causal else "both sides"
-        rows.append([form.title, mask, *(cell(costs, n, form) for n in attention_costs.LENGTHS)])
-    return Table(["form", "sees", *(f"n = {n:,}" for n in attention_costs.LENGTHS)], rows, words=frozenset({0, 1}))
+def time_in_words(sizes: Sizes) -> str:
+    """Return how the time was measured."""
+    return (
+        "Milliseconds of processor time of a forward and of a backward pass over one text, "
+        f"{sizes.cost_heads} heads of {sizes.cost_width}, on one thread: the minimum of {min(sizes.rounds)} to "
+        f"{max(sizes.rounds)} rounds, in which the forms take turns. The factor is that of both passes to the fused "
+        "kernel under the same mask. Strided, fixed and BigBird are masks here: they show the pattern, not the speed "
+        "of a kernel made for it. Forms that "
+        f"hold n² values are not run above n = {sizes.longest_square:,}."
+    )
 
 
-def _time(costs: Costs, n: int, form: Form) -> str:
-    forms = costs.get(n, {})
-    if form.name not in forms:
-        return "not run"
-    one, base = forms[form.name], forms.get(BASE[form.causal])
+class _CostTables:
+    """Tables of the costs of forms, or of layers."""
+
+    def __init__(self, costs: Costs, sizes: Sizes, items: Sequence[Form | Layer]) -> None:
+        self.costs, self.sizes, self.items = costs, sizes, items
+
+    def table(self, cell: Callable[[Mapping[str, float], Mapping[str, float] | None], str]) -> Table:
+        """Return a table over the lengths. cell: its text, from the figures of the item and of its base."""
+        kind = "form" if isinstance(self.items[0], Form) else "layer"
+        lines = []
+        for item in self.items:
+            figures = [self.costs.get(n, {}) for n in self.sizes.lengths]
+            cells = [cell(one[item.name], one.get(item.base)) if item.name in one else "not run" for one in figures]
+            lines.append([item.title, _sides(item), *cells])
+        return Table([kind, "sees", *(f"n = {n:,}" for n in self.sizes.lengths)], lines, words=frozenset({0, 1}))
+
+
+def _sides(item: Form | Layer) -> str:
+    return "causal" if item.causal else "both sides"
+
+
+def _time(one: Mapping[str, float], base: Mapping[str, float] | None) -> str:
     factor = f" (x {_seconds(one) / _seconds(base):.2f})" if base else ""
     return f"{1_000 * one['forward_seconds']:,.1f} + {1_000 * one['backward_seconds']:,.1f}{factor}"
 
@@ -73,32 +102,65 @@ def _seconds(one: Mapping[str, float]) -> float:
     return one["forward_seconds"] + one["backward_seconds"]
 
 
-def _memory(costs: Costs, n: int, form: Form) -> str:
-    forms = costs.get(n, {})
-    return f"{forms[form.name]['peak_bytes'] / 1e6:,.1f}" if form.name in forms else "not run"
+def _memory(one: Mapping[str, float], _: Mapping[str, float] | None) -> str:
+    return f"{one['peak_bytes'] / 1e6:,.1f}"
 
 
-def memory_claim(costs: Costs) -> str:
-    """Return which forms held less memory than the fused kernel under their mask, and where."""
-    if not costs:
-        return "No length has been measured yet."
-    less = []
-    for n, forms in costs.items():
-        for form in FORMS:
-            one, base = forms.get(form.name), forms.get(BASE[form.causal])
-            if one and base and one["peak_bytes"] < base["peak_bytes"]:
-                less.append(f"{form.title} ({'causal' if form.causal else 'both sides'}) at n = {n:,}")
-    lengths = ", ".join(f"{n:,}" for n in costs)
-    if not less:
-        return f"At n = {lengths}, no form needs less memory than the fused kernel, which is exact."
-    return f"Less memory than the fused kernel, which is exact, at n = {lengths}: {'; '.join(less)}; no other."
+def memory_claims(costs: Costs, items: Sequence[Form]) -> list[str]:
+    """Return which forms held less memory than the fused kernel under their mask: a sentence for each group of lengths.
+
+    The same forms ran at all lengths of a group.
+    """
+    rivals = [form for form in items if form.name != form.base]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for n, figures in costs.items():
+        ran = tuple(form.name for form in rivals if form.name in figures and form.base in figures)
+        groups.setdefault(ran, []).append(n)
+    sentences = []
+    for ran, lengths in groups.items():
+        where = f"At n = {', '.join(f'{n:,}' for n in lengths)}"
+        of_group = [form for form in rivals if form.name in ran]
+        which = "all forms" if len(of_group) == len(rivals) else "; ".join(map(_named, of_group))
+        less = [
+            f"{_named(form)} at n = {n:,}"
+            for n in lengths
+            for form in of_group
+            if costs[n][form.name]["peak_bytes"] < costs[n][form.base]["peak_bytes"]
+        ]
+        if not ran:
+            sentences.append(f"{where}, no form ran beside the fused kernel.")
+        elif less:
+            claim = "those that need less memory than the fused kernel, which is exact, are"
+            sentences.append(f"{where}, these ran: {which}. Of them, {claim}: {'; '.join(less)}.")
+        else:
+            claim = "none needs less memory than the fused kernel, which is exact"
+            sentences.append(f"{where}, these ran: {which}. Of them, {claim}.")
+    return sentences or ["No length has been measured yet."]
 
 
-def _figures(costs: Costs) -> list[Figure]:
+def _named(form: Form) -> str:
+    return f"{form.title} ({_sides(form)})"
+
+
+def cache_sizes(costs: Costs, sizes: Sizes) -> list[Table]:
+    """Return the table of what a causal layer keeps of each token."""
+    measured = {name: one for figures in costs.values() for name, one in figures.items()}
+    lines = []
+    for layer in layers(sizes):
+        one, base = (measured.get(name, {}).get("cache_bytes_per_token") for name in (layer.name, layer.base))
+        if layer.causal:
+            factor = f"x {one / base:.2f}" if one and base else ""
+            lines.append([layer.title, f"{one:,.0f}" if one else "not run", factor])
+    return [Table(["layer", "bytes of a token in its cache, fp32", "over exact"], lines)] if measured else []
+
+
+def _figures(costs: Costs, sizes: Sizes) -> list[Figure]:
     """Return the figure of time against n, with the forms that are measured at two lengths or more."""
     curves = {
-        form.title: [(float(n), 1_000 * _seconds(forms[form.name])) for n, forms in costs.items() if form.name in forms]
-        for form in FORMS
+        form.title: [
+            (float(n), 1_000 * _seconds(figures[form.name])) for n, figures in costs.items() if form.name in figures
+        ]
+        for form in forms(sizes)
         if form.name in IN_FIGURES
     }
     curves = {title: curve for title, curve in curves.items() if len(curve) > 1}
@@ -115,37 +177,85 @@ def _figures(costs: Costs) -> list[Figure]:
 
 # ---- losses ------------------------------------------------------------------------------------------------------
 
-LOSS = (
-    f"Nats for each predicted token of the validation text, after {STEPS} steps on texts of {LENGTH} tokens: the next "
-    f"token, or the {MASK_SHARE:.0%} of tokens that are masked. All models of a table have the same sizes, steps and "
-    "order of texts for a seed. A difference smaller than the spread between the seeds of the base tells nothing. A "
-    "small model that has just begun to learn uses little of a long context, so what a form leaves out costs less here "
-    "than in a large one."
+VERDICT = (
+    "A form is better or worse than exact attention if the whole 95 % interval of the difference of their mean losses "
+    "is on one side of 0, and cannot be told otherwise. The interval is Student's, with the spread between the seeds "
+    "of exact attention, pooled over the exact rows of a table. A form with one seed has no spread of its own: it is "
+    "taken to be the same. A small model that has just begun to learn uses little of a long context, so what a form "
+    "leaves out costs less here than in a large one."
 )
 
 
-def _losses(results: Results, *, causal: bool) -> Table:
-    rows = []
-    for row in ROWS:
-        if row.causal == causal:
-            entries = [entry for seed in row.seeds if (entry := _done(results, f"{row.name}-{seed}"))]
-            rows.append([row.title, *_figures_of(row, entries, _done(results, f"{row.base}-1"))])
-    name = "next token" if causal else "masked tokens"
-    head = [name, "loss of each seed", "seed 1 - base", "parameters", "processor seconds"]
-    return Table(head, rows)
+def method(sizes: Sizes) -> str:
+    """Return the method of the trainings in words."""
+    return (
+        f"Nats for each predicted token of the validation text (at most {sizes.valid_texts} texts), after "
+        f"{sizes.steps:,} steps on batches of {sizes.batch} texts of {sizes.length} tokens: the next token, or the "
+        f"{sizes.mask_share:.0%} of tokens that are masked. All models have {sizes.n_layers} layers, d_model "
+        f"{sizes.d_model}, {sizes.n_heads} heads, and a vocabulary of at most {sizes.vocab_size:,}. Adam's learning "
+        f"rate rises to {sizes.rate:g} in {sizes.warmup} steps, then falls to 0. All models of a table have the same "
+        "steps, and the same order of texts for a seed. A base is the exact attention that a row is compared with."
+    )
 
 
-def _figures_of(row: Row, entries: list[dict[str, Any]], base: dict[str, Any] | None) -> list[str]:
-    if not entries:
-        return ["not run"] * 4
-    first = next((entry for entry in entries if entry["seed"] == 1), None)
-    if row.name == row.base:
-        difference = "base"
-    else:
-        difference = f"{first['loss'] - base['loss']:+.3f}" if first and base else "not run"
-    return [
-        ", ".join(f"{entry['loss']:.3f}" for entry in entries),
-        difference,
-        f"{entries[0]['parameters']:,}",
-        f"{statistics.mean(entry['cpu_seconds'] for entry in entries):,.0f}",
-    ]
+class _Losses:
+    """The losses of the models under one mask, beside exact attention."""
+
+    def __init__(self, results: Results, sizes: Sizes, *, causal: bool) -> None:
+        self.causal = causal
+        self.rows = [row for row in rows(sizes) if row.causal == causal]
+        self.entries = {
+            row.name: [entry for seed in row.seeds if (entry := _done(results, f"{row.name}-{seed}"))]
+            for row in self.rows
+        }
+        self.noise = noise([self.losses(row.name) for row in self.rows if row.name == row.base])
+
+    def losses(self, name: str) -> list[float]:
+        """Return the loss of each seed of a row."""
+        return [entry["loss"] for entry in self.entries[name]]
+
+    def change(self, row: Row) -> Difference | None:
+        """Return the difference of the loss from that of the base; None for a base, or without a training of both."""
+        if row.name == row.base or not self.entries[row.name] or not self.entries[row.base]:
+            return None
+        return difference(self.losses(row.name), self.losses(row.base), self.noise)
+
+    def verdict(self, row: Row) -> str:
+        """Return "better", "worse" or "cannot be told"; "base" for a base, "" for a row that is not trained."""
+        change = self.change(row)
+        if change is None:
+            return "base" if row.name == row.base else ""
+        low, high = change.interval or (-math.inf, math.inf)
+        return "better" if high < 0 else "worse" if low > 0 else "cannot be told"
+
+    def sentence(self) -> str:
+        """Return which forms are better and which worse than exact attention."""
+        groups = {
+            verdict: [row.title for row in self.rows if self.verdict(row) == verdict]
+            for verdict in ("better", "worse", "cannot be told")
+        }
+        parts = [f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in groups.items() if titles]
+        task = "Next token" if self.causal else "Masked tokens"
+        if not parts:
+            return f"{task}: nothing to compare yet."
+        return f"{task}, beside exact attention after as many steps. {' '.join(parts)}"
+
+    def table(self) -> Table:
+        """Return the table of losses and verdicts."""
+        lines = []
+        for row in self.rows:
+            entries = self.entries[row.name]
+            if not entries:
+                lines.append([row.title, "not run", "", "", "", ""])
+                continue
+            cells = [
+                ", ".join(f"{loss:.3f}" for loss in self.losses(row.name)),
+                as_points(self.change(row), digits=3),
+                self.verdict(row),
+                f"{entries[0]['parameters']:,}",
+                f"{statistics.fmean(entry['cpu_seconds'] for entry in entries):,.0f}",
+            ]
+            lines.append([row.title, *cells])
+        name = "next token" if self.causal else "masked tokens"
+        head = [name, "loss of each seed", "less base", "verdict", "parameters", "processor seconds"]
+        return Table(head, lines, words=frozenset({0, 3}))

@@ -14,6 +14,7 @@ from msgspec import Meta
 from transduce.config.files import changed_values, from_json, to_json
 from transduce.config.schema import Config, value_of, with_value
 from transduce.errors import UserError
+from transduce.studies.attention_sizes import Sizes
 from transduce.studies.quantities import Cost, Count, Duration, Exponent, Percent, Perplexity
 from transduce.studies.segment_entries import ExpertsCell, LengthsCell, ScalingSettings, SegmentSettings, SweepCell
 
@@ -244,11 +245,12 @@ class PositionsCell(TrainingCell):
 
 
 class FormCosts(TypedDict):
-    """The costs of a form of attention at a length."""
+    """The costs of a form of attention, or of a layer with it, at a length."""
 
     forward_seconds: Cost
     backward_seconds: Cost
     peak_bytes: Count
+    cache_bytes_per_token: NotRequired[Count]
 
 
 class CostsCell(TypedDict):
@@ -269,6 +271,10 @@ class AttentionCell(TypedDict):
 
 
 # ---- settings, and entries of all studies ------------------------------------------------------------------------
+
+
+class AttentionSettings(TypedDict):
+    sizes: Sizes
 
 
 class Table3Settings(TypedDict):
@@ -304,6 +310,7 @@ class Failure(TypedDict):
 
 
 SETTINGS = {"table3": Table3Settings, "table4": Table4Settings, "claims": ClaimsSettings, "scaling": ScalingSettings}
+SETTINGS["attention"] = AttentionSettings
 SETTINGS |= dict.fromkeys(("positions", "experts"), SegmentSettings)
 
 # ---- checks ------------------------------------------------------------------------------------------------------

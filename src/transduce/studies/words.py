@@ -21,9 +21,10 @@ def as_factor(change: Difference | None) -> str:
     return text + (f", {factor(change.interval[0]):.3f} to {factor(change.interval[1]):.3f}" if change.interval else "")
 
 
-def as_points(change: Difference | None) -> str:
-    """Return a difference in points with its interval; "" without a difference."""
+def as_points(change: Difference | None, *, digits: int = 2) -> str:
+    """Return a difference in points with its interval; "" without a difference. digits: after the point."""
     if change is None:
         return ""
-    text = f"{change.value:+.2f}"
-    return text + (f", {change.interval[0]:+.2f} to {change.interval[1]:+.2f}" if change.interval else "")
+    return f"{change.value:+.{digits}f}" + (
+        f", {change.interval[0]:+.{digits}f} to {change.interval[1]:+.{digits}f}" if change.interval else ""
+    )
