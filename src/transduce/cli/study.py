@@ -68,7 +68,7 @@ def table2(
     r"""Run Table 2: train and compare three kinds of model.
 
     The study compares two Transformers, an LSTM and a convolutional model at equal time and at equal FLOPs, with
-    three seeds each. It takes 5 to 7 hours of processor time, and 20 GB of disk for the checkpoints, which are not
+    three seeds each. It takes 5 to 7 hours of processor time, and 23 GB of disk for the checkpoints, which are not
     needed afterwards. --search takes 1 to 2 hours. The same command resumes an interrupted study.
 
     Parameters

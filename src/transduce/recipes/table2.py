@@ -6,10 +6,11 @@ Transformer is there twice: post-norm as in the paper, and pre-norm.
     transduce study table2 --search   the same search for each system -> CHOICES
     transduce study table2            the choices, trained at length and compared at equal cost
 
-Each system has two shapes of 2.0 to 2.2 M parameters with 6,000 pieces. `recipe` has the settings that all share. The
-numbers of steps take 1,600 to 2,000 processor seconds each on a busy machine, and a quarter less on an idle one.
+Each system has two shapes of 2.0 to 2.2 M parameters with 6,000 pieces. `recipe` has the settings that all share. Each
+shape has its own number of steps: as many as fit into `BUDGET`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,23 +34,43 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+# Processor seconds of a step of each shape, on one core of a busy machine (docs/log/paper-tables.md, "Seconds of a
+# step"). An idle machine takes about three quarters of it.
+SECONDS = {
+    "post-norm": {"deep": 0.36, "wide": 0.285},
+    "pre-norm": {"deep": 0.35, "wide": 0.285},
+    "recurrent": {"deep": 0.25, "wide": 0.26},
+    "convolutional": {"deep": 0.31, "wide": 0.295},
+}
+BUDGET = 2_000  # of these seconds, for each training
+
+
 @dataclass(frozen=True)
 class Choice:
-    """The settings of a system that the search varies, and its number of steps. shape: a key of `SHAPES`."""
+    """The settings of a system that the search varies. shape: a key of `SHAPES`. peak: the highest learning rate."""
 
     shape: str
     dropout: float
-    lr_factor: float
-    max_steps: int
+    peak: float
 
 
 # From single runs (docs/log/paper-tables.md), until the search has run.
 CHOICES = {
-    "post-norm": Choice("wide", 0.1, 0.6, 5_000),
-    "pre-norm": Choice("wide", 0.1, 1.2, 5_000),
-    "recurrent": Choice("deep", 0.1, 2.4, 6_000),
-    "convolutional": Choice("deep", 0.1, 1.2, 5_200),
+    "post-norm": Choice("wide", 0.1, 1.8e-3),
+    "pre-norm": Choice("wide", 0.1, 3.6e-3),
+    "recurrent": Choice("deep", 0.1, 7.2e-3),
+    "convolutional": Choice("deep", 0.1, 3.6e-3),
 }
+
+
+def steps(system: str, shape: str) -> int:
+    """Return the number of steps of a training, in hundreds."""
+    return int(BUDGET / SECONDS[system][shape] / 100) * 100
+
+
+def lr_factor(peak: float, d_model: int, warmup_steps: int) -> float:
+    """Return the factor with which the learning rate of eq. 3 has its peak at `peak`."""
+    return round(peak * math.sqrt(d_model * warmup_steps), 4)
 
 
 def post_norm() -> Config:
@@ -88,18 +109,20 @@ def recipe(system: str) -> Config:
     """Return the recipe of a system: its choice, and what all share. The study needs all checkpoints of a training."""
     choice, every = CHOICES[system], 100
     sizes: dict[str, Any] = {**KINDS[system], **SHAPES[system][choice.shape]}
+    max_steps = steps(system, choice.shape)
+    warmup_steps = max_steps // 10
     return Config(
         model=ModelConfig(**sizes, vocab_size=None, dropout=choice.dropout),
         data=DataConfig(vocab_size=6_000, batch_tokens=2_048, max_tokens=128),
         train=TrainConfig(
-            max_steps=choice.max_steps,
-            warmup_steps=choice.max_steps // 10,
-            lr_factor=choice.lr_factor,
+            max_steps=max_steps,
+            warmup_steps=warmup_steps,
+            lr_factor=lr_factor(choice.peak, sizes["d_model"], warmup_steps),
             precision="bf16",
             log_every_steps=every,
             evaluate_every_steps=5 * every,
             checkpoint_every_steps=every,
-            keep_checkpoints=choice.max_steps // every + 1,
+            keep_checkpoints=max_steps // every + 1,
         ),
         search=SearchConfig(beam_size=5, length_penalty="power", alpha=1.0),
     )

@@ -156,7 +156,8 @@ class Schedule:
             yield process.outcome()
             if process.problem:
                 self.failures.append(process.name)
-                self.results.record(process.name, "failed", **process.origin(), why=process.problem)
+                diverged = {"diverged": True} if process.has_diverged else {}
+                self.results.record(process.name, "failed", **process.origin(), why=process.problem, **diverged)
             elif process.is_done:
                 self.results.record(process.name, "done", **process.origin(), **process.figures())
 

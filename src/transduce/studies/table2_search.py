@@ -1,25 +1,30 @@
 """The search of Table 2: the same for each system, judged on the validation text after the same number of steps.
 
-    learning rates x shapes, at the middle dropout -> the best of these with the other dropouts -> the best of all
+    two learning rates -> the next ones, outwards -> the other shape -> the next dropouts -> the best of all
 
-The search trains 8 of the 18 combinations of a system. The choices are written into `recipes.table2.CHOICES` by hand.
+A step to the next value of a grid ends when it is worse, so a system has 5 to 7 trainings. A learning rate is given by
+its peak, and a tenth of the steps is warm-up, as in the trainings that the search serves: with a shorter warm-up, the
+same `lr_factor` would have a higher peak. The choices are written into `recipes.table2.CHOICES` by hand.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from transduce.errors import UserError
 from transduce.evaluation.study_report import Block, Report, Section, Table, write_report
-from transduce.recipes.table2 import CHOICES, SHAPES
+from transduce.recipes.table2 import SHAPES, lr_factor
 from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training
 
-LR_FACTORS = (0.6, 1.2, 2.4)
-DROPOUTS = (0.1, 0.2, 0.3)
-FIRST_DROPOUT = 0.2
-STEPS, WARMUP = 500, 200
+PEAKS = (0.9e-3, 1.8e-3, 3.6e-3, 7.2e-3, 14.4e-3)  # of the learning rate; the search starts with the 3rd and the 4th
+DROPOUTS = (0.1, 0.2, 0.3)  # the search starts with the first
+FIRST_SHAPE, OTHER_SHAPE = "wide", "deep"
+STEPS, WARMUP = 1_000, 100
 SYSTEMS = {
     "post-norm": "Transformer, post-norm",
     "pre-norm": "Transformer, pre-norm",
@@ -34,97 +39,140 @@ class Candidate:
 
     system: str
     shape: str
-    lr_factor: float
+    peak: float
     dropout: float
 
     def training(self) -> Training:
         """Return the training of the candidate: the recipe of the system with all settings that depend on a choice."""
         model = {**SHAPES[self.system][self.shape], "dropout": self.dropout}
-        train: dict[str, Any] = {"max_steps": STEPS, "warmup_steps": WARMUP, "lr_factor": self.lr_factor, "use": "last"}
+        factor = lr_factor(self.peak, SHAPES[self.system][self.shape]["d_model"], WARMUP)
+        train: dict[str, Any] = {"max_steps": STEPS, "warmup_steps": WARMUP, "lr_factor": factor, "use": "last"}
         train |= {"evaluate_every_steps": STEPS, "checkpoint_every_steps": STEPS, "keep_checkpoints": 2}
         settings = [f"model.{name}={value}" for name, value in model.items()]
         settings += [f"train.{name}={value}" for name, value in train.items()]
-        row = f"{self.system}-{self.shape}-lr{self.lr_factor}-dropout{self.dropout}"
+        row = f"{self.system}-{self.shape}-peak{1000 * self.peak:g}e-3-dropout{self.dropout}"
         return Training(row, 1, f"small-table2-{self.system}", tuple(settings))
 
-
-def first_stage() -> list[Candidate]:
-    """Return the candidates of the first stage, of all systems in turn."""
-    pairs = [(shape, lr_factor) for lr_factor in LR_FACTORS for shape in ("deep", "wide")]
-    return [Candidate(system, *pair, FIRST_DROPOUT) for pair in pairs for system in SYSTEMS]
-
-
-def second_stage(results: Results) -> list[Candidate]:
-    """Return the candidates of the second stage, for the systems whose first stage is done."""
-    candidates = []
-    for system in SYSTEMS:
-        start = best(system, results, first_stage())
-        if start is not None:
-            others = [dropout for dropout in DROPOUTS if dropout != FIRST_DROPOUT]
-            candidates += [Candidate(system, start.shape, start.lr_factor, dropout) for dropout in others]
-    return candidates
+    def at_edges(self) -> list[str]:
+        """Return the settings that are the first or the last value of their grid."""
+        grids = (("learning rate", self.peak, PEAKS), ("dropout", self.dropout, DROPOUTS))
+        return [f"{name} {value:g}" for name, value, grid in grids if value in (grid[0], grid[-1])]
 
 
-def best(system: str, results: Results, candidates: list[Candidate]) -> Candidate | None:
-    """Return the candidate of a system with the lowest validation perplexity; None unless all were run.
+def candidates(system: str) -> Generator[list[Candidate], Candidate, None]:
+    """Yield the candidates of a system, a few at a time, and receive the best of all so far after each."""
+    low, high = 2, 3
+    best = yield [Candidate(system, FIRST_SHAPE, PEAKS[number], DROPOUTS[0]) for number in (low, high)]
+    outwards = reversed(PEAKS[:low]) if best.peak == PEAKS[low] else iter(PEAKS[high + 1 :])
+    for peak in outwards:
+        best = yield [replace(best, peak=peak)]
+        if best.peak != peak:
+            break
+    best = yield [replace(best, shape=OTHER_SHAPE)]
+    for dropout in DROPOUTS[1:]:
+        best = yield [replace(best, dropout=dropout)]
+        if best.dropout != dropout:
+            break
 
-    A candidate that failed, such as one that diverged, cannot be the best.
+
+@dataclass(frozen=True)
+class Search:
+    """The state of the search of a system: its candidates so far, and the choice, None until all have ended."""
+
+    candidates: list[Candidate]
+    choice: Candidate | None
+
+
+def search(system: str, results: Results) -> Search:
+    """Return how far the search of a system is in `results`.
+
+    A candidate that diverged cannot be the best, unless all of them did.
     """
-    own = [candidate for candidate in candidates if candidate.system == system]
-    done = [candidate for candidate in own if results.is_done(candidate.training().name)]
-    if not done or not all(is_done_or_failed(candidate, results) for candidate in own):
-        return None
-    return min(done, key=lambda candidate: results.entries[candidate.training().name]["perplexity"])
+    so_far: list[Candidate] = []
+    batches = candidates(system)
+    batch = next(batches)
+    while True:
+        so_far += batch
+        if not all(has_ended(candidate, results) for candidate in so_far):
+            return Search(so_far, None)
+        best = min(so_far, key=lambda candidate: _perplexity(candidate, results))
+        try:
+            batch = batches.send(best)
+        except StopIteration:
+            return Search(so_far, best if _perplexity(best, results) < math.inf else None)
 
 
-def is_done_or_failed(candidate: Candidate, results: Results) -> bool:
-    return results.entries.get(candidate.training().name, {}).get("status") in ("done", "failed")
+def _perplexity(candidate: Candidate, results: Results) -> float:
+    """Return the perplexity of a candidate that has ended; infinity if it diverged."""
+    return results.entries[candidate.training().name].get("perplexity", math.inf)
+
+
+def has_ended(candidate: Candidate, results: Results) -> bool:
+    """Check whether a candidate is done or diverged. Another failure, such as a full disk, tells nothing about it."""
+    return _status(candidate, results) == "done" or _has_diverged(candidate, results)
 
 
 def run_search(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool = False) -> Results:
     """Train the candidates that are not yet in OUT/results.json, and write the report with the choices.
 
-    A candidate that failed in an earlier session is not trained again. jobs, rerun: as in `schedule.run_trainings`.
+    The search goes on after a candidate that diverged, which is trained again only with `rerun`. texts: without a test
+    text, since all is chosen by the validation text. jobs, rerun: as in `schedule.run_trainings`.
+    Raises UserError for a test text, and after another failure of a training.
     """
-    texts = Texts(texts.train, texts.valid, language=texts.language)
+    if texts.test is not None:
+        raise UserError("--test: expected no test text with --search, which uses only the others; leave it out")
     results = open_results(out, "table2-search", {"language": texts.language, **texts.read()})
     try:
-        for stage in (first_stage, lambda: second_stage(results)):
-            failed = {name for name, entry in results.entries.items() if entry["status"] == "failed"}
-            trainings = [candidate.training() for candidate in stage()]
-            trainings = [training for training in trainings if rerun or training.name not in failed]
-            run_trainings(trainings, texts, results, jobs=jobs, rerun=rerun)
+        while True:
+            known = [candidate for system in SYSTEMS for candidate in search(system, results).candidates]
+            trainings = [one.training() for one in known if rerun or not _has_diverged(one, results)]
+            try:
+                run_trainings(trainings, texts, results, jobs=jobs, rerun=rerun)
+            except UserError:
+                failed = [
+                    one for one in known if results.entries.get(one.training().name, {}).get("status") == "failed"
+                ]
+                if not failed or not all(_has_diverged(one, results) for one in failed):
+                    raise
+            rerun = False
+            if not waiting(results):
+                return results
     finally:
         if results.entries:
             write_report(out, report(results), results.sessions)
-    return results
+
+
+def _status(candidate: Candidate, results: Results) -> str:
+    return results.entries.get(candidate.training().name, {}).get("status", "not run")
+
+
+def _has_diverged(candidate: Candidate, results: Results) -> bool:
+    entry = results.entries.get(candidate.training().name, {})
+    return entry.get("status") == "failed" and entry.get("diverged", False)
+
+
+def waiting(results: Results) -> list[Candidate]:
+    """Return the candidates that the searches of all systems need next."""
+    needed = [candidate for system in SYSTEMS for candidate in search(system, results).candidates]
+    return [candidate for candidate in needed if not has_ended(candidate, results)]
 
 
 def choices(results: Results) -> dict[str, Candidate]:
     """Return the best candidate of each system whose search is done."""
-    second = second_stage(results)
-    winners = {
-        system: best(system, results, [*first_stage(), *second])
-        for system in SYSTEMS
-        if any(candidate.system == system for candidate in second)
-    }
+    winners = {system: search(system, results).choice for system in SYSTEMS}
     return {system: winner for system, winner in winners.items() if winner is not None}
 
 
 def report(results: Results) -> Report:
     """Return the report: the choices, and the validation perplexity of each candidate."""
     winners = choices(results)
-    lines = [
-        f'"{system}": Choice("{one.shape}", {one.dropout}, {one.lr_factor}, {CHOICES[system].max_steps:_}),'
+    blocks: list[Block] = [
+        f'    "{system}": Choice("{one.shape}", {one.dropout}, {1000 * one.peak:g}e-3),'
         for system, one in winners.items()
     ]
-    blocks: list[Block] = [f"    {line}" for line in lines]
-    blocks.append(
-        f"Each candidate has {STEPS} steps with {WARMUP} steps of warm-up, and one seed. The score is the perplexity "
-        f"of the validation text under the last weights. The first stage is {len(LR_FACTORS)} learning rates and two "
-        f"shapes, at dropout {FIRST_DROPOUT:g}. The second stage is the other dropouts at the best of these. That is 8 "
-        "of the 18 combinations of a system. A search this short favours high learning rates and low dropout."
-    )
+    edges = [f"{SYSTEMS[system]}: {' and '.join(one.at_edges())}" for system, one in winners.items() if one.at_edges()]
+    blocks += [f"At the edge of its grid, beyond which the best may be: {'; '.join(edges)}."] if edges else []
+    blocks += [METHOD, DROPOUT]
     done = sum(entry["status"] == "done" for entry in results.entries.values())
     unfinished = [title for system, title in SYSTEMS.items() if system not in winners]
     lead = f"Settings for each system, by the same search: {done} trainings done."
@@ -136,21 +184,34 @@ def report(results: Results) -> Report:
     return Report("The search of Table 2", lead, sections)
 
 
+METHOD = (
+    f"Each candidate has {STEPS:,} steps, {WARMUP} of them warm-up, and one seed. The score is the perplexity of the "
+    f"validation text under the last weights. The search starts with the shape {FIRST_SHAPE}, dropout {DROPOUTS[0]:g} "
+    f"and two peaks of the learning rate, {PEAKS[2]:g} and {PEAKS[3]:g}. It continues with the next peak outwards, "
+    "half or double, until that is worse; then with the other shape; then with the next dropout, until that is worse. "
+    "The peak of a candidate is that of the training which the search serves, and so is the share of the warm-up."
+)
+DROPOUT = (
+    "That training is about seven times as long. A short search favours a low dropout and a high learning rate. The "
+    "dropout is not checked at the whole length, since one more training of each system takes as long as the search "
+    "itself. So a dropout at the lower edge may be too low, for all systems alike."
+)
+
+
 def _candidates(system: str, results: Results, winners: dict[str, Candidate]) -> Table:
     """Return the table of the candidates of a system, with the choice marked."""
     rows = []
     quiet = set()
-    for candidate in [*first_stage(), *second_stage(results)]:
-        if candidate.system != system:
-            continue
+    for candidate in search(system, results).candidates:
         entry = results.entries.get(candidate.training().name, {})
         is_done = entry.get("status") == "done"
-        scores = [f"{entry['perplexity']:.2f}", f"{entry['bleu']:.2f}"] if is_done else ["not run", ""]
+        missing = "failed" if entry.get("status") == "failed" else "not run"
+        scores = [f"{entry['perplexity']:.2f}", f"{entry['bleu']:.2f}"] if is_done else [missing, ""]
         if not is_done:
             quiet.add(len(rows))
         sizes = ", ".join(f"{name} {value}" for name, value in SHAPES[system][candidate.shape].items())
         mark = "chosen" if winners.get(system) == candidate else ""
         shape = f"{candidate.shape}: {sizes}"
-        rows.append([shape, f"{candidate.lr_factor:g}", f"{candidate.dropout:g}", *scores, mark])
-    head = ["shape", "lr_factor", "dropout", "perplexity", "BLEU", ""]
+        rows.append([shape, f"{candidate.peak:g}", f"{candidate.dropout:g}", *scores, mark])
+    head = ["shape", "highest learning rate", "dropout", "perplexity", "BLEU", ""]
     return Table(head, rows, quiet=frozenset(quiet), words=frozenset({0, 5}))

@@ -151,16 +151,26 @@ class TrainingProcess:
             self.is_done = True
         return True
 
+    @property
+    def has_diverged(self) -> bool:
+        """True if the training ended because its numbers were not finite any more."""
+        return self.problem is not None and DIVERGED in self.problem
+
     def step(self) -> int:
         """Return the last step that the run has reported."""
         return max((report["step"] for report in reports(self.run)), default=0)
 
     def _last_message(self) -> str:
-        """Return the last line of the log and the exit code, or the signal that ended the process."""
+        """Return the last message of the log and the exit code, or the signal that ended the process.
+
+        Of a message of several lines, of which all but the first are indented, that is the first line.
+        """
         lines = self._file("log").read_text(encoding="utf-8", errors="replace").splitlines()
         code = self.process.returncode
         ending = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        messages = (f"{line.strip()} ({ending})" for line in reversed(lines) if line.strip() and code > 0)
+        messages = (
+            f"{line.strip()} ({ending})" for line in reversed(lines) if line.strip() and line[0] != " " and code > 0
+        )
         return next(messages, ending)
 
     def _add_cost(self, cpu_seconds: float) -> None:
@@ -228,6 +238,7 @@ class TrainingProcess:
         return max((report.get("seconds", 0.0) for report in reports(self.run)), default=0.0)
 
 
+DIVERGED = "the training diverged"  # in the message of `run_folder.diverged`
 MEAN = "mean"  # OUT/runs/ROW-SEED.mean: the model folder of the mean
 EVALUATIONS = ("valid", "test", "valid_mean")  # stages, and keys of an entry
 
