@@ -318,8 +318,8 @@ def scaling(
     r"""Fit scaling laws to a text: loss over parameters and tokens, after Kaplan and Chinchilla.
 
     The study trains 35 small language models of 25 thousand to 3.1 million parameters without embeddings, on up to
-    4.2 million tokens. It takes about 70 minutes on two cores. The same command resumes an interrupted study, at the
-    trainings that were interrupted.
+    4.2 million tokens. It takes about 70 minutes on two cores; this time is estimated, not measured. The same command
+    resumes an interrupted study, at the trainings that were interrupted.
 
     Parameters
     ----------

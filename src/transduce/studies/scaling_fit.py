@@ -5,9 +5,10 @@
     power law    L(x) = (x_c / x)^a                                                      the same, eqs. 1.1 to 1.3
 
 N is a number of parameters, D of tokens, L a loss in nats for each token. The first two are fitted as Hoffmann et al.
-did it (appendix D.3): the least Huber loss of the logarithm of L, from a grid of starts. Each sample starts from the
-best few of the grid. Besiroglu et al. (2024) found that the original fit ended before its minimum, and that its rounded
-constants have another optimum than the exact ones. So the minimisation here ends at the minimum, and rounds nothing.
+did it (appendix D.3): the least Huber loss of the logarithm of L, from a grid of starts. Besiroglu et al. (2024) found
+that the original fit ended before its minimum, and that its rounded constants have another optimum than the exact ones.
+So nothing is rounded here, and each minimisation ends at a minimum. The fit is the lowest of 25 minima, from the best
+start of the grid for each pair of exponents. This is a search, not a proof that no other minimum is lower.
 """
 
 import itertools
@@ -24,7 +25,6 @@ from transduce.studies.minimise import minimise
 
 HUBER = 1e-3  # a difference of logarithms; larger ones count by their size instead of their square
 RESAMPLES = 500
-BEST_STARTS = 4  # of the grid, for each sample
 LEAST_DISTINCT = 3  # values of N, and of D: with two, a constant and a power cannot be told apart
 
 
@@ -53,7 +53,8 @@ class Estimate:
 class Form:
     """A law of N and D.
 
-    log_loss: of unknowns (M,P), log N (n,) and log D (n,); returns (M,n). starts: (S,P), the grid of unknowns.
+    log_loss: of unknowns (M,P), log N (n,) and log D (n,); returns (M,n). starts: (G,S,P), the grid of unknowns, with
+    a group for each pair of exponents.
     constants: the constants of the law, by name, from unknowns (M,P). n_share: the exponent of the compute to which the
     best N is proportional, if the compute is proportional to N D; that of the best D is 1 - n_share.
     """
@@ -64,8 +65,11 @@ class Form:
     n_share: Callable[[Mapping[str, Tensor]], Tensor]
 
 
-def _grid(*values: Sequence[float]) -> Tensor:
-    return torch.tensor(list(itertools.product(*values)), dtype=torch.float64)
+def _grid(values: Sequence[Sequence[float]], exponents: tuple[int, int]) -> Tensor:
+    """Return all combinations of values, (G,S,P), with a group for each pair of values of the unknowns `exponents`."""
+    rows = torch.tensor(list(itertools.product(*values)), dtype=torch.float64)
+    _, group_of = rows[:, exponents].unique(dim=0, return_inverse=True)
+    return rows[group_of.argsort(stable=True)].unflatten(0, (int(group_of.max()) + 1, -1))
 
 
 def _chinchilla_log_loss(unknowns: Tensor, log_n: Tensor, log_d: Tensor) -> Tensor:
@@ -81,7 +85,7 @@ def _chinchilla_constants(unknowns: Tensor) -> dict[str, Tensor]:
 # Unknowns: log E, log A, log B, alpha, beta. The grid is that of Hoffmann et al.
 CHINCHILLA = Form(
     _chinchilla_log_loss,
-    _grid([-1, -0.5, 0, 0.5, 1], range(0, 26, 5), range(0, 26, 5), [0, 0.5, 1, 1.5, 2], [0, 0.5, 1, 1.5, 2]),
+    _grid([[-1, -0.5, 0, 0.5, 1], range(0, 26, 5), range(0, 26, 5), [0, 0.5, 1, 1.5, 2], [0, 0.5, 1, 1.5, 2]], (3, 4)),
     _chinchilla_constants,
     lambda constants: constants["beta"] / (constants["alpha"] + constants["beta"]),
 )
@@ -100,7 +104,7 @@ def _kaplan_constants(unknowns: Tensor) -> dict[str, Tensor]:
 # Unknowns: u = (alpha_N / alpha_D) log N_c, alpha_N / alpha_D, log D_c, alpha_D.
 KAPLAN = Form(
     _kaplan_log_loss,
-    _grid(range(0, 41, 5), [0.25, 0.5, 1, 1.5, 2], range(5, 41, 5), [0.05, 0.1, 0.2, 0.4, 0.8]),
+    _grid([range(0, 41, 5), [0.25, 0.5, 1, 1.5, 2], range(5, 41, 5), [0.05, 0.1, 0.2, 0.4, 0.8]], (1, 3)),
     _kaplan_constants,
     lambda constants: constants["alpha_D"] / (constants["alpha_N"] + constants["alpha_D"]),
 )
@@ -150,7 +154,7 @@ def fit(form: Form, points: Sequence[Point], *, resamples: int = RESAMPLES, seed
     D. It does not cover an error of the form, which a fit beyond these N and D shows.
     Raises UserError for too few points, or points without a fall of the loss.
     """
-    n_unknowns = form.starts.size(1)
+    n_unknowns = form.starts.size(2)
     _check(points, n_unknowns)
     weights = torch.cat([torch.ones(1, len(points), dtype=torch.float64), _samples(points, resamples, seed)])
     log_n, log_d, log_loss = (_logarithms(values) for values in zip(*map(astuple, points), strict=True))
@@ -200,18 +204,22 @@ def _samples(points: Sequence[Point], count: int, seed: int) -> Tensor:
 def _fit_samples(form: Form, differences: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
     """Return the unknowns (M,P) of samples with the given weights (M,n): for each, the best of several starts.
 
+    The starts are the best of each group of the grid. The best few of the whole grid would not do: where a law does not
+    hold exactly, the Huber loss has several minima of almost the same value with different exponents, and these starts
+    end in the same one.
     differences: of the law from the points, (S,n), in the logarithm of the loss, from unknowns (S,P).
     """
-    ranks = weights @ _huber(differences(form.starts)).T  # (M,S)
-    chosen = ranks.topk(BEST_STARTS, largest=False).indices
-    sample_of = torch.arange(len(weights)).repeat_interleave(BEST_STARTS)
+    n_samples, (n_groups, *_) = len(weights), form.starts.shape
+    ranks = weights @ _huber(differences(form.starts.flatten(0, 1))).T  # (M,GS)
+    best = ranks.unflatten(1, (n_groups, -1)).argmin(2)
+    starts = form.starts[torch.arange(n_groups), best]  # (M,G,P)
 
     def objective(unknowns: Tensor, rows: Tensor) -> Tensor:
-        return (weights[sample_of[rows]] * _huber(differences(unknowns))).sum(1)
+        return (weights[rows // n_groups] * _huber(differences(unknowns))).sum(1)
 
-    unknowns, values = minimise(objective, form.starts[chosen.flatten()])
-    best = values.view(len(weights), BEST_STARTS).argmin(1)
-    return unknowns.view(len(weights), BEST_STARTS, -1)[torch.arange(len(weights)), best]
+    unknowns, values = minimise(objective, starts.flatten(0, 1))
+    lowest = values.view(n_samples, n_groups).argmin(1)
+    return unknowns.view(starts.shape)[torch.arange(n_samples), lowest]
 
 
 def _huber(differences: Tensor) -> Tensor:

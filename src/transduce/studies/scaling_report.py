@@ -148,7 +148,8 @@ def method(sweep: Mapping[str, Any]) -> str:
         f"segments of {sweep['segment']}. Its learning rate rises over the first tenth of its own steps to "
         f"{sweep['peak_rate']:g} / d_model, and falls to 0 at its own end, both linearly. Gradients with a norm "
         "above 1 are scaled to 1. No setting is chosen for a size or an amount of text. One seed for each training. "
-        "The laws minimise the Huber loss (threshold 0.001) of the logarithm of the loss, from a grid of starts."
+        "The laws minimise the Huber loss (threshold 0.001) of the logarithm of the loss, from a "
+        "grid of starts: the lowest minimum from the best start for each of 25 pairs of exponents."
     )
 
 
