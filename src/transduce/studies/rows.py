@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ def run_rows(
     texts: for training and for the evaluation. figures: trains a row with a seed, and returns its figures; with several
     jobs it must be a function that pickle takes. jobs: number of trainings at a time; None: one for each core.
     A row that raises UserError, as one that diverges does, is recorded as failed. An interrupted training starts again
-    from its first step. Raises UserError at the end if trainings have failed, and KeyboardInterrupt after a signal.
+    from its first step. Raises UserError at the end if trainings have failed, and if one was killed. Raises
+    KeyboardInterrupt after a signal.
     """
     names = {f"{row}-{seed}": (row, seed) for seed in SEEDS for row in rows}
     queue = [name for name in names if not results.is_done(name)]
@@ -93,6 +95,11 @@ def _outcomes(tasks: dict[str, Callable[[], Outcome]], jobs: int) -> Iterator[tu
             while waiting and not stop.is_requested:
                 for future in wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED).done:
                     yield waiting.pop(future), future.result()
+        except BrokenProcessPool:
+            raise UserError(
+                "the process of a training was killed, as by a machine without free memory; run the same command "
+                "again, with a smaller --jobs"
+            ) from None
         finally:
             if waiting:
                 for process in multiprocessing.active_children():
