@@ -121,6 +121,7 @@ def test_a_model_is_evaluated(model: Translator, test_set: evaluate.TestSet) -> 
     ("language", "tokenize", "lines", "message"),
     [
         ("de_DE", "13a", 5, "language='de_DE'"),
+        ("xx", "13a", 5, "language='xx': expected a code of ISO 639, such as en, de or fr; no language has it"),
         ("de", "13b", 5, "tokenize='13b'"),
         ("de", "13a", 4, "the same number of lines"),
     ],

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from transduce.studies.effects import Difference, Noise, difference, noise, paired_difference, verdict
+from transduce.studies.effects import Difference, Noise, difference, noise, overall, paired_difference, verdict
 
 
 def test_noise_is_pooled_over_groups() -> None:
@@ -44,3 +44,9 @@ def test_no_effect_holds_if_the_whole_interval_is_small() -> None:
     assert verdict("none", Difference(0.05, 0.01), 0.02) == "does not hold"
     assert verdict("none", Difference(-0.05, 0.01), 0.02) == "does not hold"
     assert verdict("none", Difference(0.03, 0.02), 0.02) == "cannot be told"
+
+
+def test_a_claim_about_several_rows_holds_for_all_of_them() -> None:
+    assert overall(["holds", "holds"]) == "holds"
+    assert overall(["holds", "cannot be told"]) == "cannot be told" == overall([])
+    assert overall(["holds", "cannot be told", "does not hold"]) == "does not hold"

@@ -141,7 +141,8 @@ def test_each_claim_has_one_sentence(results: Results) -> None:
     text = markdown(report(results))
     assert "Dropout is very helpful in avoiding over-fitting: does not hold: dropout 0 (perplexity x 0.799, 0.7" in text
     assert (
-        "Bigger models are better: holds: N = 2 (perplexity x 1.399, 1.368 to 1.430); not run: N = 4, N = 8, d" in text
+        "Bigger models are better: holds. By row: holds: N = 2 (perplexity x 1.399, 1.368 to 1.430); not run: N = 4, N "
+        "= 8, d" in text
     )
     assert "Single-head attention is worse than the best setting: cannot be told, not run: h = 1." in text
     assert "sinusoids: cannot be told, not run: learned positions." in text
@@ -153,7 +154,34 @@ def test_each_claim_has_one_sentence(results: Results) -> None:
     assert "sinusoids: holds: learned positions (perplexity x 0.999, 0.9" in markdown(report(results))
     del results.entries["base-2"], results.entries["learned-2"]
     text = markdown(report(results))
-    assert "better: cannot be told: N = 2 (perplexity x 1.400); not run" in text and "seeds is unknown so far" in text
+    assert (
+        "better: cannot be told. By row: cannot be told: N = 2 (perplexity x 1.400); not run" in text
+        and "seeds is unknown so far" in text
+    )
+
+
+def test_a_claim_about_several_rows_has_one_verdict(results: Results) -> None:
+    bigger = "Bigger models are better: "
+    results.entries["ff4096-1"] = entry("ff4096", 1, 10.0, 30.0)
+    assert f"{bigger}cannot be told. By row: holds: N = 2" in markdown(report(results))
+    results.entries["d1024-1"] = entry("d1024", 1, 13.0, 20.0)
+    assert f"{bigger}does not hold. By row: holds: N = 2" in markdown(report(results))
+    results.entries["dk16-1"] = entry("dk16", 1, 11.0, 28.0)
+    assert "hurts model quality: holds. By row: holds: d_k = 16 (per" in markdown(report(results))
+
+
+def test_the_text_of_the_spread_between_seeds_is_named(results: Results) -> None:
+    assert "larger text" not in markdown(report(results))
+    results.settings["larger training text"] = "hash"
+    results.entries["base-large-1"] = entry("base-large", 1, 12.0, 25.0)
+    text = markdown(report(results))
+    assert (
+        "No row of the larger text has several seeds: its intervals take the spread of the smaller text, from b" in text
+    )
+    results.entries["base-large-2"] = entry("base-large", 2, 12.1, 25.0)
+    text = markdown(report(results))
+    assert "pooled over both texts: of the larger one, base, larger text has several seeds." in text
+    assert "2 degrees of freedom" in text and "No row of the larger" not in text
 
 
 def test_rows_of_another_size_are_compared_with_the_base_of_their_text(results: Results) -> None:

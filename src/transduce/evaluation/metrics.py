@@ -30,6 +30,18 @@ if TYPE_CHECKING:
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """The values of `tokenize`: the tokenisers of sacreBLEU that download nothing."""
 
+# The codes of two letters, ISO 639-1. Those of three letters are some 8,000; they are not checked.
+LANGUAGES = frozenset(
+    (
+        "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de "
+        "dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id "
+        "ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu "
+        "lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu "
+        "rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to "
+        "tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+    ).split()
+)
+
 # Thai and Lao; Burmese; Khmer; kana and Chinese characters.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
@@ -252,6 +264,8 @@ def _check_language(language: str) -> None:
         raise UserError(
             f"language={language!r}: expected a code of two or three lower-case letters, such as en, de or fr"
         )
+    if len(language) == 2 and language not in LANGUAGES:
+        raise UserError(f"language={language!r}: expected a code of ISO 639, such as en, de or fr; no language has it")
 
 
 def check_tokenizer(tokenize: str) -> None:

@@ -5,7 +5,7 @@ The interval is Student's, 95 %, with the spread between seeds pooled over all g
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +69,13 @@ def paired_difference(differences: Sequence[float]) -> Difference:
 def factor(logarithm: float) -> float:
     """Return exp of a difference of logarithms; infinity if the result is too large for a float."""
     return math.exp(logarithm) if logarithm < 700 else math.inf
+
+
+def overall(verdicts: Collection[Verdict]) -> Verdict:
+    """Return the verdict on a claim about several rows: it holds for all of them, or does not hold for at least one."""
+    if verdicts and all(one == "holds" for one in verdicts):
+        return "holds"
+    return "does not hold" if "does not hold" in verdicts else "cannot be told"
 
 
 def verdict(claim: Effect, change: Difference, smallest: float) -> Verdict:

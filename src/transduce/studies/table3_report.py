@@ -12,7 +12,7 @@ from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
 from transduce.recipes import find_recipe, table3
-from transduce.studies.effects import Difference, Noise, difference, noise, verdict
+from transduce.studies.effects import Difference, Noise, Verdict, difference, noise, overall, verdict
 from transduce.studies.entries import config_of
 from transduce.studies.results import Results
 from transduce.studies.table3_paper import CLAIMS, PAPER, SMALLEST_FACTOR, Claim
@@ -146,18 +146,21 @@ class _Study:
         return difference(values, base, self.noise[figure]) if values and base else None
 
     def sentence(self, claim: Claim) -> str:
-        """Return the claim, with the rows that it holds for, does not hold for, or that cannot tell."""
-        groups: dict[str, list[str]] = {}
+        """Return the claim with its verdict and, if it is about several rows, the rows by their verdicts."""
+        groups: dict[Verdict, list[str]] = {}
         missing = [PAPER[name].changed for name in claim.effects if self.change(name, "perplexity") is None]
         for name, effect in claim.effects.items():
             change = self.change(name, "perplexity")
             if change is not None:
                 told = verdict(effect, change, math.log(SMALLEST_FACTOR))
                 groups.setdefault(told, []).append(f"{PAPER[name].changed} (perplexity {as_factor(change)})")
-        parts = [f"{told}: {', '.join(names)}" for told, names in groups.items()]
-        if missing:
-            parts.append(f"{'' if parts else 'cannot be told, '}not run: {', '.join(missing)}")
-        return f"{claim.sentence}: {'; '.join(parts)}"
+        not_run = [f"not run: {', '.join(missing)}"] if missing else []
+        if not groups:
+            return f"{claim.sentence}: cannot be told, {not_run[0]}"
+        if len(claim.effects) == 1:
+            return "; ".join(f"{claim.sentence}: {told}: {', '.join(names)}" for told, names in groups.items())
+        rows = "; ".join([*(f"{told}: {', '.join(names)}" for told, names in groups.items()), *not_run])
+        return f"{claim.sentence}: {overall(groups)}. By row: {rows}"
 
     def method(self) -> str:
         """Return the rule of the verdicts, with the spread between seeds."""
@@ -168,13 +171,27 @@ class _Study:
             "The last checkpoint of each training, as in the paper. In brackets is the 95 % interval (Student's t) of "
             "the factor between a row and base. A claim holds if the whole interval is on its side of 1, and does not "
             "hold if the whole interval is on the other side. Nearly identical means within "
-            f"{100 * SMALLEST_FACTOR - 100:.0f} %. The standard deviation between seeds {known}."
-            + (
-                " The rows of another size were trained on a larger text, and are compared with base on that text."
-                if LARGE_BASE in self.rows
-                else ""
-            )
+            f"{100 * SMALLEST_FACTOR - 100:.0f} %. A claim about several rows holds if it holds for all that were run, "
+            "and does not hold if it does not for one of them. The standard deviation between seeds "
+            f"{known}.{self._texts() if LARGE_BASE in self.rows else ''}"
         )
+
+    def _texts(self) -> str:
+        """Return the sentences on the larger text: its rows, and the text that the spread between seeds is from."""
+        several = [name for name, row in self.rows.items() if len(row.entries) > 1]
+        on_large = [name for name in several if name == LARGE_BASE or name in SIZES]
+        text = " The rows of another size were trained on a larger text, and are compared with base on that text."
+        if several and not on_large:
+            text += (
+                " No row of the larger text has several seeds: its intervals take the spread of the smaller text, from "
+                f"{', '.join(map(title, several))}. If seeds differ more there, they are too narrow."
+            )
+        elif several:
+            text += (
+                " The spread is pooled over both texts: of the larger one, "
+                f"{', '.join(map(title, on_large))} {'has' if len(on_large) == 1 else 'have'} several seeds."
+            )
+        return text
 
 
 def _effects(study: _Study) -> Table:
