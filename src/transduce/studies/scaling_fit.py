@@ -7,8 +7,8 @@
 N is a number of parameters, D of tokens, L a loss in nats for each token. The first two are fitted as Hoffmann et al.
 did it (appendix D.3): the least Huber loss of the logarithm of L, from a grid of starts. Besiroglu et al. (2024) found
 that the original fit ended before its minimum, and that its rounded constants have another optimum than the exact ones.
-So nothing is rounded here, and each minimisation ends at a minimum. The fit is the lowest of 25 minima, from the best
-start of the grid for each pair of exponents. This is a search, not a proof that no other minimum is lower.
+So nothing is rounded here. The fit is the lowest end of 25 minimisations, from the best start of the grid for each pair
+of exponents. This is a search, not a proof that no other minimum is lower.
 """
 
 import itertools
