@@ -45,7 +45,7 @@ class Constraint(Protocol):
     """The tokens that may come next in each of the N rows of a search, given the tokens so far of each row.
 
     A constraint is a value: `select` and `advance` return another one and leave this one as it is. So a constraint may
-    keep a state for each row (the rest of a prefix, the open brackets of a tree), and beams cannot mix the states.
+    keep a state for each row (the rest of a prefix, brackets that are open), and beams cannot mix the states.
     A request holds the constraint before the first token, with one row for each sentence. After each step the search
     selects the rows that stay, where a beam may repeat a row, and advances each of them by its new token.
 

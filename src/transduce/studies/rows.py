@@ -38,8 +38,8 @@ def run_rows(
 ) -> None:
     """Train and evaluate the rows that are not done, each with all seeds.
 
-    texts: for training and for the evaluation. figures: trains a row with a seed, and returns its figures; with several
-    jobs it must be a function that pickle takes. jobs: number of trainings at a time; None: one for each core.
+    texts: for training and for the evaluation. figures: trains a row with a seed, and returns its figures; several jobs
+    send it to other processes, so it must be picklable. jobs: number of trainings at a time; None: one for each core.
     A row that raises UserError, as one that diverges does, is recorded as failed. An interrupted training starts again
     from its first step. Raises UserError at the end if trainings have failed, and if one was killed. Raises
     KeyboardInterrupt after a signal.
