@@ -1,17 +1,15 @@
 """The rows of a study in several processes: signals, and processes that are killed."""
 
-import os
-import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.study_rows import interrupting, killed
 
 from transduce.errors import UserError
 from transduce.studies.results import Results
 from transduce.studies.rows import run_rows
-from transduce.studies.segments import Sizes, Streams
+from transduce.studies.segments import Sizes
 
 SIZES = Sizes(320, segment=8, rows=4, lengths=(8,))
 
@@ -21,20 +19,6 @@ def texts(tmp_path: Path) -> tuple[Path, Path]:
     text = tmp_path / "text.txt"
     text.write_text("a dog sees the cat .\n" * 40)
     return text, text
-
-
-def killed(row: str, seed: int, streams: Streams) -> dict[str, Any]:
-    if row == "large":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {}
-
-
-def interrupting(row: str, seed: int, streams: Streams) -> dict[str, Any]:
-    """Send SIGTERM to the study, and go on for long."""
-    if seed == 1:
-        os.kill(os.getppid(), signal.SIGTERM)
-    time.sleep(60)
-    return {}
 
 
 def test_a_training_that_is_killed_ends_the_study_in_words(texts: tuple[Path, Path], tmp_path: Path) -> None:
