@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from transduce.family.around import Past, causal, with_bias, with_cache, with_rotation, with_shared_heads
+from transduce.family.around import (
+    Past,
+    causal,
+    with_bias,
+    with_cache,
+    with_rotation,
+    with_shared_heads,
+    without_scale,
+)
 from transduce.model.attention import Mask, reference_attention
 
 B, H, T, K = 2, 4, 5, 6
@@ -18,7 +26,7 @@ def seed() -> None:
 
 
 def attention_by_loop(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, bias: Tensor | None = None
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, bias: Tensor | None = None, scale: float = K**-0.5
 ) -> Tensor:
     """Return eq. 1, number by number, with bias (H,T,S) added to the scores; mask (T,S)."""
     n_rows, n_heads, n_queries, width = queries.shape
@@ -30,7 +38,7 @@ def attention_by_loop(
                 for s in range(keys.size(2)):
                     if mask[t, s]:
                         product = sum(float(queries[b, h, t, k] * keys[b, h, s, k]) for k in range(width))
-                        scores[s] = product / math.sqrt(width) + (0 if bias is None else float(bias[h, t, s]))
+                        scores[s] = product * scale + (0 if bias is None else float(bias[h, t, s]))
                 total = sum(map(math.exp, scores.values()))
                 for s, score in scores.items():
                     output[b, h, t] += math.exp(score) / total * values[b, h, s]
@@ -127,6 +135,14 @@ def test_a_bias_belongs_to_the_last_positions_after_a_cache() -> None:
     bias = torch.randn(H, 2, T)
     expected = attention_by_loop(queries[:, :, 3:], keys, values, torch.ones(T, T).tril()[3:], bias)
     output = with_bias(bias)(queries[:, :, 3:], keys, values, "causal", 0.0)
+    torch.testing.assert_close(output, expected)
+
+
+def test_scores_without_a_scale_are_products_plus_bias() -> None:
+    queries, keys, values = random_inputs()
+    bias, lower = torch.randn(H, T, T), torch.ones(T, T).tril()
+    expected = attention_by_loop(queries, keys, values, lower, bias, scale=1.0)
+    output = with_bias(bias, without_scale())(queries, keys, values, "causal", 0.0)
     torch.testing.assert_close(output, expected)
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.errors import UserError
-from transduce.family.bert import NEXT_SENTENCE, Bert, BertEncoder, Classifier, Pooler, WordHead, sentence_vectors
+from transduce.family.bert import Bert, BertEncoder
 from transduce.family.forms.bert import FORM, HEADS
 from transduce.family.forms.settings import Settings
+from transduce.family.heads import NEXT_SENTENCE, Classifier, Pooler, WordHead, sentence_vectors
 from transduce.family.weights import read_member
 from transduce.model.transformer import parameter_count
 

@@ -16,7 +16,8 @@ from transduce.decoding.search import beam_search, greedy
 from transduce.errors import UserError
 from transduce.family.forms.settings import Settings
 from transduce.family.forms.t5 import FORM
-from transduce.family.t5 import T5, RelativeBias
+from transduce.family.relative_bias import RelativeBias
+from transduce.family.t5 import T5
 from transduce.model.transformer import parameter_count
 
 SIZES = {

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from transduce.family.bert import Bert, BertEncoder, Classifier, Pooler, WordHead
+from transduce.family.bert import Bert, BertEncoder
+from transduce.family.heads import Classifier, Pooler, WordHead
 from transduce.family.weights import Member, write_member
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a the dog cat bird runs sleeps sings fast on mat big small . ##s".split()

@@ -11,7 +11,18 @@
 | `mamba.py`    | Gu and Dao 2023                    | no attention: a state that each token reads and writes      |
 | `rwkv.py`     | Peng et al. 2023                   | no attention: averages of values, whose weights fade        |
 
-`around.py` has the functions around attention, which several members share; `row_states.py` the states of recurrences.
+What several members share:
+
+| shared              | what it is                                                                 |
+|---------------------|----------------------------------------------------------------------------|
+| `around.py`         | functions around attention: cache, rotation, shared key heads, bias        |
+| `feed_forward.py`   | the gated feed-forward network                                             |
+| `heads.py`          | heads of an encoder: words, one vector, classes                            |
+| `image_sizes.py`    | images of another size than those of the training                          |
+| `initialisation.py` | the first values of the weights                                            |
+| `relative_bias.py`  | T5's learned numbers for distances                                         |
+| `row_states.py`     | states of recurrences                                                      |
+| `spans.py`          | spans of a text, which T5 learns to restore                                |
 
 | attention       | paper                            | what changed                                                 |
 |-----------------|----------------------------------|--------------------------------------------------------------|

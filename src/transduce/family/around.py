@@ -6,6 +6,7 @@ Llama runs under `with_rotation(angles, with_cache(past, so_far, with_shared_hea
 Letters as in `model/transformer.py`; S counts the positions so far, of which the last T are new.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,15 @@ def with_bias(bias: Tensor, attention: Attention = fast_attention) -> Attention:
         is_visible = causal(queries.size(2), keys.size(2), bias.device) if isinstance(mask, str) else mask
         masked_bias = torch.where(is_visible, bias, torch.finfo(bias.dtype).min)
         return attention(queries, keys, values, masked_bias, dropout)
+
+    return attend
+
+
+def without_scale(attention: Attention = fast_attention) -> Attention:
+    """Do not divide the scores by sqrt(d_k). T5 starts with smaller W^Q instead."""
+
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+        return attention(queries * math.sqrt(queries.size(-1)), keys, values, mask, dropout)
 
     return attend
 

@@ -8,24 +8,19 @@ positions P, segments S (first or second sentence), and LN for layer norm:
     h = LN(h + Attention(h))                   post-norm, as in 2017
     h = LN(h + W_2 gelu(W_1 h))                the exact GELU instead of ReLU
 
-    log p(masked id) ~ LN(gelu(W h)) E^T + b   `WordHead`
-    pooled = tanh(W h_0)                       `Pooler`: the state of [CLS], the first id
-    log p(class) ~ pooled W^T + b              `Classifier`: next sentence or not, and any classes of a fine-tuning
-
-In shape comments C counts classes; the other letters are those of `model/transformer.py`.
+`family/heads.py` has the heads, which make words, one vector or classes of the states h. Letters in shape comments are
+those of `model/transformer.py`.
 """
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.family.heads import Classifier, Pooler, WordHead
+from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import EncoderLayer, FeedForward, Residual
-
-NEXT_SENTENCE = ("is_next", "is_random")  # of the second sentence of a pair
 
 
 class BertEncoder(nn.Module):
@@ -76,47 +71,6 @@ class BertEncoder(nn.Module):
         return x
 
 
-class WordHead(nn.Module):
-    """The logits (...,V) of the words at masked places, from their states (...,D). embedding: the encoder's, tied."""
-
-    def __init__(self, embedding: nn.Embedding, norm_eps: float = 1e-12) -> None:
-        super().__init__()
-        vocab_size, d_model = embedding.weight.shape
-        self.linear, self.norm = nn.Linear(d_model, d_model), nn.LayerNorm(d_model, norm_eps)
-        self.output = nn.Linear(d_model, vocab_size)
-        self.output.weight = embedding.weight
-
-    def states(self, states: Tensor) -> Tensor:
-        """Return what `output` makes logits of, (...,D)."""
-        return self.norm(F.gelu(self.linear(states)))
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.output(self.states(states))
-
-
-class Pooler(nn.Module):
-    """One vector (B,D) for each row, from the states (B,T,D): that of its first id, through a layer."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(d_model, d_model)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.linear(states[:, 0]).tanh()
-
-
-class Classifier(nn.Module):
-    """The logits (B,C) of classes with the names `labels`, from pooled states (B,D). dropout: on those."""
-
-    def __init__(self, d_model: int, labels: Sequence[str], dropout: float = 0.0) -> None:
-        super().__init__()
-        self.labels, self.dropout = tuple(labels), Dropout(dropout)
-        self.linear = nn.Linear(d_model, len(self.labels))
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        return self.linear(self.dropout(pooled))
-
-
 class Bert(nn.Module):
     """The encoder and its heads, all with new values. A head that is None is absent: each use of BERT has others.
 
@@ -135,21 +89,4 @@ class Bert(nn.Module):
         super().__init__()
         self.encoder, self.words, self.pooler = encoder, words, pooler
         self.next_sentence, self.classifier = next_sentence, classifier
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Draw matrices from N(0, 0.02); biases are 0."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-
-
-def sentence_vectors(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of the states (B,T,D) where `mask` (B,T) is True, divided by its length: (B,D).
-
-    The product of two is the cosine of their angle, a measure of likeness (Reimers and Gurevych 2019, section 3).
-    """
-    real = mask[..., None].to(states.dtype)
-    return F.normalize((states * real).sum(dim=1) / real.sum(dim=1), dim=-1)
+        initialise(self.named_parameters())

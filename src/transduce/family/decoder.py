@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from transduce.family.around import NO_PAST, Past, with_cache
 from transduce.family.gpt2 import gelu
+from transduce.family.initialisation import initialise
 from transduce.family.patterns import Pattern, both
 from transduce.family.positions import Positions
 from transduce.model.attention import MultiHeadAttention
@@ -58,16 +59,7 @@ class Decoder(nn.Module):
         self.norm = nn.LayerNorm(d_model)
         self.output = nn.Linear(d_model, vocab_size, bias=False)
         self.output.weight = self.embedding.weight
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Draw matrices from N(0, 0.02), those before a residual from N(0, 0.02 / sqrt(2 n_layers)); biases are 0."""
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.dim() == 2:
-                is_before_residual = name.endswith(("w_o.weight", "w_2.weight"))
-                nn.init.normal_(parameter, std=0.02 / (2 * len(self.layers)) ** (0.5 * is_before_residual))
+        initialise(self.named_parameters(), n_residuals=2 * n_layers)
 
     def states(self, ids: Tensor, past: Past = NO_PAST) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""

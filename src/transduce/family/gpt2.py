@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.around import NO_PAST, Past, with_cache
+from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, Residual
@@ -58,16 +59,7 @@ class GPT2(nn.Module):
         self.output.weight = self.embedding.weight
         self.n_heads, self.d_ff, self.n_positions = n_heads, d_ff or 4 * d_model, n_positions
         self.norm_eps, self.post = norm_eps, post
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Draw matrices from N(0, 0.02), those before a residual from N(0, 0.02 / sqrt(2 n_layers)); biases are 0."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                is_before_residual = name.endswith(("w_o.weight", "w_2.weight")) and not self.post
-                nn.init.normal_(parameter, std=0.02 / (2 * len(self.layers)) ** (0.5 * is_before_residual))
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        initialise(self.named_parameters(), n_residuals=1 if post else 2 * n_layers)
 
     def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention = fast_attention) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""

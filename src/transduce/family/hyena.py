@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.gpt2 import gelu
+from transduce.family.initialisation import initialise
 from transduce.family.row_states import NO_STATES, RowStates, State, with_state
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import FeedForward, Residual
@@ -149,21 +150,9 @@ class Hyena(nn.Module):
         self.norm = nn.LayerNorm(d_model)
         self.output = nn.Linear(d_model, vocab_size, bias=False)
         self.output.weight = self.embedding.weight
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Draw matrices from N(0, 0.02), those before a residual from N(0, 0.02 / sqrt(2 n_layers)); biases are 0.
-
-        Short convolutions and filters keep the values of torch.
-        """
-        for name, parameter in self.named_parameters():
-            if ".filters." in name or ".conv." in name:
-                continue
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.dim() == 2:
-                is_before_residual = name.endswith(("w_out.weight", "w_2.weight"))
-                nn.init.normal_(parameter, std=0.02 / (2 * len(self.operators)) ** (0.5 * is_before_residual))
+        # Short convolutions and filters keep the values of torch.
+        drawn = [(name, p) for name, p in self.named_parameters() if ".conv." not in name and ".filters." not in name]
+        initialise(drawn, n_residuals=2 * n_layers)
 
     def states(self, ids: Tensor, past: RowStates = NO_STATES) -> tuple[Tensor, RowStates]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the states after them."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from transduce.family.around import NO_PAST, Past
 from transduce.family.attention_configs import LinformerConfig, LongformerConfig, PerformerConfig, T6Config
-from transduce.family.bert import Bert, BertEncoder, Classifier, Pooler, WordHead
+from transduce.family.bert import Bert, BertEncoder
 from transduce.family.configs import (
     SENTINELS,
     BertClassifierConfig,
@@ -26,6 +26,7 @@ from transduce.family.configs import (
 from transduce.family.decoder import Decoder
 from transduce.family.experts import Experts, NoisyTopK, Switch, TopK, experts
 from transduce.family.gpt2 import GPT2
+from transduce.family.heads import Classifier, Pooler, WordHead
 from transduce.family.hyena import Hyena
 from transduce.family.linformer import Linformer
 from transduce.family.llada import Llada

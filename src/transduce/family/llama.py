@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from transduce.family.around import NO_PAST, Past, with_cache, with_rotation, with_shared_heads
 from transduce.family.feed_forward import GatedFeedForward
+from transduce.family.initialisation import initialise
 from transduce.family.rope import UNSCALED, Rope
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.transformer import EncoderLayer, KeysValues, Residual
@@ -57,9 +58,7 @@ class Llama(nn.Module):
         self.output = nn.Linear(d_model, vocab_size, bias=False)
         if tied:
             self.output.weight = self.embedding.weight
-        for parameter in self.parameters():
-            if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
+        initialise(self.named_parameters())
 
     def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention = fast_attention) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from transduce.family.around import with_bias, with_rotation
+from transduce.family.relative_bias import RelativeBias
 from transduce.family.rope import UNSCALED, Rope
-from transduce.family.t5 import RelativeBias
 from transduce.model.attention import Attention, Mask, attention_weights, fast_attention
 from transduce.model.dropout import dropout as drop
 from transduce.model.positions import SinusoidalPositions

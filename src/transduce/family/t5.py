@@ -9,56 +9,19 @@ tokens, which is added to their score. With RMS(x) = g x / sqrt(mean of x^2), no
     log p(next id) ~ RMS(h) d_model^-0.5 E^T      1.1: RMS(h) W^T, with a matrix of its own
 """
 
-import math
 from collections.abc import Iterable
+from functools import partial
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
-from transduce.family.around import causal, with_bias
+from transduce.family.around import causal, with_bias, without_scale
 from transduce.family.feed_forward import GatedFeedForward
 from transduce.family.gpt2 import gelu
-from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
+from transduce.family.relative_bias import RelativeBias
+from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import Cache, DecoderLayer, EncoderLayer, FeedForward, Residual
-
-
-class RelativeBias(nn.Module):
-    """A learned number for each head and each bucket of the distance from a query to a key.
-
-    is_causal: no key is after its query, so that all buckets are for keys before it.
-    n_buckets: of distances, 4 or more. Half of them hold one distance each, the others hold ranges that grow, up to
-    `longest`, which is more than that half.
-    """
-
-    def __init__(self, n_heads: int, *, is_causal: bool, n_buckets: int = 32, longest: int = 128) -> None:
-        super().__init__()
-        self.table = nn.Embedding(n_buckets, n_heads)
-        self.is_causal, self.n_buckets, self.longest = is_causal, n_buckets, longest
-
-    def forward(self, n_queries: int, n_keys: int) -> Tensor:
-        """Return the bias (H,T,S) of the last T of S positions."""
-        keys = torch.arange(n_keys, device=self.table.weight.device)
-        return self.table(self.buckets(keys - keys[n_keys - n_queries :, None])).permute(2, 0, 1)
-
-    def buckets(self, distances: Tensor) -> Tensor:
-        """Return the bucket of each distance, the position of the key minus that of the query."""
-        n = self.n_buckets if self.is_causal else self.n_buckets // 2  # of one direction
-        away = (-distances).clamp(min=0) if self.is_causal else distances.abs()
-        exact = n // 2
-        steps = torch.log(away.clamp(min=1).float() / exact) / math.log(self.longest / exact) * (n - exact)
-        buckets = torch.where(away < exact, away, (exact + steps.long()).clamp(max=n - 1))
-        return buckets if self.is_causal else buckets + n * (distances > 0)
-
-
-def without_scale(attention: Attention = fast_attention) -> Attention:
-    """Do not divide the scores by sqrt(d_k). T5 starts with smaller W^Q instead."""
-
-    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-        return attention(queries * math.sqrt(queries.size(-1)), keys, values, mask, dropout)
-
-    return attend
 
 
 class T5(nn.Module):
@@ -88,9 +51,7 @@ class T5(nn.Module):
         super().__init__()
         self.d_k, self.d_ff, self.n_heads = d_k, d_ff or 4 * d_model, n_heads
         self.gated, self.tied, self.norm_eps = gated, tied, norm_eps
-
-        def attention() -> MultiHeadAttention:
-            return MultiHeadAttention(d_model, n_heads, d_k=d_k, d_v=d_k, bias=False, dropout=dropout)
+        attention = partial(MultiHeadAttention, d_model, n_heads, d_k=d_k, d_v=d_k, bias=False, dropout=dropout)
 
         def feed_forward() -> nn.Module:
             if gated:
@@ -100,15 +61,12 @@ class T5(nn.Module):
         def residuals(n: int) -> list[Residual]:
             return [Residual(nn.RMSNorm(d_model, norm_eps), dropout, post=False) for _ in range(n)]
 
-        def encoder_layer() -> EncoderLayer:
-            return EncoderLayer(attention(), feed_forward(), residuals(2))
-
-        def decoder_layer() -> DecoderLayer:
-            return DecoderLayer((attention(), attention()), feed_forward(), residuals(3))
-
         self.embedding, self.dropout = nn.Embedding(vocab_size, d_model), Dropout(dropout)
-        self.encoder = nn.ModuleList(encoder_layer() for _ in range(n_layers))
-        self.decoder = nn.ModuleList(decoder_layer() for _ in range(n_decoder_layers or n_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(attention(), feed_forward(), residuals(2)) for _ in range(n_layers))
+        self.decoder = nn.ModuleList(
+            DecoderLayer((attention(), attention()), feed_forward(), residuals(3))
+            for _ in range(n_decoder_layers or n_layers)
+        )
         self.encoder_bias = RelativeBias(n_heads, is_causal=False, n_buckets=n_buckets, longest=longest)
         self.decoder_bias = RelativeBias(n_heads, is_causal=True, n_buckets=n_buckets, longest=longest)
         self.encoder_norm, self.decoder_norm = nn.RMSNorm(d_model, norm_eps), nn.RMSNorm(d_model, norm_eps)
@@ -127,9 +85,8 @@ class T5(nn.Module):
 
     def encode(self, src: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """Return the memory (B,S,D) of token ids (B,S) with mask (B,S)."""
-        n = src.size(1)
         x = self.dropout(self.embedding(src))
-        biased = with_bias(self.encoder_bias(n, n), without_scale(attention))
+        biased = with_bias(self.encoder_bias(src.size(1), src.size(1)), without_scale(attention))
         for layer in self.encoder:
             x = layer(x, src_mask[:, None, None, :], biased)
         return self.dropout(self.encoder_norm(x))

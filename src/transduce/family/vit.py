@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.errors import UserError
+from transduce.family.image_sizes import check_size, resized_positions
+from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import EncoderLayer, FeedForward, Residual
@@ -61,15 +62,9 @@ class ViT(nn.Module):
         self.norm, self.output = nn.LayerNorm(d_model, norm_eps), nn.Linear(d_model, len(labels))
         self.image_size, self.patch_size, self.labels = image_size, patch_size, tuple(labels)
         self.n_heads, self.d_ff, self.norm_eps = n_heads, d_ff or 4 * d_model, norm_eps
-        self.initialise()
-
-    def initialise(self) -> None:
-        """Draw matrices, `start` and positions from N(0, 0.02); biases are 0."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        for tensor in self.start, self.positions, self.patches.weight:
+            nn.init.normal_(tensor, std=0.02)
+        initialise(self.named_parameters())
 
     def states(self, images: Tensor, attention: Attention = fast_attention) -> Tensor:
         """Return the states (B,P,D) of `images` (B,C,height,width), that of the class first, then row by row.
@@ -77,27 +72,14 @@ class ViT(nn.Module):
         Images of another size than `image_size` get interpolated positions. Raises UserError if a height or a width is
         no multiple of `patch_size`.
         """
-        height, width = images.shape[2:]
-        if height == 0 or width == 0 or height % self.patch_size or width % self.patch_size:
-            expected = f"expected multiples of patch_size={self.patch_size}; resize or crop the images"
-            raise UserError(f"images of {height} x {width} pixels: {expected}")
+        check_size(images, self.patch_size)
         patches = self.patches(images)  # (B,D,rows,columns)
-        n_rows, n_columns = patches.shape[2:]
         x = torch.cat([self.start.expand(len(images), -1, -1), patches.flatten(2).mT], dim=1)
-        x = self.dropout(x + self.positions_of(n_rows, n_columns))
+        x = self.dropout(x + resized_positions(self.positions, *patches.shape[2:]))
         mask = torch.ones(1, 1, 1, x.size(1), dtype=torch.bool, device=x.device)
         for layer in self.layers:
             x = layer(x, mask, attention)
         return self.norm(x)
-
-    def positions_of(self, n_rows: int, n_columns: int) -> Tensor:
-        """Return the positions (1,P,D) of a grid of patches, interpolated in two dimensions if it is another one."""
-        side = self.image_size // self.patch_size
-        if (n_rows, n_columns) == (side, side):
-            return self.positions
-        grid = self.positions[:, 1:].mT.unflatten(2, (side, side))  # (1,D,side,side)
-        grid = F.interpolate(grid, size=(n_rows, n_columns), mode="bicubic", align_corners=False)
-        return torch.cat([self.positions[:, :1], grid.flatten(2).mT], dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (B,V) of the classes, V of them, for `images` (B,C,height,width)."""

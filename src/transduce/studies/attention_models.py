@@ -20,8 +20,10 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import EOS, UNK
 from transduce.errors import UserError
 from transduce.family.around import NO_PAST, Past
-from transduce.family.bert import Bert, BertEncoder, WordHead
+from transduce.family.bert import Bert, BertEncoder
 from transduce.family.gpt2 import GPT2
+from transduce.family.heads import WordHead
+from transduce.family.initialisation import initialise
 from transduce.family.llama import Llama
 from transduce.family.longformer import LongformerAttention
 from transduce.family.tpa import T6
@@ -109,7 +111,7 @@ def model_of(row: Row, vocab_size: int, sizes: Sizes) -> nn.Module:
             layer.self_attention = LongformerAttention(
                 sizes.d_model, sizes.n_heads, sizes.reach, n_global=sizes.n_global
             )
-        model.bert.initialise()
+        initialise(model.bert.named_parameters())
     return model
 
 

@@ -11,7 +11,8 @@ from support.small_members import gpt2_folder
 from torch import Tensor
 
 from transduce.errors import NotFiniteError, UserError
-from transduce.family.bert import BertEncoder, sentence_vectors
+from transduce.family.bert import BertEncoder
+from transduce.family.heads import sentence_vectors
 from transduce.family.use.text_encoder import TextEncoder, in_rows
 from transduce.family.weights import Member, read_member
 from transduce.model.cpu_backend import faster_products

@@ -6,9 +6,10 @@ from typing import Any
 from torch import nn
 
 from transduce.errors import UserError
-from transduce.family.bert import NEXT_SENTENCE, Bert, BertEncoder, Classifier, Pooler, WordHead
+from transduce.family.bert import Bert, BertEncoder
 from transduce.family.forms.form import Entry, Form, linear
 from transduce.family.forms.settings import Settings, label_settings
+from transduce.family.heads import NEXT_SENTENCE, Classifier, Pooler, WordHead
 
 # The heads of an architecture: those of `Bert`, by the names of its arguments.
 HEADS = {

@@ -4,7 +4,7 @@
     pooler        that of the folder; new where it has none
     classifier    new
 
-What is new has matrices from N(0, 0.02), drawn with train.seed, and biases 0 (`Bert.initialise`).
+What is new has matrices from N(0, 0.02), drawn with train.seed, and biases 0 (`family/initialisation.py`).
 """
 
 from dataclasses import replace

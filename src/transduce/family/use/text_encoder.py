@@ -13,7 +13,8 @@ from torch import Tensor
 from transduce.data.text import is_blank
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, check_lines, excess
 from transduce.errors import NotFiniteError, UserError
-from transduce.family.bert import Bert, sentence_vectors
+from transduce.family.bert import Bert
+from transduce.family.heads import sentence_vectors
 from transduce.family.use.application import Application
 from transduce.family.weights import Member
 from transduce.model.cpu_backend import faster_products

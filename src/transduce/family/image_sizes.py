@@ -1,0 +1,34 @@
+"""Images of another size than those that a ViT learned from (Dosovitskiy et al. 2020, section 3.2).
+
+The patches keep their size, so there are more or fewer of them, and the learned positions are interpolated. Letters as
+in `family/vit.py`.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduce.errors import UserError
+
+
+def check_size(images: Tensor, patch_size: int) -> None:
+    """Raise UserError if the height or the width of `images` (B,C,height,width) is no multiple of `patch_size`."""
+    height, width = images.shape[2:]
+    if height == 0 or width == 0 or height % patch_size or width % patch_size:
+        expected = f"expected multiples of patch_size={patch_size}; resize or crop the images"
+        raise UserError(f"images of {height} x {width} pixels: {expected}")
+
+
+def resized_positions(positions: Tensor, n_rows: int, n_columns: int) -> Tensor:
+    """Return the positions (1,P,D) of a grid of patches, interpolated in two dimensions if it is another one.
+
+    positions: those that were learned, of x_class and then of a square grid, row by row. x_class keeps its own.
+    """
+    side = math.isqrt(positions.size(1) - 1)
+    if (n_rows, n_columns) == (side, side):
+        return positions
+    grid = positions[:, 1:].mT.unflatten(2, (side, side))  # (1,D,side,side)
+    grid = F.interpolate(grid, size=(n_rows, n_columns), mode="bicubic", align_corners=False)
+    return torch.cat([positions[:, :1], grid.flatten(2).mT], dim=1)
