@@ -75,6 +75,12 @@ class Bert(nn.Module):
     """The encoder and its heads, all with new values. A head that is None is absent: each use of BERT has others.
 
     classifier, next_sentence: on the pooled states.
+
+        encoder = BertEncoder(vocab_size=30_522, d_model=768, n_layers=12, n_heads=12)
+        model = Bert(encoder, words=WordHead(encoder.embedding), pooler=Pooler(768)).eval()
+        ids = torch.tensor([[101, 7592, 103, 102]])  # [CLS] hello [MASK] [SEP]
+        states = model.encoder(ids, mask=ids != 0)
+        word_logits, pooled = model.words(states), model.pooler(states)  # (1, 4, 30522), (1, 768)
     """
 
     def __init__(
