@@ -207,13 +207,19 @@ class Beam(Rows[State]):
         early_rows: the rows in which an end is early.
         """
         scores = candidates.scores / penalties[:, None]
-        enters = (candidates.ids == self.request.eos) & (scores > self.worst[:, None])
+        self._compete(candidates, scores, candidates.ids == self.request.eos, early_rows)
+
+    def _compete(
+        self, extensions: Extensions, scores: np.ndarray, is_over: np.ndarray, early_rows: Collection[int] = ()
+    ) -> None:
+        """Let the extensions that are over (B, M) compete by their scores (B, M) for places in the pools."""
+        enters = is_over & (scores > self.worst[:, None])
         if not enters.any():
             return
         for i, column in zip(*(x.tolist() for x in enters.nonzero()), strict=True):
             score = float(scores[i, column])
             if score > self.worst[i]:
-                end = self._end(score, candidates, i, column)
+                end = self._end(score, extensions, i, column)
                 end = end._replace(is_early=end.row in early_rows)
                 self.worst[i] = self.pools[int(self.numbers[i])].add(end)
 

@@ -22,6 +22,7 @@ from transduce.decoding.decoder import Decoder, State, restricted, send
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import Sampling
 from transduce.decoding.request import Request, hypothesis_of, no_continuation
+from transduce.decoding.rows import Rows
 from transduce.errors import UserError
 
 
@@ -43,10 +44,18 @@ def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_be
     row's best tokens, torch.topk picks). Fewer than n_best come back only when nothing else is left in the beam.
     n_best: at most search.beam_size. Raises FloatingPointError as `greedy` does.
     """
-    beam = beam_of(decoder, request)
-    numbers, outcomes = beam.admit(state, request, [n_best] * len(request.max_lengths)), {}
-    while len(beam):
-        ended = beam.step()
+    return search_rows(beam_of(decoder, request), state, request, n_best=n_best)
+
+
+@torch.inference_mode()
+def search_rows(rows: Rows[State], state: State, request: Request, *, n_best: int) -> list[list[Hypothesis]]:
+    """Search all sentences of the request in `rows`, which are empty; return the n_best outputs of each, best first.
+
+    Raises FloatingPointError as `greedy` does.
+    """
+    numbers, outcomes = rows.admit(state, request, [n_best] * len(request.max_lengths)), {}
+    while len(rows):
+        ended = rows.step()
         for outcome in ended.values():
             if isinstance(outcome, FloatingPointError):
                 raise outcome
