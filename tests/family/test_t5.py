@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.request import Request
-from transduce.decoding.search import beam_search, greedy
 from transduce.errors import UserError
 from transduce.family.forms.settings import Settings
 from transduce.family.forms.t5 import FORM
 from transduce.family.relative_bias import RelativeBias
 from transduce.family.t5 import T5
+from transduce.family.use.hugging_face_beam import best_outputs
 from transduce.model.transformer import parameter_count
 
 SIZES = {
@@ -94,19 +94,18 @@ def lines() -> list[Tensor]:
     return [line[:n][None] for n, line in zip((3, 17, 9, 12, 5, 7), random_ids(17).repeat(2, 1) % 47 + 2, strict=True)]
 
 
-def our_search(ours: T5, src: Tensor, beam_size: int) -> tuple[list[int], float]:
-    """Return the ids, EOS included, and the log-probability of the best output of at most 40 tokens."""
+def our_search(ours: T5, src: Tensor, beam_size: int, alpha: float = 0.0) -> tuple[list[int], float]:
+    """Return the ids, EOS included, and the score of the output of at most 20 tokens that `TextToText` finds."""
     decoder = Decoder(ours.decode_step, log_probs=lambda logits: logits.log_softmax(dim=-1))
-    search = SearchConfig(beam_size=beam_size, alpha=0.0, length_penalty="none", min_tokens=3)
-    request = Request(search=search, max_lengths=[40], bos=PAD, eos=EOS)
+    search = SearchConfig(beam_size=beam_size, alpha=alpha, length_penalty="power", min_tokens=3)
+    request = Request(search=search, max_lengths=[20], bos=PAD, eos=EOS)
     mask = torch.ones_like(src, dtype=torch.bool)
     with torch.inference_mode():
-        state = ours.start(ours.encode(src, mask), mask)
-        best = greedy(decoder, state, request)[0] if beam_size == 1 else beam_search(decoder, state, request)[0][0]
-    return [*best.ids, EOS] if best.finished else best.ids, best.log_prob
+        (best,) = best_outputs(decoder, ours.start(ours.encode(src, mask), mask), request)
+    return [*best.ids, EOS] if best.finished else best.ids, best.score
 
 
-OPTIONS = {"max_new_tokens": 40, "min_new_tokens": 3, "forced_eos_token_id": None, "return_dict_in_generate": True}
+OPTIONS = {"max_new_tokens": 20, "min_new_tokens": 3, "forced_eos_token_id": None, "return_dict_in_generate": True}
 
 
 def test_greedy_search_gives_the_ids_of_hugging_face(models: Models) -> None:
@@ -116,20 +115,17 @@ def test_greedy_search_gives_the_ids_of_hugging_face(models: Models) -> None:
         assert our_search(ours, src, 1)[0] == expected
 
 
-def test_beam_search_gives_the_ids_of_hugging_face(models: Models) -> None:
+@pytest.mark.parametrize(("beam_size", "alpha"), [(2, 1.0), (4, 0.0)])
+def test_beam_search_gives_the_ids_of_hugging_face(models: Models, beam_size: int, alpha: float) -> None:
     ours, theirs = models
-    beam = {"num_beams": 4, "early_stopping": "never", "length_penalty": 0.0, "output_scores": True}
-    n_equal = 0
+    ends = set[bool]()
     for src in lines():
-        output = theirs.generate(src, **beam, **OPTIONS)
-        expected, log_prob = output.sequences[0, 1:].tolist(), output.sequences_scores.item()
-        ids, of_ours = our_search(ours, src, 4)
-        if ids == expected:
-            n_equal += 1
-            assert of_ours == pytest.approx(log_prob, rel=1e-4)
-        else:  # transformers drops hypotheses that end outside the best 4 extensions, and may return one that was cut
-            assert of_ours > log_prob or expected[-1] != EOS
-    assert n_equal >= 4
+        output = theirs.generate(src, num_beams=beam_size, length_penalty=alpha, output_scores=True, **OPTIONS)
+        ids, score = our_search(ours, src, beam_size, alpha)
+        assert ids == output.sequences[0, 1:].tolist()
+        assert score == pytest.approx(output.sequences_scores.item(), rel=1e-4)
+        ends.add(ids[-1] == EOS)
+    assert ends == {False, True}  # some are cut
 
 
 def test_buckets_have_the_numbers_of_t5() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.request import Request
-from transduce.decoding.search import beam_search
+from transduce.family.use.hugging_face_beam import best_outputs
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,5 @@ def continuation_without_states(model: Any, prompt: list[int], end: int, setting
         return model(ids)[:, -1].log_softmax(dim=-1), WholeText(ids)
 
     request = Request(search=settings, max_lengths=[settings.max_extra_tokens], bos=0, eos=end)
-    ((best, *_),) = beam_search(Decoder(step), WholeText(torch.tensor([prompt]), is_start=True), request)
+    (best,) = best_outputs(Decoder(step), WholeText(torch.tensor([prompt]), is_start=True), request)
     return best.ids

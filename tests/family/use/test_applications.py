@@ -73,20 +73,18 @@ def test_only_continuations_have_a_precision(folders: dict[type[Application], Pa
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_outputs_are_those_of_hugging_face(t5: TextToText, tmp_path: Path, beam_size: int) -> None:
-    """Greedy; with a beam, where both searches return a hypothesis that ended at the same place."""
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
     t5.save(tmp_path / "copy")
     theirs = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "copy").eval()
     options: dict[str, Any] = {"num_beams": beam_size, "do_sample": False, "max_new_tokens": 12}
     if beam_size > 1:
-        options |= {"early_stopping": "never", "length_penalty": 0.0}
+        options["length_penalty"] = 0.0
     expected, outputs = list[str](), t5.generate_texts(TEXTS, max_tokens=12, beam_size=beam_size)
     for text in filter(str.strip, TEXTS):
         ids = theirs.generate(torch.tensor([t5.tokenizer.encode(text).ids]), **options)[0, 1:].tolist()
         expected.append(t5.tokenizer.decode(ids))
     texts = [output.text for output, text in zip(outputs, TEXTS, strict=True) if text.strip()]
-    n_equal = sum(a == b for a, b in zip(texts, expected, strict=True))
-    assert n_equal == len(texts) if beam_size == 1 else n_equal > len(texts) / 2
+    assert texts == expected
     assert any(output.finished for output in outputs) and any(not output.finished for output in outputs)
 
 

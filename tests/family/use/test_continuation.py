@@ -1,5 +1,6 @@
-"""Continuation of token ids beside `generate` of Hugging Face transformers."""
+"""Continuation of token ids. `test_hugging_face_beam.py` has its beam search."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,6 @@ import torch
 from support.hugging_face import disturb, member_of
 
 from transduce.decoding.options import Sampling
-from transduce.decoding.search import beam_search
 from transduce.errors import UserError
 from transduce.family.configs import GPT2Config
 from transduce.family.kinds import ConfiguredGPT2
@@ -16,11 +16,11 @@ from transduce.family.tpa import T6
 from transduce.family.use import continuation
 from transduce.family.use.continuation import GREEDY, continue_ids, ready
 from transduce.family.use.cpu_language_model import CpuLanguageModel
+from transduce.family.use.hugging_face_beam import best_outputs
 
 Models = tuple[Any, Any]
 PROMPTS = [[5], [7, 3, 9], [1, 2, 3], [30, 8, 8, 2, 41, 6], [9, 9, 9]]
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
-NEVER = 49_999  # an id that is none
 
 
 @pytest.fixture(scope="module", params=["GPT2LMHead", "LlamaForCausal"])
@@ -60,14 +60,20 @@ def test_greedy_search_gives_the_ids_of_hugging_face(ours: Any, models: Models, 
     assert [output.ids for output in outputs] == [their_ids(theirs, prompt, ends) for prompt in PROMPTS]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_beam_search_gives_the_ids_of_hugging_face(ours: Any, models: Models, alpha: float) -> None:
-    """Without an end: there the rules of both searches for hypotheses that end, or are cut, differ."""
-    theirs = models[1]
-    settings = replace(GREEDY, beam_size=4, max_extra_tokens=20, length_penalty="power", alpha=alpha)
-    outputs = continue_ids(ours, PROMPTS, [], settings)
-    options = {"num_beams": 4, "length_penalty": alpha}
-    assert [output.ids for output in outputs] == [their_ids(theirs, prompt, [NEVER], **options) for prompt in PROMPTS]
+def test_a_draw_ends_with_the_probability_of_all_ends(ours: Any, models: Models) -> None:
+    ends, n_draws = [*range(3, 50, 2), 3], 400
+    probability = models[0](torch.tensor([PROMPTS[1]]))[0, -1].softmax(dim=-1)[3::2].sum().item()
+    settings = replace(GREEDY, max_extra_tokens=1)
+    outputs = continue_ids(ours, [PROMPTS[1]] * n_draws, ends, settings, Sampling(), range(n_draws))
+    ended = [one for one in outputs if one.finished]
+    assert len(ended) / n_draws == pytest.approx(probability, abs=0.08)
+    assert [one.score for one in ended] == pytest.approx([math.log(probability)] * len(ended), abs=1e-5)
+
+
+def test_without_an_end_a_minimum_of_tokens_changes_nothing(ours: Any) -> None:
+    settings, prompts = replace(GREEDY, max_extra_tokens=5), [PROMPTS[1]] * 60
+    expected = continue_ids(ours, prompts, [], settings, Sampling(), range(60))
+    assert continue_ids(ours, prompts, [], replace(settings, min_tokens=5), Sampling(), range(60)) == expected
 
 
 def test_a_beam_ends_at_an_end(ours: Any) -> None:
@@ -103,19 +109,23 @@ def test_the_positions_of_the_model_bound_the_cost_of_a_prompt(ours: Any, monkey
     """Else a large max_extra_tokens would make each prompt a batch of its own."""
     sizes, settings = list[int](), replace(GREEDY, max_extra_tokens=1 << 20)
 
-    def search(decoder: Any, state: Any, request: Any) -> Any:
+    def search(decoder: Any, state: Any, request: Any, **more: Any) -> Any:
         sizes.append(len(request.max_lengths))
-        return beam_search(decoder, state, request)
+        return best_outputs(decoder, state, request, **more)
 
-    monkeypatch.setattr("transduce.family.use.continuation.beam_search", search)
+    monkeypatch.setattr("transduce.family.use.continuation.best_outputs", search)
     assert len(continue_ids(ours, [[3, 4]] * 9, [], settings)) == sum(sizes) == 9
     assert sizes == [9]
 
 
 def test_a_model_as_it_is_takes_prompts_of_one_length_together(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = list[int]()
-    step = continuation.beam_search
-    monkeypatch.setattr(continuation, "beam_search", lambda *args: sizes.append(len(args[1].prompts)) or step(*args))
+
+    def search(decoder: Any, state: Any, request: Any, **more: Any) -> Any:
+        sizes.append(len(state.prompts))
+        return best_outputs(decoder, state, request, **more)
+
+    monkeypatch.setattr(continuation, "best_outputs", search)
     continue_ids(models[0], PROMPTS, [0])
     assert sizes == [1, 3, 1]
     continue_ids(CpuLanguageModel(models[0], "fp32"), PROMPTS, [0])

@@ -1,4 +1,4 @@
-"""Continuation of token ids: the search of translation (section 6.1), started from a prompt instead of a source.
+"""Continuation of token ids: a search that starts from a prompt instead of a source (section 6.1).
 
 A prompt is a state that waits for the first step. The token that the search feeds in that step, BOS of a translation,
 stands for the prompt.
@@ -6,7 +6,7 @@ stands for the prompt.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -17,12 +17,12 @@ from transduce.config.schema import SearchConfig
 from transduce.decoding.batched_search import length_batches, search_batches
 from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_transformer import Precision
-from transduce.decoding.decoder import Decoder, reordered
+from transduce.decoding.decoder import Decoder, most_likely, reordered
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.kernels import compiled
 from transduce.decoding.options import Sampling
 from transduce.decoding.request import Request
-from transduce.decoding.search import beam_search, sample
+from transduce.decoding.search import sample
 from transduce.errors import UserError
 from transduce.family.around import NO_PAST, Past
 from transduce.family.decoder import Decoder as FamilyDecoder
@@ -34,6 +34,7 @@ from transduce.family.recurrence import NO_MEMORY, Memory, TransformerXL
 from transduce.family.row_states import NO_STATES, RowStates
 from transduce.family.rwkv import RWKV
 from transduce.family.use.cpu_language_model import CpuLanguageModel
+from transduce.family.use.hugging_face_beam import best_outputs
 
 BATCH_TOKENS = 8_192  # positions of a batch at its end, times the beam
 GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_tokens=50)
@@ -78,29 +79,35 @@ class Prompted:
 
 
 def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
-    """Return a decoding step of the model. ends: the ids that end a text; the first one stands for the likeliest."""
+    """Return a decoding step of the model. ends: the ids that end a text; the first one stands for all of them.
+
+    In a search each end is a token of its own, with its own probability. In a draw the first end has the sum of all.
+    """
+    device = "cpu" if isinstance(model, CpuLanguageModel) else model.embedding.weight.device
+    end_ids = torch.tensor(ends, dtype=torch.int64, device=device)
 
     def log_probs(states: Tensor) -> Tensor:
         log_probs = model.output(states).log_softmax(dim=-1)
         if len(ends) > 1:
-            best = log_probs[:, ends].amax(dim=1)
+            total = log_probs[:, ends].logsumexp(dim=1).clamp(max=0)
             log_probs[:, ends] = -torch.inf
-            log_probs[:, ends[0]] = best
+            log_probs[:, ends[0]] = total
         return log_probs
 
-    if not isinstance(model, CpuLanguageModel):
-        return Decoder(partial(_step, model), model.embedding.weight.device, log_probs)
-
     def best(states: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
-        n_candidates = min(count + len(barred) + max(len(ends) - 1, 0), model.vocab_size)
-        values, ids = model.best(states, n_candidates)
+        if barred:  # the first end, and so all
+            barred = ends
+        if isinstance(model, CpuLanguageModel):
+            n_candidates = min(count + len(barred), model.vocab_size)
+            values, ids = reordered(*model.best(states, n_candidates), count, barred)
+        else:
+            values, ids = most_likely(model.output(states).log_softmax(dim=-1), count, barred)
         if len(ends) > 1:
-            is_end = torch.isin(ids, torch.tensor(ends))
-            values[is_end & (is_end.cumsum(dim=1) > 1)] = -torch.inf
-            ids[is_end] = ends[0]
-        return reordered(values, ids, count, barred)
+            ids[torch.isin(ids, end_ids)] = ends[0]
+        return values, ids
 
-    return Decoder(partial(_step_of_rows, model), "cpu", log_probs, best)
+    step = partial(_step_of_rows if isinstance(model, CpuLanguageModel) else _step, model)
+    return Decoder(step, device, log_probs, best)
 
 
 def _step(model: Any, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
@@ -128,7 +135,7 @@ def continue_ids(
     sampling: Sampling | None = None,
     seeds: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Return the continuation of each prompt: the best one of a search, or a sample with a seed for each prompt.
+    """Return the continuation of each prompt: that of `best_outputs`, or a sample with a seed for each prompt.
 
     A prompt needs no padding for its neighbours: a model made ready takes prompts of any length together, several
     batches at a time in the threads of torch; a member as it is takes those of one length.
@@ -138,7 +145,10 @@ def continue_ids(
     for number, prompt in enumerate(prompts):
         if not 1 <= len(prompt) < model.n_positions:
             raise UserError(f"prompt {number + 1}: expected 1 to {model.n_positions - 1:,} ids, not {len(prompt):,}")
-    work = _Work(model, decoder_of(model, ends), prompts, ends[0] if ends else NO_END, settings, sampling, seeds)
+    ends = [*dict.fromkeys(ends)]
+    if not ends:
+        settings = replace(settings, min_tokens=0)  # nothing ends a text early
+    work = _Work(model, decoder_of(model, ends), prompts, ends, settings, sampling, seeds)
     lengths = [min(len(prompt) + settings.max_extra_tokens, model.n_positions) for prompt in prompts]
     if not isinstance(model, CpuLanguageModel):
         return search_batches(
@@ -156,7 +166,7 @@ class _Work:
     model: Searchable
     decoder: Decoder[Prompted]
     prompts: Sequence[Sequence[int]]
-    end: int
+    ends: Sequence[int]
     settings: SearchConfig
     sampling: Sampling | None
     seeds: Sequence[int]
@@ -166,10 +176,10 @@ class _Work:
         """Return the outputs of one batch of prompts."""
         prompts = [torch.tensor(self.prompts[i], device=self.decoder.device) for i in members]
         most = [min(self.settings.max_extra_tokens, self.model.n_positions - len(prompt)) for prompt in prompts]
-        request = Request(search=self.settings, max_lengths=most, bos=0, eos=self.end)
+        request = Request(search=self.settings, max_lengths=most, bos=0, eos=self.ends[0] if self.ends else NO_END)
         state = Prompted(_start(self.model, prompts), prompts)
         if self.sampling is None:
-            return [best for best, *_ in beam_search(self.decoder, state, request)]
+            return best_outputs(self.decoder, state, request, n_ends=len(self.ends))
         return sample(self.decoder, state, request, sampling=self.sampling, seeds=[self.seeds[i] for i in members])
 
 

@@ -1,4 +1,4 @@
-"""Members that write text: an output for each text, by the search of translation (section 6.1)."""
+"""Members that write text: an output for each text, by a search or a draw (section 6.1)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -15,10 +15,11 @@ from transduce.decoding.decoder import Decoder
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.decoding.request import Request
-from transduce.decoding.search import beam_search, sample
+from transduce.decoding.search import sample
 from transduce.decoding.segmentation import MAX_LINE_TOKENS
 from transduce.errors import UserError
 from transduce.family.t5 import T5
+from transduce.family.use.hugging_face_beam import best_outputs
 from transduce.family.use.text_generator import Output, TextGenerator, ids_of
 from transduce.family.weights import Member
 
@@ -75,7 +76,7 @@ class TextToText(TextGenerator):
             most = [settings.max_extra_tokens] * len(members)
             request = Request(search=settings, max_lengths=most, bos=self.start, eos=self.end)
             if sampling is None:
-                of_batch = [best for best, *_ in beam_search(decoder, state, request)]
+                of_batch = best_outputs(decoder, state, request)
             else:
                 of_batch = sample(decoder, state, request, sampling=sampling, seeds=[seeds[i] for i in members])
             outputs.update(zip(members, of_batch, strict=True))
