@@ -74,11 +74,18 @@ def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypo
 
 @torch.inference_mode()
 def sample(
-    decoder: Decoder[State], state: State, request: Request, *, sampling: Sampling, seeds: Sequence[int]
+    decoder: Decoder[State],
+    state: State,
+    request: Request,
+    *,
+    sampling: Sampling,
+    seeds: Sequence[int],
+    other_ends: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Draw every token from the model's distribution, changed by `sampling`; return one hypothesis for each sentence.
 
     Each has its own seed (`sentence_seed`), so that it does not depend on the batch. Raises as `greedy` does.
+    other_ends: ids that end an output as request.eos does. Each is drawn by its own probability.
     """
     if len(seeds) != len(request.max_lengths):
         raise UserError(f"{len(seeds)} seeds: expected one for each of {len(request.max_lengths)} sentences")
@@ -89,18 +96,20 @@ def sample(
     token_log_probs: list[list[float]] = [[] for _ in seeds]
     sentences = list(range(len(ids)))  # the number of each row's sentence
     last_ids = torch.full((len(ids),), request.bos, device=decoder.device)
-    constraint = request.constraint
+    constraint, ends = request.constraint, [request.eos, *other_ends]
     for length in range(max(request.max_lengths, default=0)):
         scores, state = decoder.step(last_ids, state)
-        log_probs = _log_probs(decoder, scores, length, request, {} if constraint is None else constraint.allowed())
+        allowed = {} if constraint is None else constraint.allowed()
+        log_probs = _log_probs(decoder, scores, length, request, allowed, ends)
         uniform = torch.tensor([uniforms[i][length] for i in sentences], device=log_probs.device)
         next_ids = _draw(log_probs, uniform, sampling)
         values = log_probs.gather(1, next_ids[:, None])[:, 0].cpu().double().tolist()
         next_ids, stay = next_ids.cpu(), list[int]()
         for row, (i, token, value) in enumerate(zip(sentences, next_ids.tolist(), values, strict=True)):
-            ids[i].append(token)
+            ended = token in ends
+            ids[i].append(request.eos if ended else token)
             token_log_probs[i].append(value)
-            if token != request.eos and length + 1 < request.max_lengths[i]:
+            if not ended and length + 1 < request.max_lengths[i]:
                 stay.append(row)
         if not stay:
             break
@@ -116,16 +125,21 @@ def sample(
 
 
 def _log_probs(
-    decoder: Decoder[State], scores: Tensor, length: int, request: Request, allowed: Mapping[int, Sequence[int]]
+    decoder: Decoder[State],
+    scores: Tensor,
+    length: int,
+    request: Request,
+    allowed: Mapping[int, Sequence[int]],
+    ends: Sequence[int],
 ) -> Tensor:
     """Return the log-probabilities (N, V) after `length` tokens, with -inf for the ids that may not come next."""
-    barred = torch.tensor(request.barred(length), dtype=torch.int64)
+    too_early = ends if length < request.search.min_tokens else []
+    barred = torch.tensor([*request.banned, *too_early], dtype=torch.int64)
     log_probs = decoder.log_probs(scores)
     log_probs = log_probs.index_fill(1, send(barred, log_probs.device), -math.inf)
     if allowed:
         rows, only = restricted(decoder, scores, allowed)
-        if length < request.search.min_tokens:
-            only[:, request.eos] = -math.inf
+        only[:, too_early] = -math.inf
         log_probs[send(rows, log_probs.device)] = only
     if not log_probs.amax(dim=1).isfinite().all():
         raise no_continuation(length)

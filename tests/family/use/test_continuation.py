@@ -1,6 +1,6 @@
 """Continuation of token ids. `test_hugging_face_beam.py` has its beam search."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,14 +60,35 @@ def test_greedy_search_gives_the_ids_of_hugging_face(ours: Any, models: Models, 
     assert [output.ids for output in outputs] == [their_ids(theirs, prompt, ends) for prompt in PROMPTS]
 
 
-def test_a_draw_ends_with_the_probability_of_all_ends(ours: Any, models: Models) -> None:
-    ends, n_draws = [*range(3, 50, 2), 3], 400
-    probability = models[0](torch.tensor([PROMPTS[1]]))[0, -1].softmax(dim=-1)[3::2].sum().item()
-    settings = replace(GREEDY, max_extra_tokens=1)
-    outputs = continue_ids(ours, [PROMPTS[1]] * n_draws, ends, settings, Sampling(), range(n_draws))
-    ended = [one for one in outputs if one.finished]
-    assert len(ended) / n_draws == pytest.approx(probability, abs=0.08)
-    assert [one.score for one in ended] == pytest.approx([math.log(probability)] * len(ended), abs=1e-5)
+@pytest.mark.parametrize(
+    ("sampling", "ranks"),
+    [
+        (Sampling(), range(1, 40, 2)),
+        (Sampling(0.5), (0, 1, 3)),
+        (Sampling(top_k=1), (1, 2, 3)),
+        (Sampling(top_k=3), (2, 3)),
+    ],
+)
+def test_a_draw_takes_each_end_as_a_token_of_its_own(
+    ours: Any, models: Models, sampling: Sampling, ranks: Sequence[int]
+) -> None:
+    """ranks: of the ends, by probability. One end with the sum of all would be drawn more often."""
+    n_draws, settings = 400, replace(GREEDY, max_extra_tokens=1)
+    log_probs, order = models[0](torch.tensor([PROMPTS[1]]))[0, -1].log_softmax(dim=-1).sort(descending=True)
+    ends = order[[*ranks]].tolist()
+    probabilities = (log_probs / sampling.temperature)[: sampling.top_k].softmax(dim=-1)
+    share = sum(probabilities[rank].item() for rank in ranks if rank < len(probabilities))
+    outputs = continue_ids(ours, [PROMPTS[1]] * n_draws, [*ends, ends[0]], settings, sampling, range(n_draws))
+    assert sum(one.finished for one in outputs) / n_draws == pytest.approx(share, abs=0.08 if 0 < share < 1 else 0)
+    assert all(one.ids == [] for one in outputs if one.finished)
+    known = log_probs[[*ranks]].tolist()
+    assert all(min(abs(one.score - other) for other in known) < 1e-5 for one in outputs if one.finished)
+
+
+def test_no_end_is_drawn_too_early(ours: Any) -> None:
+    ends, settings = [*range(1, 50)], replace(GREEDY, max_extra_tokens=5, min_tokens=3)
+    (output,) = continue_ids(ours, [PROMPTS[1]], ends, settings, Sampling(), [1])
+    assert output.ids[:3] == [0] * 3
 
 
 def test_without_an_end_a_minimum_of_tokens_changes_nothing(ours: Any) -> None:

@@ -81,18 +81,13 @@ class Prompted:
 def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
     """Return a decoding step of the model. ends: the ids that end a text; the first one stands for all of them.
 
-    In a search each end is a token of its own, with its own probability. In a draw the first end has the sum of all.
+    Each end is a token of its own, with its own probability. `best` gives all of them the id of the first one.
     """
     device = "cpu" if isinstance(model, CpuLanguageModel) else model.embedding.weight.device
     end_ids = torch.tensor(ends, dtype=torch.int64, device=device)
 
     def log_probs(states: Tensor) -> Tensor:
-        log_probs = model.output(states).log_softmax(dim=-1)
-        if len(ends) > 1:
-            total = log_probs[:, ends].logsumexp(dim=1).clamp(max=0)
-            log_probs[:, ends] = -torch.inf
-            log_probs[:, ends[0]] = total
-        return log_probs
+        return model.output(states).log_softmax(dim=-1)
 
     def best(states: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         if barred:  # the first end, and so all
@@ -101,7 +96,7 @@ def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
             n_candidates = min(count + len(barred), model.vocab_size)
             values, ids = reordered(*model.best(states, n_candidates), count, barred)
         else:
-            values, ids = most_likely(model.output(states).log_softmax(dim=-1), count, barred)
+            values, ids = most_likely(log_probs(states), count, barred)
         if len(ends) > 1:
             ids[torch.isin(ids, end_ids)] = ends[0]
         return values, ids
@@ -180,7 +175,9 @@ class _Work:
         state = Prompted(_start(self.model, prompts), prompts)
         if self.sampling is None:
             return best_outputs(self.decoder, state, request, n_ends=len(self.ends))
-        return sample(self.decoder, state, request, sampling=self.sampling, seeds=[self.seeds[i] for i in members])
+        seeds = [self.seeds[i] for i in members]
+        ends = self.ends[1:]
+        return sample(self.decoder, state, request, sampling=self.sampling, seeds=seeds, other_ends=ends)
 
 
 def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | Memory | RowStates | CpuCache:
