@@ -74,6 +74,11 @@ def test_generation_config_names_the_ends(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "copy" / "generation_config.json").write_text(json.dumps({"eos_token_id": "7"}))
     with pytest.raises(UserError, match="eos_token_id: expected an id, or a list of ids"):
         transduce.family.load(tmp_path / "copy")
+    (tmp_path / "copy" / "generation_config.json").write_text(json.dumps({"eos_token_id": [*range(2_000)]}))
+    with pytest.raises(
+        UserError, match=r"^eos_token_id: 2,000 ids: expected at most 100 in gen.*; leave the others out$"
+    ):
+        transduce.family.load(tmp_path / "copy")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from transduce.family.use.application import Application
 from transduce.family.use.continuation import GREEDY
 from transduce.family.weights import Member
 
+MAX_IDS = 100  # of a key in a folder, which is untrusted: a beam takes time for each end
 NEEDLESS = ("n_best", "mbr", "split", "tag", "alignment", "lookahead", "shortlist")  # options of translation alone
 
 
@@ -96,7 +97,10 @@ class TextGenerator(Application, ABC):
 
 
 def ids_of(member: Member, key: str) -> list[int]:
-    """Return the ids of a key such as eos_token_id: those of generation_config.json, or of config.json."""
+    """Return the ids of a key such as eos_token_id: those of generation_config.json, or of config.json.
+
+    Raises UserError for other values than ids, and for more than MAX_IDS ids.
+    """
     values = dict(member.settings)
     try:
         values |= msgspec.json.decode(member.files.get("generation_config.json", b"{}"), type=dict)
@@ -104,4 +108,7 @@ def ids_of(member: Member, key: str) -> list[int]:
         ids = msgspec.convert([] if value is None else value if isinstance(value, list) else [value], list[int])
     except (ValueError, RecursionError) as problem:
         raise UserError(f"{key}: expected an id, or a list of ids ({problem}); use a whole folder") from None
+    if len(ids) > MAX_IDS:
+        expected = f"expected at most {MAX_IDS} in generation_config.json or config.json; leave the others out"
+        raise UserError(f"{key}: {len(ids):,} ids: {expected}")
     return [one for one in dict.fromkeys(ids) if 0 <= one < member.settings["vocab_size"]]
