@@ -21,6 +21,7 @@ from transduce.family.weights import Member, write_member
 from transduce.model.transformer import parameter_count
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "state_size": 5, "time_step_rank": 4}
+END = 35  # an id at which some texts end
 PROMPTS = [[5], [7, 3, 9], [1, 2, 3], [30, 8, 8, 2, 41, 6]]
 
 
@@ -57,6 +58,19 @@ def test_greedy_search_gives_the_ids_of_hugging_face(models: tuple[Any, Any]) ->
         options: dict[str, Any] = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": 49_999, "pad_token_id": 0}
         expected = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :]
         assert output.ids == expected.tolist()
+
+
+def test_beam_search_gives_the_ids_of_hugging_face(models: tuple[Any, Any]) -> None:
+    ours, theirs = models
+    prompts = torch.tensor([[7, 3, 9], [1, 2, 3], [30, 8, 41]])
+    options: dict[str, Any] = {"num_beams": 3, "length_penalty": 0.0, "do_sample": False, "max_new_tokens": 8}
+    expected = theirs.generate(
+        prompts, attention_mask=torch.ones_like(prompts), eos_token_id=END, pad_token_id=END, **options
+    )
+    outputs = continue_ids(ours, prompts.tolist(), [END], replace(GREEDY, beam_size=3, max_extra_tokens=8))
+    assert {one.finished for one in outputs} == {True, False}
+    for output, ids in zip(outputs, expected[:, 3:].tolist(), strict=True):
+        assert output.ids == (ids[: ids.index(END)] if output.finished else ids)
 
 
 def test_three_steps_of_the_scan() -> None:
