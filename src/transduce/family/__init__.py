@@ -17,12 +17,17 @@ What several members share:
 |---------------------|----------------------------------------------------------------------------|
 | `around.py`         | functions around attention: cache, rotation, shared key heads, bias        |
 | `feed_forward.py`   | the gated feed-forward network                                             |
-| `heads.py`          | heads of an encoder: words, one vector, classes                            |
-| `image_sizes.py`    | images of another size than those of the training                          |
 | `initialisation.py` | the first values of the weights                                            |
-| `relative_bias.py`  | T5's learned numbers for distances                                         |
 | `row_states.py`     | states of recurrences                                                      |
-| `spans.py`          | spans of a text, which T5 learns to restore                                |
+
+What belongs to one member:
+
+| file                | member   | what it is                                                      |
+|---------------------|----------|-----------------------------------------------------------------|
+| `heads.py`          | BERT     | heads of an encoder: words, one vector, classes                 |
+| `image_sizes.py`    | ViT      | images of another size than those of the training               |
+| `relative_bias.py`  | T5       | learned numbers for distances, which `positions.py` has too     |
+| `spans.py`          | T5       | spans of a text, which it learns to restore                     |
 
 | attention       | paper                            | what changed                                                 |
 |-----------------|----------------------------------|--------------------------------------------------------------|
