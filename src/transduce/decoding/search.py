@@ -12,7 +12,7 @@ Letters: N rows, one of each sentence; V vocabulary.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -89,39 +89,47 @@ def sample(
     """
     if len(seeds) != len(request.max_lengths):
         raise UserError(f"{len(seeds)} seeds: expected one for each of {len(request.max_lengths)} sentences")
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]  # on the CPU for every device
-    uniforms = [torch.rand(n, generator=g).tolist() for n, g in zip(request.max_lengths, generators, strict=True)]
-
-    ids: list[list[int]] = [[] for _ in seeds]
-    token_log_probs: list[list[float]] = [[] for _ in seeds]
-    sentences = list(range(len(ids)))  # the number of each row's sentence
-    last_ids = torch.full((len(ids),), request.bos, device=decoder.device)
-    constraint, ends = request.constraint, [request.eos, *other_ends]
+    outputs = [_Output(_uniforms(seed, n)) for seed, n in zip(seeds, request.max_lengths, strict=True)]
+    live, constraint, ends = outputs, request.constraint, [request.eos, *other_ends]
+    last_ids = torch.full((len(live),), request.bos, device=decoder.device)
     for length in range(max(request.max_lengths, default=0)):
         scores, state = decoder.step(last_ids, state)
         allowed = {} if constraint is None else constraint.allowed()
         log_probs = _log_probs(decoder, scores, length, request, allowed, ends)
-        uniform = torch.tensor([uniforms[i][length] for i in sentences], device=log_probs.device)
+        uniform = torch.tensor([output.uniforms[length] for output in live], device=log_probs.device)
         next_ids = _draw(log_probs, uniform, sampling)
-        values = log_probs.gather(1, next_ids[:, None])[:, 0].cpu().double().tolist()
-        next_ids, stay = next_ids.cpu(), list[int]()
-        for row, (i, token, value) in enumerate(zip(sentences, next_ids.tolist(), values, strict=True)):
-            ended = token in ends
-            ids[i].append(request.eos if ended else token)
-            token_log_probs[i].append(value)
-            if not ended and length + 1 < request.max_lengths[i]:
-                stay.append(row)
+        values = log_probs.gather(1, next_ids[:, None])[:, 0].cpu().double()
+        next_ids = next_ids.cpu()
+        for output, token, value in zip(live, next_ids.tolist(), values.tolist(), strict=True):
+            output.ids.append(request.eos if token in ends else token)
+            output.token_log_probs.append(value)
+        stay = [row for row, output in enumerate(live) if not output.is_done(request.eos)]
         if not stay:
             break
         if constraint is not None:
             constraint = constraint.select(stay).advance(next_ids[stay].tolist())
         last_ids = send(next_ids[stay], decoder.device)
-        if len(stay) < len(sentences):
-            sentences = [sentences[row] for row in stay]
-            rows = send(torch.tensor(stay), decoder.device)
+        if len(stay) < len(live):
+            live, rows = [live[row] for row in stay], send(torch.tensor(stay), decoder.device)
             state = state.select(rows, rows)
-    pairs = zip(ids, token_log_probs, strict=True)
-    return [hypothesis_of(*path, request.eos, request.penalties) for path in pairs]
+    return [hypothesis_of(o.ids, o.token_log_probs, request.eos, request.penalties) for o in outputs]
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A sentence's drawn tokens so far. uniforms: a number in [0, 1) for each token up to its maximum length."""
+
+    uniforms: list[float]
+    ids: list[int] = field(default_factory=list[int])
+    token_log_probs: list[float] = field(default_factory=list[float])
+
+    def is_done(self, eos: int) -> bool:
+        return self.ids[-1] == eos or len(self.ids) == len(self.uniforms)
+
+
+def _uniforms(seed: int, count: int) -> list[float]:
+    """Return the numbers that a seed gives: on the CPU for every device, so that they are the same on each."""
+    return torch.rand(count, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def _log_probs(
