@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.study_results import positions_results
+from support.study_rows import diverging
 from torch.nn import functional as F
 
 from transduce.errors import UserError
@@ -148,17 +149,11 @@ def test_a_training_that_diverges_is_reported(
 ) -> None:
     monkeypatch.setattr("transduce.studies.rows.SEEDS", (1,))
     monkeypatch.setattr(positions, "ROWS", ("rope", "alibi"))
-    monkeypatch.setattr(positions, "build", lambda row, sizes: _broken() if row == "rope" else build(row, sizes))
+    monkeypatch.setattr(positions, "train_and_evaluate", diverging)
     with pytest.raises(UserError, match="1 of 2 trainings failed: rope-1"):
         run_positions(*texts, tmp_path, jobs=1, sizes=TINY)
     page = (tmp_path / "report.md").read_text("utf-8")
     assert "Failed: rope-1: the loss of step 1 is nan" in page and "| RoPE | not run |" in page
-
-
-def _broken() -> Any:
-    model = build("rope", TINY)
-    torch.nn.init.constant_(model.embedding.weight, math.nan)
-    return model
 
 
 def test_the_report_says_which_rows_get_better_and_which_worse(tmp_path: Path) -> None:

@@ -28,9 +28,10 @@ def test_a_training_that_is_killed_ends_the_study_in_words(texts: tuple[Path, Pa
     assert not results.is_done("large-1")
 
 
-def test_a_signal_ends_the_trainings(texts: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_signal_ends_the_trainings(texts: tuple[Path, Path], tmp_path: Path, jobs: int) -> None:
     results, start = Results(tmp_path / "results.json", "experts", {}), time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_rows(["row"], texts, SIZES, results, interrupting, jobs=2)
+        run_rows(["row"], texts, SIZES, results, interrupting, jobs=jobs)
     assert time.monotonic() - start < 50
     assert not any(map(results.is_done, results.entries))

@@ -5,7 +5,8 @@ import signal
 import time
 from typing import Any
 
-from transduce.studies.segments import Streams
+from transduce.errors import UserError
+from transduce.studies.segments import Sizes, Streams
 
 
 def killed(row: str, seed: int, streams: Streams) -> dict[str, Any]:
@@ -21,3 +22,10 @@ def interrupting(row: str, seed: int, streams: Streams) -> dict[str, Any]:
         os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(60)
     return {}
+
+
+def diverging(sizes: Sizes, row: str, seed: int, streams: Streams) -> dict[str, Any]:
+    """Fail in the row "rope", as a training that diverges; train nothing in the others."""
+    if row == "rope":
+        raise UserError("the loss of step 1 is nan")
+    return {"parameters": 1, "steps": 1, "points": {row: []}}

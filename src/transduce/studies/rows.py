@@ -38,8 +38,8 @@ def run_rows(
 ) -> None:
     """Train and evaluate the rows that are not done, each with all seeds.
 
-    texts: for training and for the evaluation. figures: trains a row with a seed, and returns its figures; several jobs
-    send it to other processes, so it must be picklable. jobs: number of trainings at a time; None: one for each core.
+    texts: for training and for the evaluation. figures: trains a row with a seed, and returns its figures; it is sent
+    to other processes, so it must be picklable. jobs: number of trainings at a time; None: one for each core.
     A row that raises UserError, as one that diverges does, is recorded as failed. An interrupted training starts again
     from its first step. Raises UserError at the end if trainings have failed, and if one was killed. Raises
     KeyboardInterrupt after a signal.
@@ -80,14 +80,11 @@ def _timed(figures: Figures, row: str, seed: int, streams: Streams) -> Outcome:
 
 
 def _outcomes(tasks: dict[str, Callable[[], Outcome]], jobs: int) -> Iterator[tuple[str, Outcome]]:
-    """Yield the outcome of each task as it ends: in this process, or in `jobs` processes of one thread each.
+    """Yield the outcome of each task as it ends, from `jobs` processes of one thread each.
 
-    A process and not a thread, because dropout draws from torch's one generator.
+    A process and not a thread, because dropout draws from torch's one generator. One job has its process too, so that a
+    signal ends it as it ends several.
     """
-    if jobs == 1:
-        for name, task in tasks.items():
-            yield name, task()
-        return
     context = multiprocessing.get_context("spawn")
     with StopSignal() as stop, ProcessPoolExecutor(jobs, context, initializer=_prepare_process) as pool:
         waiting = {pool.submit(task): name for name, task in tasks.items()}
