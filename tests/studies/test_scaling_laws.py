@@ -16,7 +16,7 @@ from transduce.evaluation.study_report import html_page, markdown
 from transduce.model.transformer import parameter_count
 from transduce.studies import scaling_laws
 from transduce.studies.results import read_results
-from transduce.studies.scaling_fit import Fit
+from transduce.studies.scaling_fit import Estimate, Fit
 from transduce.studies.scaling_laws import (
     SWEEP,
     Cell,
@@ -174,6 +174,23 @@ def test_the_report_has_the_laws_of_this_text_beside_quoted_ones(laws: Laws, tmp
     assert "| 2x32 | 24,576 | 36,096 | 2.30 | 6.39" in page
     html = html_page(report(scaling_results(tmp_path), laws))
     assert html.count('class="first" cx=') == 35 and "nan" not in html
+
+
+def test_the_report_says_what_the_trainings_do_not_show(laws: Laws, tmp_path: Path) -> None:
+    results, law = scaling_results(tmp_path), laws.chinchilla
+    assert isinstance(law, Fit)
+    assert "do not show" not in markdown(report(results, laws))
+    without_end = replace(law, constants={**law.constants, "E": Estimate(1e-40, 1e-90, 1.5)})
+    page = markdown(report(results, replace(laws, chinchilla=without_end)))
+    assert "and E is 0 (0 to 1.5): these trainings do not show where the loss ends." in page
+    assert "| E | 0 (0 to 1.5) |" in page
+
+    (row,) = (line for line in page.splitlines() if "at a hundredth of it" in line)
+    best, per_parameter = (float(text.replace(",", "")) for text in row.split(" | ")[1].split(", "))
+    assert 24_576 <= best and 262_144 <= best * per_parameter  # the smallest that were trained
+    greedy = replace(law, constants={**law.constants, "alpha": Estimate(0.9, 0.9, 0.9)})  # needs hardly any parameters
+    page = markdown(report(results, replace(laws, chinchilla=greedy)))
+    assert "| best N, and tokens for each, at the largest N D | not among the measured sizes |" in page
 
 
 def test_a_part_of_the_study_has_a_report(tmp_path: Path) -> None:

@@ -237,8 +237,8 @@ def attention(*, train: Path, valid: Path, out: Path = Path("attention")) -> Non
     r"""Measure forms of attention: time, memory, and the loss of a model with each.
 
     The study measures a forward and a backward pass of each form at lengths of 256 to 16,384, in turn with torch's
-    fused kernel, and trains a small model with each on the same text. It takes about 80 minutes on two cores,
-    estimated. The same command resumes an interrupted study.
+    fused kernel, and trains a small model with each on the same text. It took 78 minutes of one core's time. The same
+    command resumes an interrupted study.
 
     Parameters
     ----------
@@ -263,8 +263,8 @@ def positions(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> 
     r"""Compare positions beyond the training length: sinusoids, learned, and later ones.
 
     The study trains small language models on segments of 64 tokens, three seeds each, and evaluates them on up to
-    512 tokens. It takes about 70 minutes on two cores, estimated. The same command resumes an interrupted study, at
-    the trainings that were interrupted.
+    512 tokens. It took 110 minutes of one core's time. The same command resumes an interrupted study, at the
+    trainings that were interrupted.
 
     Parameters
     ----------
@@ -287,8 +287,8 @@ def positions(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> 
 def experts(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> None:
     r"""Compare mixtures of experts with the dense network: loss, FLOPs, balance.
 
-    The study trains small language models with three seeds each. It takes about 70 minutes on two cores,
-    estimated. The same command resumes an interrupted study, at the trainings that were interrupted.
+    The study trains small language models with three seeds each. It took 105 minutes of one core's time. The same
+    command resumes an interrupted study, at the trainings that were interrupted.
 
     Parameters
     ----------
@@ -318,8 +318,8 @@ def scaling(
     r"""Fit scaling laws to a text: loss over parameters and tokens, after Kaplan and Chinchilla.
 
     The study trains 35 small language models of 25 thousand to 3.1 million parameters without embeddings, on up to
-    4.2 million tokens. It takes about 70 minutes on two cores; this time is estimated, not measured. The same command
-    resumes an interrupted study, at the trainings that were interrupted.
+    4.2 million tokens. It took 125 minutes of one core's time. The same command resumes an interrupted study, at the
+    trainings that were interrupted.
 
     Parameters
     ----------

@@ -20,6 +20,8 @@ BESIROGLU = {
 KAPLAN_JOINT = {"N_c": "6.4e13", "D_c": "1.8e13", "alpha_N": "0.076", "alpha_D": "0.103"}
 KAPLAN_POWERS = {"L(N)": "0.076", "L(D)": "0.095", "L(C)": "0.050"}
 
+NOTHING = 1e-6  # a constant below it is 0: where a law has no E, the fit of its logarithm falls without end
+
 Entry = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -242,7 +244,9 @@ def chinchilla_sentence(laws: Laws, done: Sequence[Entry]) -> str:
     if isinstance(whole, Fit):
         text += f"; with all parameters counted as N, to the power {_short(whole.n_share)}"
     lowest = min(one["loss"] for one in done)
-    return f"{text}. The lowest measured loss is {lowest:.3f}, and E is {_short(law.constants['E'])}."
+    end = law.constants["E"]
+    text += f". The lowest measured loss is {lowest:.3f}, and E is {_short(end)}"
+    return f"{text}: these trainings do not show where the loss ends." if end.low < NOTHING else f"{text}."
 
 
 def _chinchilla_table(laws: Laws, done: Sequence[Entry]) -> list[Table]:
@@ -262,7 +266,7 @@ def _chinchilla_table(laws: Laws, done: Sequence[Entry]) -> list[Table]:
     lines.append(["best D: exponent of C", *map(_long, rest), *(paper["D"] for paper in quoted)])
     for share, where in ((1.0, "the largest N D"), (0.01, "a hundredth of it")):
         sizes = [
-            _best_size(one, share * max(size(entry) * entry["tokens"] for entry in done))
+            _best_size(one, [(size(entry), entry["tokens"]) for entry in done], share)
             for one, size in zip(fits, (_body, lambda entry: entry["parameters"]), strict=True)
         ]
         lines.append([f"best N, and tokens for each, at {where}", *sizes, "", ""])
@@ -270,10 +274,17 @@ def _chinchilla_table(laws: Laws, done: Sequence[Entry]) -> list[Table]:
     return [Table(head, lines)]
 
 
-def _best_size(law: Fit, product: float) -> str:
-    """Return the best N where N D is `product`, and D / N; "none" if the loss falls to one end."""
+def _best_size(law: Fit, measured: Sequence[tuple[int, int]], share: float) -> str:
+    """Return the best N where N D is a share of the largest measured one, and D / N.
+
+    measured: N and D of the trainings. A law says nothing of sizes beyond them.
+    """
+    product = share * max(n * d for n, d in measured)
     best = law.best_parameters(product)
-    return f"{best:,.3g}, {product / best**2:,.3g}" if 1.01 < best < 0.99 * product else "none"
+    pairs = zip((best, product / best), zip(*measured, strict=True), strict=True)
+    if all(min(values) <= value <= max(values) for value, values in pairs):
+        return f"{best:,.3g}, {product / best**2:,.3g}"
+    return "not among the measured sizes"
 
 
 def _kaplan_tables(laws: Laws) -> list[Table | str]:
@@ -296,8 +307,12 @@ def _kaplan_tables(laws: Laws) -> list[Table | str]:
 
 def _long(estimate: Estimate) -> str:
     """Return an estimate with six digits, from which others can compute, and its interval with three."""
-    return f"{estimate.value:.6g} ({estimate.low:.3g} to {estimate.high:.3g})"
+    return f"{_number(estimate.value, 6)} ({_number(estimate.low)} to {_number(estimate.high)})"
 
 
 def _short(estimate: Estimate) -> str:
-    return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"
+    return f"{_number(estimate.value)} ({_number(estimate.low)} to {_number(estimate.high)})"
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return "0" if 0 <= value < NOTHING else f"{value:.{digits}g}"
