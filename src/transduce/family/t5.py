@@ -102,8 +102,8 @@ class T5(nn.Module):
         x, past = self.dropout(self.embedding(ids)), []
         masks = causal(n, end, ids.device), cache.src_mask
         unscaled = without_scale(attention)
+        attentions = with_bias(self.decoder_bias(n, end), unscaled), unscaled
         for i, layer in enumerate(self.decoder):
-            attentions = with_bias(self.decoder_bias(n, end), unscaled), unscaled
             x, so_far = layer(x, cache.past[i] if cache.past else None, cache.cross[i], masks, attentions)
             past.append(so_far)
         return self.dropout(self.decoder_norm(x)), Cache(tuple(past), cache.cross, cache.src_mask)
