@@ -22,6 +22,7 @@ from transduce.evaluation.model_size import parameter_count
 from transduce.family.around import NO_PAST, Past
 from transduce.family.configs import DecoderConfig, HyenaConfig
 from transduce.family.experts import router_loss, routings
+from transduce.family.rope import LinearRope, Rope, YarnRope, ntk_theta
 from transduce.family.tasks.language_model import LanguageModelTask
 from transduce.family.tasks.text_scores import evaluate_text
 from transduce.model.build import build
@@ -96,6 +97,25 @@ def test_the_number_of_parameters_is_that_of_the_model(config: Any) -> None:
     assert parameter_count(config, 40) == count_parameters(build(config))
 
 
+@pytest.mark.parametrize(
+    ("name", "rope"),
+    [
+        ("plain", Rope()),
+        ("linear", LinearRope(factor=4.0)),
+        ("ntk", Rope(ntk_theta(10_000.0, 4.0, 6))),
+        ("yarn", YarnRope(factor=4.0, n_positions=5)),
+    ],
+)
+def test_a_setting_scales_the_frequencies(name: Any, rope: Rope) -> None:
+    config, ids = replace(SIZES, rope=name, rope_factor=4.0, rope_length=5), torch.randint(40, (1, 9))
+    model = model_of(config)
+    assert model.positions.rope == rope
+    plain = model_of(SIZES)
+    plain.load_state_dict(model.state_dict())  # scaling has no weights
+    with torch.no_grad():
+        assert (difference(model(ids), plain(ids)) < TOLERANCE) == (name == "plain")
+
+
 @pytest.mark.parametrize("config", EXPERTS, ids=ROUTERS)
 def test_the_balance_joins_the_gradient_and_not_the_logged_loss(config: Any) -> None:
     model, task, settings = model_of(config), LanguageModelTask(), TrainConfig(label_smoothing=0.0)
@@ -121,6 +141,13 @@ def test_the_balance_joins_the_gradient_and_not_the_logged_loss(config: Any) -> 
         ({"n_experts": 2, "router": "top_k", "n_chosen": 3}, "model.n_chosen=3: expected at most model.n_experts=2"),
         ({"window": 0}, "model.window=0: expected 1 to 10,000"),
         ({"n_experts": 0}, "model.n_experts=0: expected 1 to 10,000"),
+        ({"rope": "linear"}, "model.rope=linear: expected plain with model.positions=alibi"),
+        ({"positions": "rope", "rope": "yarn"}, "model.rope_length=null: expected the longest text of the training"),
+        ({"positions": "rope", "rope": "linear", "rope_factor": 0.5}, "model.rope_factor=0.5: expected 1 to 10,000"),
+        (
+            {"positions": "rope", "rope": "ntk", "d_model": 8},
+            "model.d_model=8: expected heads of 4 values or more, for model.rope=ntk",
+        ),
     ],
 )
 def test_parts_that_cannot_be_built_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -133,9 +160,10 @@ def test_parts_that_cannot_be_built_are_refused(settings: dict[str, Any], messag
     [
         CONFIG.model,
         replace(CONFIG.model, positions="rope", window=None, n_experts=3),
+        replace(CONFIG.model, positions="rope", window=None, rope="yarn", rope_factor=4.0, rope_length=12),
         HyenaConfig(d_model=32, n_layers=1, max_positions=24),
     ],
-    ids=["window", "experts", "hyena"],
+    ids=["window", "experts", "yarn", "hyena"],
 )
 def test_the_loop_trains_it_and_the_search_continues_by_it(
     model: Any, cli: Callable[..., CommandResult], tmp_path: Path

@@ -154,6 +154,9 @@ class DecoderConfig:
     n_heads: int = 12
     d_ff: int | None = None  # inner width of a feed-forward network; None: 4 * d_model
     positions: Literal["none", "sinusoids", "learned", "rope", "alibi", "t5", "shaw"] = "rope"
+    rope: Literal["plain", "linear", "ntk", "yarn"] = "plain"  # how RoPE scales its frequencies
+    rope_factor: float = 1.0  # s, the longest text over that of the training without scaling
+    rope_length: int | None = None  # the longest text of that training, L; for yarn
     window: int | None = None  # tokens before it that a token sees; None: all
     n_experts: int | None = None  # feed-forward networks in a layer; None: one, and no router
     router: Literal["switch", "top_k", "noisy_top_k"] = "switch"  # of experts
@@ -167,10 +170,30 @@ class DecoderConfig:
         """Return a line for each combination of values with which the model cannot be built."""
         lines = width_problems(self.d_model, self.n_heads)
         lines += size_problems(window=self.window, n_experts=self.n_experts, n_chosen=self.n_chosen)
+        lines += size_problems(rope_length=self.rope_length)
         if not lines and self.positions == "rope" and self.d_model // self.n_heads % 2:
             lines.append(f"model.d_model={self.d_model}: expected heads of an even width, because RoPE rotates pairs")
+        lines += self._rope_problems()
         if self.n_experts is not None and self.router != "switch" and self.n_chosen > self.n_experts:
             lines.append(f"model.n_chosen={self.n_chosen}: expected at most model.n_experts={self.n_experts}")
+        return lines
+
+    def _rope_problems(self) -> list[str]:
+        lines = list[str]()
+        if not 1 <= self.rope_factor <= 10_000:
+            lines.append(f"model.rope_factor={self.rope_factor}: expected 1 to 10,000")
+        if self.rope == "plain":
+            return lines
+        if self.positions != "rope":
+            lines.append(f"model.rope={self.rope}: expected plain with model.positions={self.positions}")
+        if self.rope == "yarn" and self.rope_length is None:
+            lines.append(
+                f"model.rope_length=null: expected the longest text of the training, for model.rope={self.rope}"
+            )
+        if self.rope == "ntk" and self.d_model < 4 * self.n_heads:
+            lines.append(
+                f"model.d_model={self.d_model}: expected heads of 4 values or more, for model.rope={self.rope}"
+            )
         return lines
 
     def parameter_count(self, vocab_size: int) -> int:

@@ -37,6 +37,7 @@ from transduce.family.patterns import restricted
 from transduce.family.performer import Performer
 from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids
 from transduce.family.recurrence import TransformerXL
+from transduce.family.rope import LinearRope, Rope, YarnRope, ntk_theta
 from transduce.family.rwkv import RWKV
 from transduce.family.t5 import T5
 from transduce.family.tpa import T6
@@ -151,13 +152,28 @@ def positions_of(config: DecoderConfig) -> Positions:
         case "learned":
             return Learned(config.max_positions, config.d_model)
         case "rope":
-            return Rotary(d_k)
+            return Rotary(d_k, rope_of(config, d_k))
         case "alibi":
             return Alibi(config.n_heads)
         case "t5":
             return Bucketed(config.n_heads)
         case "shaw":
             return Shaw(config.n_layers, d_k)
+
+
+def rope_of(config: DecoderConfig, d_k: int) -> Rope:
+    """Return RoPE with the scaling that a configuration names."""
+    factor = config.rope_factor
+    match config.rope:
+        case "plain":
+            return Rope()
+        case "linear":
+            return LinearRope(factor=factor)
+        case "ntk":
+            return Rope(ntk_theta(Rope().theta, factor, d_k))
+        case "yarn":
+            assert config.rope_length is not None
+            return YarnRope(factor=factor, n_positions=config.rope_length)
 
 
 def experts_of(config: DecoderConfig, n_experts: int) -> Experts:

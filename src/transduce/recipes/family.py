@@ -116,8 +116,9 @@ def hyena_small() -> Config:
 def alibi_small() -> Config:
     """Your own text, 20,000 to 1,000,000 lines: gpt2-small with ALiBi, linear biases of the distance, as its positions.
 
-    Other positions and a window are settings: model.positions, with none, sinusoids, learned, rope, t5 or shaw, and
-    model.window, with the number of tokens before it that a token sees.
+    Other positions and a window are settings: model.positions, with none, sinusoids, learned, rope, t5 or shaw,
+    model.rope, with linear, ntk or yarn for scaled frequencies, and model.window, with the number of tokens before it
+    that a token sees.
 
     Time: not measured in full: at most 10,000 steps of 4,000 tokens.
     """
