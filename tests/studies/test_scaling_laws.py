@@ -193,6 +193,20 @@ def test_the_report_says_what_the_trainings_do_not_show(laws: Laws, tmp_path: Pa
     assert "| best N, and tokens for each, at the largest N D | not among the measured sizes |" in page
 
 
+def test_the_report_has_the_exponents_without_some_of_the_trainings(laws: Laws, tmp_path: Path) -> None:
+    results, whole = scaling_results(tmp_path), laws.chinchilla
+    assert isinstance(whole, Fit)
+    exponents = {part[0].n_share.value for part in laws.parts.values() if isinstance(part[0], Fit)}
+    assert len({*exponents, whole.n_share.value}) == 4
+    for exponent in exponents:  # the losses follow the law, with noise, so any part of them gives it
+        assert exponent == pytest.approx(whole.n_share.value, abs=0.1)
+    page = markdown(report(results, laws))
+    assert "| without the two smallest sizes | " in page and "| without the most text | " in page
+    entry = results.entries["6x208-4194304"]
+    entry["loss"] *= 2
+    assert "% too low for 6x208 after 4.19 M, and" in markdown(report(results, laws))
+
+
 def test_a_part_of_the_study_has_a_report(tmp_path: Path) -> None:
     results = scaling_results(tmp_path, count=4)
     page = markdown(report(results, fit_laws(results, resamples=1)))

@@ -9,16 +9,16 @@ from transduce.evaluation.charts import axes, log_axis, stretch, strokes
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Figure, Report, Section, Table
 from transduce.studies.results import Results
-from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Point, PowerLaw, fit, power_law
+from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Form, Point, PowerLaw, fit, power_law
 
 # Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
-# eqs. 1.1 to 1.3, tables 2 and 6.
+# eqs. 1.1 to 1.3, tables 2, 5 and 6.
 HOFFMANN = {"E": "1.69", "A": "406.4", "B": "410.7", "alpha": "0.34", "beta": "0.28", "N": "0.46", "D": "0.54"}
 BESIROGLU = {
     "E": "1.8172", "A": "482.01", "B": "2085.43", "alpha": "0.3478", "beta": "0.3658", "N": "0.513", "D": "0.487",
 }  # fmt: skip
 KAPLAN_JOINT = {"N_c": "6.4e13", "D_c": "1.8e13", "alpha_N": "0.076", "alpha_D": "0.103"}
-KAPLAN_POWERS = {"L(N)": "0.076", "L(D)": "0.095", "L(C)": "0.050"}
+KAPLAN_POWERS = {"L(N)": "0.076", "L(D)": "0.095", "L(C)": "0.057; 0.050 with the best batch size"}
 
 NOTHING = 1e-6  # a constant below it is 0: where a law has no E, the fit of its logarithm falls without end
 
@@ -30,7 +30,8 @@ T = TypeVar("T")
 class Laws:
     """The laws of a text; a message in place of one that its trainings do not give.
 
-    whole: Chinchilla's with all parameters as N. All others have N without embeddings.
+    whole: Chinchilla's with all parameters as N. All others have N without embeddings. parts: Chinchilla's and Kaplan's
+    laws of some of the trainings, by a description, without intervals.
     """
 
     chinchilla: Fit | str
@@ -39,6 +40,7 @@ class Laws:
     of_size: PowerLaw | str
     of_text: PowerLaw | str
     of_compute: PowerLaw | str
+    parts: Mapping[str, tuple[Fit | str, Fit | str]]
 
 
 def fit_laws(results: Results, resamples: int) -> Laws:
@@ -46,9 +48,8 @@ def fit_laws(results: Results, resamples: int) -> Laws:
     done, sweep = _done(results), results.settings["sweep"]
     row, budget = _row(sweep["shapes"][-1]), max(sweep["budgets"])
 
-    def law(form: Any, size: Callable[[Entry], int]) -> Fit | str:
-        points = [Point(size(one), one["tokens"], one["loss"]) for one in done]
-        return _or_message(lambda: fit(form, points, resamples=resamples))
+    def law(form: Form, size: Callable[[Entry], int]) -> Fit | str:
+        return _law(form, done, size, resamples)
 
     def power(entries: Sequence[Entry], x: Callable[[Entry], float]) -> PowerLaw | str:
         return _or_message(lambda: power_law([(x(one), one["loss"]) for one in entries]))
@@ -60,7 +61,18 @@ def fit_laws(results: Results, resamples: int) -> Laws:
         power([one for one in done if one["tokens"] == budget], _body),
         power([one for one in done if one["row"] == row], lambda one: one["tokens"]),
         power(envelope(done), lambda one: one["flops"]),
+        {name: (_law(CHINCHILLA, part), _law(KAPLAN, part)) for name, part in _parts(done).items()},
     )
+
+
+def _parts(done: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Return the trainings without some sizes or amounts of text: what changes with them depends on the range."""
+    sizes, most = sorted({_body(one) for one in done}), max((one["tokens"] for one in done), default=0)
+    return {
+        "without the smallest size": [one for one in done if _body(one) not in sizes[:1]],
+        "without the two smallest sizes": [one for one in done if _body(one) not in sizes[:2]],
+        "without the most text": [one for one in done if one["tokens"] != most],
+    }
 
 
 def _or_message(make: Callable[[], T]) -> T | str:
@@ -79,13 +91,19 @@ def envelope(entries: Sequence[Entry]) -> list[Entry]:
     return best
 
 
-def _done(results: Results) -> list[Entry]:
-    return [entry for entry in results.entries.values() if entry["status"] == "done"]
-
-
 def _body(entry: Entry) -> int:
     """Return the parameters of a model without its embeddings."""
     return entry["parameters"] - entry["embeddings"]
+
+
+def _law(form: Form, entries: Sequence[Entry], size: Callable[[Entry], int] = _body, resamples: int = 0) -> Fit | str:
+    return _or_message(
+        lambda: fit(form, [Point(size(one), one["tokens"], one["loss"]) for one in entries], resamples=resamples)
+    )
+
+
+def _done(results: Results) -> list[Entry]:
+    return [entry for entry in results.entries.values() if entry["status"] == "done"]
 
 
 def _row(shape: Sequence[int]) -> str:
@@ -109,6 +127,7 @@ def report(results: Results, laws: Laws) -> Report:
         Section("Loss", [loss_table(done, sweep), *_figures(done, laws.chinchilla), LOSS]),
         Section("Chinchilla's law", [chinchilla_sentence(laws, done), *_chinchilla_table(laws, done), CHINCHILLA_NOTE]),
         Section("Kaplan's laws", [*_kaplan_tables(laws), KAPLAN_NOTE]),
+        Section("Laws of some of the trainings", [parts_table(laws), *_misses(laws, done), PARTS_NOTE]),
         Section("Method", [method(sweep), INTERVALS]),
     ]
     return Report("Scaling laws of one text", lead, sections)
@@ -132,6 +151,10 @@ KAPLAN_NOTE = (
     "(over N), through those of the largest model (over D), and through those with a lower loss than all that took "
     "less compute (over counted FLOPs). Kaplan et al. have L(N) with enough text, L(D) with a large enough model, and "
     "C without embeddings. Here neither text nor model is large enough, and C is with embeddings."
+)
+PARTS_NOTE = (
+    "The intervals above hold for the sizes and texts of this study. Exponents that change here by more than their "
+    "interval depend on the range that was measured: then the losses do not have the form of the law."
 )
 INTERVALS = (
     "Intervals hold 95 %. Those of the two laws of N and D are the middle of fits to samples of the trainings, drawn "
@@ -303,6 +326,40 @@ def _kaplan_tables(laws: Laws) -> list[Table | str]:
     lines = [[name, law if isinstance(law, str) else _long(law.exponent), KAPLAN_POWERS[name]] for name, law in powers]
     blocks.append(Table(["power law: exponent", *head[1:]], lines))
     return blocks
+
+
+def parts_table(laws: Laws) -> Table:
+    """Return the exponents of the laws without some of the trainings."""
+    head = ["trainings", "alpha", "beta", "best N: exponent of C, Chinchilla", "the same, Kaplan", "E"]
+    lines = []
+    for name, (chinchilla, kaplan) in {"all": (laws.chinchilla, laws.kaplan), **laws.parts}.items():
+        ours = [_value(chinchilla, key) for key in ("alpha", "beta")]
+        lines.append([name, *ours, _value(chinchilla), _value(kaplan), _value(chinchilla, "E")])
+    return Table(head, lines)
+
+
+def _value(law: Fit | str, constant: str | None = None) -> str:
+    """Return a constant, or the exponent of the best N; "none" without a law."""
+    if isinstance(law, str):
+        return "none"
+    return _number((law.n_share if constant is None else law.constants[constant]).value)
+
+
+def _misses(laws: Laws, done: Sequence[Entry]) -> list[str]:
+    """Return where each law is furthest from the losses."""
+    texts = []
+    for name, law in (("Chinchilla's", laws.chinchilla), ("Kaplan's", laws.kaplan)):
+        if isinstance(law, Fit):
+            misses = sorted(
+                (100 * (law.loss(_body(one), one["tokens"]) / one["loss"] - 1), _place(one)) for one in done
+            )
+            (least, below), (most, above) = misses[0], misses[-1]
+            texts.append(f"{name} law is {-least:.1f} % too low for {below}, and {most:.1f} % too high for {above}.")
+    return texts
+
+
+def _place(entry: Entry) -> str:
+    return f"{entry['row']} after {_tokens(entry['tokens'])}"
 
 
 def _long(estimate: Estimate) -> str:
