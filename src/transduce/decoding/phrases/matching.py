@@ -98,8 +98,27 @@ class PhraseList:
         """Return the state after one more character."""
         kind = kind_of(character)
         is_within_word = kind == WORD and state.last_kind == WORD
-        if not (state.partial or state.pending) and (is_within_word or character not in self.by_first_character):
-            return MatchState(kind, state.counts, (), (), state.forbidden)
+        if state.pending and not is_within_word:
+            return self._read_end(state, character)
+        longer = list[tuple[int, int]]()
+        for phrase, n in state.partial:
+            text = self.texts[phrase]
+            if text[n] == character:
+                if n + 1 == len(text):
+                    return self._read_end(state, character)
+                longer.append((phrase, n + 1))
+        if not is_within_word:
+            for phrase in self.by_first_character.get(character, ()):
+                if self.is_open(state, phrase):
+                    if len(self.texts[phrase]) == 1:
+                        return self._read_end(state, character)
+                    longer.append((phrase, 1))
+        return MatchState(kind, state.counts, tuple(longer), (), state.forbidden)
+
+    def _read_end(self, state: MatchState, character: str) -> MatchState:
+        """Return the state after a character at which phrases end, or whose end the next character shows."""
+        kind = kind_of(character)
+        is_within_word = kind == WORD and state.last_kind == WORD
         counts, forbidden, closed = [*state.counts], state.forbidden, set[int]()
 
         def end(phrase: int) -> None:

@@ -12,6 +12,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -32,17 +33,30 @@ class Pieces:
     def __init__(self, bytes_of: Sequence[bytes], encode: Callable[[str], Sequence[int]], eos: int = EOS) -> None:
         self.bytes_of, self.encode, self.eos = bytes_of, encode, eos
         self.texts = [_text_of(piece) for piece in bytes_of]  # "" where it is not whole characters
-        self.first_characters = [_first_characters(text) for text in self.texts]
         self.last_kinds = [kind_of(text[-1]) if text else START for text in self.texts]
         self.ids = {piece: i for i, piece in enumerate(bytes_of) if piece}
         self.longest = max(map(len, bytes_of))
         starts = [i for i, text in enumerate(self.texts) if text and kind_of(text[0]) != WORD]
         self.word_ends = np.array(starts, dtype=np.int64)  # before which a word ends
         self.whole = np.array([i for i, text in enumerate(self.texts) if text], dtype=np.int64)
+        self._ids_with = dict[str, set[int]]()  # by two characters with which a phrase may begin there, or the last one
+        for i, text in enumerate(self.texts):
+            for beginning in _beginnings(text):
+                self._ids_with.setdefault(beginning, set()).add(i)
+        # ids after which a state is never that of before: they end in a space or within a character
+        self.restless = {
+            i for i, piece in enumerate(bytes_of) if piece and (not self.texts[i] or self.last_kinds[i] == SPACE)
+        }
 
     def content(self, ids: Sequence[int]) -> bytes:
         """Return the text of ids, with the space before it."""
         return b"".join(self.bytes_of[token] for token in ids)
+
+    def that_may_begin(self, phrase: str) -> set[int]:
+        """Return the ids in which a phrase may begin, judged by its first two characters."""
+        if len(phrase) > 1:
+            return self._ids_with.get(phrase[:2], set()) | self._ids_with.get(phrase[0], set())
+        return set[int]().union(*(ids for beginning, ids in self._ids_with.items() if beginning[0] == phrase))
 
     def longest_prefix(self, text: bytes) -> int | None:
         """Return the id of the longest piece that `text` begins with."""
@@ -69,10 +83,11 @@ def _text_of(piece: bytes) -> str:
         return ""
 
 
-def _first_characters(text: str) -> frozenset[str]:
-    """Return the characters of a piece with which a phrase may begin: not those within a word."""
+def _beginnings(text: str) -> set[str]:
+    """Return the two characters at each place of a piece at which a phrase may begin: not those within a word."""
     kinds = [START, *map(kind_of, text)]
-    return frozenset(c for c, kind, last in zip(text, kinds[1:], kinds, strict=False) if not kind == last == WORD)
+    pairs = enumerate(zip(kinds, kinds[1:], strict=False))
+    return {text[i : i + 2] for i, (last, kind) in pairs if not kind == last == WORD}
 
 
 class PhraseTokens:
@@ -137,9 +152,16 @@ class PhraseState:
         self.is_dead, self.is_at_risk = bool(match.forbidden) or rest == BROKEN, -1 in ending or bool(rest)
         self.n_met = sum(counts_at_end)
         self.is_complete = counts_at_end == [*times] and not self.is_dead and not self.is_at_risk
-        self.is_idle = not (match.partial or match.pending or rest)
+        self.is_idle = not (match.partial or match.pending or rest or match.last_kind == SPACE)
         self.is_pending = bool(ending - {-1}) and not self.is_at_risk
         self.progress, self.wanted = automaton.progress_of(match, rest, ending, self.is_complete)
+        self.figures = self.progress, self.n_met, self.is_at_risk, self.is_dead
+
+    def figures_after(self, token: int) -> tuple[int, int, bool, bool]:
+        """Return progress, n_met, is_at_risk and is_dead after one more token; any id."""
+        if self.is_idle and token not in self.automaton.touching:
+            return self.figures  # most tokens have nothing to do with the phrases: no state for each of them
+        return self.after(token).figures
 
     def after(self, token: int) -> "PhraseState":
         """Return the state after one more token; any id."""
@@ -157,7 +179,8 @@ class PhraseAutomaton:
 
     def __init__(self, phrases: PhraseList, required: Sequence[PhraseTokens], pieces: Pieces) -> None:
         self.phrases, self.required, self.pieces = phrases, required, pieces
-        self.first_characters = frozenset(phrases.by_first_character)
+        # ids that may begin a phrase, or end in a space
+        self.touching = pieces.restless.union(*map(pieces.that_may_begin, phrases.texts))
         self.weights = [0] * len(phrases.required)
         for tokens, owner in zip(required, phrases.owners, strict=False):
             self.weights[owner] = max(self.weights[owner], tokens.n_tokens + 1)
@@ -189,7 +212,7 @@ class PhraseAutomaton:
         text = self.pieces.texts[token]
         if token == self.pieces.eos or not self.pieces.bytes_of[token]:
             return state
-        if text and state.is_idle and self.first_characters.isdisjoint(self.pieces.first_characters[token]):
+        if state.is_idle and token not in self.touching:
             return self.state(state.match._replace(last_kind=self.pieces.last_kinds[token]), b"")
         rest = b""
         if state.rest or not text:
@@ -303,12 +326,12 @@ class PhraseConstraint(Constraint):
 
     def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
         """Return the progress of rows after one more token each."""
-        states = [state.after(token) for row, token in zip(rows, ids, strict=True) if (state := self.states[row])]
-        flags = np.array([(s.is_at_risk, s.is_dead) for s in states], dtype=bool).reshape(-1, 2)
-        return Progress(_array([s.progress for s in states]), _array([s.n_met for s in states]), *flags.T)
+        of_rows = ((self.states[row], token) for row, token in zip(rows, ids, strict=True))
+        figures = _array([state.figures_after(token) for state, token in of_rows if state]).reshape(-1, 4)
+        return Progress(figures[:, 0], figures[:, 1], *figures[:, 2:].T.astype(bool))
 
 
-def _array(values: Sequence[int]) -> np.ndarray:
+def _array(values: Sequence[Any]) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
