@@ -16,6 +16,7 @@ from support.search_tables import (
     Path,
     Penalty,
     Table,
+    V,
     beam,
     best_of,
     check,
@@ -28,7 +29,7 @@ from support.search_tables import (
 
 from transduce.decoding.constraint import Both, Constraint, NextTokens, Prefixes, joined
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import LEAST_END, NO_LIMIT, SLACK, allocate, constrained_best_tokens
+from transduce.decoding.phrases.bank_allocation import LEAST_END, NO_LIMIT, allocate, constrained_best_tokens
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.phrase_constraint import PhraseAutomaton, PhraseConstraint, Pieces, tokens_of
 
@@ -182,6 +183,18 @@ def test_a_forbidden_phrase_does_not_cut_an_output_short() -> None:
     assert only.finished and only.is_early  # of early ends the best, where there is no other
 
 
+def test_an_output_ends_soon_after_its_natural_end() -> None:
+    """Without a limit the best output would be the longest: the penalty makes the phrase cheap there."""
+    vocabulary = (b"", b"", b" a", b" x", b" y", b" z")
+
+    def table(sentence: int, prefix: tuple[int, ...]) -> torch.Tensor:
+        a, x, end = (0.0999, 1e-4, 0.9) if not prefix else (0.4, 1e-6, 0.6) if 3 in prefix else (0.9998, 1e-4, 1e-6)
+        return torch.tensor([{2: a, 3: x, EOS: end}.get(token, 1e-9) for token in range(V)]).log()
+
+    (best, *_) = search(table, [0], [PhraseList([["x"]])], pieces_of(vocabulary), 4, longest=30)[0]
+    assert best.finished and 3 in best.ids and 2 <= len(best.ids) <= 1 + 5  # the phrase, and five tokens
+
+
 # ---- prefixes, batches -------------------------------------------------------------------------------------------
 
 
@@ -267,7 +280,7 @@ def test_the_natural_end_is_where_eos_is_the_most_likely_token_of_all_and_barred
     is_young = torch.zeros(3, dtype=torch.bool)
     decoder: Any = Given()
     (_, ids), wanted = constrained_best_tokens(decoder, output, next_tokens, {}, request_for([9]), is_young)
-    assert wanted.limits.tolist() == [NO_LIMIT, 3 + SLACK, NO_LIMIT]
+    assert wanted.limits.tolist() == [NO_LIMIT, 3 + 5, NO_LIMIT]
     assert wanted.is_early.tolist() == [True, False, False]
     assert ids[2, 0] == EOS and EOS not in ids[:2, 0]
 

@@ -8,6 +8,8 @@ from support.serving import Reverser, Served, served
 from support.toy_task import Toy
 
 import transduce
+from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.serve.service import Wish, Work
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,26 @@ def test_the_routes_of_deepl_ignore_fields_of_its_clients(service: Served) -> No
 def test_what_is_not_met_is_named(service: Served) -> None:
     assert service.translate(" ", must=["x", "x"]).json == {"translatedText": " ", "unmetConstraints": ["x", "x"]}
     assert "unmetConstraints" not in service.translate("a b", must=[], must_not=None, prefix="").json
+
+
+def test_no_alternative_lacks_a_phrase_that_the_translation_has() -> None:
+    class Written:
+        """A text whose outputs are given; the search cut some of them at their maximum length."""
+
+        failure, sentences = None, ()
+
+        def __init__(self, *texts: str) -> None:
+            self.texts = texts
+
+        def written(self, number: int) -> str:
+            return self.texts[number]
+
+    texts: Any = [Written("x y", "y x", "y y", "x z y"), Written("y", "y y", "z z", "x")]
+    constraint = LineConstraint(must=["x", "y"])
+    wish = Wish(["", ""], [("en", "de")] * 2, alternatives=3, constraints=[constraint] * 2)
+    first, second = Work(texts).answers(wish)
+    assert (first.text, first.unmet, first.alternatives) == ("x y", (), ["y x", "x z y"])
+    assert (second.text, second.unmet, second.alternatives) == ("y", ("x",), ["y y"])
 
 
 def test_forbidden_phrases_hold_for_every_line(service: Served) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -50,7 +51,7 @@ class Wish:
 class Answer:
     """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence.
 
-    unmet: the phrases that the translation lacks, and those that it must not have.
+    unmet: the phrases that the translation lacks, and those that it must not have; no alternative has more of them.
     """
 
     text: str
@@ -221,8 +222,12 @@ class Work:
                 continue
             best, *others = (text.written(number) for number in range(wish.alternatives + 1))
             different = [other for other in dict.fromkeys(others) if other != best]
+            unmet = tuple[str, ...]()
+            if constraint.has_phrases:
+                phrases = constraint.phrases()
+                unmet = phrases.unmet(best)
+                different = [other for other in different if not Counter(phrases.unmet(other)) - Counter(unmet)]
             confidence = text.confidences() if wish.has_confidence else []
-            unmet = constraint.phrases().unmet(best) if constraint.has_phrases else ()
             answers.append(Answer(best, different, confidence=confidence, unmet=unmet))
         return answers
 
