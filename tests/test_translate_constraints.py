@@ -1,5 +1,6 @@
 """Phrases in translations: they are in the text or named, whatever the batch, the options and the engine."""
 
+import random
 from typing import Any
 
 import pytest
@@ -27,6 +28,31 @@ def test_phrases_are_in_the_text_or_named(noisy: Translator, options: dict[str, 
             assert translation.finished or translation.unmet
     assert [t.unmet for t in translations].count(()) >= len(LINES) - 2
     assert len(translations[3].alternatives) == options.get("n_best", 1) - 1
+
+
+@pytest.mark.slow
+def test_a_thousand_sentences_have_their_phrases_or_name_them(noisy: Translator) -> None:
+    chance = random.Random(1)
+
+    def letters(most: int) -> str:
+        return " ".join(chance.choices("abcdefghij", k=chance.randint(1, most)))
+
+    lines = [letters(8) for _ in range(1_000)]
+    constraints = [{"must": [letters(3) for _ in range(chance.randint(1, 4))]} for _ in lines]
+    translations = noisy.translate(lines, constraints=constraints, beam_size=4)
+    for translation, constraint in zip(translations, constraints, strict=True):
+        check(translation, constraint)
+    assert sum(len(translation.unmet) for translation in translations) <= 0.01 * sum(
+        len(c["must"]) for c in constraints
+    )
+
+    order = chance.sample(range(1_000), 210)  # in other batches, with free lines among them
+    for start in range(0, len(order), 7):
+        few = order[start : start + 7]
+        mixed = [constraints[i] if i % 3 else None for i in few]
+        for i, one in zip(few, noisy.translate([lines[i] for i in few], constraints=mixed, beam_size=4), strict=True):
+            if i % 3:
+                assert (one.text, one.unmet) == (translations[i].text, translations[i].unmet)
 
 
 UNUSUAL = [
