@@ -109,10 +109,10 @@ class Beam(Rows[State]):
         return outcomes
 
     def _keep(self, stay: np.ndarray, rows: np.ndarray, last_ids: Tensor, ages: np.ndarray) -> None:
-        worst, n_before = self.worst[stay], len(self)
+        n_before = len(self)
         super()._keep(stay, rows, last_ids, ages)
-        if 0 < len(self) < n_before:
-            self.worst = worst
+        if 0 < len(stay) < n_before:
+            self.worst = self.worst[stay]
             n_old = len(self.past) - int(ages[0])  # no hypothesis goes back that far
             del self.past[:n_old], self.overruled[:n_old]
 
@@ -125,24 +125,26 @@ class Beam(Rows[State]):
 
         values, ids: the best tokens (N, C) of each row. lengths: (B,) after this step. wanted: of rows with phrases.
         """
-        candidates, penalties, banks, n_met = self._candidates(values, ids), self.penalties[lengths], None, None
-        early_rows = set[int]()
+        candidates, penalties = self._candidates(values, ids), self.penalties[lengths]
         if wanted is not None and self.constraint is not None:
             banks = Banks(wanted, (values, ids), self.scores, self.constraint)
-            longest = lengths[banks.sentences] + banks.limits
-            self.max_lengths[banks.sentences] = np.minimum(self.max_lengths[banks.sentences], longest)
-            banks.exclude_risks((self.max_lengths == lengths)[banks.sentences])
-            candidates = candidates.replaced(banks.sentences, banks.candidates)
-            early_rows = {*wanted.rows[wanted.is_early].tolist()}
-        self._collect(candidates, penalties, early_rows)
+            return self._extend_with_phrases(candidates, lengths, penalties, banks)
+        self._collect(candidates, penalties)
         beam = candidates.unfinished(self.request.eos, self.width)
-        if banks is not None:
-            shares, n_met = banks.share(self.request.eos, self.width)
-            beam, n_met = (
-                beam.replaced(banks.sentences, shares),
-                dict(zip(banks.sentences.tolist(), n_met, strict=True)),
-            )
-        return beam, self._cut(beam, lengths, penalties, n_met or {})
+        return beam, self._cut(beam, lengths, penalties, None)
+
+    def _extend_with_phrases(
+        self, candidates: Extensions, lengths: np.ndarray, penalties: np.ndarray, banks: Banks
+    ) -> tuple[Extensions, np.ndarray]:
+        """Return what `_extend` returns. banks: of the sentences with phrases, which share the beam."""
+        longest = lengths[banks.sentences] + banks.limits
+        self.max_lengths[banks.sentences] = np.minimum(self.max_lengths[banks.sentences], longest)
+        banks.exclude_risks((self.max_lengths == lengths)[banks.sentences])
+        candidates = candidates.replaced(banks.sentences, banks.candidates)
+        self._collect(candidates, penalties, banks.early_rows)
+        shares, n_met = banks.share(self.request.eos, self.width)
+        beam = candidates.unfinished(self.request.eos, self.width).replaced(banks.sentences, shares)
+        return beam, self._cut(beam, lengths, penalties, dict(zip(banks.sentences.tolist(), n_met, strict=True)))
 
     def _candidates(self, values: np.ndarray, ids: np.ndarray) -> Extensions:
         """Return the M most likely extensions of each sentence's hypotheses.
@@ -161,10 +163,10 @@ class Beam(Rows[State]):
     def _best(self, scores: np.ndarray, values: np.ndarray, ids: np.ndarray, first_row: int) -> Extensions:
         """Return the best M extensions of hypotheses with scores (B, K) by the best tokens (B * K, C) of their rows."""
         totals = (scores.reshape(-1, 1) + values).reshape(len(scores), -1)  # (B, K * C)
-        rows = np.arange(first_row, first_row + len(values)).repeat(values.shape[1])
-        extensions = Extensions(totals, rows, ids, values)
         columns = (-totals).argsort(axis=1, kind="stable")[:, : self.n_candidates]  # the first of equals first
-        return extensions.take(columns)
+        places = columns + np.arange(0, totals.size, totals.shape[1])[:, None]
+        rows = first_row + places // values.shape[1]
+        return Extensions(totals.take(places), rows, ids.take(places), values.take(places))
 
     def _best_tokens(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, WantedTokens | None]:
         """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, C at least M.
@@ -201,7 +203,7 @@ class Beam(Rows[State]):
 
     # ---- the end of sentences ------------------------------------------------------------------------------------
 
-    def _collect(self, candidates: Extensions, penalties: np.ndarray, early_rows: Collection[int]) -> None:
+    def _collect(self, candidates: Extensions, penalties: np.ndarray, early_rows: Collection[int] = ()) -> None:
         """Let the candidates that end compete for places in the pools. penalties: (B,) of their lengths.
 
         early_rows: the rows in which an end is early.
@@ -224,17 +226,17 @@ class Beam(Rows[State]):
                 self.worst[i] = self.pools[int(self.numbers[i])].add(end)
 
     def _cut(
-        self, beam: Extensions, lengths: np.ndarray, penalties: np.ndarray, n_met: Mapping[int, np.ndarray]
+        self, beam: Extensions, lengths: np.ndarray, penalties: np.ndarray, n_met: Mapping[int, np.ndarray] | None
     ) -> np.ndarray:
         """Fill the pools of the sentences at their maximum length, and return which sentences end (B,).
 
-        n_met: by sentence with phrases, the number that each of its hypotheses has.
+        n_met: by sentence with phrases, the number that each of its hypotheses has; None where none has phrases.
         """
         is_cut = self.max_lengths == lengths
         for i in is_cut.nonzero()[0].tolist():
             pool, scores = self.pools[int(self.numbers[i])], beam.scores[i] / penalties[i]
             live = (scores > -math.inf).nonzero()[0].tolist()
-            if i in n_met:
+            if n_met is not None and i in n_met:
                 live.sort(key=n_met[i].__getitem__, reverse=True)
             pool.ends += [self._end(float(scores[k]), beam, i, k) for k in live[: pool.n_best - len(pool.ends)]]
         lookahead = self.request.search.lookahead

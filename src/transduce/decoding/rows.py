@@ -108,10 +108,10 @@ class Rows(ABC, Generic[State]):
             self._clear()
             return
         assert self.state is not None
-        self.last_ids, self.ages = last_ids, ages
-        if len(rows) > len(self) or len(stay) < len(self):  # else the rows are the same ones
+        self.last_ids, self.ages, n_before = last_ids, ages, len(self)
+        if len(rows) > n_before or len(stay) < n_before:  # else the rows are the same ones
             self.state = self.state.select(*(send(torch.from_numpy(x), self.decoder.device) for x in (rows, stay)))
-        if len(stay) < len(self):
+        if len(stay) < n_before:
             self.numbers, self.max_lengths = self.numbers[stay], self.max_lengths[stay]
 
     # ---- the tokens that may come next ---------------------------------------------------------------------------

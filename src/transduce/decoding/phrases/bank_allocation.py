@@ -119,6 +119,7 @@ class Banks:
     """The candidates of the sentences with phrases in a step.
 
     sentences: (D,) by their place in the beam. limits: (D,) of the tokens that may follow the best hypothesis.
+    early_rows: in which an end is early.
     candidates: (D, P), the best first; -inf where a phrase excludes one.
     """
 
@@ -134,6 +135,7 @@ class Banks:
         places = np.where(wanted.rows < cut, wanted.rows // width, wanted.rows - cut + len(scores))
         self.sentences, first_places = np.unique(places, return_index=True)
         self.limits = wanted.limits[first_places]
+        self.early_rows = {*wanted.rows[wanted.is_early].tolist()}
         is_new = self.sentences >= len(scores)
         steps = np.where(is_new[:, None], 0, np.arange(width))  # a new sentence has one row
         rows = wanted.rows[first_places][:, None] + steps  # (D, K)
