@@ -77,8 +77,8 @@ def constrained_best_tokens(
     for token in request.banned:
         log_probs[send(torch.tensor(is_free), device), token] = -math.inf
     log_probs[send(is_young[rows], device), request.eos] = -math.inf
-    of_eos, highest = log_probs[:, request.eos].clone(), log_probs.max(dim=1).values
-    wants_end = log_probs.argmax(dim=1) == request.eos
+    of_eos, (highest, likeliest) = log_probs[:, request.eos].clone(), log_probs.max(dim=1)
+    wants_end = likeliest == request.eos
     for places, ids in next_tokens.barred:
         if len(places):
             log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf

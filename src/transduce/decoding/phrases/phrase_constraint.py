@@ -12,6 +12,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -140,12 +141,14 @@ class PhraseState:
     rest: bytes of a character that is not whole yet. progress: tokens of required phrases. n_met: required phrases that
     the text has if it ends here. is_complete: the text may end here. is_at_risk: if a word ends here, the text has a
     forbidden phrase or a broken character. is_dead: it has one. is_pending: if a word ends here, it has one required
-    phrase more. wanted: tokens that make progress.
+    phrase more. partial: required phrases that are partly written, as (phrase, bytes). busy: phrases that need no token
+    of their beginning, by their place among the required ones.
     """
 
     def __init__(self, automaton: "PhraseAutomaton", match: MatchState, rest: bytes) -> None:
         self.automaton, self.match, self.rest = automaton, match, rest
-        self._after: dict[int, PhraseState] = {}
+        self._after: dict[int, PhraseState] | None = None  # most states have no successor
+        self._wanted: tuple[int, ...] | None = None
         owners, times = automaton.phrases.owners, automaton.phrases.times
         ending = {owners[phrase] for phrase in match.pending}
         counts_at_end = [count + (owner in ending) for owner, count in enumerate(match.counts)]
@@ -154,8 +157,15 @@ class PhraseState:
         self.is_complete = counts_at_end == [*times] and not self.is_dead and not self.is_at_risk
         self.is_idle = not (match.partial or match.pending or rest or match.last_kind == SPACE)
         self.is_pending = bool(ending - {-1}) and not self.is_at_risk
-        self.progress, self.wanted = automaton.progress_of(match, rest, ending, self.is_complete)
+        self.progress, self.busy, self.partial = automaton.progress_of(match, rest, ending)
         self.figures = self.progress, self.n_met, self.is_at_risk, self.is_dead
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The tokens that make progress. Only a row needs them, and most states are never that of a row."""
+        if self._wanted is None:
+            self._wanted = self.automaton.wanted_of(self)
+        return self._wanted
 
     def figures_after(self, token: int) -> tuple[int, int, bool, bool]:
         """Return progress, n_met, is_at_risk and is_dead after one more token; any id."""
@@ -165,6 +175,8 @@ class PhraseState:
 
     def after(self, token: int) -> "PhraseState":
         """Return the state after one more token; any id."""
+        if self._after is None:
+            self._after = {}
         state = self._after.get(token)
         if state is None:
             state = self._after[token] = self.automaton.state_after(self, token)
@@ -222,35 +234,42 @@ class PhraseAutomaton:
             except UnicodeDecodeError:
                 return self.state(state.match, BROKEN)
             rest = decoder.getstate()[0]
-        match = state.match
+        match, begins = state.match, token in self.touching or bool(state.rest or rest)
         for character in text:
             match = self.phrases.read(match, character)
+            if not (begins or match.partial or match.pending):  # what comes has nothing to do with the phrases
+                match = match._replace(last_kind=self.pieces.last_kinds[token])
+                break
         return self.state(match, rest)
 
     def progress_of(
-        self, match: MatchState, rest: bytes, ending: set[int], is_complete: bool
-    ) -> tuple[int, tuple[int, ...]]:
-        """Return the number of tokens of required phrases in a text, and the ids that make progress.
+        self, match: MatchState, rest: bytes, ending: set[int]
+    ) -> tuple[int, tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """Return the number of tokens of required phrases in a text, and `busy` and `partial` of its state.
 
         Of phrases that are partly written, such as two with the same first word, one counts: then each step makes
         progress. ending: the required phrases that occur if a word ends here.
         """
-        phrases, partial, busy = self.phrases, 0, {*ending}
-        wanted = dict[int | None, None]()
-        for phrase, offset in self._partial(match, rest):
-            tokens = self.required[phrase]
-            wanted[tokens.next_id(offset)] = None
-            if count := tokens.progress(offset):
-                partial = max(partial, count)
-                busy.add(phrases.owners[phrase])
-        for phrase, tokens in enumerate(self.required if not rest else ()):
-            if phrases.owners[phrase] not in busy and phrases.is_open(match, phrase):
+        longest, busy, partial = 0, {*ending}, self._partial(match, rest)
+        for phrase, offset in partial:
+            if count := self.required[phrase].progress(offset):
+                longest = max(longest, count)
+                busy.add(self.phrases.owners[phrase])
+        met = sum(map(mul, self.weights, match.counts))
+        ends = sum(self.weights[owner] - 1 for owner in ending if owner >= 0) if ending else 0
+        return met + max(longest, ends), tuple(busy), tuple(partial)
+
+    def wanted_of(self, state: PhraseState) -> tuple[int, ...]:
+        """Return the ids that make progress."""
+        phrases, match, wanted = self.phrases, state.match, dict[int | None, None]()
+        for phrase, offset in state.partial:
+            wanted[self.required[phrase].next_id(offset)] = None
+        for phrase, tokens in enumerate(self.required if not state.rest else ()):
+            if phrases.owners[phrase] not in state.busy and phrases.is_open(match, phrase):
                 wanted |= dict.fromkeys(tokens.first_ids(match.last_kind))
-        if is_complete:
+        if state.is_complete:
             wanted[self.pieces.eos] = None
-        met = sum(weight * count for weight, count in zip(self.weights, match.counts, strict=True))
-        ends = sum(self.weights[owner] - 1 for owner in ending if owner >= 0)
-        return met + max(partial, ends), tuple(token for token in wanted if token is not None)
+        return tuple(token for token in wanted if token is not None)
 
     def _partial(self, match: MatchState, rest: bytes) -> list[tuple[int, int]]:
         """Return the required phrases that are partly written, and the number of their bytes in the text."""
