@@ -233,8 +233,11 @@ def test_options_that_have_no_effect_or_no_meaning_are_refused(
         (["--beam-size", 0], "transduce: --beam-size=0: expected 1 to 500\n"),
         (["--n-best", 9, "--json"], "transduce: --n-best=9: expected 1 to the beam size"),
         (["--n-best", 0], "transduce: --n-best=0: expected 1 to the beam size"),
-        (["--mbr", 1], "transduce: --mbr=1: expected 2 to 1,000 candidates\n"),
-        (["--mbr", 9, "--beam-size", 8], "transduce: --mbr=9: expected 2 to the beam size, 8\n"),
+        (["--mbr", 1], "transduce: --mbr=1: expected 2 to 1,000 candidates; give another number\n"),
+        (
+            ["--mbr", 9, "--beam-size", 8],
+            "transduce: --mbr=9: expected 2 to the beam size, 8; give fewer, or a larger beam\n",
+        ),
         (["--mbr", 8, "--lookahead", 3], "--lookahead=3: expected no value with sampling, from which mbr takes"),
         (["--mbr", 8, "--beam-size", 8, "--seed", 3], "--seed=3: expected no value without sampling"),
         (["--mbr-metric", "bleu"], "--mbr-metric=bleu: expected no value without mbr; add mbr\n"),

@@ -8,7 +8,13 @@ import pytest
 from transduce.data.piece_bytes import piece_bytes
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES, LineConstraint, phrase_automaton
+from transduce.decoding.phrases.line_constraint import (
+    MOST_CHARACTERS,
+    MOST_PHRASES,
+    MOST_TOKENS,
+    LineConstraint,
+    phrase_automaton,
+)
 from transduce.decoding.phrases.segment_constraints import SegmentConstraints, line_constraints
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import segments_of
@@ -185,3 +191,15 @@ def test_terms_that_are_too_many_or_forbidden_are_named_if_the_text_lacks_them(t
     assert len(of_segments.phrases[0].unmet("")) == len(words)
     assert of_segments.phrases[0].unmet(" ".join(words).upper()) == ()
     assert of_segments.phrases[1].unmet("Ein Tier") == ("Hund",)
+
+
+def test_terms_of_too_many_tokens_or_that_cannot_be_written_are_named(tokenizer: TokenizerLike) -> None:
+    """Otherwise one line of a file could stop the translation of all others."""
+    words = [f"w{i}" for i in range(8)]
+    lines = [" ".join([*words, "short"])]
+    terms = Terms.of({**{word: " ".join([word] * 40) for word in words}, "short": "kurz"})
+    segments, _ = segments_of(lines, tokenizer, 9_999, "long")
+    of_segments = SegmentConstraints.of(lines, segments, [LineConstraint()], terms, tokenizer)
+    (constraint,) = of_segments.segments
+    assert 1 <= len(constraint.must) < len(words) and phrase_automaton(constraint, tokenizer).n_tokens <= MOST_TOKENS
+    assert len(of_segments.phrases[0].unmet("")) == len(words) + 1

@@ -57,8 +57,8 @@ def test_no_length_penalty_needs_no_alpha() -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"mbr": 1}, "mbr=1: expected 2 to 1,000 candidates"),
-        ({"mbr": 1_001}, "mbr=1001: expected 2 to 1,000 candidates"),
+        ({"mbr": 1}, "mbr=1: expected 2 to 1,000 candidates; give another number"),
+        ({"mbr": 1_001}, "mbr=1001: expected 2 to 1,000 candidates; give another number"),
         ({"mbr": 2.5}, "mbr=2.5: expected an integer"),
         ({"mbr_metric": "chrf"}, "mbr_metric=chrf: expected no value without mbr; add mbr"),
         ({"mbr": 8, "mbr_metric": "ter"}, "mbr_metric='ter': expected one of 'chrf', 'bleu'"),
@@ -67,7 +67,7 @@ def test_no_length_penalty_needs_no_alpha() -> None:
             {"mbr": 8, "beam_size": 8, "sampling": Sampling()},
             "beam_size=8: expected no value with sampling, from which",
         ),
-        ({"mbr": 8, "beam_size": 4}, "mbr=8: expected 2 to the beam size, 4"),
+        ({"mbr": 8, "beam_size": 4}, "mbr=8: expected 2 to the beam size, 4; give fewer, or a larger beam"),
         ({"mbr": 8, "n_best": 9}, "n_best=9: expected 1 to the number of candidates, 8"),
         ({"mbr": 4, "n_best": 5, "beam_size": 8}, "n_best=5: expected 1 to the number of candidates, 4"),
         ({"mbr": 8, "n_best": 0}, "n_best=0: expected 1 to the number of candidates, 8"),

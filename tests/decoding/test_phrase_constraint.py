@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from support.search_tables import (
     beam,
     best_of,
     check,
+    divisor,
     every_output,
     random_table,
     replay,
@@ -77,6 +79,30 @@ def is_early(table: Table, sentence: int, path: Path) -> bool:
     return log_probs[EOS].item() < log_probs[EOS:].max().item() + math.log(LEAST_END)
 
 
+def ranked(table: Table, sentence: int, right: Sequence[Path], penalty: Penalty, n: int) -> list[Path]:
+    """Return the n best outputs that meet all, with their scores: those that end early as if they cost e^-3 more."""
+    costs = {path[0]: 1 / LEAST_END if is_early(table, sentence, path) else 1.0 for path in right}
+    scores = {ids: log_prob / divisor(len(ids), penalty) for ids, log_prob in right}
+    rank = {ids: (log_prob - math.log(costs[ids])) / divisor(len(ids), penalty) for ids, log_prob in right}
+    return [(ids, scores[ids]) for ids in sorted(rank, key=rank.__getitem__, reverse=True)[:n]]
+
+
+def occurrences(text: str, alternatives: Sequence[str]) -> int:
+    """Return how often phrases of ASCII or Chinese occur as whole words, without overlap, by a regular expression."""
+
+    def pattern(phrase: str) -> str:
+        first, last = (c.isascii() and c.isalnum() for c in (phrase[0], phrase[-1]))
+        return "(?<![a-z])" * first + re.escape(phrase) + "(?![a-z])" * last
+
+    return len(re.findall("|".join(map(pattern, sorted(alternatives, key=len, reverse=True))), text))
+
+
+def is_right(text: str, required: Sequence[Sequence[str]], forbidden: Sequence[str]) -> bool:
+    """Return True for a text that meets all and has no broken character."""
+    has_all = all(occurrences(text, one) >= required.count(one) for one in required)
+    return has_all and not any(occurrences(text, [one]) for one in forbidden) and "\ufffd" not in text
+
+
 def random_phrases(chance: random.Random, vocabulary: Sequence[bytes], pieces: Pieces) -> PhraseList:
     """Return up to two required phrases, some twice or with an alternative, and sometimes a forbidden one."""
 
@@ -102,7 +128,12 @@ def constraint_of(lists: Sequence[PhraseList], pieces: Pieces) -> PhraseConstrai
 
 
 def search(
-    table: Table, sentences: Sequence[int], lists: Sequence[PhraseList], pieces: Pieces, size: int, longest: int = 4
+    table: Table,
+    sentences: Sequence[int],
+    lists: Sequence[PhraseList] | Mapping[int, PhraseList],
+    pieces: Pieces,
+    size: int,
+    longest: int = 4,
 ) -> list[list[Hypothesis]]:
     constraint = constraint_of([lists[i] for i in sentences], pieces)
     request = replace(request_for([longest] * len(sentences)), constraint=constraint)
@@ -124,12 +155,40 @@ def test_a_wide_beam_finds_the_best_outputs_that_meet_all(vocabulary: Sequence[b
         except FloatingPointError:
             outputs = []
         right = meeting(every_output(table, seed, 4, 0, ()), phrases, vocabulary)
-        early = [path for path in right if phrases.texts and is_early(table, seed, path)]
-        natural = [path for path in right if path not in early]
         finished = [hypothesis for hypothesis in outputs if hypothesis.finished]
-        check(finished, [*best_of(natural, penalty, 3), *best_of(early, penalty, 3)][:3])
+        expected = ranked(table, seed, right, penalty, 3) if phrases.texts else best_of(right, penalty, 3)
+        check(finished, expected)
         for hypothesis in finished:
             replay(table, seed, hypothesis, penalty)
+
+
+CHOSEN = [
+    (0, [["a b"], ["b a"]], []),  # overlap
+    (0, [["b"], ["b"], ["a b"]], []),  # one twice, and one that contains it
+    (0, [["ab", "a"], ["b"]], []),  # alternatives
+    (0, [["b b"], ["b"]], ["a"]),
+    (1, [["a"], ["."], ["a."]], []),
+    (1, [["a"], ["a."]], ["ab"]),
+    (2, [["a b"], ["b"]], []),
+    (2, [["a"], ["a"], ["b"]], []),
+    (3, [["北"], ["北京"]], []),
+    (3, [["北"], ["北"], ["京"]], []),
+]
+
+
+def test_phrases_that_overlap_nest_or_repeat_get_the_best_outputs() -> None:
+    n_narrow = 0
+    for seed, (number, required, forbidden) in enumerate(CHOSEN):
+        vocabulary = VOCABULARIES[number]
+        pieces, table, lists = pieces_of(vocabulary), random_table(50), {seed: PhraseList(required, forbidden)}
+        ended = [path for path in every_output(table, seed, 5, 0, ()) if path[0][-1] == EOS]
+        right = [path for path in ended if is_right(text_of(path[0], vocabulary), required, forbidden)]
+        expected = ranked(table, seed, right, ("gnmt", 0.6), 3)
+        assert len(expected) == 3, required
+        wide, narrow = (search(table, [seed], lists, pieces, size, longest=5)[0] for size in (1024, 8))
+        check(wide, expected)
+        n_narrow += tuple(narrow[0].ids) == expected[0][0][:-1]
+    assert n_narrow >= 7  # of 10
 
 
 @settings(max_examples=60, deadline=None)
@@ -176,11 +235,19 @@ def test_a_forbidden_phrase_does_not_cut_an_output_short() -> None:
     vocabulary = (b"", b"", b" a", b" b", b".", b" c")
     ending = table_of({(): {2: 0.98, EOS: 0.015, 3: 0.005}, (3,): {4: 0.9, 5: 0.1}, (3, 4): {EOS: 1.0}}, {5: 1.0})
     best, second = search(ending, [0], [PhraseList([], ["a"])], pieces_of(vocabulary), 4, longest=6)[0][:2]
-    assert (best.ids, best.is_early) == ([3, 4], False)
-    assert (second.ids, second.is_early) == ([], True) and second.score > best.score
+    assert (best.ids, best.early_cost) == ([3, 4], 0)
+    assert second.ids == [] and second.score > best.score > second.score - second.early_cost
     endless = table_of({(): {2: 0.985, EOS: 0.015}}, {5: 1.0})
     (only,) = search(endless, [0], [PhraseList([], ["a", "c"])], pieces_of(vocabulary), 4, longest=3)[0][:1]
-    assert only.finished and only.is_early  # of early ends the best, where there is no other
+    assert only.finished and only.early_cost > 0  # of early ends the best, where there is no other
+
+
+def test_an_early_end_wins_over_nonsense() -> None:
+    """The model would end only after a full stop; without it every word is far less likely than the end."""
+    vocabulary = (b"", b"", b" a", b" b", b".", b" c")
+    table = table_of({(): {2: 1.0}, (2,): {4: 0.999, EOS: 0.0005, 3: 1e-6, 5: 1e-6}}, {3: 0.5, 5: 0.3, EOS: 0.2})
+    (best, *_) = search(table, [0], [PhraseList([], ["."])], pieces_of(vocabulary), 4, longest=9)[0]
+    assert best.ids == [2] and best.early_cost > 0
 
 
 def test_an_output_ends_soon_after_its_natural_end() -> None:

@@ -95,10 +95,10 @@ def test_the_outputs_for_a_line_of_two_sentences_are_the_best_combinations(token
     assert [(t.text, t.score) for t in (line, *line.alternatives)] == [("a a", -2), ("b a", -3), ("a b", -5)]
 
 
-def test_outputs_with_an_early_end_come_after_others_of_a_lower_score(tokenizer: Tokenizer) -> None:
+def test_early_ends_rank_lower_than_their_score(tokenizer: Tokenizer) -> None:
     segments, _ = segments_of(["A dog."], tokenizer, 20, "long")
     ids = tokenizer.encode("a")
-    outputs = [Hypothesis([*ids, *ids], -2, -2, [-2], True), Hypothesis(ids, -1, -1, [-1], True, is_early=True)]
+    outputs = [Hypothesis([*ids, *ids], -2, -2, [-2], True), Hypothesis(ids, -1, -1, [-1], True, early_cost=3.0)]
     (line,) = translations_of(["A dog."], segments, [outputs], {}, tokenizer)
     assert [t.score for t in (line, *line.alternatives)] == [-2, -1]
 

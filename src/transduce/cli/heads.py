@@ -24,9 +24,10 @@ Pairs = Annotated[
 def heads(model: Path, *, src: Path, tgt: Path, pairs: Pairs = 200, json: Flag = False) -> None:
     """Print what each attention head of a model is worth, and where it attends.
 
-    A head is worth the loss that the model gains without it. Beside it is the gradient by which Michel et al. (2019)
-    rank heads, the entropy of its weights, and the share of its attention on the neighbours and on the ends of the
-    sentence. Heads have names such as "cross 6.8": head 8 of layer 6 of the attention to the source.
+    A head is worth the loss that the model gains without it. Beside it is the gradient of Michel et al. (2019), without
+    their division by the norm of the layer, the entropy of its weights, and the share of its attention on the
+    neighbours and on the ends of the sentence. Heads have names such as "cross 6.8": head 8 of layer 6 of the attention
+    to the source.
 
     Parameters
     ----------

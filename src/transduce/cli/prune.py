@@ -70,14 +70,16 @@ def prune(
     network = transformer_of(loaded.model)
     heads = heads_of(network)
     check_pairs(pairs)
-    _check_keep(keep, sum(not is_pruned(network, head) for head in heads))
+    n_pruned = sum(is_pruned(network, head) for head in heads)
+    _check_keep(keep, len(heads) - n_pruned)
     translator, text = Translator([loaded]), list(read_pairs(src, tgt))
     pruned = _least_important(translator, len(heads) - keep, src, tgt, pairs, by)
     before = validation_scores(translator, text)
     prune_heads(network, pruned)
     after = validation_scores(Translator([loaded]), text)  # another one, because a translator has copies of its weights
     where = f"on {printable(src.name)} and {printable(tgt.name)}"
-    pruning = Pruning([str(head) for head in heads if head in pruned], len(heads), before, after, where)
+    names = [str(head) for head in heads if head in pruned]
+    pruning = Pruning(names, len(heads), n_pruned, before, after, where)
     card = pruning.add_to(card_of(model) or "# A model", by)
     save_model(out, weights(network), loaded.config, loaded.tokenizer, card, loaded.shortlist)
     if json:
@@ -109,22 +111,26 @@ def _least_important(
 class Pruning:
     """The pruned heads of a model, and the scores before and after it.
 
-    names: of all heads without an effect. n_heads: number of all heads. where: the text of the scores, in words.
+    names: of all heads without an effect. n_heads: number of all heads. n_pruned_before: of those without an effect
+    before it. where: the text of the scores, in words.
     """
 
     names: Sequence[str]
     n_heads: int
+    n_pruned_before: int
     before: Mapping[str, float]
     after: Mapping[str, float]
     where: str
 
     def add_to(self, card: str, by: By) -> str:
         """Return a model card with a section on this pruning instead of that on an earlier one."""
-        before, after = self.before, self.after
+        before, after, n = self.before, self.after, self.n_pruned_before
+        earlier = f", {n} of them in an earlier pruning" if n else ""
         note = (
-            f"`transduce prune` switched off {len(self.names)} of {self.n_heads} attention heads, by {by}: "
+            f"`transduce prune` switched off {len(self.names)} of {self.n_heads} attention heads{earlier}, by {by}: "
             f"{', '.join(self.names)}. Loss {before['loss']} to {after['loss']}, BLEU by greedy search "
-            f"{before['bleu']} to {after['bleu']}, {self.where}."
+            f"{before['bleu']} to {after['bleu']}, {self.where}. The scores above are those of the model before any "
+            "pruning."
         )
         return f"{card.partition(TITLE)[0]}{TITLE}{in_markdown(note)}\n"
 

@@ -16,7 +16,7 @@ from transduce.decoding.decoder import Decoder, State, send
 from transduce.decoding.extensions import Extensions
 from transduce.decoding.greedy import Greedy
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import Banks, WantedTokens, constrained_best_tokens
+from transduce.decoding.phrases.bank_allocation import EARLY_COST, Banks, WantedTokens, constrained_best_tokens
 from transduce.decoding.request import Request, best_attainable, hypothesis_of, no_continuation
 from transduce.decoding.rows import Outcome, Rows, wide
 
@@ -24,7 +24,7 @@ from transduce.decoding.rows import Outcome, Rows, wide
 class _End(NamedTuple):
     """A finished hypothesis, or one that is cut: an extension of a row in a step."""
 
-    score: float
+    score: float  # by which it ranks
     step: int  # the number of the step, counted by the beam
     length: int  # tokens before this extension
     row: int
@@ -35,18 +35,16 @@ class _End(NamedTuple):
 
 @dataclass
 class _Pool:
-    """The n_best finished hypotheses of a sentence so far: those with an early end after the others, best first."""
+    """The n_best finished hypotheses of a sentence so far, best first."""
 
     n_best: int
     ends: list[_End] = field(default_factory=list)
 
     def add(self, end: _End) -> float:
         """Let `end` compete for a place, of equals the first stays; return the score to exceed from now on."""
-        place = sum((not old.is_early, old.score) >= (not end.is_early, end.score) for old in self.ends)
-        self.ends.insert(place, end)
+        self.ends.insert(sum(old.score >= end.score for old in self.ends), end)
         del self.ends[self.n_best :]
-        is_full = len(self.ends) == self.n_best and not self.ends[-1].is_early
-        return self.ends[-1].score if is_full else -math.inf
+        return self.ends[-1].score if len(self.ends) == self.n_best else -math.inf
 
 
 class Beam(Rows[State]):
@@ -206,10 +204,11 @@ class Beam(Rows[State]):
     def _collect(self, candidates: Extensions, penalties: np.ndarray, early_rows: Collection[int] = ()) -> None:
         """Let the candidates that end compete for places in the pools. penalties: (B,) of their lengths.
 
-        early_rows: the rows in which an end is early.
+        early_rows: the rows in which an end is early, and ranks lower.
         """
-        scores = candidates.scores / penalties[:, None]
-        self._compete(candidates, scores, candidates.ids == self.request.eos, early_rows)
+        is_early = np.isin(candidates.rows, [*early_rows]) if early_rows else None
+        totals = candidates.scores if is_early is None else candidates.scores - EARLY_COST * is_early
+        self._compete(candidates, totals / penalties[:, None], candidates.ids == self.request.eos, early_rows)
 
     def _compete(
         self, extensions: Extensions, scores: np.ndarray, is_over: np.ndarray, early_rows: Collection[int] = ()
@@ -270,7 +269,9 @@ class Beam(Rows[State]):
         overruled = self.overruled[last - end.length : last + 1]
         count = sum(bool(of[row]) for of, row in zip(overruled, reversed(rows), strict=True) if of is not None)
         hypothesis = hypothesis_of(ids[::-1], values[::-1], self.request.eos, self.penalties, count)
-        return replace(hypothesis, is_early=end.is_early)
+        return (
+            replace(hypothesis, early_cost=EARLY_COST / float(self.penalties[len(ids)])) if end.is_early else hypothesis
+        )
 
 
 def beam_of(decoder: Decoder[State], request: Request) -> Rows[State]:

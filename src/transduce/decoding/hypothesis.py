@@ -48,7 +48,7 @@ class Hypothesis:
     utility: float | None = None  # of minimum Bayes risk (`mbr.rank`)
     n_overruled: int = 0  # tokens at which the constraint of a beam search excluded the most likely one
     alignment: Alignment | None = None  # of the words of its text
-    is_early: bool = False  # ended where the model would continue; only with phrases, and ranked after the others
+    early_cost: float = 0.0  # > 0: it ended where the model would continue, and ranks as if `score` were so much lower
 
 
 @dataclass(frozen=True)

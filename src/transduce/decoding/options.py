@@ -115,7 +115,7 @@ class DecodingOptions:
         use_python_numbers(self)
         refuse(field_problems(self))
         if self.mbr is not None and not 2 <= self.mbr <= MOST_CANDIDATES:
-            raise UserError(f"mbr={self.mbr}: expected 2 to {MOST_CANDIDATES:,} candidates")
+            raise UserError(f"mbr={self.mbr}: expected 2 to {MOST_CANDIDATES:,} candidates; give another number")
         if self.mbr is None:
             self.refuse(["mbr_metric"], "without mbr; add mbr")
         if self.draws is not None and self.mbr is None:
@@ -194,7 +194,9 @@ def _resolved(options: DecodingOptions, search: SearchConfig) -> SearchConfig:
     settings = dataclasses.replace(search, **values)
     wrong = problems(Config(search=settings)) if values else []
     if not wrong and options.mbr is not None and options.draws is None and options.mbr > settings.beam_size:
-        wrong.append(f"mbr={options.mbr}: expected 2 to the beam size, {settings.beam_size}")
+        wrong.append(
+            f"mbr={options.mbr}: expected 2 to the beam size, {settings.beam_size}; give fewer, or a larger beam"
+        )
     limit, name = (settings.beam_size, "beam size") if options.mbr is None else (options.mbr, "number of candidates")
     if not wrong and not 1 <= options.n_best <= limit:
         wrong.append(f"n_best={options.n_best}: expected 1 to the {name}, {limit}")

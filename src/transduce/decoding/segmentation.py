@@ -314,7 +314,7 @@ def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tup
     """Return the best choices of a hypothesis from each list, best first, at most as many as the longest list has.
 
     With utilities, the best has the highest mean of them. Otherwise unfinished hypotheses come after finished ones, and
-    those with an early end after the others, as in a list. The score of a choice is the sum of its scores.
+    early ends rank lower, as in a list. The score of a choice is the sum of its scores.
     """
     count = max(map(len, n_best_lists))
     best: list[tuple[Hypothesis, ...]] = [()]
@@ -324,11 +324,10 @@ def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tup
     return best
 
 
-def _rank(hypotheses: Sequence[Hypothesis]) -> tuple[int, int, float]:
+def _rank(hypotheses: Sequence[Hypothesis]) -> tuple[int, float]:
     if (utility := _utility(hypotheses)) is not None:
-        return 0, 0, -utility
-    n_unfinished, n_early = sum(not h.finished for h in hypotheses), sum(h.is_early for h in hypotheses)
-    return n_unfinished, n_early, -sum(h.score for h in hypotheses)
+        return 0, -utility
+    return sum(not h.finished for h in hypotheses), -sum(h.score - h.early_cost for h in hypotheses)
 
 
 def _utility(hypotheses: Sequence[Hypothesis]) -> float | None:

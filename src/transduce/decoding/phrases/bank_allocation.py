@@ -17,7 +17,8 @@ more.
 
 Where a phrase bars the likely tokens, every continuation costs much, and the score prefers outputs that stop there,
 unfinished or even empty. So an end is early where the model gives EOS less than `LEAST_END` of the probability of its
-most likely token. A search returns outputs with an early end only after all others that it finds.
+most likely token. An output with an early end ranks as if its log-probability were lower by `EARLY_COST`. More would
+let nonsense win: without a full stop, which the model is sure of, the right end is early too.
 
 Letters as in `beam`; also D sentences with phrases, R rows of them, W wanted tokens of a row, P candidates.
 """
@@ -37,6 +38,7 @@ from transduce.decoding.request import Request
 
 SLACK, NO_LIMIT = 5, 1 << 40
 LEAST_END = 0.05
+EARLY_COST = -math.log(LEAST_END)  # 3.0
 RISK_COST = 3  # in places: most hypotheses at risk lose their likely tokens in the next step
 
 

@@ -78,7 +78,7 @@ class SegmentConstraints:
         of_segments, phrases = [FREE] * len(segments), dict[int, PhraseList]()
         for number, (line, constraint) in enumerate(zip(lines, constraints, strict=True)):
             texts = [tokenizer.split_tag(segments[i].text)[1] for i in members[number]]
-            of_line, parts = _with_terms(tokenizer.split_tag(line)[1], texts, constraint, terms)
+            of_line, parts = _with_terms(tokenizer.split_tag(line)[1], texts, constraint, terms, tokenizer)
             if of_line.texts:
                 phrases[number] = of_line
             for i, part in zip(members[number], parts, strict=True):
@@ -87,12 +87,13 @@ class SegmentConstraints:
 
 
 def _with_terms(
-    line: str, segments: Sequence[str], constraint: LineConstraint, terms: Terms
+    line: str, segments: Sequence[str], constraint: LineConstraint, terms: Terms, tokenizer: TokenizerLike
 ) -> tuple[PhraseList, list[LineConstraint]]:
     """Return the phrases of a line with those of its terms, and the constraint of each of its segments.
 
     A segment gets the terms that are in it, and the first one those that the end of a segment divides. A term that is
-    too many, or that the line forbids, is not searched for: if the text lacks it, it is unmet.
+    too many, that the line forbids, or that the vocabulary cannot write, is not searched for: if the text lacks it, it
+    is unmet.
     """
     targets = [one for one in terms.targets_in(line) if one not in constraint.required]
     of_segments = [[one for one in terms.targets_in(text) if one in targets] for text in segments]
@@ -100,14 +101,18 @@ def _with_terms(
     for of_segment in of_segments[:1]:
         of_segment += divided
     phrases = PhraseList([*constraint.required, *targets], constraint.phrases().forbidden)
-    return phrases, [_with_possible(constraint, of_segment) for of_segment in of_segments]
+    return phrases, [_with_possible(constraint, of_segment, tokenizer) for of_segment in of_segments]
 
 
-def _with_possible(constraint: LineConstraint, targets: Sequence[Sequence[str]]) -> LineConstraint:
-    """Return the constraint with the first of the targets that it can have."""
+def _with_possible(
+    constraint: LineConstraint, targets: Sequence[Sequence[str]], tokenizer: TokenizerLike
+) -> LineConstraint:
+    """Return the constraint with the first of the targets that it can have, in number and in tokens."""
     for alternatives in targets:
         with suppress(UserError):
-            constraint = constraint.with_required(alternatives)
+            more = constraint.with_required(alternatives)
+            phrase_automaton(more, tokenizer)
+            constraint = more
     return constraint
 
 
