@@ -149,41 +149,54 @@ async def mixed_request(connection: Connection, port: int, toy: Toy, rng: random
 
 
 def test_one_client_does_not_starve_another(tmp_path: Path) -> None:
-    """One client sends 128 texts without end; another sends single sentences. The model is as slow as a real one."""
+    """One client sends 128 texts without end; another sends single sentences. The model is as slow as a real one.
+
+    A queue without turns would answer one single sentence for each request of 128. The times are printed, but not
+    tested, for they depend on what else the machine does.
+    """
     config = ModelConfig(vocab_size=None, d_model=256, n_layers=4, n_heads=8, d_ff=1024)
     model = save_to(random_model(config), tmp_path / "model")
     with server_process(tmp_path, model, "--beam-size", 4) as server:
-        alone, beside, step = asyncio.run(_times_beside_a_flood(server))
+        alone, beside, n_long, step = asyncio.run(_times_beside_a_flood(server))
         server.stop_and_check()
     print(f"\np95 alone {1e3 * p95(alone):.1f} ms, beside {1e3 * p95(beside):.1f} ms, a step {1e3 * step:.1f} ms")
-    assert p95(beside) <= 3 * p95(alone) + step
+    print(f"{len(beside)} single sentences were answered beside {n_long} requests of 128 texts")
+    assert n_long > 0
+    assert len(beside) >= 4 * n_long
 
 
-async def _times_beside_a_flood(server: ServerProcess) -> tuple[list[float], list[float], float]:
-    """Return the times of single sentences alone and beside a flood, and the mean time of a step beside it."""
+async def _times_beside_a_flood(server: ServerProcess) -> tuple[list[float], list[float], int, float]:
+    """Return the times of single sentences alone and beside a flood.
+
+    Then the number of requests of the flood that were answered beside them, and the mean time of a step.
+    """
     lines = toy_lines(5, 400)
+    n_long = 0
 
-    async def singles() -> list[float]:
+    async def singles(number: int) -> list[float]:
         connection = Connection(server.port)
         times = []
-        for i in range(120):
+        for i in range(number):
             reply = await connection.translate(lines[i % len(lines)])
             assert reply.status == 200
             times.append(reply.seconds)
         connection.close()
-        return times[20:]
+        return times
 
     async def flood() -> None:
+        nonlocal n_long
         connection = Connection(server.port)
         while True:
             assert (await connection.translate(lines[:128])).status == 200
+            n_long += 1
 
-    alone = await singles()
+    alone = (await singles(120))[20:]
     flooding = asyncio.ensure_future(flood())
     await asyncio.sleep(1)
-    before = await read_metrics(server.port)
-    beside = await singles()
+    await singles(20)
+    before, n_long = await read_metrics(server.port), 0
+    beside = await singles(200)
     after = await read_metrics(server.port)
     flooding.cancel()
     seconds, count = (after[name] - before[name] for name in ("step_seconds_sum", "step_seconds_count"))
-    return alone, beside, seconds / count
+    return alone, beside, n_long, seconds / count
