@@ -11,7 +11,6 @@ from support.studies import write_study
 
 from transduce.errors import UserError
 from transduce.studies import step_costs, table2
-from transduce.studies.results import Results, read_results
 from transduce.studies.table2_budgets import SHARES, Budgets
 from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.texts import Texts
@@ -66,6 +65,7 @@ def test_every_system_is_evaluated_within_each_budget(tmp_path: Path, texts: Tex
     results = table2.run_table2(texts, out, jobs=3)
     entries = json.loads((out / "results.json").read_text("utf-8"))["cells"]
     assert {name: entry["status"] for name, entry in entries.items()} == dict.fromkeys(entries, "done")
+    assert len(entries) == 4 + 8, "the costs and the trainings"
     budgets = Budgets(results)
     assert len(budgets.all()) == 2 * len(SHARES)
     for budget in budgets.all():
@@ -77,7 +77,10 @@ def test_every_system_is_evaluated_within_each_budget(tmp_path: Path, texts: Tex
             assert [point["seed"] for point in points] == [1, 2] and {point["step"] for point in points} == {step}
             for point in points:
                 assert point["lines"] == 9 and point["perplexity"] > 1 and 0 <= point["bleu"] <= 100
-    assert [entries[f"{system}-1-step-30"]["averaged"] for system in SYSTEMS] == [2, 2, 2, 2]  # 25 and 30
+    for system in SYSTEMS:
+        points = {point["step"]: point["averaged"] for point in entries[f"{system}-1"]["points"]}
+        assert points[30] == 2 and points[5] == 1  # of 25 and 30, and of 5
+        assert "test" not in entries[f"{system}-1"], "only the points see the test text"
     assert [point["step"] for point in entries["recurrent-2"]["curve"]] == [10, 20, 30, 40]
 
     shutil.rmtree(out / "runs")
@@ -94,27 +97,18 @@ def reproducible(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.slow
-def test_an_interrupted_study_reports_gaps_and_resumes(
+def test_a_study_that_loses_its_runs_continues_from_its_results(
     tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, original, calls = tmp_path / "out", table2.evaluate_checkpoint, []
-
-    def interrupt(*arguments: Any) -> dict[str, Any]:
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        calls.append(arguments)
-        return original(*arguments)
-
-    monkeypatch.setattr(table2, "evaluate_checkpoint", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        table2.run_table2(texts, out, jobs=3)
-    before = read_results(out / "results.json").entries
-    assert len(before) == 8 + 4 + 2 and all(entry["status"] == "done" for entry in before.values())
+    out, plan = tmp_path / "out", table2.trainings()
+    with monkeypatch.context() as first:
+        first.setattr(table2, "trainings", lambda: plan[:5])
+        before = table2.run_table2(texts, out, jobs=3).entries
+    assert len(before) == 4 + 5
     report = (out / "report.md").read_text("utf-8")
-    assert report.count("not run") >= 2 and "ConvS2S (quoted) | 25.16 | 40.46 | 9.6e18 | 1.5e20" in report
-    assert "Not all systems have been evaluated at equal time" in report
+    assert "ConvS2S (quoted) | 25.16 | 40.46 | 9.6e18 | 1.5e20" in report
+    shutil.rmtree(out / "runs")
 
-    monkeypatch.setattr(table2, "evaluate_checkpoint", original)
     after = table2.run_table2(texts, out, jobs=3).entries
     assert {name: after[name] for name in before} == before
     reference = table2.run_table2(texts, tmp_path / "uninterrupted", jobs=3).entries
@@ -124,24 +118,34 @@ def test_an_interrupted_study_reports_gaps_and_resumes(
 
 
 @pytest.mark.slow
-def test_a_missing_run_that_is_still_needed_is_reported(tmp_path: Path, texts: Texts) -> None:
-    out = tmp_path / "out"
-    results = table2.run_table2(texts, out, jobs=3)
-    name = next(name for name in results.entries if name.startswith("recurrent-1-step-"))
-    results.entries[name] = {"status": "not run"}
+def test_trainings_of_other_budgets_are_evaluated_again_only_when_asked(
+    tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = table2.trainings()[:4]
+    monkeypatch.setattr(table2, "trainings", lambda: plan)
+    results = table2.run_table2(texts, tmp_path, jobs=3)
+    before = {name: dict(entry) for name, entry in results.entries.items()}
+    results.entries["recurrent-1"]["points"].pop(0)
     results.save()
-    shutil.rmtree(out / "runs")
-    with pytest.raises(UserError, match="recurrent-1: expected the folder of a training, which the study still needs"):
-        table2.run_table2(texts, out)
+    with pytest.raises(UserError, match=r"recurrent-1 evaluated at the steps \[.*, not at \[.*again with --rerun"):
+        table2.run_table2(texts, tmp_path)
+    assert reproducible(table2.run_table2(texts, tmp_path, rerun=True).entries) == reproducible(before)
     with pytest.raises(UserError, match="give --test SRC REF"):
         table2.run_table2(replace(texts, test=None), tmp_path / "other")
 
 
-def test_entries_older_than_their_training_are_computed_again(tmp_path: Path) -> None:
-    results = Results(tmp_path / "results.json", "table2", {})
-    results.record("recurrent-1", "done", row="recurrent", seed=1)
-    results.record("recurrent-1-step-5", "done", row="recurrent", seed=1)
-    assert table2.is_newer("recurrent-1-step-5", "recurrent-1", results)
-    results.entries["recurrent-1"]["ended_at"] = "2999-11-22T00:00:00+00:00"
-    assert not table2.is_newer("recurrent-1-step-5", "recurrent-1", results)
-    assert not table2.is_newer("recurrent-1-step-10", "recurrent-1", results)
+@pytest.mark.slow
+def test_a_change_of_a_recipe_changes_its_cost_only_when_asked(
+    tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = table2.trainings()[:4]
+    monkeypatch.setattr(table2, "trainings", lambda: plan)
+    before = dict(table2.run_table2(texts, tmp_path, jobs=3).entries)
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(recipe.read_text("utf-8").replace('tiny("recurrent", 40)', 'tiny("recurrent", 20)'), "utf-8")
+    with pytest.raises(UserError, match="train.max_steps=40 then, 20 now"):
+        table2.run_table2(texts, tmp_path)
+    results = table2.run_table2(texts, tmp_path, rerun=True)
+    assert results.entries["recurrent-1"]["steps"] == 20
+    assert max(point["step"] for point in results.entries["post-norm-1"]["points"]) == 20
+    assert results.entries["post-norm-1"]["curve"] == before["post-norm-1"]["curve"], "evaluated again, not trained"

@@ -13,8 +13,8 @@ from transduce.studies.positions import SIZES
 from transduce.studies.results import Results, provenance
 from transduce.studies.scaling_laws import SWEEP
 from transduce.studies.segments import points as length_points
-from transduce.studies.table2 import SEEDS, points, trainings
-from transduce.studies.table2_budgets import cost_name, point_name
+from transduce.studies.table2 import SEEDS, trainings, with_points
+from transduce.studies.table2_budgets import cost_name
 from transduce.studies.table2_search import SYSTEMS, waiting
 
 SECONDS = {"post-norm": 0.3, "pre-norm": 0.3, "recurrent": 0.22, "convolutional": 0.25}
@@ -30,23 +30,26 @@ PERPLEXITY = {
 def table2_results(folder: Path) -> Results:
     """Return the complete results of Table 2, in a folder."""
     results = Results(folder / "results.json", "table2", {"scale": "small", "language": "en"}, [provenance()])
-    for training in trainings():
+    for system in SYSTEMS:
+        results.entries[cost_name(system)] = {
+            "status": "done",
+            "row": system,
+            "config": encode_config(find_recipe(f"small-table2-{system}")()),
+            "flops_per_step": 25_000_000_000,
+            "flops_per_target_token": 12_500_000,
+            "seconds_per_step": [SECONDS[system] + 0.05, SECONDS[system]],
+        }
+    for training in with_points(trainings(), results):
         config = with_value(find_recipe(f"small-table2-{training.row}")(), "train.seed", training.seed)
         steps = config.train.max_steps
         curve = [_scores(training.row, training.seed, step, "valid_") for step in range(500, steps + 1, 500)]
+        scores = [_scores(training.row, training.seed, point.step) | {"chrf": 50.0} for point in training.points]
         results.entries[training.name] = {
             **_training(training.row, training.seed, steps),
             "config": encode_config(config),
             "curve": curve,
+            "points": [one | {"averaged": point.averaged} for one, point in zip(scores, training.points, strict=True)],
         }
-    for system in SYSTEMS:
-        cost = {"flops_per_step": 25_000_000_000, "flops_per_target_token": 12_500_000}
-        rounds = [SECONDS[system] + 0.05, SECONDS[system]]
-        results.entries[cost_name(system)] = {"status": "done", "row": system, **cost, "seconds_per_step": rounds}
-    for training, step in points(results):
-        figures = _scores(training.row, training.seed, step) | {"chrf": 50.0, "averaged": 5}
-        entry = {"status": "done", "row": training.row, "seed": training.seed, **figures}
-        results.entries[point_name(training.name, step)] = entry
     return results
 
 

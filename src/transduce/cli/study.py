@@ -68,8 +68,8 @@ def table2(
     r"""Run Table 2: train and compare three kinds of model.
 
     The study compares two Transformers, an LSTM and a convolutional model at equal time and at equal FLOPs, with
-    three seeds each. It takes 5 to 7 hours of processor time, and 23 GB of disk for the checkpoints, which are not
-    needed afterwards. --search takes 1 to 2 hours. The same command resumes an interrupted study.
+    three seeds each. It takes 5 to 7 hours of processor time. --search takes 1 to 2 hours. The same command resumes an
+    interrupted study. The checkpoints take 2 GB for each training, and are not needed after it.
 
     Parameters
     ----------

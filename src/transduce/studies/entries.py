@@ -138,33 +138,34 @@ class CurvePoint(TypedDict):
     valid_bleu: Percent
 
 
-class SystemCell(TypedDict):
-    """The more fields of a training of Table 2."""
+class PointScores(TypedDict):
+    """The scores of the mean of checkpoints up to a step, on the test text. averaged: the number of checkpoints."""
 
-    steps: Count
-    curve: list[CurvePoint]
-
-
-class StepCostCell(TypedDict):
-    """The cost of a step of a system of Table 2. seconds_per_step: in several rounds."""
-
-    row: str
-    flops_per_step: Cost
-    flops_per_target_token: Cost
-    seconds_per_step: Annotated[list[Cost], Meta(min_length=1)]
-
-
-class PointCell(TypedDict):
-    """A training of Table 2 up to a step. averaged: the number of checkpoints whose mean was evaluated."""
-
-    row: str
-    seed: int
     step: Count
     bleu: Percent
     chrf: Percent
     perplexity: Perplexity
     averaged: Count
-    ended_at: NotRequired[str]
+
+
+class SystemCell(TypedDict):
+    """The more fields of a training of Table 2. Those of 0.1.0 have no points."""
+
+    steps: Count
+    curve: list[CurvePoint]
+    points: NotRequired[list[PointScores]]
+
+
+class StepCostCell(TypedDict):
+    """The cost of a step of a system of Table 2. seconds_per_step: in several rounds.
+
+    config: of the trainings with this step; costs of 0.1.0 have none.
+    """
+
+    row: str
+    flops_per_step: Cost
+    flops_per_target_token: Cost
+    seconds_per_step: Annotated[list[Cost], Meta(min_length=1)]
     config: NotRequired[dict[str, Any]]
 
 
@@ -337,9 +338,7 @@ def _forms(study: str, settings: Mapping[str, Any], name: str) -> list[Any]:
     if study == "table1":
         return [Layer]
     if study == "table2":
-        if name.endswith("-cost"):
-            return [StepCostCell]
-        return [PointCell] if "-step-" in name else [TrainingCell, SystemCell]
+        return [StepCostCell] if name.endswith("-cost") else [TrainingCell, SystemCell]
     if study == "table2-search":
         return [TrainingCell]
     if study == "table4":

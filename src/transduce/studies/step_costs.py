@@ -2,74 +2,72 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 
-from transduce.config.schema import Config
-from transduce.data.batches import Batches, DataPosition
-from transduce.data.corpora import Corpus
-from transduce.data.token_store import open_store
-from transduce.data.tokenizer import Tokenizer
+from transduce.data.batches import DataPosition
 from transduce.model.build import build
-from transduce.studies.trainings import read_config
-from transduce.train import TranslationTask
+from transduce.storage import run_folder
+from transduce.storage.run_request import TrainRequest
+from transduce.studies.entries import encode_config
+from transduce.train import TranslationTask, prepare
 from transduce.training.flops import step_flops
 from transduce.training.gradients import Gradients
 from transduce.training.halves import threads
+from transduce.training.run import Run
 from transduce.training.state import TrainingState
 
 COUNTED = 16  # batches, evenly over an epoch, whose FLOPs are counted
 ROUNDS, STEPS = 5, 10  # rounds of a measurement, and steps of each
 
 
-def measure_costs(runs: Sequence[Path], corpus: Corpus) -> list[dict[str, Any]]:
-    """Return for each training run the FLOPs of a step and of a target token, and the seconds of a step.
+def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
+    """Return for each training its configuration, the FLOPs of a step and of a target token, and the seconds of a step.
+
+    requests: each with a folder of its own, in which `train` would start. No weights are written there.
 
     flops_per_step, flops_per_target_token: means over `COUNTED` batches of the first epoch.
-    seconds_per_step: processor seconds on one thread, in each of `ROUNDS` rounds. The runs take turns, so that another
-    program on the machine delays all of them. No training may run beside.
+    seconds_per_step: processor seconds on one thread, in each of `ROUNDS` rounds. The trainings take turns, so that
+    another program on the machine delays all of them. Raises UserError if a training cannot start.
     """
-    costs = [_flops(run, corpus) for run in runs]
     with threads(1):
-        steppers = [_Stepper(run, corpus) for run in runs]
+        prepared = [_prepare(request) for request in requests]
+        steppers = [_Stepper(*one) for one in prepared]
         rounds = [[stepper.seconds() for stepper in steppers] for _ in range(ROUNDS)]
-    seconds = [[round(times[i], 4) for times in rounds] for i in range(len(runs))]
-    return [{**cost, "seconds_per_step": times} for cost, times in zip(costs, seconds, strict=True)]
+    seconds = [[round(times[i], 4) for times in rounds] for i in range(len(requests))]
+    return [
+        {"config": encode_config(run.config), **_flops(run), "seconds_per_step": times}
+        for (run, _), times in zip(prepared, seconds, strict=True)
+    ]
 
 
-def _batches(run: Path, corpus: Corpus) -> tuple[Config, Batches]:
-    """Return the configuration and the batches of a run."""
-    config, tokenizer = read_config(run), Tokenizer.load(run / "tokenizer.json")
-    store = open_store(run / "data" / "train", [corpus], tokenizer)
-    return config, Batches(store, tokenizer, config.data, seed=config.train.seed)
+def _prepare(request: TrainRequest) -> tuple[Run, TrainingState]:
+    request.check()
+    with run_folder.exclusive(request.out):
+        return prepare(request, TranslationTask())
 
 
-def _flops(run: Path, corpus: Corpus) -> dict[str, Any]:
-    config, batches = _batches(run, corpus)
-    size = len(batches.plan(0))
-    model = build(config.model).train()
+def _flops(run: Run) -> dict[str, Any]:
+    size = len(run.batches.plan(0))
+    model = build(run.config.model).train()
     flops, tokens = [], 0
     for index in sorted({size * i // COUNTED for i in range(COUNTED)}):
-        micro_batches, _ = next(batches.stream(DataPosition(0, index)))
-        flops.append(step_flops(model, micro_batches, config.train.label_smoothing))
+        micro_batches, _ = next(run.batches.stream(DataPosition(0, index)))
+        flops.append(step_flops(model, micro_batches, run.config.train.label_smoothing))
         tokens += sum(int(batch.tgt_mask.sum()) for batch in micro_batches)
     return {"flops_per_step": round(mean(flops)), "flops_per_target_token": round(sum(flops) / tokens)}
 
 
 class _Stepper:
-    """A training that takes a few steps at a time, from new weights, and writes nothing."""
+    """A prepared training that takes a few steps at a time, and writes nothing."""
 
-    def __init__(self, run: Path, corpus: Corpus) -> None:
-        config, batches = _batches(run, corpus)
-        torch.manual_seed(config.train.seed)
-        self.state = TrainingState(build(config.model).train(), config.train, {})
-        self.gradients = Gradients(
-            self.state.model, TranslationTask(), config.train, torch.device("cpu"), lambda _: None
-        )
-        self.stream = batches.stream(DataPosition())
+    def __init__(self, run: Run, state: TrainingState) -> None:
+        self.state = state
+        self.state.model.train()
+        self.gradients = Gradients(state.model, run.task, run.config.train, torch.device("cpu"), lambda _: None)
+        self.stream = run.batches.stream(DataPosition())
         self._step()  # the first step compiles kernels and allocates memory
 
     def seconds(self) -> float:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from transduce.config.schema import Config
 from transduce.studies.entries import config_of
 from transduce.studies.results import Results
 from transduce.studies.table2_search import SYSTEMS
@@ -16,11 +17,6 @@ def cost_name(system: str) -> str:
     return f"{system}-cost"
 
 
-def point_name(training: str, step: int) -> str:
-    """Return the name of the entry with the scores of a training after `step`."""
-    return f"{training}-step-{step}"
-
-
 @dataclass(frozen=True)
 class Budget:
     """A limit of a cost. cost: a key of `COSTS`. limit: in seconds or FLOPs."""
@@ -30,20 +26,18 @@ class Budget:
 
 
 class Budgets:
-    """The budgets of a study, from the lengths of its trainings and the costs of their steps."""
+    """The budgets of a study, from the cost of a step of each system and the length of its trainings."""
 
     def __init__(self, results: Results) -> None:
         self.results = results
 
     def all(self) -> list[Budget]:
-        """Return every budget; none as long as a system has no training or no cost."""
-        totals: dict[str, list[float]] = {cost: [] for cost in COSTS}
-        for system in SYSTEMS:
-            entry = self._training(system)
-            if entry is None or not self.results.is_done(cost_name(system)):
-                return []
-            for cost, values in totals.items():
-                values.append(entry["steps"] * self.step_cost(system, cost))
+        """Return every budget; none as long as the cost of a system is not known."""
+        if not all(self._config(system) for system in SYSTEMS):
+            return []
+        totals = {
+            cost: [self._max_steps(system) * self.step_cost(system, cost) for system in SYSTEMS] for cost in COSTS
+        }
         return [Budget(cost, share * min(values)) for cost, values in totals.items() for share in SHARES]
 
     def step_cost(self, system: str, cost: str) -> float:
@@ -53,26 +47,36 @@ class Budgets:
 
     def step(self, system: str, budget: Budget) -> int:
         """Return the step of the last checkpoint of a system within `budget`, or of its first one."""
-        entry = self._training(system)
-        config = config_of(entry or {})
+        config = self._config(system)
         every = config.train.checkpoint_every_steps if config else 1
         steps = budget.limit / self.step_cost(system, budget.cost) * (1 + 1e-9)
         return max(1, int(steps) // every) * every
 
+    def steps(self, system: str) -> list[int]:
+        """Return the steps of a system at all budgets, in ascending order."""
+        return sorted({self.step(system, budget) for budget in self.all()})
+
     def points(self, system: str, budget: Budget) -> list[dict[str, Any]]:
-        """Return the entries of all seeds of a system at `budget` that have been evaluated."""
+        """Return the scores of all seeds of a system at `budget`, with their seed."""
         step = self.step(system, budget)
-        entries = [self.results.entries.get(point_name(name, step), {}) for name in self._trainings(system)]
-        return [entry for entry in entries if entry.get("status") == "done"]
+        return [
+            {"seed": entry["seed"], **point}
+            for entry in self.entries(system)
+            for point in entry.get("points", [])
+            if point["step"] == step
+        ]
 
     def entries(self, system: str) -> list[dict[str, Any]]:
         """Return the trainings of a system that are done."""
-        return list(self._trainings(system).values())
+        done = [entry for entry in self.results.entries.values() if entry["status"] == "done"]
+        return [entry for entry in done if entry.get("row") == system and "curve" in entry]
 
-    def _trainings(self, system: str) -> dict[str, dict[str, Any]]:
-        entries = self.results.entries.items()
-        done = {name: entry for name, entry in entries if entry["status"] == "done" and entry.get("row") == system}
-        return {name: entry for name, entry in done.items() if "steps" in entry}
+    def _max_steps(self, system: str) -> int:
+        config = self._config(system)
+        assert config is not None
+        return config.train.max_steps
 
-    def _training(self, system: str) -> dict[str, Any] | None:
-        return next(iter(self.entries(system)), None)
+    def _config(self, system: str) -> Config | None:
+        """Return the configuration whose cost was measured; None if none was, or by 0.1.0."""
+        name = cost_name(system)
+        return config_of(self.results.entries[name]) if self.results.is_done(name) else None

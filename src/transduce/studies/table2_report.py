@@ -73,8 +73,8 @@ PAIR_METHOD = (
 )
 COST_METHOD = (
     "FLOPs are counted over the products of real batches, forward and backward, with padding; a multiplication and its "
-    "addition are two. Seconds per step are processor seconds on one thread, measured after all trainings, the systems "
-    "in turn: the lowest of several rounds, and the highest. Time in this report is steps times the lowest. The last "
+    "addition are two. Seconds per step are processor seconds on one thread, measured before the trainings, all in "
+    "turn: the lowest of several rounds, and the highest. Time in this report is steps times the lowest. The last "
     "column is the processor time of a whole training, with evaluations and saves, beside other programs."
 )
 QUOTATION_SOURCES = (

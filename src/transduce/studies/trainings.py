@@ -2,6 +2,7 @@
 
     Training, TrainingData -> transduce train -> transduce evaluate -> figures
                                               -> transduce average -> transduce evaluate
+                                              -> transduce.studies.points
 
 A training is a row of the table with a seed. It trains in OUT/runs/ROW-SEED, and its processes write their messages to
 OUT/runs/ROW-SEED.log. `transduce.studies.schedule` runs several trainings side by side.
@@ -33,10 +34,19 @@ from transduce.studies.texts import TrainingData
 
 
 @dataclass(frozen=True)
+class Point:
+    """A model from the middle of a training: the mean of the newest `averaged` checkpoints up to `step`."""
+
+    step: int
+    averaged: int
+
+
+@dataclass(frozen=True)
 class Training:
     """A row of the table with a seed. recipe, settings: as for `transduce train`.
 
     averaged: number of newest checkpoints whose mean is evaluated, besides RUN/model; 0 for none.
+    points: models to evaluate on the test text instead of RUN/model, which then does not see it.
     """
 
     row: str
@@ -44,6 +54,7 @@ class Training:
     recipe: str
     settings: tuple[str, ...] = ()
     averaged: int = 0
+    points: tuple[Point, ...] = ()
 
     @property
     def name(self) -> str:
@@ -51,23 +62,24 @@ class Training:
 
     def config(self) -> Config:
         """Return the configuration. Raises UserError if the recipe and the settings are not valid."""
-        config, problems, _ = configure(self.recipe, self._all_settings())
+        config, problems, _ = configure(self.recipe, self.all_settings())
         if problems:
             raise UserError(*problems)
         return config
 
     def train_arguments(self, data: TrainingData, run: Path) -> list[str]:
         """Return the arguments of `transduce` that start or resume the training in the folder `run`."""
-        settings = [word for setting in self._all_settings() for word in ("--set", setting)]
+        settings = [word for setting in self.all_settings() for word in ("--set", setting)]
         paths = ["--train", *map(str, data.train), "--valid", *map(str, data.valid), "--out", str(run)]
         return ["train", "--recipe", self.recipe, *settings, *paths, "--resume"]
 
-    def _all_settings(self) -> list[str]:
+    def all_settings(self) -> list[str]:
+        """Return the settings, with the seed."""
         return [*self.settings, f"train.seed={self.seed}"]
 
 
 class TrainingProcess:
-    """The stages of a training: `train`, then `evaluate` on each text, then both `average` and `evaluate` of the mean.
+    """The stages of a training: `train`, `evaluate` on each text, `average` and `evaluate` of the mean, and the points.
 
     One process runs at a time.
     """
@@ -77,7 +89,7 @@ class TrainingProcess:
         self.data = data
         self.run = run
         self.config = training.config()
-        self.stages: list[tuple[str, list[str]]] = []
+        self.stages: list[tuple[str, str, list[str]]] = []
         self.problem: str | None = None
         self.is_done = False
         self.is_stopping = False
@@ -93,25 +105,31 @@ class TrainingProcess:
         self.stages = self._all_stages()
         self._start_stage()
 
-    def _all_stages(self) -> list[tuple[str, list[str]]]:
-        """Return the name and the arguments of each stage, without a mean that an earlier session has written."""
+    def _all_stages(self) -> list[tuple[str, str, list[str]]]:
+        """Return the name, the module and the arguments of each stage, without a mean that is already written."""
         model, mean = self.run / "model", self._file(MEAN)
-        evaluations = self.data.evaluations()
-        stages = [("train", self.training.train_arguments(self.data, self.run))]
-        stages += [(name, ["evaluate", str(model), *arguments]) for name, arguments in evaluations.items()]
+        evaluations, points = self.data.evaluations(), self.training.points
+        commands = [("train", self.training.train_arguments(self.data, self.run))]
+        for name, arguments in evaluations.items():
+            if name == "valid" or not points:
+                commands.append((name, ["evaluate", str(model), *arguments]))
         if self.training.averaged:
             last = str(self.training.averaged)
             if not mean.exists():
-                stages.append(("average", ["average", str(self.run), "--last", last, "--out", str(mean)]))
-            stages.append(("valid_mean", ["evaluate", str(mean), *evaluations["valid"]]))
+                commands.append(("average", ["average", str(self.run), "--last", last, "--out", str(mean)]))
+            commands.append(("valid_mean", ["evaluate", str(mean), *evaluations["valid"]]))
+        stages = [(name, "transduce", arguments) for name, arguments in commands]
+        if points:
+            models = [f"{point.step}:{point.averaged}" for point in points]
+            stages.append(("points", "transduce.studies.points", [str(self.run), *evaluations["test"], *models]))
         return stages
 
     def _start_stage(self) -> None:
-        name, arguments = self.stages[0]
+        name, module, arguments = self.stages[0]
         self.stage_started_at = time.monotonic()
         with self._file("log").open("ab") as log, self._file(f"{name}.json").open("wb") as out:
             self.process = subprocess.Popen(
-                module_command("transduce", *arguments),
+                module_command(module, *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
@@ -139,7 +157,7 @@ class TrainingProcess:
         self._add_cost(usage.ru_utime + usage.ru_stime)
         if self.is_stopping:
             return True
-        name, _ = self.stages.pop(0)
+        name, *_ = self.stages.pop(0)
         if self.process.returncode:
             self.problem = f"{name}: {self._last_message()}"
         elif name == "train" and self.step() < self.config.train.max_steps and self.config.train.patience is None:
@@ -203,6 +221,7 @@ class TrainingProcess:
             "config": encode_config(read_config(self.run)),
             "curve": [line for line in reports(self.run) if "valid_loss" in line],
             **evaluations,
+            **({"points": msgspec.json.decode(self._file("points.json").read_bytes())} if self.training.points else {}),
             **{name: round(value, 1) for name, value in self.cost().items()},
             "threads": int(self.environment["OMP_NUM_THREADS"]),
             "gpu": self.environment.get("CUDA_VISIBLE_DEVICES"),
@@ -253,11 +272,11 @@ def read_config(run: Path) -> Config:
 
 def remove_training(run: Path) -> None:
     """Remove the folder of a training and all other files that the study wrote for it."""
-    kinds = ["log", *(f"{name}.json" for name in ("train", "average", *EVALUATIONS, "spent"))]
-    for file in [run.with_name(f"{run.name}.{kind}") for kind in kinds]:
-        file.unlink(missing_ok=True)
-    for folder in [run, run.with_name(f"{run.name}.{MEAN}"), *run.parent.glob(f"{run.name}-step-*")]:
-        shutil.rmtree(folder, ignore_errors=True)
+    for path in [run, *run.parent.glob(f"{run.name}.*")]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def stored_parameters(model: Path) -> int:
