@@ -75,6 +75,8 @@ def test_training_and_search_defaults_are_the_papers() -> None:
     assert (train.max_steps, train.warmup_steps, train.lr_factor, train.adam_beta2) == (100_000, 4_000, 1.0, 0.98)
     assert (train.label_smoothing, train.use, train.average_checkpoints) == (0.1, "average", 5)
     assert (search.beam_size, search.alpha, search.length_penalty, search.max_extra_tokens) == (4, 0.6, "gnmt", 50)
+    later_techniques = (data.bpe_dropout, data.tags, train.rdrop, train.decay_steps, train.ema_decay)
+    assert later_techniques == (0, (), 0, 0, None)
 
 
 def test_the_tokenizer_sets_the_rows_of_the_embedding_by_default() -> None:

@@ -228,9 +228,27 @@ def test_the_unattended_loop_of_the_page_ends_at_a_wrong_file(
     server.content[path] = bytes(len(content)) if change == "content" else content[:-100]
     code = download(cli, server, "wmt14-en-de", tmp_path / "corpus").code
     (tmp_path / "wmt14.sh").write_text(f"echo tried\nexit {code}\n", encoding="utf-8")
+    assert (code, run_loop(tmp_path), len(server.requests)) == (2, "tried\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("codes", "tries"), [((3, 143, 0), 3), ((3, 1), 2), ((3, 2), 2), ((130,), 1)], ids=["machine", "1", "2", "Ctrl-C"]
+)
+def test_the_unattended_loop_starts_again_only_after_a_failure_of_the_machine(
+    tmp_path: Path, codes: tuple[int, ...], tries: int
+) -> None:
+    cases = "".join(f"{number}) exit {code};; " for number, code in enumerate(codes, 1))
+    script = f"echo tried >> tries\ncat tries | tail -n 1\ncase $(grep -c . tries) in {cases} esac\n"
+    (tmp_path / "wmt14.sh").write_text(script, encoding="utf-8")
+    assert run_loop(tmp_path) == "tried\n" * tries
+
+
+def run_loop(folder: Path) -> str:
+    """Run the loop of the page, without its waits, on wmt14.sh in `folder`. Return what the script printed."""
     (loop,) = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("until ")]
-    shell = subprocess.run(["bash", "-c", loop], cwd=tmp_path, capture_output=True, timeout=30)
-    assert (code, shell.stdout, len(server.requests)) == (2, b"tried\n", 1)
+    assert "sleep 60" in loop
+    command = ["bash", "-c", loop.replace("sleep 60", "true")]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30).stdout
 
 
 def test_a_wrong_number_of_lines_is_named(

@@ -129,6 +129,12 @@ def test_the_base_model_is_the_papers() -> None:
     assert (config.train.max_steps, config.train.use, config.train.average_checkpoints) == (100_000, "average", 5)
 
 
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("vaswani2017-")])
+def test_techniques_after_the_paper_are_off_in_its_models(name: str) -> None:
+    data, train = find_recipe(name)().data, find_recipe(name)().train
+    assert (data.bpe_dropout, data.tags, train.rdrop, train.decay_steps, train.ema_decay) == (0, (), 0, 0, None)
+
+
 def test_the_big_models_are_the_papers() -> None:
     big, enfr = vaswani2017.big(), vaswani2017.big_enfr()
     assert (big.model.d_model, big.model.d_ff, big.model.n_heads, big.model.dropout) == (1024, 4096, 16, 0.3)
