@@ -22,8 +22,9 @@ def diversify(
 ) -> None:
     r"""Add translations of a training text to it, as data diversification does.
 
-    The output has each pair of the text, and after it the new pairs. A new pair is left out if one side is blank or is
-    a held-out line, if it repeats an earlier pair of its line, or if its sides are equal. The counts are printed.
+    The output has each pair of the text, and after it the new pairs. A new pair is left out if one side is blank or
+    equals a held-out line, if it repeats an earlier pair of its line, or if its sides are equal. Case and tokenization
+    count: prepare all texts alike. The counts are printed.
 
     Parameters
     ----------
