@@ -1,5 +1,6 @@
 """Table 2: systems at equal cost; an interrupted study resumes, and a missing run is reported."""
 
+import copy
 import json
 import shutil
 from dataclasses import replace
@@ -124,10 +125,10 @@ def test_trainings_of_other_budgets_are_evaluated_again_only_when_asked(
     plan = table2.trainings()[:4]
     monkeypatch.setattr(table2, "trainings", lambda: plan)
     results = table2.run_table2(texts, tmp_path, jobs=3)
-    before = {name: dict(entry) for name, entry in results.entries.items()}
+    before = copy.deepcopy(results.entries)
     results.entries["recurrent-1"]["points"].pop(0)
     results.save()
-    with pytest.raises(UserError, match=r"recurrent-1 evaluated at the steps \[.*, not at \[.*again with --rerun"):
+    with pytest.raises(UserError, match=r"recurrent-1: evaluated at steps \[10, .* then, \[5, 10, .* now"):
         table2.run_table2(texts, tmp_path)
     assert reproducible(table2.run_table2(texts, tmp_path, rerun=True).entries) == reproducible(before)
     with pytest.raises(UserError, match="give --test SRC REF"):

@@ -64,9 +64,11 @@ def run_trainings(
     schedule = Schedule(queue, _environments(jobs, len(queue)), results)
     estimate = TimeEstimate(trainings, results, len(schedule.environments))
     with exclusive_folder(results) as lock, StopSignal() as stop, StatusLine() as status:
-        for name in outdated:
-            remove_training(runs / name)
-            results.entries[name] = {"status": "not run"}
+        for training in trainings:
+            if training.name in outdated:
+                if changes_since(results.entries[training.name], training.config()):
+                    remove_training(runs / training.name)
+                results.entries[training.name] = {"status": "not run"}
         results.start_session([one.name for one in trainings])
         schedule.run(lock, stop, status, estimate)
     if stop.is_requested:
@@ -93,9 +95,19 @@ def refuse_outdated(trainings: Sequence[Training], results: Results) -> None:
 
 
 def outdated_trainings(trainings: Sequence[Training], results: Results) -> dict[str, list[str]]:
-    """Return by name the done trainings whose settings have changed since their entry, with a line for each setting."""
-    done = [one for one in trainings if results.is_done(one.name)]
-    changes = {one.name: changes_since(results.entries[one.name], one.config()) for one in done}
+    """Return by name the done trainings whose settings have changed since their entry, with a line for each setting.
+
+    The steps of the points of a training count as a setting. A training needs only new evaluations if they change.
+    """
+    changes = {}
+    for training in trainings:
+        if results.is_done(training.name):
+            entry = results.entries[training.name]
+            changes[training.name] = changes_since(entry, training.config())
+            before = [point["step"] for point in entry.get("points", [])]
+            now = [point.step for point in training.points]
+            if now and before != now:
+                changes[training.name].append(f"evaluated at steps {before} then, {now} now")
     return {name: lines for name, lines in changes.items() if lines}
 
 

@@ -37,8 +37,7 @@ def trainings() -> list[Training]:
 def run_table2(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool = False) -> Results:
     """Measure the costs, then train the systems that are not yet in OUT/results.json, and evaluate them.
 
-    jobs, rerun: as in `schedule.run_trainings`. Raises UserError if there is no test text, or if a training in
-    results.json was evaluated at other budgets.
+    jobs, rerun: as in `schedule.run_trainings`. Raises UserError if there is no test text.
     """
     if texts.test is None:
         raise UserError("--test: expected a test text, on which Table 2 evaluates the systems; give --test SRC REF")
@@ -48,9 +47,7 @@ def run_table2(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
         if not rerun:
             refuse_outdated(trainings(), results)
         add_costs(texts, results)
-        plan = with_points(trainings(), results)
-        refuse_other_points(plan, results, rerun=rerun)
-        run_trainings(plan, texts, results, jobs=jobs, rerun=rerun)
+        run_trainings(with_points(trainings(), results), texts, results, jobs=jobs, rerun=rerun)
     finally:
         if results.entries:
             write_report(out, report(results), results.sessions)
@@ -88,19 +85,3 @@ def _point(step: int, training: Training) -> Point:
     """Return the point at `step`, with the checkpoints of the last fifth of the steps up to it."""
     every = training.config().train.checkpoint_every_steps
     return Point(step, sum((1 - AVERAGED_SHARE) * step < one for one in range(every, step + 1, every)))
-
-
-def refuse_other_points(plan: Sequence[Training], results: Results, *, rerun: bool) -> None:
-    """Raise UserError if a training was evaluated at other steps than planned; with `rerun`, plan it again instead."""
-    for training in plan:
-        entry = results.entries.get(training.name, {})
-        steps = [point["step"] for point in entry.get("points", [])]
-        planned = [point.step for point in training.points]
-        if entry.get("status") != "done" or steps == planned:
-            continue
-        if not rerun:
-            raise UserError(
-                f"{results.path}: expected {training.name} evaluated at the steps {planned}, not at {steps}; "
-                "give another --out, or evaluate it again with --rerun"
-            )
-        results.entries[training.name] = {"status": "not run"}
