@@ -7,7 +7,7 @@ def small() -> Config:
     """Your own corpus, 50,000 to 500,000 pairs: a small Transformer for a laptop or one GPU.
 
     It has about 9 M parameters, and more dropout than the paper, as small corpora need. We chose pre-norm: with four
-    layers, a small post-norm model learns more slowly (docs/log/multi30k.md). Training stops early when the validation
+    layers, a small post-norm model learns more slowly (docs/log). Training stops early when the validation
     loss has not improved in 6 evaluations.
 
     Time: not measured in full: at most 30,000 steps of 6,000 tokens a side.

@@ -54,7 +54,7 @@ class Choice:
     peak: float
 
 
-# From single runs (docs/log/paper-tables.md), until the search has run.
+# Transformers: from the search (docs/results/table2-search). Rivals: from single runs, until their search is done.
 CHOICES = {
     "post-norm": Choice("wide", 0.1, 3.6e-3),
     "pre-norm": Choice("wide", 0.1, 7.2e-3),
