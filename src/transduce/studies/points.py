@@ -28,7 +28,7 @@ def main() -> int:
     for name in ("--src", "--ref"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--language", required=True)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="no effect: the arguments are those of transduce evaluate")
     parser.add_argument("models", nargs="+")
     given = parser.parse_args()
     test_set = TestSet(given.src, given.ref, given.language)
