@@ -69,7 +69,7 @@ def transduce(work: Work, precision: str, out: Path) -> float:
     settings = [
         f"train.max_steps={work.steps}", f"train.log_every_steps={work.steps // 3}", f"train.precision={precision}",
         "train.evaluate_every_steps=1000000", "train.checkpoint_every_steps=1000000",
-        f"data.vocab_size={data.vocab_size}", f"data.batch_tokens={data.batch_tokens}",
+        f"data.vocab_size={data.vocab_size}", f"data.batch_tokens={data.batch_tokens}", "train.decay_steps=0",
     ]  # fmt: skip
     recipe = {"base": "vaswani2017-base", "tiny": "multi30k-tiny"}[work.size]
     command = [sys.executable, "-m", "transduce", "train", "--recipe", recipe, "--train", *map(str, work.train)]

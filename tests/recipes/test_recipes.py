@@ -25,6 +25,7 @@ OTHER_RECIPES = (
     "demo",
     "small",
     "multi30k-tiny",
+    "multi30k-diverse",
     "multi30k-raw",
     "multi30k-joint",
     "craft-parse",

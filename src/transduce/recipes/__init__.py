@@ -21,6 +21,7 @@ RECIPES: dict[str, Recipe] = {
     "demo": demo.demo,
     "small": small.small,
     "multi30k-tiny": multi30k.tiny,
+    "multi30k-diverse": multi30k.diverse,
     "multi30k-raw": multi30k.raw,
     "multi30k-joint": multi30k.joint,
     "craft-parse": craft.parse,
