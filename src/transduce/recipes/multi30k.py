@@ -35,7 +35,7 @@ def diverse() -> Config:
     training from the start takes five times as long and was not better (docs/log/multi30k.md). Dropout 0.2, since more
     text needs less.
 
-    Time: 16 minutes on one core of a busy machine, after 75 for multi30k-tiny and 55 for the backward model.
+    Time: 16 minutes on one core of a busy machine, after 75 for multi30k-tiny and 51 for the backward model.
 
         transduce translate forward/model --input train.en --output forward.de --lookahead 5 --precision int8
         transduce translate backward/model --input train.de --output backward.en --lookahead 5 --precision int8
