@@ -17,7 +17,7 @@ PAGES = ["README.md", "docs/guide.md"]
 
 
 def tiny() -> Config:
-    """Return the recipe that stands for `small` here: four steps of a tiny model.
+    """Return the recipe that stands for every recipe here: four steps of a tiny model.
 
     Time: under a second.
     """
@@ -39,7 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_lines(tmp_path / f"{name}.src", [f"<2{'de' if i % 2 else 'fr'}> {line}" for i, line in enumerate(lines)])
         write_lines(tmp_path / f"{name}.tgt", lines)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(recipes.RECIPES, "small", tiny)
+    for name in recipes.RECIPES:
+        monkeypatch.setitem(recipes.RECIPES, name, tiny)
     return tmp_path
 
 
