@@ -34,6 +34,18 @@ def test_results_of_a_newer_version_are_refused(tmp_path: Path) -> None:
         open_results(tmp_path, "table3", {})
 
 
+def test_a_run_of_a_study_is_one_session(tmp_path: Path) -> None:
+    for run in range(2):
+        results = open_results(tmp_path, "table2", {})
+        results.start_session(["a"])  # the measurements of a study, and then its trainings
+        results.record("a", "failed", why="x")
+        results.start_session(["a", "b"])
+        results.record("b", "failed", why="x")
+        saved = open_results(tmp_path, "table2", {})
+        assert len(saved.sessions) == run + 1
+        assert [saved.entries[name]["session"] for name in "ab"] == [run, run]
+
+
 def test_the_commit_is_that_of_the_checkout() -> None:
     git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
     if git.returncode:

@@ -38,6 +38,7 @@ class Results:
     """The content of OUT/results.json. `start_session` and `record` save it; call `save` after other changes.
 
     settings: the key "asked" of the file. entries: by name, the key "cells" or "layers".
+    has_session: whether the last session is the one that runs now; not saved.
     """
 
     path: Path
@@ -45,14 +46,17 @@ class Results:
     settings: dict[str, Any]
     sessions: list[dict[str, Any]] = field(default_factory=list)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    has_session: bool = False
 
     def is_done(self, name: str) -> bool:
         """Check whether the entry `name` has its figures."""
         return self.entries.get(name, {}).get("status") == "done"
 
     def start_session(self, names: list[str]) -> None:
-        """Add a session, add missing entries of `names` as not run, and save."""
-        self.sessions.append(provenance())
+        """Add a session unless one runs already, add missing entries of `names` as not run, and save."""
+        if not self.has_session:
+            self.sessions.append(provenance())
+            self.has_session = True
         for name in names:
             self.entries.setdefault(name, {"status": "not run"})
         self.save()
