@@ -204,9 +204,9 @@ def test_a_waiting_single_sentence_is_next() -> None:
             model.gate.clear()
             many = b'{"q": [%s], "source": "en", "target": "de"}' % b",".join([b'"m n"'] * 128)
             slow = asyncio.ensure_future(service.request("POST", "/translate", many, JSON))
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(until, lambda: service.engine.running == 64)
             single = asyncio.ensure_future(service.request("POST", "/translate", BODY, JSON))
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(until, lambda: service.queue.waiting_sentences == 64 + 1)
             model.gate.set()
             await asyncio.gather(slow, single)
 
