@@ -232,7 +232,7 @@ def server_process(folder: Path, model: Path, *arguments: object) -> Iterator[Se
     with log.open("wb") as file:
         process = subprocess.Popen([*map(str, command)], stderr=file, stdout=file, env=environment)
     try:
-        for _ in range(600):
+        for _ in range(3000):
             if match := re.search(r"http://[\d.]+:(\d+) serves", log.read_text("utf-8")):
                 break
             assert process.poll() is None, log.read_text("utf-8")
