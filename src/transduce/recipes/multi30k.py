@@ -16,7 +16,7 @@ def tiny() -> Config:
     mean of checkpoints. Outputs are ranked by their mean log-probability per token, since the paper's penalty leaves
     them too short here.
 
-    Time: 75 minutes on one core.
+    Time: 77 minutes on one core of a busy machine.
 
         transduce train --recipe multi30k-tiny --train TOK/train.lc.norm.tok.en TOK/train.lc.norm.tok.de
             --valid TOK/valid.lc.norm.tok.en TOK/valid.lc.norm.tok.de --out run
@@ -28,14 +28,14 @@ def tiny() -> Config:
 
 
 def diverse() -> Config:
-    """Tokenised Multi30k, the best of our models: a model of multi30k-tiny continues on text with its translations.
+    """Tokenised Multi30k, our best German: a model of multi30k-tiny continues on text with its translations.
 
     We chose: the text is enlarged by translations of its source side by the model itself, and of its target side by a
     backward model (data diversification, Nguyen et al., 2020). The model continues from its own weights, because a
     training of a wider model from the start took four times as long and was not better (docs/log/multi30k.md). Dropout
     is 0.2, since more text needs less.
 
-    Time: 16 minutes on one core of a busy machine, after 75 for multi30k-tiny and 51 for the backward model.
+    Time: 16 minutes on one core of a busy machine, after 77 for multi30k-tiny and 51 for the backward model.
 
         transduce translate forward/model --input train.en --output forward.de --lookahead 5 --precision int8
         transduce translate backward/model --input train.de --output backward.en --lookahead 5 --precision int8

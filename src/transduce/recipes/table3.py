@@ -6,7 +6,7 @@ as in vaswani2017. We chose: d_v = 64 in rows (B), 1,024 learned positions in ro
 The name of a row is its difference from base in the paper, at both scales:
 
     vaswani2017-table3-ROW   at the paper's scale, as `vaswani2017-base` and `vaswani2017-big` are trained
-    small-table3-ROW         a quarter of the width, half of the heads and layers, 4,200 steps: 13 to 32 minutes
+    small-table3-ROW         a quarter of the width, half of the heads and layers, 4,200 steps: 10 to 42 minutes
 
 The small rows keep the paper's ratios: `n2` has a third of the layers of base, `h32` four times its heads, `big` takes
 three times the steps. `h1` is an exception: it has one head at both scales. Base has 4 heads with d_k 32, because a
@@ -131,7 +131,7 @@ SMALL_ROWS = {
         small,
         row,
         f"{_changes(row)}: row {row} of Table 3 at small scale, before the division by scale.",
-        "3 hours on one core" if row == "big" else "13 to 32 minutes, one core",
+        "3 hours on one core" if row == "big" else "10 to 42 minutes, one core",
     )
     for row in ROWS
 }
