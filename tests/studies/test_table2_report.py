@@ -80,6 +80,9 @@ def test_captions_are_those_of_the_entries(results: Results) -> None:
 def test_missing_results_are_reported(results: Results, tmp_path: Path) -> None:
     results.save()
     assert markdown(report(read_results(tmp_path / "results.json"))) == markdown(report(results))
+    assert "Not run:" not in markdown(report(results))
+    results.entries["post-norm-3"] = results.entries["recurrent-3"] = {"status": "not run"}
+    assert "\n\nNot run: post-norm-3, recurrent-3.\n\n" in markdown(report(results))
     del results.entries[cost_name("recurrent")]
     text = markdown(report(results))
     assert rows_of(text, "system")["LSTM with attention"][0] == "not run" and "at equal time." in text
