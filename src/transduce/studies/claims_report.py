@@ -24,12 +24,11 @@ Figures = Callable[[dict[str, Any]], float]
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
     done = [entry for entry in results.entries.values() if entry["status"] == "done"]
     cost = duration(sum(entry["cpu_seconds"] for entry in done))
     lead = f"Three sentences of the paper as experiments on a small text: {len(done)} trainings done, {cost} of "
     lead += f"processor time. The model is {study.model()}."
-    lead += f" Failed: {'; '.join(failures)}." if failures else ""
+    lead = " ".join([lead, *results.failures()])
     return Report(
         "Claims of the paper at small scale",
         lead,

@@ -24,13 +24,12 @@ def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study, sizes = _Study(results), results.settings["sizes"]
     done = [entry for entry in results.entries.values() if entry["status"] == "done"]
-    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
     cost = duration(sum(entry["cpu_seconds"] for entry in done))
     lead = (
         "Small language models with a mixture of experts in each layer, beside the dense network: "
         f"{len(done)} of {len(results.entries)} trainings done, {cost} of processor time."
     )
-    lead += f" Failed: {'; '.join(failures)}." if failures else ""
+    lead = " ".join([lead, *results.failures()])
     sections = [
         Section("Perplexity and FLOPs", [study.sentence(), study.table(), BALANCE]),
         Section("Method", [method(sizes), VERDICT]),

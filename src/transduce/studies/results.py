@@ -52,6 +52,11 @@ class Results:
         """Check whether the entry `name` has its figures."""
         return self.entries.get(name, {}).get("status") == "done"
 
+    def failures(self) -> list[str]:
+        """Return one sentence that names the failed entries, each with its reason; nothing without failures."""
+        failed = [f"{name}: {entry['why']}" for name, entry in self.entries.items() if entry["status"] == "failed"]
+        return [f"Failed: {'; '.join(failed)}."] if failed else []
+
     def start_session(self, names: list[str]) -> None:
         """Add a session unless one runs already, add missing entries of `names` as not run, and save."""
         if not self.has_session:

@@ -116,13 +116,12 @@ def _row(shape: Sequence[int]) -> str:
 def report(results: Results, laws: Laws) -> Report:
     """Return the report of the results so far."""
     done, sweep = _done(results), results.settings["sweep"]
-    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
     lead = (
         f"Small language models of {len(sweep['shapes'])} sizes, trained on {len(sweep['budgets'])} amounts of one "
         f"text: {len(done)} of {len(results.entries)} trainings done, "
         f"{duration(sum(one['cpu_seconds'] for one in done))} of processor time. All constants are those of this text."
     )
-    lead += f" Failed: {'; '.join(failures)}." if failures else ""
+    lead = " ".join([lead, *results.failures()])
     sections = [
         Section("Loss", [loss_table(done, sweep), *_figures(done, laws.chinchilla), LOSS]),
         Section("Chinchilla's law", [chinchilla_sentence(laws, done), *_chinchilla_table(laws, done), CHINCHILLA_NOTE]),

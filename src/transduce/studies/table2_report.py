@@ -39,13 +39,12 @@ COUNTED = {"base": 9.5e17, "big": 9.7e18}
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
     missing = [name for name, entry in results.entries.items() if entry["status"] == "not run"]
     quality: list[Block] = [*(study.scores(cost) for cost in NAMES), METHOD]
     quality += [figure for figure in (study.progress(cost, name) for cost in NAMES for name in FIGURES) if figure]
     quality += study.crossings_in_words()
     quality += [f"Not run: {', '.join(missing)}."] if missing else []
-    quality += [f"Failed: {'; '.join(failures)}."] if failures else []
+    quality += results.failures()
     quotations = Table(
         ["system", "BLEU EN-DE", "BLEU EN-FR", "training FLOPs EN-DE", "EN-FR"],
         [[f"{name} (quoted)", *row] for name, row in PAPER.items()],

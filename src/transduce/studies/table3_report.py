@@ -294,12 +294,9 @@ def _brevity(row: Row) -> str:
 
 def _not_run(results: Results, missing: Sequence[str]) -> list[str]:
     """Return the notes below the table of figures: the rows that were not run, and the trainings that failed."""
-    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
     notes = [
         "A figure of several seeds is their mean, with the lowest and the highest. Processor time is per training."
     ]
     if missing:
         notes.append(f"Not run: {', '.join(missing)}.")
-    if failures:
-        notes.append(f"Failed: {'; '.join(failures)}.")
-    return notes
+    return notes + results.failures()

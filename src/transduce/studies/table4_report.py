@@ -52,9 +52,8 @@ def report(results: Results) -> Report:
     notes = [
         "A figure of several seeds is their mean, with the lowest and the highest. Seconds include the evaluations."
     ]
-    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
     notes += [f"Not run: {', '.join(missing)}."] if missing else []
-    notes += [f"Failed: {'; '.join(failures)}."] if failures else []
+    notes += results.failures()
     return Report(
         "Table 4 at small scale",
         study.lead(),
