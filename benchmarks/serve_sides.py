@@ -40,7 +40,7 @@ def serve_ctranslate2(folder: Path, port: int, batch: int) -> None:
 
 
 def serve_libretranslate(folder: Path, port: int, work: Path) -> None:
-    """Serve our exported model by LibreTranslate, in the place of a package of Argos.
+    """Serve our exported model by LibreTranslate, in place of a package of Argos.
 
     Its tokenizer is replaced by the model's. Its splitter of sentences, which it would download, is replaced by a
     regular expression. The rest is its own: routes, server, languages, batches, CTranslate2.

@@ -38,7 +38,7 @@ def objects(result: CommandResult) -> list[Any]:
 def test_fill_prints_words_with_probabilities(folder: Path, source: Path, cli: Callable[..., CommandResult]) -> None:
     result = cli("fill", folder, "--input", source, "--n-best", 2)
     assert result.code == 0
-    assert result.err == f"transduce: {source}:3: expected [MASK] in the line; put it in the place of a word\n"
+    assert result.err == f"transduce: {source}:3: expected [MASK] in the line; put it in place of a word\n"
     one, blank, without, two = [line.split("\t") for line in result.out.decode().split("\n")[:-1]]
     assert blank == without == [""] and len(one) == 1 and len(two) == 2
     record = objects(cli("fill", folder, "--input", source, "--n-best", 2, "--json"))

@@ -172,7 +172,7 @@ def test_a_failure_is_no_error(cache: Path, flaw: str, monkeypatch: pytest.Monke
         Path(command[-1]).write_text("no library")
 
     def fail(*_: object, **__: object) -> None:
-        raise ValueError("a failure that nobody expects")
+        raise ValueError("an unexpected failure")
 
     monkeypatch.setattr("subprocess.run", run)
     if flaw == "temporary folder":

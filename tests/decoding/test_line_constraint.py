@@ -60,6 +60,7 @@ def test_spaces_around_phrases_are_left_out() -> None:
         ({"must": [["Hund", "ein Hund"]], "must_not": ["Hund"]}, "must='Hund': expected a phrase without 'Hund'"),
         ({"prefix": 3}, "^prefix=3: expected text; write a string$"),
         ({"prefix": "Ein\nHund"}, r"prefix='Ein\\nHund': expected one line"),
+        ({"prefix": "Ein\rHund"}, r"prefix='Ein\\rHund': expected one line"),
         ({"prefix": "Ein Hund l", "must_not": ["Hund"]}, "expected no 'Hund', which must_not forbids; shorten it$"),
         ({"musts": []}, "musts: expected one of must, must_not, prefix; did you mean 'must'"),
     ],
@@ -67,6 +68,13 @@ def test_spaces_around_phrases_are_left_out() -> None:
 def test_what_no_search_can_meet_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         LineConstraint.of(fields)
+
+
+@pytest.mark.parametrize("separator", ["\x85", "\u2028", "\x0c"])
+def test_other_separators_are_characters_of_a_line(separator: str) -> None:
+    text = f"Ein{separator}Hund"
+    constraint = LineConstraint([text], [f"{text}e"], text)
+    assert (constraint.must, constraint.must_not, constraint.prefix) == (((text,),), (f"{text}e",), text)
 
 
 def test_an_alternative_that_is_forbidden_is_left_out() -> None:

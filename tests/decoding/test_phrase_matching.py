@@ -54,7 +54,7 @@ def test_unmet_names_what_a_slow_search_misses(
         ("New York", "in New  York", False),
         ("U.S.", "the U.S.A.", True),  # a full stop is no word character
         ("is", "naïs", False),
-        ("nai", "nai\u0308s", False),  # a combining mark goes on with a word
+        ("nai", "nai\u0308s", False),  # a combining mark continues a word
         ("北京", "我在北京。", True),
         ("กิน", "ฉันกินข้าว", True),
         ("서울", "서울에서", False),  # Korean has spaces between words

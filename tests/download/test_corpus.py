@@ -39,7 +39,7 @@ NAMES = ["newstest2013.{}", "newstest2014.{}", "train.{}"]
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
-    """Serve small archives of both corpora, which the catalogue has in the place of WMT's."""
+    """Serve small archives of both corpora, which the catalogue has in place of WMT's."""
     content: dict[str, bytes] = {}
     for name, corpus in catalogue.CORPORA.copy().items():
         small, archives = miniature(corpus, TEXTS)

@@ -18,7 +18,8 @@ from support.toy_task import ROOT, CommandResult, Toy
 from transduce.config.files import to_json
 from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.errors import UserError
-from transduce.evaluation.run_report import read_history, refresh_report, report, status, write_report
+from transduce.evaluation.run_history import read_history, status
+from transduce.evaluation.run_report import refresh_report, report, write_report
 
 NOW = 1_790_000_000.0  # 21 September 2026, 14:13 UTC
 MODEL = ModelConfig(vocab_size=6_000, d_model=128, n_layers=4, n_heads=4, d_ff=256, norm="pre")

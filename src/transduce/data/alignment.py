@@ -53,7 +53,7 @@ def _ranks(values: Lengths) -> NDArray[np.float64]:
 # ---- numbers and names -------------------------------------------------------------------------------------------
 
 ANCHOR = re.compile(r"\d{2,9}|\b[^\W\d_a-z][^\W\d_]{2,40}")  # the check for a-z makes it twice as fast
-FREQUENT = 0.1  # of the lines of a block; a more frequent anchor does not tell them apart
+FREQUENT = 0.1  # of the lines of a block; a more frequent anchor does not distinguish them
 ENOUGH_SHARED = 20  # pairs
 
 

@@ -78,7 +78,7 @@ class Constraint(Protocol):
 
     @property
     def extra_lengths(self) -> Sequence[int]:
-        """The tokens by which the maximum length of each row is raised; empty: of none."""
+        """The numbers of tokens that are added to the maximum length of each row; empty: none are added."""
         return ()
 
     @property
@@ -144,7 +144,7 @@ class Both(Constraint):
 
     @property
     def extra_lengths(self) -> Sequence[int]:
-        """The tokens by which the maximum length of each row is raised."""
+        """The numbers of tokens that are added to the maximum length of each row."""
         return self.other.extra_lengths
 
     @property
@@ -158,7 +158,7 @@ class Both(Constraint):
 class Joined(Constraint):
     """The constraints of several groups of rows, one group after the other.
 
-    parts: of each group its constraint, None if its rows are free, and its number of rows. A selection keeps the rows
+    parts: the constraint of each group, None if its rows are free, and its number of rows. A selection keeps the rows
     of a group together, and the groups in order.
     """
 
@@ -229,7 +229,7 @@ class Joined(Constraint):
 
     @property
     def extra_lengths(self) -> Sequence[int]:
-        """The tokens by which the maximum length of each row is raised."""
+        """The numbers of tokens that are added to the maximum length of each row."""
         parts = [(constraint.extra_lengths if constraint is not None else (), n) for constraint, n in self.parts]
         return [extra for of_part, n in parts for extra in of_part or [0] * n]
 

@@ -55,7 +55,7 @@ class Step(Generic[Key]):
 
 @dataclass
 class _Group(Generic[Key]):
-    """The sentences with the same settings, in a beam. keys: of each sentence, by its number in the beam."""
+    """The sentences with the same settings, in a beam. keys: the key of each sentence, by its number in the beam."""
 
     beam: Rows[Any]
     keys: dict[int, Key] = field(default_factory=dict)

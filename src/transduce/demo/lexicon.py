@@ -5,14 +5,12 @@ Words are grouped by kind, so that people eat food and open doors, and not the r
 or adjective belongs to two words. This is one of the reasons why an English sentence has one German translation.
 """
 
+from transduce.demo.entries import PEOPLE, adjectives_of, nouns_of, verbs_of
 from transduce.demo.inflection import (
     PLACES,
     Adjective,
     Adverb,
-    Case,
     City,
-    Column,
-    Complement,
     Determiner,
     Kind,
     Modal,
@@ -21,13 +19,8 @@ from transduce.demo.inflection import (
     Preposition,
     Pronoun,
     Verb,
-    add_s,
-    weak_participle,
-    weak_third_person,
 )
 
-ACCUSATIVE: tuple[Case, ...] = ("accusative",)
-PEOPLE: tuple[Kind, ...] = ("person",)
 ALIVE: tuple[Kind, ...] = ("person", "animal")
 GOODS: tuple[Kind, ...] = ("text", "opening", "device", "clothing", "thing")
 PORTABLE: tuple[Kind, ...] = ("text", "clothing", "thing")
@@ -35,71 +28,8 @@ COLORED: tuple[Kind, ...] = ("opening", "clothing", "thing")
 FOOD: tuple[Kind, ...] = ("food", "drink")
 
 
-def _entries(table: str) -> list[list[str]]:
-    return [entry.split() for entry in table.split(",")]
-
-
-def _nouns(kind: Kind, table: str) -> tuple[Noun, ...]:
-    """`man/men der Mann/Männer`; no English plural: add -s; no German one: a mass noun; *: n-declension."""
-    genders: dict[str, Column] = {"der": "masculine", "die": "feminine", "das": "neuter"}
-    nouns = []
-    for english, article, german in _entries(table):
-        singular, _, plural = english.partition("/")
-        lemma, _, lemmas = german.rstrip("*").partition("/")
-        plurals = (plural or add_s(singular), lemmas) if lemmas else None
-        nouns.append(Noun(kind, singular, lemma, genders[article], plurals, german.endswith("*")))
-    return tuple(nouns)
-
-
-def _adjectives(rank: int, kinds: tuple[Kind, ...], table: str, *, gradable: bool = True) -> tuple[Adjective, ...]:
-    """`dark dunkel/dunkl`: the stem is given where it is not the adjective itself."""
-    adjectives = []
-    for english, german in _entries(table):
-        whole, _, stem = german.partition("/")
-        adjectives.append(Adjective(english, whole, stem or whole, rank, kinds, gradable))
-    return tuple(adjectives)
-
-
-def _verbs(
-    table: str,
-    *,
-    complement: Complement = "object",
-    subjects: tuple[Kind, ...] = PEOPLE,
-    objects: tuple[Kind, ...] = (),
-    cases: tuple[Case, ...] = ACCUSATIVE,
-) -> tuple[Verb, ...]:
-    """`get|up got auf|stehen - gestanden sein`: base, past, infinitive, third person, participle, auxiliary.
-
-    `|` splits off a particle that moves (picks him up; macht auf), `+` a preposition that stays (looks for him).
-    A third person missing or `-`, and a missing participle, are weak. A past of `-` is spelt like the base.
-    """
-    verbs = []
-    for english, past, german, *forms in _entries(table):
-        base, _, particle = english.replace("+", "|").partition("|")
-        prefix, _, infinitive = german.rpartition("|")
-        third, participle, auxiliary = (*forms, "-", "-", "-")[:3]
-        verbs.append(
-            Verb(
-                english=base,
-                past=None if past == "-" else past,
-                particle=particle,
-                particle_moves="|" in english,
-                german=infinitive,
-                prefix=prefix,
-                third=weak_third_person(infinitive) if third == "-" else third,
-                participle=prefix + (weak_participle(infinitive) if participle == "-" else participle),
-                auxiliary="sein" if auxiliary == "sein" else "haben",
-                subjects=subjects,
-                complement=complement,
-                objects=objects,
-                cases=cases,
-            )
-        )
-    return tuple(verbs)
-
-
 NOUNS: dict[Kind, tuple[Noun, ...]] = {
-    "person": _nouns(
+    "person": nouns_of(
         "person",
         """
         man/men der Mann/Männer, woman/women die Frau/Frauen, child/children das Kind/Kinder,
@@ -112,14 +42,14 @@ NOUNS: dict[Kind, tuple[Noun, ...]] = {
         actress die Schauspielerin/Schauspielerinnen
         """,
     ),
-    "animal": _nouns(
+    "animal": nouns_of(
         "animal",
         """
         dog der Hund/Hunde, cat die Katze/Katzen, horse das Pferd/Pferde, bird der Vogel/Vögel,
         bear der Bär/Bären*, lion der Löwe/Löwen*, mouse/mice die Maus/Mäuse, cow die Kuh/Kühe
         """,
     ),
-    "food": _nouns(
+    "food": nouns_of(
         "food",
         """
         apple der Apfel/Äpfel, egg das Ei/Eier, banana die Banane/Bananen,
@@ -127,40 +57,40 @@ NOUNS: dict[Kind, tuple[Noun, ...]] = {
         cake der Kuchen/Kuchen, bread das Brot, cheese der Käse, soup die Suppe
         """,
     ),
-    "drink": _nouns(
+    "drink": nouns_of(
         "drink",
         """
         water das Wasser, milk die Milch, coffee der Kaffee, tea der Tee, juice der Saft
         """,
     ),
-    "text": _nouns(
+    "text": nouns_of(
         "text",
         """
         book das Buch/Bücher, letter der Brief/Briefe, newspaper die Zeitung/Zeitungen,
         poem das Gedicht/Gedichte, story die Geschichte/Geschichten
         """,
     ),
-    "opening": _nouns(
+    "opening": nouns_of(
         "opening",
         """
         door die Tür/Türen, window das Fenster/Fenster, suitcase der Koffer/Koffer, box die Kiste/Kisten
         """,
     ),
-    "device": _nouns(
+    "device": nouns_of(
         "device",
         """
         lamp die Lampe/Lampen, radio das Radio/Radios, computer der Computer/Computer,
         machine die Maschine/Maschinen
         """,
     ),
-    "clothing": _nouns(
+    "clothing": nouns_of(
         "clothing",
         """
         coat der Mantel/Mäntel, hat der Hut/Hüte, shirt das Hemd/Hemden, dress das Kleid/Kleider,
         jacket die Jacke/Jacken, shoe der Schuh/Schuhe
         """,
     ),
-    "thing": _nouns(
+    "thing": nouns_of(
         "thing",
         """
         table der Tisch/Tische, chair der Stuhl/Stühle, car das Auto/Autos, bicycle das Fahrrad/Fahrräder,
@@ -169,7 +99,7 @@ NOUNS: dict[Kind, tuple[Noun, ...]] = {
         umbrella der Regenschirm/Regenschirme
         """,
     ),
-    "building": _nouns(
+    "building": nouns_of(
         "building",
         """
         house das Haus/Häuser, school die Schule/Schulen, hotel das Hotel/Hotels,
@@ -177,14 +107,14 @@ NOUNS: dict[Kind, tuple[Noun, ...]] = {
         library/libraries die Bibliothek/Bibliotheken, station der Bahnhof/Bahnhöfe
         """,
     ),
-    "area": _nouns(
+    "area": nouns_of(
         "area",
         """
         garden der Garten/Gärten, city die Stadt/Städte, village das Dorf/Dörfer, park der Park/Parks,
         forest der Wald/Wälder, kitchen die Küche/Küchen, room das Zimmer/Zimmer
         """,
     ),
-    "surface": _nouns(
+    "surface": nouns_of(
         "surface",
         """
         bridge die Brücke/Brücken, street die Straße/Straßen, mountain der Berg/Berge,
@@ -194,32 +124,32 @@ NOUNS: dict[Kind, tuple[Noun, ...]] = {
 }
 
 ADJECTIVES: tuple[Adjective, ...] = (
-    *_adjectives(1, PEOPLE, "friendly freundlich, polite höflich, rich reich, poor arm"),
-    *_adjectives(1, ALIVE, "clever klug, brave mutig"),
-    *_adjectives(1, GOODS, "cheap billig"),
-    *_adjectives(1, (*GOODS, *FOOD), "expensive teuer/teur"),
-    *_adjectives(1, (*PORTABLE, *PLACES), "beautiful schön"),
-    *_adjectives(1, PLACES, "famous berühmt"),
-    *_adjectives(1, FOOD, "good gut"),
-    *_adjectives(2, PEOPLE, "tall groß"),
-    *_adjectives(2, ("animal", "opening", "device", "clothing", "thing", *PLACES), "big groß, small klein"),
-    *_adjectives(2, ("text",), "long lang, short kurz"),
-    *_adjectives(2, ("opening", "device", "thing"), "heavy schwer"),
-    *_adjectives(3, ALIVE, "tired müde/müd, happy glücklich, sad traurig, hungry hungrig, strong stark, sick krank"),
-    *_adjectives(3, ("opening", "device", "thing"), "broken kaputt", gradable=False),
-    *_adjectives(3, PLACES, "quiet ruhig, dark dunkel/dunkl, dirty schmutzig"),
-    *_adjectives(3, FOOD, "warm warm, cold kalt"),
-    *_adjectives(4, (*ALIVE, *GOODS, *PLACES), "old alt"),
-    *_adjectives(4, ALIVE, "young jung"),
-    *_adjectives(4, GOODS, "new neu"),
-    *_adjectives(4, FOOD, "fresh frisch, sweet süß"),
-    *_adjectives(5, COLORED, "red rot, blue blau, green grün", gradable=False),
-    *_adjectives(5, ("animal", *COLORED), "white weiß, black schwarz, brown braun", gradable=False),
+    *adjectives_of(1, PEOPLE, "friendly freundlich, polite höflich, rich reich, poor arm"),
+    *adjectives_of(1, ALIVE, "clever klug, brave mutig"),
+    *adjectives_of(1, GOODS, "cheap billig"),
+    *adjectives_of(1, (*GOODS, *FOOD), "expensive teuer/teur"),
+    *adjectives_of(1, (*PORTABLE, *PLACES), "beautiful schön"),
+    *adjectives_of(1, PLACES, "famous berühmt"),
+    *adjectives_of(1, FOOD, "good gut"),
+    *adjectives_of(2, PEOPLE, "tall groß"),
+    *adjectives_of(2, ("animal", "opening", "device", "clothing", "thing", *PLACES), "big groß, small klein"),
+    *adjectives_of(2, ("text",), "long lang, short kurz"),
+    *adjectives_of(2, ("opening", "device", "thing"), "heavy schwer"),
+    *adjectives_of(3, ALIVE, "tired müde/müd, happy glücklich, sad traurig, hungry hungrig, strong stark, sick krank"),
+    *adjectives_of(3, ("opening", "device", "thing"), "broken kaputt", gradable=False),
+    *adjectives_of(3, PLACES, "quiet ruhig, dark dunkel/dunkl, dirty schmutzig"),
+    *adjectives_of(3, FOOD, "warm warm, cold kalt"),
+    *adjectives_of(4, (*ALIVE, *GOODS, *PLACES), "old alt"),
+    *adjectives_of(4, ALIVE, "young jung"),
+    *adjectives_of(4, GOODS, "new neu"),
+    *adjectives_of(4, FOOD, "fresh frisch, sweet süß"),
+    *adjectives_of(5, COLORED, "red rot, blue blau, green grün", gradable=False),
+    *adjectives_of(5, ("animal", *COLORED), "white weiß, black schwarz, brown braun", gradable=False),
 )
 
-(HAVE,) = _verbs("have had haben hat gehabt", objects=("animal", *PORTABLE))
+(HAVE,) = verbs_of("have had haben hat gehabt", objects=("animal", *PORTABLE))
 VERBS: tuple[Verb, ...] = (
-    *_verbs(
+    *verbs_of(
         """
         sleep slept schlafen schläft geschlafen, wait waited warten, play played spielen,
         swim swam schwimmen - geschwommen sein, come|back came zurück|kommen - gekommen sein,
@@ -229,7 +159,7 @@ VERBS: tuple[Verb, ...] = (
         subjects=ALIVE,
         cases=(),
     ),
-    *_verbs(
+    *verbs_of(
         """
         sing sang singen - gesungen, dance danced tanzen, laugh laughed lachen, cry cried weinen,
         work worked arbeiten, cook cooked kochen, get|up got auf|stehen - gestanden sein,
@@ -238,28 +168,28 @@ VERBS: tuple[Verb, ...] = (
         complement="nothing",
         cases=(),
     ),
-    *_verbs("see saw sehen sieht gesehen, hear heard hören", subjects=ALIVE, objects=ALIVE),
-    *_verbs("love loved lieben, watch watched beobachten, wake woke wecken, paint painted malen", objects=ALIVE),
-    *_verbs("invite invited ein|laden lädt geladen, call called an|rufen - gerufen", objects=PEOPLE),
-    *_verbs("visit visited besuchen, pick|up picked ab|holen", objects=PEOPLE),
-    *_verbs("find found finden - gefunden, look+for looked suchen", objects=(*ALIVE, *PORTABLE)),
-    *_verbs("buy bought kaufen, sell sold verkaufen", objects=(*GOODS, *FOOD)),
-    *_verbs("bring|along brought mit|bringen - gebracht, need needed brauchen", objects=(*PORTABLE, *FOOD)),
-    *_verbs("lose lost verlieren - verloren, forget forgot vergessen vergisst vergessen", objects=PORTABLE),
-    *_verbs("eat ate essen isst gegessen", objects=("food",)),
-    *_verbs("drink drank trinken - getrunken", objects=("drink",)),
-    *_verbs("taste tasted probieren, order ordered bestellen", objects=FOOD),
-    *_verbs("read - lesen liest gelesen, write wrote schreiben - geschrieben", objects=("text",)),
-    *_verbs("open opened auf|machen, close closed zu|machen", objects=("opening",)),
-    *_verbs(
+    *verbs_of("see saw sehen sieht gesehen, hear heard hören", subjects=ALIVE, objects=ALIVE),
+    *verbs_of("love loved lieben, watch watched beobachten, wake woke wecken, paint painted malen", objects=ALIVE),
+    *verbs_of("invite invited ein|laden lädt geladen, call called an|rufen - gerufen", objects=PEOPLE),
+    *verbs_of("visit visited besuchen, pick|up picked ab|holen", objects=PEOPLE),
+    *verbs_of("find found finden - gefunden, look+for looked suchen", objects=(*ALIVE, *PORTABLE)),
+    *verbs_of("buy bought kaufen, sell sold verkaufen", objects=(*GOODS, *FOOD)),
+    *verbs_of("bring|along brought mit|bringen - gebracht, need needed brauchen", objects=(*PORTABLE, *FOOD)),
+    *verbs_of("lose lost verlieren - verloren, forget forgot vergessen vergisst vergessen", objects=PORTABLE),
+    *verbs_of("eat ate essen isst gegessen", objects=("food",)),
+    *verbs_of("drink drank trinken - getrunken", objects=("drink",)),
+    *verbs_of("taste tasted probieren, order ordered bestellen", objects=FOOD),
+    *verbs_of("read - lesen liest gelesen, write wrote schreiben - geschrieben", objects=("text",)),
+    *verbs_of("open opened auf|machen, close closed zu|machen", objects=("opening",)),
+    *verbs_of(
         "turn|on turned ein|schalten, turn|off turned aus|schalten, repair repaired reparieren",
         objects=("device",),
     ),
-    *_verbs(
+    *verbs_of(
         "put|on - an|ziehen - gezogen, take|off took aus|ziehen - gezogen, wash washed waschen wäscht gewaschen",
         objects=("clothing",),
     ),
-    *_verbs(
+    *verbs_of(
         """
         help helped helfen hilft geholfen, thank thanked danken, trust trusted vertrauen,
         answer answered antworten, listen+to listened zu|hören, congratulate congratulated gratulieren
@@ -267,8 +197,8 @@ VERBS: tuple[Verb, ...] = (
         objects=PEOPLE,
         cases=("dative",),
     ),
-    *_verbs("follow followed folgen - - sein", subjects=ALIVE, objects=ALIVE, cases=("dative",)),
-    *_verbs(
+    *verbs_of("follow followed folgen - - sein", subjects=ALIVE, objects=ALIVE, cases=("dative",)),
+    *verbs_of(
         """
         give gave geben gibt gegeben, show showed zeigen, send sent schicken, lend lent leihen - geliehen,
         offer offered an|bieten - geboten
@@ -277,32 +207,32 @@ VERBS: tuple[Verb, ...] = (
         objects=PORTABLE,
         cases=("dative", "accusative"),
     ),
-    *_verbs(
+    *verbs_of(
         "live lived wohnen, sit sat sitzen - gesessen, stand stood stehen - gestanden",
         complement="place",
         cases=(),
     ),
-    *_verbs(
+    *verbs_of(
         "go went gehen - gegangen sein, run ran laufen läuft gelaufen sein",
         complement="direction",
         subjects=ALIVE,
         cases=(),
     ),
-    *_verbs("travel traveled reisen - - sein", complement="direction", cases=()),
-    *_verbs(
+    *verbs_of("travel traveled reisen - - sein", complement="direction", cases=()),
+    *verbs_of(
         "say said sagen, believe believed glauben, know knew wissen weiß gewusst, hope hoped hoffen",
         complement="that",
         cases=(),
     ),
-    *_verbs("ask asked fragen", complement="whether", cases=()),
-    *_verbs(
+    *verbs_of("ask asked fragen", complement="whether", cases=()),
+    *verbs_of(
         "try tried versuchen, promise promised versprechen verspricht versprochen, "
         "decide decided beschließen - beschlossen",
         complement="to",
         cases=(),
     ),
     HAVE,
-    *_verbs(
+    *verbs_of(
         "be was sein ist gewesen sein",
         complement="predicate",
         subjects=(*ALIVE, *GOODS, *FOOD, *PLACES),

@@ -1,12 +1,11 @@
 """The report of a run: RUN/report.html, one page with the curves, scores and settings of a training.
 
-    log.jsonl -> curves -> charts -> page
+    log.jsonl -> history (`run_history.py`) -> charts -> page
 
 The page (template run_report.html) loads no other file. It can be read without its script, on paper and on a phone, and
 follows the reader's light or dark scheme. This module does not import torch, whose import takes seconds.
 """
 
-import bisect
 import dataclasses
 import html
 import json
@@ -25,39 +24,12 @@ from transduce.errors import UserError
 from transduce.evaluation.charts import Curve, chart_svg, kind, thin
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.page import duration, fill_page, write_page
-from transduce.storage.run_log import reports
+from transduce.evaluation.run_history import FIGURES, History, best_step, read_history, seconds_since_report, status
 from transduce.training.progress import BUSY
 
 POLICY = "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _MOST_ROWS = 50  # of a table
-_LARGEST = 1e99  # an axis cannot show larger values, nor values below 1 / _LARGEST: not finite, and 0
 _MONTHS = "January February March April May June July August September October November December".split()
-
-# Key in the log: name on the page, and digits after the decimal point (None: with an exponent).
-_FIGURES: dict[str, tuple[str, int | None]] = {
-    "loss": ("training loss", 3),
-    "valid_loss": ("validation loss", 3),
-    "valid_perplexity": ("validation perplexity", 2),
-    "valid_bleu": ("validation BLEU", 2),
-    "valid_f1": ("validation F1", 2),
-    "valid_accuracy": ("validation accuracy, %", 2),
-    "valid_macro_f1": ("validation macro F1, %", 2),
-    "valid_word_perplexity": ("validation perplexity per word", 2),
-    "valid_bits_per_character": ("validation bits per character", 3),
-    "lr": ("learning rate", None),
-    "gradient_norm": ("gradient norm", 3),
-    "tokens_per_second": ("tokens/s", 0),
-}
-_KEYS = (*_FIGURES, "epoch", "seconds", "processor_share")
-
-
-@dataclass(frozen=True)
-class History:
-    """The content of log.jsonl: a curve of each figure, and the skipped steps, each with its reason."""
-
-    curves: dict[str, Curve]
-    skipped: list[tuple[int, str]]
-    last_step: int
 
 
 @dataclass(frozen=True)
@@ -138,7 +110,7 @@ def report(run: Path, now: float) -> str:
     config = from_json((run / "config.json").read_bytes(), run / "config.json")
     history = read_history(run)
     best = best_step(config, history)
-    state, progress = status(config, history, _silent_seconds(run, now))
+    state, progress = status(config, history, seconds_since_report(run, now))
     charts = [_CHARTS[0], _OF_TASK[config.train.task], *_CHARTS[1:]]
     if config.train.task == "classes":
         charts.remove(_PERPLEXITY)  # a label has none
@@ -162,85 +134,6 @@ def report(run: Path, now: float) -> str:
         "points": _points(curves, history.last_step),
     }
     return fill_page("run_report.html", fields, POLICY)
-
-
-# ---- from log to history -----------------------------------------------------------------------------------------
-
-
-def read_history(run: Path) -> History:
-    """Return the content of RUN/log.jsonl, which a training may be writing. Raises UserError for a damaged line."""
-    curves, skipped, last = {key: Curve() for key in _KEYS}, [], 0
-    for number, line in enumerate(reports(run), start=1):
-        step = line["step"]
-        if not last <= step < 2**53:
-            raise UserError(
-                f"{run / 'log.jsonl'}:{number}: expected a step of at least {last}, not {step}; remove this line"
-            )
-        last = step
-        if "skipped" in line:
-            skipped.append((step, str(line["skipped"])))
-        for key in line.keys() & curves.keys():
-            curves[key].add(step, _finite(line[key]))
-    return History(curves, skipped, last)
-
-
-def _finite(value: Any) -> float:
-    """Return a value of the log as a number; nan if it is not a number, or is too large for an axis."""
-    if not isinstance(value, int | float) or not abs(value) < _LARGEST:
-        return math.nan
-    return float(value) if abs(value) > 1 / _LARGEST else 0.0
-
-
-def best_step(config: Config, history: History) -> int | None:
-    """Return the step of the best evaluation by `train.best_by`; None without evaluations.
-
-    Of several equal evaluations, the first one is the best."""
-    by_loss = config.train.best_by == "loss"
-    points = history.curves[f"valid_{config.train.best_by}"].finite()
-    return min(points, key=lambda point: point[1] if by_loss else -point[1])[0] if points else None
-
-
-def status(config: Config, history: History, silent_seconds: float) -> tuple[str, str]:
-    """Return the state of the run in one or two words, and its progress.
-
-    silent_seconds: time since the last report; inf if the training has ended.
-    """
-    best = best_step(config, history)
-    step, total = history.last_step, config.train.max_steps
-    progress = f"step {step:,} of {total:,}"
-    if step == 0:
-        return "No report yet", f"the first comes at step {min(config.train.log_every_steps, total):,} of {total:,}"
-    if step >= total:
-        return "Finished", progress
-    steps = history.curves["valid_loss"].steps
-    if best and config.train.patience and len(steps) - bisect.bisect(steps, best) >= config.train.patience:
-        return "Stopped early", f"{progress}: no better evaluation since step {best:,}"
-    seconds_per_step = _seconds_per_step(history.curves["seconds"])
-    if silent_seconds > max(600, 20 * seconds_per_step * config.train.log_every_steps):
-        silence = f"no report for {duration(silent_seconds)}; " if silent_seconds < math.inf else ""
-        return "Interrupted", f"{progress}; {silence}resume with train --resume"
-    seconds_left = seconds_per_step * (total - step)
-    return "Running", progress if math.isnan(seconds_left) else f"{progress}, {duration(seconds_left)} left"
-
-
-def _silent_seconds(run: Path, now: float) -> float:
-    """Return the seconds since the last report; inf if the model was saved after it.
-
-    A training saves its model last, also when it is interrupted.
-    """
-    log, model = run / "log.jsonl", run / "model" / "manifest.json"
-    if not log.exists():
-        return 0.0
-    reported_at = log.stat().st_mtime
-    return math.inf if model.exists() and model.stat().st_mtime >= reported_at else now - reported_at
-
-
-def _seconds_per_step(seconds: Curve, recent: int = 20) -> float:
-    """Return the time of a step, from the newest `recent` reports; nan with fewer than two."""
-    points = Curve(seconds.steps[-recent:], seconds.values[-recent:]).finite()
-    if len(points) < 2 or points[0][0] == points[-1][0]:
-        return math.nan
-    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
 
 
 # ---- from history to HTML ----------------------------------------------------------------------------------------
@@ -309,7 +202,7 @@ def _chart(chart: Chart, curves: dict[str, Curve], history: History, best: int |
 
 def _in_words(key: str, curve: Curve) -> str:
     """Return a description of a curve for screen readers."""
-    points, name = curve.finite(), _FIGURES[key][0]
+    points, name = curve.finite(), FIGURES[key][0]
     if not points:
         return f"{name}: no finite value."
     lowest, highest = (choose(points, key=lambda point: point[1]) for choose in (min, max))
@@ -339,8 +232,8 @@ def _figures(history: History, best: int | None) -> str:
         return "<p>No report yet.</p>"
     stride = math.ceil(len(steps) / _MOST_ROWS)
     rows = [step for i, step in enumerate(reversed(steps)) if i % stride == 0 or step == best][::-1]
-    keys = [key for key in _FIGURES if curves[key].steps]
-    head = "".join(f'<th scope="col">{name}</th>' for name in ["step", *(_FIGURES[key][0] for key in keys)])
+    keys = [key for key in FIGURES if curves[key].steps]
+    head = "".join(f'<th scope="col">{name}</th>' for name in ["step", *(FIGURES[key][0] for key in keys)])
     body = "\n".join(_row(step, [_figure(key, curves[key].at(step)) for key in keys], step == best) for step in rows)
     noun = "evaluations" if curves["valid_loss"].steps else "reports"
     count = f"{len(rows):,} of {len(steps):,}" if len(rows) < len(steps) else f"{len(rows):,}"
@@ -393,7 +286,7 @@ def _points(curves: dict[str, Curve], last_step: int) -> str:
 
 def _figure(key: str, value: float) -> str:
     """Return a value of the log in the number format of its figure."""
-    digits = _FIGURES[key][1]
+    digits = FIGURES[key][1]
     if math.isnan(value):
         return "not finite"
     return f"{value:.2e}" if digits is None or abs(value) >= 1e9 else f"{value:,.{digits}f}"

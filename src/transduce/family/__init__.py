@@ -25,7 +25,7 @@ What belongs to one member:
 | file                | member   | what it is                                                      |
 |---------------------|----------|-----------------------------------------------------------------|
 | `heads.py`          | BERT     | heads of an encoder: words, one vector, classes                 |
-| `image_sizes.py`    | ViT      | images of another size than those of the training               |
+| `image_sizes.py`    | ViT      | images of other sizes than those of the training                |
 | `relative_bias.py`  | T5       | learned numbers for distances, which `positions.py` has too     |
 | `spans.py`          | T5       | spans of a text, which it learns to restore                     |
 

@@ -1,4 +1,4 @@
-"""Images of another size than those that a ViT learned from (Dosovitskiy et al. 2020, section 3.2).
+"""Images of other sizes than those that a ViT learned from (Dosovitskiy et al. 2020, section 3.2).
 
 The patches keep their size, so there are more or fewer of them, and the learned positions are interpolated. Letters as
 in `family/vit.py`.

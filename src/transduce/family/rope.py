@@ -81,7 +81,7 @@ class DynamicRope(Rope):
 
 @dataclass(frozen=True)
 class YarnRope(Rope):
-    """Frequencies that turn often within the training length stay; those that turn seldom are divided by `factor`.
+    """High frequencies stay, low ones are divided by `factor`, by their number of turns within the training length.
 
     n_positions: the longest text of the training, L. beta_fast, beta_slow: turns within L above which a frequency
     stays, and below which it is divided; between them is a ramp over i. attention_factor: the amplitude; None:

@@ -69,7 +69,7 @@ class ViT(nn.Module):
     def states(self, images: Tensor, attention: Attention = fast_attention) -> Tensor:
         """Return the states (B,P,D) of `images` (B,C,height,width), that of the class first, then row by row.
 
-        Images of another size than `image_size` get interpolated positions. Raises UserError if a height or a width is
+        Images of a size other than `image_size` get interpolated positions. Raises UserError if a height or a width is
         no multiple of `patch_size`.
         """
         check_size(images, self.patch_size)

@@ -98,7 +98,7 @@ def test_more_masks_than_a_slice_have_all_their_words(monkeypatch: pytest.Monkey
 def test_blank_lines_and_lines_without_a_mask_have_no_words() -> None:
     blank, spaces, without = encoder_of("words").fill(["", " \t", "a dog"])
     assert (blank.value, blank.problem) == (spaces.value, spaces.problem) == (None, None)
-    assert (without.value, without.problem) == ([], "expected [MASK] in the line; put it in the place of a word")
+    assert (without.value, without.problem) == ([], "expected [MASK] in the line; put it in place of a word")
 
 
 def test_lines_without_a_visible_character_are_blank() -> None:

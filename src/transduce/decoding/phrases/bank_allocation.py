@@ -211,7 +211,7 @@ def allocate(scores: np.ndarray, progress: np.ndarray, is_at_risk: np.ndarray, w
     order = banks.argsort(axis=1, kind="stable")
     sorted_banks, columns = np.take_along_axis(banks, order, 1), np.arange(scores.shape[1])
     is_first = np.diff(sorted_banks, axis=1, prepend=-2) != 0
-    ranks = np.empty_like(order)  # of each candidate in its bank
+    ranks = np.empty_like(order)  # the rank of each candidate in its bank
     np.put_along_axis(ranks, order, columns - np.maximum.accumulate(np.where(is_first, columns, 0), axis=1), 1)
     ranks[is_at_risk] *= RISK_COST
     ranks[~is_open] = RISK_COST * scores.shape[1]

@@ -13,7 +13,7 @@ from transduce.errors import UserError, nearest
 
 MOST_PHRASES = 64  # of a line, alternatives counted
 MOST_CHARACTERS = 256  # of a phrase
-MOST_TOKENS = 256  # of all required phrases of a line, by which its maximum length is raised
+MOST_TOKENS = 256  # of all required phrases of a line; its maximum length grows by their number
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LineConstraint:
         if not isinstance(self.prefix, str):
             raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected text; write a string")
         object.__setattr__(self, "prefix", self.prefix.strip())
-        if len(self.prefix.splitlines()) > 1:
+        if _has_line_break(self.prefix):
             raise UserError(f"prefix={reprlib.repr(self.prefix)}: expected one line; shorten it")
         forbidden = phrases_of("must_not", self.must_not)
         required = list[tuple[str, ...]]()
@@ -125,9 +125,13 @@ def _phrase(name: str, phrase: Any) -> str:
         raise UserError(f"{place}: expected a phrase, not a blank one; leave it out")
     if len(phrase) > MOST_CHARACTERS:
         raise UserError(f"{place}: expected at most {MOST_CHARACTERS} characters, not {len(phrase):,}; shorten it")
-    if "\n" in phrase or "\r" in phrase:
+    if _has_line_break(phrase):
         raise UserError(f"{place}: expected a phrase of one line; split it")
     return phrase.strip()
+
+
+def _has_line_break(text: str) -> bool:
+    return "\n" in text or "\r" in text
 
 
 def _possible(alternatives: Sequence[str], forbidden: Sequence[str]) -> tuple[str, ...]:

@@ -68,8 +68,8 @@ class MatchState(NamedTuple):
 class PhraseList:
     """The phrases that a text must have, and those that it must not have.
 
-    required: of each required phrase its alternatives, any of which suffices. One that is listed n times must occur n
-    times, without overlap. Different required phrases may overlap.
+    required: the alternatives of each required phrase, any of which suffices. A phrase that is listed n times must
+    occur n times, without overlap. Different required phrases may overlap.
     """
 
     def __init__(self, required: Sequence[Sequence[str]], forbidden: Sequence[str] = ()) -> None:
@@ -78,7 +78,7 @@ class PhraseList:
         self.forbidden = [*dict.fromkeys(forbidden)]
         self.texts = [text for alternatives in self.required for text in alternatives] + self.forbidden
         owners = [owner for owner, alternatives in enumerate(self.required) for _ in alternatives]
-        self.owners = owners + [-1] * len(self.forbidden)  # of each text its required phrase; -1: it is forbidden
+        self.owners = owners + [-1] * len(self.forbidden)  # the required phrase of each text; -1: it is forbidden
         self.start = MatchState(START, (0,) * len(self.required))
 
     @cached_property

@@ -291,7 +291,7 @@ class PhraseAutomaton:
 
 @dataclass(frozen=True)
 class PhraseConstraint(Constraint):
-    """The constraint of phrases: of each row its state, or None if it has no phrases."""
+    """The constraint of phrases: the state of each row, None for a row without phrases."""
 
     states: Sequence[PhraseState | None]
 

@@ -65,7 +65,7 @@ class _RowLists:
         return _RowLists(self.lists, self.list_of_row[rows])
 
     def keep(self, sentences: Tensor) -> "_RowLists":
-        """Return the same rows without the shortlists of other sentences. sentences: those that have rows."""
+        """Return the same rows without the shortlists of other sentences. sentences: the sentences that have rows."""
         if len(sentences) == len(self.lists.ids):
             return self
         lists = self.lists.select(sentences.tolist())

@@ -91,7 +91,7 @@ class TextEncoder(Application):
             return [[next(places_left) for _ in range(count)] for count in is_masked.sum(dim=1).tolist()]
 
         answers = self._answers(lines, words)
-        problem = f"expected {MASK} in the line; put it in the place of a word"
+        problem = f"expected {MASK} in the line; put it in place of a word"
         return [Answer(a.value, a.problem or (problem if a.value == [] else None)) for a in answers]
 
     def embed(self, lines: Sequence[str]) -> list[Answer[Tensor]]:

@@ -39,7 +39,7 @@ class TextFiller(Application):
         return [number for number in range(self.model.output.out_features) if number not in usable]
 
     def fill(self, lines: Sequence[str], settings: Filling = FILLING, first_number: int = 1) -> list[Answer[str]]:
-        """Return each line with a token in the place of each mask, [MASK] in a model that was trained here.
+        """Return each line with a token in place of each mask, which is [MASK] in a model that was trained here.
 
         A line without a mask stays as it is. A line does not depend on the others, and the draws for it depend on the
         seed and its number. first_number: of the first line.
