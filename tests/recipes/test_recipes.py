@@ -24,6 +24,7 @@ PRESETS = (
 OTHER_RECIPES = (
     "demo",
     "small",
+    "small-short",
     "multi30k-tiny",
     "multi30k-diverse",
     "multi30k-raw",

@@ -20,6 +20,7 @@ Recipe = Callable[[], Config]
 RECIPES: dict[str, Recipe] = {
     "demo": demo.demo,
     "small": small.small,
+    "small-short": small.short,
     "multi30k-tiny": multi30k.tiny,
     "multi30k-diverse": multi30k.diverse,
     "multi30k-raw": multi30k.raw,
