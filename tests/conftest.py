@@ -1,5 +1,6 @@
 """Fixtures of several test files: trained models, and the command line."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,13 @@ from support.toy_task import RECIPE, CommandResult, Toy, run_transduce, toy_line
 
 settings.register_profile("transduce", deadline=None)  # a test that fails on a busy machine tells nothing
 settings.load_profile("transduce")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sigint_works() -> None:
+    """Handle SIGINT as on a terminal. A shell script that starts a program in the background makes it ignore SIGINT."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
