@@ -14,10 +14,12 @@ settings.load_profile("transduce")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sigint_works() -> None:
-    """Handle SIGINT as on a terminal. A shell script that starts a program in the background makes it ignore SIGINT."""
+def no_signal_is_ignored() -> None:
+    """Handle signals as on a terminal. A background job of a script ignores SIGINT, and `nohup` ignores SIGHUP."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
