@@ -37,6 +37,8 @@ class LanguageModelConfig:
     d_model: int = 32
     n_layers: int = 2
 
+    max_positions = None
+
     def problems(self) -> list[str]:
         return []
 

@@ -156,7 +156,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         else:
             tokenizer = parent.tokenizer if parent else request.learn_tokenizer()
         config = request.complete_config(tokenizer, parent.config if parent else None)
-        longest = most_tokens(getattr(config.model, "max_positions", None))
+        longest = most_tokens(config.model.max_positions)
         task.check(valid_pairs, tokenizer, longest, valid_names)
         if distributed.is_leader():
             run_folder.claim(out, config, tokenizer, request.allow_change)

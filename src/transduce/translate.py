@@ -304,7 +304,7 @@ class Translator:
     @property
     def _max_positions(self) -> int | None:
         """The most tokens of a side, EOS included, where the positions of a model are learned."""
-        limits = [getattr(model.config, "max_positions", None) for model in self.models]
+        limits = [model.config.max_positions for model in self.models]
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property

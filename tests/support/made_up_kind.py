@@ -17,6 +17,9 @@ class WindowConfig:
     window: int = 3
     bias: bool = True
 
+    n_layers = 0
+    max_positions = None
+
     def problems(self) -> list[str]:
         return [f"model.window={self.window}: expected 1 to 100"] if not 1 <= self.window <= 100 else []
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from transduce.config.kinds import config_class, is_kind, unknown_kind
-from transduce.config.schema import SECTIONS, Config, keys, value_of
+from transduce.config.schema import SECTIONS, Config, keys, value_or_none
 from transduce.config.validation import problems
 from transduce.errors import UserError, nearest
 
@@ -146,10 +146,5 @@ def differences(old: Config, new: Config, allowed: Sequence[str] = ()) -> list[s
 def changed_values(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Return the values in `old` and in `new` of each key that differs."""
     names = dict.fromkeys([*keys(old), *keys(new)])
-    values = {name: (_value_or_none(old, name), _value_or_none(new, name)) for name in names}
+    values = {name: (value_or_none(old, name), value_or_none(new, name)) for name in names}
     return {name: pair for name, pair in values.items() if pair[0] != pair[1]}
-
-
-def _value_or_none(config: Config, name: str) -> Any:
-    """Return the value of the key `name`; None if the model of `config` is of a kind without this key."""
-    return value_of(config, name) if name in keys(config) else None

@@ -29,6 +29,16 @@ class ModelSettings(Protocol):
         """Width of the model, on which the learning rate of eq. 3 depends."""
         ...
 
+    @property
+    def n_layers(self) -> int:
+        """Layers, of which each has weights."""
+        ...
+
+    @property
+    def max_positions(self) -> int | None:
+        """Maximum number of tokens of a text; None: no limit."""
+        ...
+
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""
         ...

@@ -8,7 +8,7 @@ from typing import Any, get_origin, get_type_hints
 import msgspec
 
 from transduce.config.kinds import is_kind
-from transduce.config.schema import Config, keys, sections, with_value
+from transduce.config.schema import Config, keys, sections, value_of, with_value
 from transduce.config.validation import problems, refuse, type_name
 from transduce.errors import nearest
 
@@ -86,7 +86,7 @@ def inherit(config: Config, parent: Config) -> Config:
     The dropout probabilities do not change.
     """
     dropouts = [f.name for f in dataclasses.fields(parent.model) if not _is_inherited(f"model.{f.name}")]
-    probabilities = {key: getattr(config.model, key) for key in dropouts if hasattr(config.model, key)}
+    probabilities = {key: value_of(config, f"model.{key}") for key in dropouts if f"model.{key}" in keys(config)}
     data = dataclasses.replace(config.data, **{key: getattr(parent.data, key) for key in OF_THE_TOKENIZER})
     return dataclasses.replace(config, model=dataclasses.replace(parent.model, **probabilities), data=data)
 

@@ -233,6 +233,11 @@ def value_of(config: Config, name: str) -> Any:
     return getattr(getattr(config, section), key)
 
 
+def value_or_none(config: Config, name: str) -> Any:
+    """Return the value of the key `name`; None if the model of `config` is of a kind without this key."""
+    return value_of(config, name) if name in keys(config) else None
+
+
 def with_value(config: Config, name: str, new: Any) -> Config:
     """Return a copy of `config` in which the key `name`, `section.key`, has the value `new`."""
     section, key = name.split(".")

@@ -11,7 +11,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from transduce.config.kinds import KINDS, TASKS, ModelSettings, config_class, is_kind, kinds_of, unknown_kind
-from transduce.config.schema import Config, DataConfig, SearchConfig, TrainConfig, keys, sections, value_of
+from transduce.config.schema import (
+    Config,
+    DataConfig,
+    SearchConfig,
+    TrainConfig,
+    keys,
+    sections,
+    value_of,
+    value_or_none,
+)
 from transduce.errors import UserError
 
 
@@ -155,7 +164,7 @@ def _data_problems(config: Config) -> list[str]:
             lines.append("data.source_tokens='words': expected 'subwords' with data.tags")
     if data.target_tokens == "symbols" and data.tokenizer == "sentencepiece":
         lines.append("data.target_tokens='symbols': expected 'subwords' with data.tokenizer='sentencepiece'")
-    if data.target_tokens == "symbols" and getattr(model, "tie_src_tgt", False):
+    if data.target_tokens == "symbols" and value_or_none(config, "model.tie_src_tgt"):
         lines.append("model.tie_src_tgt=True: expected false with data.target_tokens='symbols'")
     fixed = FIXED_PIECES[data.tokenizer] + len(data.tags)
     if 1 <= data.vocab_size <= fixed:
@@ -168,9 +177,8 @@ def _data_problems(config: Config) -> list[str]:
             f"data.max_tokens={data.max_tokens}: expected at most data.batch_tokens={data.batch_tokens}, "
             "so that the longest sentence fits into a batch"
         )
-    max_positions = getattr(model, "max_positions", None)  # not a key of every kind
-    if max_positions is not None and max_positions < data.max_tokens:
-        lines.append(f"model.max_positions={max_positions}: expected at least data.max_tokens={data.max_tokens}")
+    if model.max_positions is not None and model.max_positions < data.max_tokens:
+        lines.append(f"model.max_positions={model.max_positions}: expected at least data.max_tokens={data.max_tokens}")
     return lines
 
 
@@ -220,7 +228,8 @@ def _task_problems(config: Config) -> list[str]:
         lines.append(f"data.target_tokens='labels': expected 'subwords' or 'symbols' with train.task={task!r}")
     elif TASKS[task].is_of_one_text:
         lines += _one_text_problems(config.data, task)
-    max_positions, max_tokens = getattr(config.model, "max_positions", None), config.data.max_tokens
+    max_positions = config.model.max_positions
+    max_tokens = config.data.max_tokens
     if task in ("masked_words", "diffusion") and max_positions == max_tokens:  # see _data_problems
         lines.append(f"model.max_positions={max_positions}: expected more than data.max_tokens={max_tokens}, for <s>")
     return lines

@@ -41,7 +41,7 @@ class Backend:
         self.models = models
         self.decoder: Decoder[Any] = ensemble(decoders) if len(models) > 1 else decoders[0]
         self.device = torch.device(decoders[0].device)
-        self.max_positions = min(getattr(model.config, "max_positions", None) or 1 << 30 for model in models)
+        self.max_positions = min(model.config.max_positions or 1 << 30 for model in models)
         self.gains_by_threads = all(isinstance(model, CpuTransformer) for model in models)
         is_ready = all(isinstance(model, CpuTransformer | CudaGraphTransformer) for model in models)
         self.precision = "fp32" if is_ready else precision

@@ -194,7 +194,7 @@ def read_batches(src: Path, tgt: Path, tokenizer: TokenizerLike, model: Transfor
     if not count:
         raise UserError(f"{src}: expected a line that is not blank; give a text to measure on")
     numbers, sources, targets = zip(*(numbered[i * len(numbered) // count] for i in range(count)), strict=True)
-    ids, too_long = encode_pairs(sources, targets, tokenizer, getattr(model.config, "max_positions", None))
+    ids, too_long = encode_pairs(sources, targets, tokenizer, model.config.max_positions)
     if too_long is not None:
         raise UserError(f"{(src, tgt)[too_long.side]}:{numbers[too_long.index]}: {too_long.excess}")
     rows = [(np.asarray(one, np.int64), np.asarray(other, np.int64)) for one, other in ids]

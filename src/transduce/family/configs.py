@@ -344,6 +344,7 @@ class T5Config:
     dropout: float = 0.1  # of the embedding, the attention weights, the inner activations and the residuals
 
     __post_init__ = use_python_numbers
+    max_positions = None  # its positions are relative, without a limit; no key of config.json
 
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""

@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from transduce.config.files import from_json, to_json
-from transduce.config.schema import Config, ModelConfig
+from transduce.config.schema import Config, ModelConfig, value_or_none
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.shortlist.table import Shortlist
@@ -142,7 +142,7 @@ def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
             f"{path}: expected a tokenizer with {config.model.vocab_size} pieces, as many as the model has embedding "
             f"rows, not {tokenizer.vocab_size}; use the files of one run"
         )
-    if getattr(config.model, "tgt_vocab_size", None) not in (None, tokenizer.target.vocab_size):
+    if value_or_none(config, "model.tgt_vocab_size") not in (None, tokenizer.target.vocab_size):
         raise UserError(
             f"{path}: expected a tokenizer with {config.model.tgt_vocab_size} symbols or labels, as many as the model "
             f"has rows of output, not {tokenizer.target.vocab_size}; use the files of one run"
@@ -161,7 +161,7 @@ def _refuse_misfit(config: Config, shapes: Mapping[str, tuple[int, ...]], where:
     """Raise UserError unless `shapes` are those of the model that `config` describes. No tensor is in memory yet."""
     if isinstance(config.model, ModelConfig):
         _refuse_hostile_sizes(config.model, shapes, where)
-    elif getattr(config.model, "n_layers", 0) > len(shapes):  # a layer has tensors; to build 10,000 takes long
+    elif config.model.n_layers > len(shapes):  # a layer has tensors; to build 10,000 takes long
         raise misfit(where, "they have fewer layers")
     with torch.device("meta"):  # without memory for the tensors
         check_shapes(build_without_values(config.model), shapes, where)

@@ -53,7 +53,7 @@ def evaluate_restored(loaded: LoadedModel, path: Path) -> TokenScores:
     task, lines = task_class(loaded.config.train.task)(), list(read_lines(path))
     if not lines:
         raise empty(printable(path), printable(path))
-    pairs, longest = [(line, line) for line in lines], most_tokens(getattr(loaded.config.model, "max_positions", None))
+    pairs, longest = [(line, line) for line in lines], most_tokens(loaded.config.model.max_positions)
     task.check(pairs, loaded.tokenizer, longest, (printable(path),))
     scores = task.evaluate(loaded.model, loaded.config, loaded.tokenizer, pairs)
     return TokenScores(sum(not is_blank(line) for line in lines), **scores)

@@ -130,7 +130,7 @@ def _tokenizer_settings(loaded: LoadedModel, *, is_masked: bool) -> dict[str, An
     names: dict[str, str] = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), CONTROLS, strict=True))
     if is_masked:
         names.update(unk_token=MASK_NAME, mask_token=MASK_NAME, cls_token=CONTROLS[BOS], sep_token=CONTROLS[EOS])
-    max_positions = getattr(loaded.config.model, "max_positions", None)  # not a key of every kind
+    max_positions = loaded.config.model.max_positions
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **names,
