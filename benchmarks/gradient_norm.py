@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch.nn.utils import get_total_norm
 
+from transduce.config.recipes.multi30k import tiny
 from transduce.data.batches import collate
 from transduce.model.transformer import Transformer
-from transduce.recipes.multi30k import tiny
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
 from transduce.training.optimizer import adam

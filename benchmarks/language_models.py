@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.config.kinds import KINDS, Kind
+from transduce.config.recipes import find_recipe
 from transduce.config.schema import Config
 from transduce.data.corpora import Corpus
 from transduce.data.text import read_lines
@@ -30,7 +31,6 @@ from transduce.family.tasks.diffusion_bound import score_bound
 from transduce.family.tasks.text_scores import score_lines
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import parameter_count
-from transduce.recipes import find_recipe
 from transduce.storage.model_folder import load_model
 from transduce.storage.run_request import TrainRequest
 from transduce.train import train

@@ -42,7 +42,7 @@ Step = Callable[[], tuple[int, int, float]]  # -> source tokens, target tokens, 
 
 
 def configuration(size: str) -> Any:
-    from transduce.recipes import multi30k, vaswani2017
+    from transduce.config.recipes import multi30k, vaswani2017
 
     if size == "tiny":
         return multi30k.tiny()

@@ -8,10 +8,10 @@ sys.path.insert(0, str(FOLDER))
 
 from reference import SOURCE, write_reference  # noqa: E402
 
-version_file = (SOURCE / "transduce" / "version.py").read_text("utf-8")
+package = (SOURCE / "transduce" / "__init__.py").read_text("utf-8")
 
 project = "transduce"
-release = version_file.split('"')[-2]
+release = package.partition('__version__ = "')[2].partition('"')[0]
 copyright = "the authors of transduce; Apache-2.0"
 extensions = ["myst_parser"]
 exclude_patterns: list[str] = []

@@ -17,7 +17,7 @@ SOURCE = ROOT / "src"
 
 # The packages in the paper's order, as in CONTRIBUTING.md. A package that is missing here comes last.
 ORDER = """
-train translate evaluate check config recipes data model training decoding evaluation storage interop download serve
+train translate evaluate check config data model training decoding evaluation storage interop download serve
 family studies demo cli
 """.split()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.small_texts import open_one, sentences, write_corpus
 
+from transduce.console import import_path, module_command
 from transduce.data import tokenize_corpus
 from transduce.data.tokenizer import Tokenizer
-from transduce.processes import import_path, module_command
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training, TrainingProcess
 
@@ -54,7 +54,7 @@ def test_a_study_imports_nothing_from_the_working_folder(canary: Path, tmp_path:
 def test_the_import_path_has_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", "/a", "", "/b", ""]))
     *others, package = import_path().split(os.pathsep)
-    assert others == ["/a", "/b"] and (Path(package) / "transduce" / "processes.py").is_file()
+    assert others == ["/a", "/b"] and (Path(package) / "transduce" / "console.py").is_file()
     command = module_command("transduce", "--version")
     output = subprocess.check_output(command, cwd=tmp_path, env={"PYTHONPATH": import_path()}, text=True)
     assert command[0] == sys.executable and output.count(".") == 2

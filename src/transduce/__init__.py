@@ -11,7 +11,7 @@ Each name is imported on first use, so that `import transduce` does not load tor
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from transduce.version import __version__ as __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from transduce import family as family

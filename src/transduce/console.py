@@ -1,4 +1,4 @@
-"""Text for a person, a standard error that never stops the program, and a Ctrl-C that is never lost."""
+"""Printable names, the standard streams, Ctrl-C, and other processes of this program."""
 
 import html
 import os
@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 INTERRUPT_DELAY = 0.01  # seconds until a lost Ctrl-C comes again, when the finalizer has ended
@@ -99,3 +100,20 @@ def repeat_lost_interrupt(problem: "sys.UnraisableHookArgs") -> None:
         timer = threading.Timer(INTERRUPT_DELAY, signal.pthread_kill, (main, signal.SIGINT))
         timer.daemon = True
         timer.start()
+
+
+# ---- other processes of this program -----------------------------------------------------------------------------
+
+# They import nothing from the working folder. `python -m` and an empty entry of PYTHONPATH would put the working folder
+# first on the import path. Python would then execute a file queue.py or random.py there instead of its own module.
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this program. Its environment needs PYTHONPATH=`import_path()`."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def import_path() -> str:
+    """Return the value of PYTHONPATH with which a process finds this package: the value here, without empty entries."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([*filter(None, entries), str(Path(__file__).parents[1])])

@@ -11,8 +11,8 @@ from support.toy_task import CommandResult
 
 from transduce.cli.recipes import shorten
 from transduce.config.overrides import overridden
+from transduce.config.recipes import RECIPES
 from transduce.config.schema import Config, ModelConfig, keys, value_of
-from transduce.recipes import RECIPES
 
 
 def test_the_list_has_one_line_for_every_recipe(cli: Callable[..., CommandResult]) -> None:

@@ -84,7 +84,7 @@ def test_the_tokenizer_sets_the_rows_of_the_embedding_by_default() -> None:
     validate(Config())
 
 
-@pytest.mark.parametrize("module", ["transduce", "transduce.config.schema", "transduce.recipes"])
+@pytest.mark.parametrize("module", ["transduce", "transduce.config.schema", "transduce.config.recipes"])
 def test_the_import_does_not_load_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

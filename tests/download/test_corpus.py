@@ -19,9 +19,9 @@ from support.toy_task import ROOT, CommandResult
 from support.wmt_archives import miniature
 
 from transduce.cli.download import Corpus
+from transduce.config.recipes import RECIPES
 from transduce.download import catalogue
 from transduce.download.cleaning import OUTCOMES
-from transduce.recipes import RECIPES
 
 Cli = Callable[..., CommandResult]
 PARTS = ("europarl-v7", "commoncrawl", "news-commentary-v9", "un", "giga-fren")

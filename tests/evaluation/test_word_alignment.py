@@ -12,11 +12,11 @@ from support.toy_task import CommandResult, Toy, write_lines, write_pairs
 
 import transduce
 from transduce import DecodingOptions, Translation, Translator, UserError
+from transduce.config.recipes.demo import demo
 from transduce.data.tokenizer import Tokenizer
 from transduce.demo.grammar import corpus
 from transduce.evaluation.word_alignment import words_of
 from transduce.interop import ctranslate2_engine
-from transduce.recipes.demo import demo
 from transduce.storage.run_request import TrainRequest
 from transduce.train import train
 

@@ -11,6 +11,7 @@ import torch
 from support.studies import write_study
 from support.toy_task import ROOT, write_pairs
 
+from transduce.config.recipes import find_recipe
 from transduce.config.schema import Config, ModelConfig
 from transduce.data.batches import collate
 from transduce.data.text import read_pairs
@@ -18,7 +19,6 @@ from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.study_report import html_page, markdown
 from transduce.model.attention import attention_weights
 from transduce.model.transformer import Transformer
-from transduce.recipes import find_recipe
 from transduce.storage.run_request import TrainRequest
 from transduce.studies import claims, claims_report, longer, scaling
 from transduce.studies.claims import run_claims

@@ -19,9 +19,9 @@ from support.study_results import (
 from support.toy_task import ROOT
 
 from transduce import UserError
+from transduce.config.recipes import find_recipe
 from transduce.config.schema import with_value
 from transduce.evaluation.study_report import html_page, markdown
-from transduce.recipes import find_recipe
 from transduce.storage.atomic_folder import encode_json
 from transduce.studies import (
     attention_report,

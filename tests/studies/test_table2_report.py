@@ -6,11 +6,11 @@ import pytest
 from support.pages import Page
 from support.study_results import table2_results
 
+from transduce.config.recipes import find_recipe
 from transduce.config.schema import with_value
 from transduce.data.batches import collate
 from transduce.evaluation.study_report import html_page, markdown
 from transduce.model.build import build
-from transduce.recipes import find_recipe
 from transduce.studies.results import Results, read_results
 from transduce.studies.table2_budgets import Budgets, cost_name
 from transduce.studies.table2_report import COUNTED, PAPER, report

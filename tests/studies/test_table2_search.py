@@ -7,10 +7,10 @@ import pytest
 from support.study_results import search_results
 from support.toy_task import ROOT, write_pairs
 
+from transduce.config.recipes import find_recipe, table2
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown
-from transduce.recipes import find_recipe, table2
 from transduce.studies import table2_search
 from transduce.studies.results import Results, read_results
 from transduce.studies.table2_search import SYSTEMS, Candidate, choices, report, run_search, search, waiting

@@ -8,11 +8,11 @@ import pytest
 from support.pages import Page
 from support.toy_task import write_pairs
 
+from transduce.config.recipes import RECIPES, table3
 from transduce.config.validation import problems
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown, write_report
-from transduce.recipes import RECIPES, table3
 from transduce.studies.entries import encode_config
 from transduce.studies.results import Results, provenance, read_results
 from transduce.studies.table3 import PLANS, run_table3, trainings

@@ -14,13 +14,13 @@ from support.studies import is_locked, wait_for
 from support.study_results import table4_results
 from support.toy_task import ROOT, CommandResult, write_lines
 
+from transduce.config.recipes import RECIPES, table4
 from transduce.config.schema import architecture
 from transduce.config.validation import problems
 from transduce.errors import UserError
 from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.parsing.linearize import tree_of
 from transduce.parsing.trees import read_trees, words_of
-from transduce.recipes import RECIPES, table4
 from transduce.studies.results import Results, read_results
 from transduce.studies.table4 import run_table4, trainings
 from transduce.studies.table4_paper import PAPER

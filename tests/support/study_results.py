@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from transduce.config.recipes import find_recipe
 from transduce.config.schema import with_value
-from transduce.recipes import find_recipe
 from transduce.studies.attention_sizes import SIZES as ATTENTION_SIZES
 from transduce.studies.entries import encode_config
 from transduce.studies.experts import SIZES as EXPERTS_SIZES

@@ -11,7 +11,8 @@ import pytest
 from support.documents import code_blocks
 from support.toy_task import ROOT, CommandResult, toy_lines, write_lines
 
-from transduce import Config, DataConfig, ModelConfig, TrainConfig, recipes
+from transduce import Config, DataConfig, ModelConfig, TrainConfig
+from transduce.config import recipes
 
 PAGES = ["README.md", "docs/guide.md"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from transduce.config.overrides import override
+from transduce.config.recipes.demo import demo
 from transduce.config.schema import Config
 from transduce.data import text
 from transduce.data.tokenizer import Tokenizer
-from transduce.recipes.demo import demo
 
 DATA = Path(os.environ.get("TRANSDUCE_DATA", Path(__file__).parents[2] / "data"))
 CORPORA = {

@@ -18,7 +18,7 @@ from support.http_server import serve
 from support.toy_task import ROOT, CommandResult
 from support.wmt_archives import Lines, miniature
 
-from transduce import recipes
+from transduce.config import recipes
 from transduce.config.overrides import override
 from transduce.config.schema import Config
 from transduce.data.text import read_lines

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from transduce import __version__
 from transduce.cli.attend import attend
 from transduce.cli.average import average
 from transduce.cli.check import check
@@ -43,7 +44,6 @@ from transduce.cli.train import train
 from transduce.cli.translate import translate
 from transduce.console import best_effort_stderr, drop_unwritten, open_missing_streams, printable, repeat_lost_interrupt
 from transduce.errors import UserError
-from transduce.version import __version__
 
 # In the order of use. `transduce --help` lists them in this order.
 COMMANDS = (

@@ -8,8 +8,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from transduce.config.recipes import RecipeEntry
     from transduce.config.schema import Config
-    from transduce.recipes import RecipeEntry
 
 WIDTH = 76
 
@@ -38,7 +38,7 @@ def format_list() -> str:
 
     The rows of a table are a group with columns of their own width.
     """
-    from transduce.recipes import catalogue
+    from transduce.config.recipes import catalogue
 
     width = max(80, shutil.get_terminal_size().columns) - 1
     groups = itertools.groupby(catalogue(), key=lambda entry: table_of(entry.name))
@@ -54,7 +54,7 @@ def table_of(name: str) -> str:
 
 def format_rows(entries: "list[RecipeEntry]", width: int) -> list[str]:
     """Return a line of at most `width` characters for each entry, with columns as wide as their longest cell."""
-    from transduce.recipes import RECIPES
+    from transduce.config.recipes import RECIPES
 
     cells = [(entry.name, format_size(RECIPES[entry.name]()), shorten(entry.time, 26)) for entry in entries]
     name, size, time = (max(map(len, column)) for column in zip(*cells, strict=True))
@@ -76,7 +76,7 @@ def shorten(text: str, width: int) -> str:
 
 def format_recipe(name: str) -> str:
     """Return the sentence, the size, the time and the settings of a recipe. Raises UserError if there is none."""
-    from transduce.recipes import catalogue, find_recipe
+    from transduce.config.recipes import catalogue, find_recipe
 
     config = find_recipe(name)()
     texts = [f"{entry.summary} Time: {entry.time}." for entry in catalogue() if entry.name == name]

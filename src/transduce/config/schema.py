@@ -1,6 +1,6 @@
 """The settings of a run, as four frozen dataclasses. Every default is here and nowhere else.
 
-A recipe is a Python function that returns a `Config` (see `transduce.recipes`). Nothing here imports torch.
+A recipe is a Python function that returns a `Config` (see `transduce.config.recipes`). Nothing here imports torch.
 """
 
 import dataclasses

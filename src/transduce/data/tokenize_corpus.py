@@ -23,6 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from transduce.console import import_path, module_command
 from transduce.data import text
 from transduce.data.compression import open_text
 from transduce.data.disk import synced_file
@@ -31,7 +32,6 @@ from transduce.data.token_file import TOO_LONG, Contents, NewPair, write_token_f
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import PAD, TokenizerLike
 from transduce.errors import UserError
-from transduce.processes import import_path, module_command
 
 FILE_PAIRS = 100_000
 BYTES_PER_PAIR = 44  # in a token file: four places in the text, two numbers of tokens, two lengths

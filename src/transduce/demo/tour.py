@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from transduce.config.recipes.demo import demo as recipe
 from transduce.demo.grammar import corpus
 from transduce.errors import UserError
 from transduce.evaluation.attention_plot import attention_picture
 from transduce.evaluation.metrics import bleu
-from transduce.recipes.demo import demo as recipe
 from transduce.storage.run_request import TrainRequest
 from transduce.train import train
 from transduce.translate import Translator, load

@@ -25,11 +25,11 @@ from urllib.request import Request, urlopen
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from transduce import __version__
 from transduce.console import printable
 from transduce.data.disk import LocatedFile, check_room
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import decode_json, encode_json, write_file
-from transduce.version import __version__
 
 PAUSES = (1, 2, 5, 10, 30, 60)  # seconds before each further attempt; after new bytes they start again
 TIMEOUT = 60  # seconds without an answer or a byte

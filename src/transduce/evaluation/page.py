@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 
+from transduce import __version__
 from transduce.storage.atomic_folder import replacement
-from transduce.version import __version__
 
 
 def fill_page(

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from transduce import __version__
 from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES
 from transduce.serve.service import Service
 from transduce.serve.settings import ServerSettings
-from transduce.version import __version__
 
 STRING: dict[str, Any] = {"type": "string"}
 TEXTS = {"oneOf": [STRING, {"type": "array", "items": STRING}]}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
+from transduce import __version__
 from transduce.config.kinds import TASKS
 from transduce.config.schema import Config, ModelConfig, architecture, kind_in_words
 from transduce.console import in_markdown, printable
-from transduce.version import __version__
 
 
 def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:

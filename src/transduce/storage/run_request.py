@@ -10,6 +10,7 @@ from typing import Any
 from transduce.config.files import from_json, permission_problems
 from transduce.config.kinds import TASKS
 from transduce.config.overrides import inherit, without_effect
+from transduce.config.recipes import configure
 from transduce.config.schema import Config
 from transduce.config.validation import validate
 from transduce.console import printable
@@ -21,7 +22,6 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.data.words import Words
 from transduce.decoding.segmentation import check_lines
 from transduce.errors import UserError
-from transduce.recipes import configure
 from transduce.storage.atomic_folder import folder_problems
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_card import recipe_in_words

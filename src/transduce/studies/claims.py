@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from transduce.config.recipes import find_recipe
+from transduce.config.recipes.table3 import schedule
 from transduce.data.batches import collate
 from transduce.data.text import read_pairs
 from transduce.evaluation.study_report import write_report
-from transduce.recipes import find_recipe
-from transduce.recipes.table3 import schedule
 from transduce.storage.model_folder import load_model
 from transduce.studies import scaling
 from transduce.studies.claims_report import POSITIONS, RELATIVE, SMOOTHING, report

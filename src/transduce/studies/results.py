@@ -122,7 +122,7 @@ def read_results(path: Path) -> Results:
 
 def provenance() -> dict[str, Any]:
     """Return command, versions, commit (None outside of a checkout), machine and date."""
-    from transduce.version import __version__
+    from transduce import __version__
 
     return {
         "command": shlex.join(["transduce", *sys.argv[1:]]),

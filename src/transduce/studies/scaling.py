@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transduce.config.recipes.table3 import schedule
 from transduce.config.schema import Config
 from transduce.data.batches import Batch, collate
 from transduce.data.text import read_pairs
@@ -20,7 +21,6 @@ from transduce.evaluate import mean_loss, perplexity
 from transduce.model.attention import Attention, Mask, fast_attention
 from transduce.model.build import Model
 from transduce.model.transformer import Transformer, parameter_count
-from transduce.recipes.table3 import schedule
 from transduce.storage.model_folder import LoadedModel
 from transduce.studies.entries import encode_config
 from transduce.studies.in_process import train_here

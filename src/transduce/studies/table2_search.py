@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from transduce.config.recipes.table2 import SHAPES, lr_factor
 from transduce.errors import UserError
 from transduce.evaluation.study_report import Block, Report, Section, Table, write_report
-from transduce.recipes.table2 import SHAPES, lr_factor
 from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.texts import Texts

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from transduce.config.recipes import find_recipe, table3
 from transduce.config.schema import Config, architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
-from transduce.recipes import find_recipe, table3
 from transduce.studies.effects import Difference, Noise, Verdict, difference, noise, overall, verdict
 from transduce.studies.entries import config_of
 from transduce.studies.results import Results

@@ -7,8 +7,8 @@ is trained on, and the linear form of the trees. All rows have the same number o
 from collections.abc import Sequence
 from pathlib import Path
 
+from transduce.config.recipes import table4
 from transduce.evaluation.study_report import write_report
-from transduce.recipes import table4
 from transduce.studies.results import Results, open_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.table4_report import VARIANTS, report

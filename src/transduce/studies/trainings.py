@@ -22,12 +22,11 @@ from typing import IO, Any
 import msgspec
 
 from transduce.config.files import from_json
+from transduce.config.recipes import configure
 from transduce.config.schema import Config
-from transduce.console import printable
+from transduce.console import import_path, module_command, printable
 from transduce.errors import UserError
 from transduce.evaluation.page import duration
-from transduce.processes import import_path, module_command
-from transduce.recipes import configure
 from transduce.storage.run_log import reports
 from transduce.studies.entries import encode_config
 from transduce.studies.texts import TrainingData

@@ -17,6 +17,7 @@ from support.toy_task import CommandResult, write_lines
 from support.trainings import log_without_times, train, with_train
 from torch.nn import functional as F
 
+from transduce.config.recipes import family
 from transduce.config.schema import Config, DataConfig
 from transduce.config.validation import problems
 from transduce.data.corpora import Corpus
@@ -31,7 +32,6 @@ from transduce.family.tasks.fine_tuning import start
 from transduce.family.tasks.masked_words import MaskedWordsTask
 from transduce.family.use.text_encoder import TextEncoder
 from transduce.model.build import build
-from transduce.recipes import family
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_request import TrainRequest

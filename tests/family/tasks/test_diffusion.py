@@ -15,6 +15,7 @@ from support.toy_task import CommandResult, write_lines
 from support.trainings import train, with_train
 
 import transduce
+from transduce.config.recipes import find_recipe
 from transduce.config.schema import Config, DataConfig, TrainConfig
 from transduce.config.validation import problems
 from transduce.data.corpora import Corpus
@@ -30,7 +31,6 @@ from transduce.family.use.model_folder import MASK
 from transduce.family.use.text_filler import TextFiller
 from transduce.family.weights import read_member
 from transduce.model.build import build
-from transduce.recipes import find_recipe
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model
 from transduce.storage.run_log import read_log

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from transduce.config.recipes import vaswani2017
 from transduce.config.schema import Config
-from transduce.recipes import vaswani2017
 
 
 def base() -> Config:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transduce.config.overrides import overridden
+from transduce.config.recipes import craft, demo, family, multi30k, small, t2t2018, table2, table3, table4, vaswani2017
 from transduce.config.schema import Config
 from transduce.config.validation import problems, value_problems
 from transduce.errors import UserError, nearest
-from transduce.recipes import craft, demo, family, multi30k, small, t2t2018, table2, table3, table4, vaswani2017
 
 Recipe = Callable[[], Config]
 

@@ -27,8 +27,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from transduce.config.recipes import vaswani2017
 from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
-from transduce.recipes import vaswani2017
 
 # The columns of the table that a row changes. The paper's development figures (perplexity per token, BLEU, parameters)
 # are in studies/table3_paper.py.

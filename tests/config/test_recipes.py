@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from transduce.config.overrides import override
+from transduce.config.recipes import RECIPES, catalogue, find_recipe, vaswani2017
 from transduce.config.schema import Config, ModelConfig, keys
 from transduce.config.validation import problems
 from transduce.errors import UserError
-from transduce.recipes import RECIPES, catalogue, find_recipe, vaswani2017
 
 PRESETS = (
     "vaswani2017-base",
@@ -210,7 +210,7 @@ USER_FILE = """
 from dataclasses import replace
 
 from transduce.config.schema import Config, TrainConfig
-from transduce.recipes.vaswani2017 import base
+from transduce.config.recipes.vaswani2017 import base
 
 SEED = 7
 

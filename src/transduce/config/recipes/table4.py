@@ -16,8 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from transduce.config.recipes import craft
 from transduce.config.schema import Config
-from transduce.recipes import craft
 
 BASE = {"d_model": 128, "n_layers": 4}
 ROWS: dict[str, dict[str, Any]] = {
