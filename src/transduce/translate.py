@@ -25,6 +25,7 @@ from transduce.decoding.batched_search import BATCH_TOKENS, Outputs, length_batc
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Scored, Translation
+from transduce.decoding.kernels import compiled
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.phrases.segment_constraints import (
     ConstraintLike,
@@ -84,6 +85,9 @@ def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
 
 class Translator:
     """One model, or an ensemble of several, with its tokenizer and its search settings."""
+
+    engine = "torch"
+    takes_constraints = True
 
     def __init__(self, loaded: Sequence[LoadedModel], *, precision: str = "fp32") -> None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -178,6 +182,13 @@ class Translator:
     def running(self) -> RunningTranslation[Any]:
         """Return a translation of lines that come and go, for a service."""
         return RunningTranslation(self._backend_of, self.tokenizer, self.config)
+
+    @property
+    def kernels(self) -> str:
+        """The kernels of the search: "cuda", or "compiled" on a CPU with a C++ compiler, else "torch"."""
+        if self._device.type == "cuda":
+            return "cuda"
+        return "torch" if compiled() is None else "compiled"
 
     @property
     def parallel_searches(self) -> int:

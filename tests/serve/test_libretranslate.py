@@ -8,7 +8,7 @@ import pytest
 from support.serving import JSON, Reverser, Served, served
 
 from transduce.decoding.hypothesis import Translation
-from transduce.serve.confidence import confidences
+from transduce.serve.words import confidences
 
 
 @pytest.fixture(scope="module")

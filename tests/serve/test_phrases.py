@@ -9,7 +9,7 @@ from support.toy_task import Toy
 
 import transduce
 from transduce.decoding.phrases.line_constraint import LineConstraint
-from transduce.serve.service import Wish, Work
+from transduce.serve.service import TranslateCall, Work
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,8 @@ def test_no_alternative_lacks_a_phrase_that_the_translation_has() -> None:
 
     texts: Any = [Written("x y", "y x", "y y", "x z y"), Written("y", "y y", "z z", "x")]
     constraint = LineConstraint(must=["x", "y"])
-    wish = Wish(["", ""], [("en", "de")] * 2, alternatives=3, constraints=[constraint] * 2)
-    first, second = Work(texts).answers(wish)
+    call = TranslateCall(["", ""], [("en", "de")] * 2, alternatives=3, constraints=[constraint] * 2)
+    first, second = Work(texts).answers(call)
     assert (first.text, first.unmet, first.alternatives) == ("x y", (), ["y x", "x z y"])
     assert (second.text, second.unmet, second.alternatives) == ("y", ("x",), ["y y"])
 

@@ -9,7 +9,7 @@ from support.serving import JSON, Reverser, Served, served
 
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
-from transduce.serve.languages import Model
+from transduce.serve.models import Model
 from transduce.serve.queue import Output, Sentence, SentenceQueue, finish
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import Limits

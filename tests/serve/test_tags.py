@@ -12,8 +12,8 @@ import transduce
 from transduce import UserError
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
-from transduce.serve.alignment import align
-from transduce.serve.languages import tag_of
+from transduce.serve.models import tag_of
+from transduce.serve.words import align
 from transduce.translate import Translator
 
 

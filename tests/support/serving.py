@@ -22,9 +22,9 @@ from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.serve.app import State, application
 from transduce.serve.engine import Engine
-from transduce.serve.languages import Models
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
+from transduce.serve.models import Models
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.service import Service
 from transduce.serve.settings import Limits, ServerSettings
@@ -35,6 +35,8 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 class WordTokenizer:
     """A tokenizer with a piece for each word."""
+
+    kind = "words"
 
     def __init__(self) -> None:
         self.target = self
@@ -53,6 +55,10 @@ class Reverser:
     gate: cleared, it holds the translations back. failing: a word on which the model fails. batches: the calls.
     """
 
+    engine = precision = kernels = "reverser"
+    takes_constraints = False
+    parallel_searches = 1
+
     def __init__(self, failing: str | None = None, problem: Exception | None = None) -> None:
         self.config: Any = Config()
         self.tokenizer: Any = WordTokenizer()
@@ -68,6 +74,12 @@ class Reverser:
         if self.failing is not None and any(self.failing in line for line in lines):
             raise self.problem
         return [self._translation(line, options.n_best) for line in lines]
+
+    def running(self) -> Any:
+        return None
+
+    def align(self, src: str, tgt: str) -> None:
+        return None
 
     def _translation(self, line: str, n_best: int) -> Translation:
         text = " ".join(reversed(line.split()))

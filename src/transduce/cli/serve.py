@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from transduce.decoding.options import DecodingOptions
-    from transduce.serve.languages import Model
+    from transduce.serve.models import Model
 
 ServedModels = Annotated[
     str,
@@ -115,7 +115,7 @@ def _exit_at_once(*_: object) -> None:
 
 def model_folders(models: tuple[str, ...], source: str | None, target: str | None) -> dict[tuple[str, str], Path]:
     """Return the folder of each language pair. Raises UserError for arguments that do not say them."""
-    from transduce.serve.languages import check_code
+    from transduce.serve.models import check_code
 
     if source is not None or target is not None:
         if source is None or target is None or len(models) != 1:
@@ -135,7 +135,7 @@ def model_folders(models: tuple[str, ...], source: str | None, target: str | Non
 
 def _pair(text: str) -> tuple[str, str]:
     """Return the two codes of a pair such as en-de or pt-BR-en: the target is what follows the last hyphen."""
-    from transduce.serve.languages import check_code
+    from transduce.serve.models import check_code
 
     source, _, target = text.rpartition("-")
     if not source:
@@ -202,16 +202,10 @@ def load_and_run(
     by_pair: dict[tuple[str, str], Model] = {pair: by_folder[path] for pair, path in folders.items()}
     for model in by_pair.values():
         options.resolve(model.config.search)
-    one = next(iter(by_pair.values()))
-    kernels = kernels_of(one)
+    first = next(iter(by_pair.values()))
     names = ", ".join(f"{'-'.join(pair)}={printable(path)}" for pair, path in folders.items())
-    description = Description(
-        model=names,
-        precision=str(getattr(one, "precision", precision or "as exported")),
-        kernels=kernels,
-        engine="torch" if hasattr(one, "precision") else "ctranslate2",
-    )
-    if description.precision == "int8" and kernels == "torch":
+    description = Description(names, first.precision, first.kernels, first.engine)
+    if description.precision == "int8" and description.kernels == "torch":
         _print("int8 without compiled kernels is about three times slower; install g++, or take fp32")
 
     def on_ready(address: str) -> None:
@@ -219,19 +213,6 @@ def load_and_run(
         _print(f"{address} serves {d.model}; engine {d.engine}, precision {d.precision}, kernels {d.kernels}")
 
     run(by_pair, settings, options, description, sockets[0], on_ready, sockets[1])
-
-
-def kernels_of(model: "Model") -> str:
-    """Return the kernels that a model computes with: compiled, torch, cuda or ctranslate2."""
-    if not hasattr(model, "precision"):
-        return "ctranslate2"
-    import torch
-
-    from transduce.decoding.kernels import compiled
-
-    if torch.cuda.is_available():
-        return "cuda"
-    return "torch" if compiled() is None else "compiled"
 
 
 def _print(message: str) -> None:

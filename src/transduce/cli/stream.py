@@ -74,7 +74,7 @@ def run_filter(
         translator = load_translator(models, options)
         constraints.check(options, options.resolve(translator.config.search))
         with_tag([], options.tag, translator.tokenizer)
-        if isinstance(translator, engine.ExportedTranslator):
+        if not translator.takes_constraints:
             constraints.refuse_ctranslate2()
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:

@@ -94,15 +94,24 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
         raise UserError(
             f"{path}: expected a model that CTranslate2 can run with precision={precision!r}: {problem}"
         ) from None
-    return ExportedTranslator(model, config, tokenizer)
+    return ExportedTranslator(model, config, tokenizer, precision or "as exported")
 
 
 class ExportedTranslator:
-    """A model in CTranslate2, with its tokenizer and its search settings."""
+    """A model in CTranslate2, with its tokenizer and its search settings.
 
-    def __init__(self, model: Any, config: Config, tokenizer: TokenizerLike) -> None:
+    precision: of the computation, in words. The other attributes say what this engine can do, for a service.
+    """
+
+    engine = "ctranslate2"
+    kernels = "ctranslate2"
+    takes_constraints = False
+    parallel_searches = 1  # CTranslate2 has threads of its own
+
+    def __init__(self, model: Any, config: Config, tokenizer: TokenizerLike, precision: str = "as exported") -> None:
         self.config = config
         self.tokenizer = tokenizer
+        self.precision = precision
         self._model = model
         self._pieces = tokenizer.vocabulary
         self._ids = {piece: i for i, piece in enumerate(self._pieces)}
@@ -129,6 +138,12 @@ class ExportedTranslator:
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
+
+    def running(self) -> None:
+        """Return None: CTranslate2 gives no way into its search."""
+
+    def align(self, src: str, tgt: str) -> None:
+        """Return None: the alignment is unknown, because CTranslate2 gives no attention weights."""
 
     def _search(self, sources: Sequence[Sequence[int]], settings: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
         """Return the n_best outputs for each source, best first.

@@ -12,9 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transduce.serve.connections import answer_headers, new_id
+from transduce.serve.api import ClientApi, answer_headers, json_response, new_id
 from transduce.serve.deepl import DeepL
-from transduce.serve.door import Door, json_response
 from transduce.serve.libretranslate import LibreTranslate
 from transduce.serve.logs import LEFT, Log, Record
 from transduce.serve.metrics import Metrics
@@ -99,7 +98,7 @@ class Front:
     """The outermost layer: it gives each request an id, answers each error, and counts and logs the request."""
 
     def __init__(
-        self, app: ASGIApp, libre: Door, deepl: Door, settings: ServerSettings, log: Log, paths: set[str]
+        self, app: ASGIApp, libre: ClientApi, deepl: ClientApi, settings: ServerSettings, log: Log, paths: set[str]
     ) -> None:
         self._app = app
         self._libre = libre
@@ -140,8 +139,8 @@ class Front:
             self._log.write(level, "request", **vars(record), ms=1000 * seconds)
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send, record: Record) -> None:
-        """Answer a request; every error becomes an answer of the door that the request came to."""
-        door = self._deepl if scope["path"].startswith("/v2/") else self._libre
+        """Answer a request; every error becomes an answer of the API that the request came to."""
+        api = self._deepl if scope["path"].startswith("/v2/") else self._libre
         metrics = self._libre.service.metrics
         try:
             if scope["method"] == "OPTIONS":
@@ -154,12 +153,12 @@ class Front:
             return
         except Refusal as refusal:
             metrics.rejected.labels(refusal.reason).inc()
-            response = door.error(refusal)
+            response = api.error(refusal)
         except HTTPException as problem:
-            response = door.error(Refusal(problem.status_code, problem.detail, "route"))
+            response = api.error(Refusal(problem.status_code, problem.detail, "route"))
             response.headers.update(problem.headers or {})
         except Exception as problem:  # a defect of this program; its message may quote the text
             self._log.write_defect(problem, id=record.id)
-            response = door.error(Refusal(500, "internal error", "defect"))
+            response = api.error(Refusal(500, "internal error", "defect"))
         if record.status == LEFT:  # no byte of the answer is sent yet
             await response(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The door of DeepL's clients: /v2/translate, /v2/languages, /v2/usage.
+"""The API of DeepL's clients: /v2/translate, /v2/languages, /v2/usage.
 
 Options that change nothing here are ignored. Those that this server could not keep are refused by name.
 """
@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from transduce.decoding.options import Split
-from transduce.serve.door import Door, json_response
-from transduce.serve.languages import name_of
+from transduce.serve.api import ClientApi, json_response
+from transduce.serve.models import name_of
 from transduce.serve.phrases import refuse_phrases
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields, check_key
-from transduce.serve.service import Wish, check_texts
+from transduce.serve.service import TranslateCall, check_texts
 
 SCHEME = "deepl-auth-key "
 CHARACTER_LIMIT = 1_000_000_000_000  # DeepL's clients want a number; this server has no limit over time
@@ -29,7 +29,7 @@ SPLITS: dict[str, tuple[Split | None, bool]] = {
 FORMALITIES = ("", "default", "prefer_more", "prefer_less")
 
 
-class DeepL(Door):
+class DeepL(ClientApi):
     """The routes of DeepL."""
 
     def error(self, refusal: Refusal) -> Response:
@@ -37,13 +37,13 @@ class DeepL(Door):
 
     async def translate(self, request: Request) -> Response:
         fields = await self._checked_fields(request)
-        wish = self._wish(fields)
-        answers = await self.service.translate(wish, request, self.record(request))
+        call = self._call(fields)
+        answers = await self.service.translate(call, request, self.record(request))
         for i, answer in enumerate(answers):
             if answer.problem is not None:
                 raise answer.problem.at(f"$.text[{i}]")
         translations: list[dict[str, Any]] = []
-        for text, pair, answer in zip(wish.texts, wish.pairs, answers, strict=True):
+        for text, pair, answer in zip(call.texts, call.pairs, answers, strict=True):
             translations.append({"detected_source_language": pair[0].upper(), "text": answer.text})
             if fields.is_true("show_billed_characters"):
                 translations[-1]["billed_characters"] = len(text)
@@ -73,7 +73,7 @@ class DeepL(Door):
         check_key(key or str(field or ""), self.settings.api_keys)
         return fields
 
-    def _wish(self, fields: Fields) -> Wish:
+    def _call(self, fields: Fields) -> TranslateCall:
         texts, _ = fields.texts("text")
         check_texts(texts, self.service.limits)
         _refuse_what_cannot_be_kept(fields)
@@ -92,7 +92,7 @@ class DeepL(Door):
             raise invalid("Value for 'source_lang' not supported.")
         sources: Sequence[str] = [source or models.detect(text, target)[0] for text in texts]
         mode, keeps_lines = SPLITS[split]
-        return Wish(
+        return TranslateCall(
             texts,
             [(one, target) for one in sources],
             is_html=fields.optional_text("tag_handling") == "html",

@@ -2,7 +2,7 @@
 
 A model of `transduce.load` searches step by step (`decoding/running_translation.py`). Newcomers join at every step. A
 sentence leaves at the step at which it is done, and at the next one if it is not wanted any more.
-An engine that only has `translate`, such as CTranslate2, gives no way into its search: it takes `WholeBatches`.
+CTranslate2 gives no way into its search, and gets `WholeBatches`.
 
 The sentences of short requests and those of long ones are searched apart, and so are those of several models. These
 searches share the time of a thread. A step with many sentences takes ten times as long as one with a single sentence,
@@ -15,47 +15,21 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.errors import UserError, is_out_of_memory
-from transduce.serve.alignment import align
-from transduce.serve.languages import Model
+from transduce.serve.models import Model, Search
 from transduce.serve.queue import Lane, Output, Sentence, SentenceQueue, finish
 from transduce.serve.refusal import Refusal, invalid
+from transduce.serve.words import align
 
 Outcomes = dict[Sentence, Translation | Exception]
 
 MAX_SENTENCES = 64  # of a batch that is translated as a whole; more are hardly faster, and delay the next one
 MAX_TOKENS = 2_048  # of its sources; times a beam of 4 it is a batch of `batched_search`
-
-
-class Search(Protocol):
-    """Lines that are translated together, by one model and in one thread. The key of a line is its sentence."""
-
-    def __len__(self) -> int:
-        """Return the number of lines that are not done."""
-        ...
-
-    @property
-    def room(self) -> tuple[int, int]:
-        """The number of lines, and of source tokens, that it can take in now."""
-        ...
-
-    def admit(self, key: Sentence, text: str, options: DecodingOptions, constraint: LineConstraint = ...) -> None:
-        """Take a line in. An exception concerns this line alone."""
-        ...
-
-    def step(self) -> Outcomes:
-        """Compute for a while; return the lines that end here, by key: the translation, or the reason for none."""
-        ...
-
-    def drop(self, keys: Collection[Sentence]) -> None:
-        """Stop translating lines."""
-        ...
 
 
 class WholeBatches:
@@ -103,14 +77,14 @@ class WholeBatches:
             self.lines.pop(key, None)
 
 
-def search_of(model: Model) -> Search:
+def search_of(model: Model) -> Search[Sentence]:
     """Return an empty search of a model."""
-    running = getattr(model, "running", None)
-    return WholeBatches(model) if running is None else running()
+    running = model.running()
+    return WholeBatches(model) if running is None else running
 
 
 @dataclass(frozen=True)
-class Step:
+class EngineStep:
     """A step of a search, for the metrics.
 
     n_sentences: that were searched. translated: those that ended, with a translation. seconds: of the step.
@@ -133,13 +107,13 @@ class Engine:
         self,
         queue: SentenceQueue,
         models: Iterable[Model],
-        on_step: Callable[[Step], None] = lambda step: None,
+        on_step: Callable[[EngineStep], None] = lambda step: None,
         n_threads: int | None = None,
     ) -> None:
         self.queue = queue
         self._on_step = on_step
         different = {id(model): model for model in models}.values()
-        count: int = n_threads or min(getattr(model, "parallel_searches", 1) for model in different)
+        count = n_threads or min(model.parallel_searches for model in different)
         self._tasks = [  # of each thread
             [_Task(model, is_short) for model in different for is_short in (True, False)] for _ in range(count)
         ]
@@ -235,7 +209,7 @@ class _Task:
             else:
                 self.sentences.add(sentence)
 
-    def step(self) -> Step:
+    def step(self) -> EngineStep:
         """Make a step, and finish the sentences that end. Those that are aligned come last, for that takes long."""
         start = time.monotonic()
         n_sentences, translated, n_target = len(self.sentences), list[Sentence](), 0
@@ -250,7 +224,7 @@ class _Task:
                     n_target += len(output.translation.pieces)
         seconds = time.monotonic() - start
         self.seconds += seconds
-        return Step(n_sentences, translated, n_target, seconds)
+        return EngineStep(n_sentences, translated, n_target, seconds)
 
     def _outcomes(self) -> dict[Sentence, Translation | Exception]:
         try:

@@ -1,4 +1,4 @@
-"""The door of LibreTranslate's clients: its routes, its requests, its answers, its words."""
+"""The API of LibreTranslate's clients: its routes, its requests, its answers, its words."""
 
 import json
 from collections.abc import AsyncIterator, Sequence
@@ -7,19 +7,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from transduce.serve.door import Door, json_response
-from transduce.serve.languages import name_of
+from transduce.serve.api import ClientApi, json_response
+from transduce.serve.models import name_of
 from transduce.serve.phrases import constraints_of
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields, check_key
-from transduce.serve.service import Answer, Wish, check_texts
+from transduce.serve.service import Answer, TranslateCall, check_texts
 
 FORMATS = {"text": False, "html": True}
 PLACE = "Invalid request: $.q"
 KEY_FIELDS = ("api_key", "secret", "apiKey")
 
 
-class LibreTranslate(Door):
+class LibreTranslate(ClientApi):
     """The routes of LibreTranslate."""
 
     def error(self, refusal: Refusal) -> Response:
@@ -27,12 +27,12 @@ class LibreTranslate(Door):
 
     async def translate(self, request: Request) -> Response:
         fields = await self._checked_fields(request)
-        wish, is_list, is_auto = self._wish(fields)
+        call, is_list, is_auto = self._call(fields)
         record = self.record(request)
         if "text/event-stream" in request.headers.get("accept", ""):
-            return self._stream(wish, request, is_list, is_auto)
-        answers = await self.service.translate(wish, request, record)
-        return json_response(self._answer(answers, wish, is_list, is_auto, self._confidences(wish, is_auto)))
+            return self._stream(call, request, is_list, is_auto)
+        answers = await self.service.translate(call, request, record)
+        return json_response(self._answer(answers, call, is_list, is_auto, self._confidences(call, is_auto)))
 
     async def detect(self, request: Request) -> Response:
         fields = await self._checked_fields(request)
@@ -79,8 +79,8 @@ class LibreTranslate(Door):
         check_key(next((key for key in keys if key and isinstance(key, str)), ""), self.settings.api_keys)
         return fields
 
-    def _wish(self, fields: Fields) -> tuple[Wish, bool, bool]:
-        """Return the wish of a request, True if its texts were a list, and True if the source is to be detected."""
+    def _call(self, fields: Fields) -> tuple[TranslateCall, bool, bool]:
+        """Return what a request asks for, True if its texts were a list, and True if the source is to be detected."""
         texts, is_list = fields.texts("q")
         source, target = fields.text("source"), fields.text("target")
         name = fields.optional_text("format") or "text"
@@ -107,17 +107,17 @@ class LibreTranslate(Door):
             raise invalid("Invalid request: $.format: expected text with must, must_not or prefix, not html")
         has_confidence = fields.is_true("confidence") and not FORMATS[name]
         more = {"has_confidence": has_confidence, "constraints": constraints if any(constraints) else ()}
-        wish = Wish(texts, pairs, alternatives, is_html=FORMATS[name], **more)
-        return wish, is_list, is_auto
+        call = TranslateCall(texts, pairs, alternatives, is_html=FORMATS[name], **more)
+        return call, is_list, is_auto
 
-    def _confidences(self, wish: Wish, is_auto: bool) -> list[float]:
+    def _confidences(self, call: TranslateCall, is_auto: bool) -> list[float]:
         if not is_auto:
             return []
         models = self.service.models
-        return [models.detect(text, pair[1])[1] for text, pair in zip(wish.texts, wish.pairs, strict=True)]
+        return [models.detect(text, pair[1])[1] for text, pair in zip(call.texts, call.pairs, strict=True)]
 
     def _answer(
-        self, answers: Sequence[Answer], wish: Wish, is_list: bool, is_auto: bool, confidences: Sequence[float]
+        self, answers: Sequence[Answer], call: TranslateCall, is_list: bool, is_auto: bool, confidences: Sequence[float]
     ) -> dict[str, Any]:
         """Return the answer: lists if the texts were a list, else the first of each."""
         problems = [answer.problem for answer in answers]
@@ -127,33 +127,33 @@ class LibreTranslate(Door):
         if is_auto:
             lists["detectedLanguage"] = [
                 {"confidence": confidence, "language": pair[0]}
-                for pair, confidence in zip(wish.pairs, confidences, strict=True)
+                for pair, confidence in zip(call.pairs, confidences, strict=True)
             ]
-        if wish.alternatives:
+        if call.alternatives:
             lists["alternatives"] = [list(answer.alternatives) for answer in answers]
-        if wish.has_confidence:
+        if call.has_confidence:
             lists["confidence"] = [answer.confidence for answer in answers]
-        if wish.constraints:
+        if call.constraints:
             lists["unmetConstraints"] = [list(answer.unmet) for answer in answers]
         if any(problems):
             lists["problems"] = [one and one.message for one in problems]
         return lists if is_list else {name: values[0] for name, values in lists.items()}
 
-    def _stream(self, wish: Wish, request: Request, is_list: bool, is_auto: bool) -> Response:
+    def _stream(self, call: TranslateCall, request: Request, is_list: bool, is_auto: bool) -> Response:
         """Return the translation as server-sent events: one for each finished segment, and at the end the answer."""
         if is_list:
             raise invalid("Invalid request: $.q: expected one text for text/event-stream, not a list")
         record = self.record(request)
-        work = self.service.start(wish, record)
+        work = self.service.start(call, record)
         if work.texts[0].problem is not None:
             raise work.texts[0].problem.at(PLACE)
 
         async def events() -> AsyncIterator[bytes]:
             try:
-                async for index, text in self.service.segments(wish, record, work):
+                async for index, text in self.service.segments(call, record, work):
                     yield _event("segment", {"index": index, "text": text})
-                answers, confidences = work.answers(wish), self._confidences(wish, is_auto)
-                yield _event("done", self._answer(answers, wish, is_list, is_auto, confidences))
+                answers, confidences = work.answers(call), self._confidences(call, is_auto)
+                yield _event("done", self._answer(answers, call, is_list, is_auto, confidences))
             except Refusal as refusal:
                 self.service.metrics.rejected.labels(refusal.reason).inc()
                 yield _event("error", {"error": refusal.message})

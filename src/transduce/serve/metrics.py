@@ -5,7 +5,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from transduce import __version__
-from transduce.serve.engine import Step
+from transduce.serve.engine import EngineStep
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -47,7 +47,7 @@ class Metrics:
             1
         )
 
-    def count_step(self, step: Step) -> None:
+    def count_step(self, step: EngineStep) -> None:
         """Count a step of the engine. Called by its threads."""
         self.step_seconds.observe(step.seconds)
         self.step_rows.observe(step.n_sentences)

@@ -10,7 +10,7 @@ from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_au
 from transduce.decoding.phrases.segment_constraints import FREE, check_search
 from transduce.errors import UserError, nearest
 from transduce.serve.documents import Document
-from transduce.serve.languages import Model
+from transduce.serve.models import Model
 from transduce.serve.refusal import invalid
 from transduce.serve.requests import MAX_FIELDS, Fields
 
@@ -74,7 +74,7 @@ def check_text(constraint: LineConstraint, document: Document, model: Model, opt
     n_lines = sum(not isinstance(part, str) for part in document)
     if n_lines > 1 and (constraint.must or constraint.prefix):
         raise invalid(f"expected one line with must or prefix, not {n_lines}; send the lines as a list")
-    if not hasattr(model, "running"):
+    if not model.takes_constraints:
         raise invalid("expected no must, must_not or prefix: the engine of this server does not have them")
     try:
         if constraint.has_phrases:

@@ -8,8 +8,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from transduce.serve.connections import ConnectionObserver
-from transduce.serve.settings import Limits
+from transduce.serve.api import answer_headers, new_id
+from transduce.serve.logs import Log, Record
+from transduce.serve.metrics import Metrics
+from transduce.serve.settings import Limits, ServerSettings
 
 PHRASES = {
     400: "Bad Request",
@@ -18,7 +20,29 @@ PHRASES = {
     503: "Service Unavailable",
 }
 MAX_PIPELINE = 64  # requests of a connection that wait for the answers to earlier ones; no client needs more
+ROUTE = "connection"  # in metrics and log, of a request whose headers were not read
 REASONS = {400: "protocol", 408: "slow", 431: "headers", 503: "connections"}  # labels of the metrics
+
+
+class ConnectionObserver:
+    """Counts and logs the connections that the protocol refuses or ends by itself."""
+
+    def __init__(self, settings: ServerSettings, metrics: Metrics, log: Log) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._log = log
+
+    def refuse(self, status: int, reason: str) -> dict[str, str]:
+        """Count and log a request that the protocol refuses. Return the headers of its answer."""
+        record = Record(new_id(), ROUTE, status)
+        self._metrics.requests.labels(ROUTE, str(status)).inc()
+        self._metrics.rejected.labels(reason).inc()
+        self._log.write("info", "request", **vars(record), ms=0.0)
+        return {**answer_headers(self._settings), "X-Request-Id": record.id}
+
+    def abort(self, reason: str) -> None:
+        """Count a connection that is closed before its client has read the answer."""
+        self._metrics.cancelled.labels(reason).inc()
 
 
 class TimedProtocol(HttpToolsProtocol):

@@ -1,4 +1,4 @@
-"""The queue between the doors and the engine: admission, turns by request, deadlines, and clients that left.
+"""The queue between the client APIs and the engine: admission, turns by request, deadlines, and clients that left.
 
 The event loop puts the sentences of a request in and waits for their results. A thread of the engine takes sentences
 out, one of each waiting request in turn, and finishes them. It needs `take`, `finish` and `Sentence.is_wanted`.
@@ -17,7 +17,7 @@ from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
-from transduce.serve.languages import Model
+from transduce.serve.models import Model
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import Limits
 

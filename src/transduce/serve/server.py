@@ -14,12 +14,11 @@ import uvicorn
 from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.serve.app import State, application, metrics_application
-from transduce.serve.connections import ConnectionObserver
 from transduce.serve.engine import Engine
-from transduce.serve.languages import Model, Models
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
-from transduce.serve.protocol import TimedProtocol, protocol_with
+from transduce.serve.models import Model, Models
+from transduce.serve.protocol import ConnectionObserver, TimedProtocol, protocol_with
 from transduce.serve.queue import Sentence, SentenceQueue
 from transduce.serve.service import Service
 from transduce.serve.settings import Limits, ServerSettings

@@ -16,21 +16,21 @@ from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.decoding.segmentation import encode_lines, excess
-from transduce.serve.confidence import Confidences, confidences
 from transduce.serve.documents import Document, Part, plain_document
-from transduce.serve.languages import Model, Models
 from transduce.serve.logs import Record
 from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
+from transduce.serve.models import Model, Models
 from transduce.serve.phrases import check_text
 from transduce.serve.queue import Output, Sentence, SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.settings import Limits
+from transduce.serve.words import Confidences, confidences
 
 
 @dataclass(frozen=True)
-class Wish:
-    """The texts of a request, and the way to translate them.
+class TranslateCall:
+    """What a request asks for: its texts, and the way to translate them.
 
     pairs: source and target of each text. alternatives: further translations of each text. split: None takes the
     server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has that
@@ -117,21 +117,21 @@ class Service:
         self.limits = limits
         self.max_alternatives = min(beam_size(model, options) for model in models.by_pair.values()) - 1
 
-    async def translate(self, wish: Wish, request: Request, record: Record) -> list[Answer]:
+    async def translate(self, call: TranslateCall, request: Request, record: Record) -> list[Answer]:
         """Return the answer for each text of a request.
 
         Raises Refusal if the queue is full or the deadline has passed, and `ClientLeft` when the client leaves.
         """
-        work = self.start(wish, record)
+        work = self.start(call, record)
         try:
             await self._wait(work.sentences, request.receive)
-            answers = work.answers(wish)
+            answers = work.answers(call)
             self.metrics.failed_texts.inc(sum(answer.problem is not None for answer in answers))
             return answers
         finally:
             self._end(work, record)
 
-    async def segments(self, wish: Wish, record: Record, work: "Work") -> AsyncIterator[tuple[int, str]]:
+    async def segments(self, call: TranslateCall, record: Record, work: "Work") -> AsyncIterator[tuple[int, str]]:
         """Yield the number of each part of the first text, and its translation, in order, as soon as it is there."""
         try:
             async with asyncio.timeout(self.limits.deadline_seconds):
@@ -153,19 +153,19 @@ class Service:
         finally:
             self._end(work, record)
 
-    def start(self, wish: Wish, record: Record) -> "Work":
+    def start(self, call: TranslateCall, record: Record) -> "Work":
         """Put the sentences of a request into the queue. Raises Refusal if they do not fit, or are too long."""
         texts = []
-        constraints = wish.constraints or [FREE] * len(wish.texts)
-        for text, pair, constraint in zip(wish.texts, wish.pairs, constraints, strict=True):
+        constraints = call.constraints or [FREE] * len(call.texts)
+        for text, pair, constraint in zip(call.texts, call.pairs, constraints, strict=True):
             if pair[0] == pair[1]:
                 texts.append(_Text([text]))
                 continue
-            document = html_document(text) if wish.is_html else plain_document(text, keeps_lines=wish.keeps_lines)
-            options = _options(self.options, self.models.tags[pair], wish.alternatives, wish.split)
+            document = html_document(text) if call.is_html else plain_document(text, keeps_lines=call.keeps_lines)
+            options = _options(self.options, self.models.tags[pair], call.alternatives, call.split)
             texts.append(_sentences(document, self.models.by_pair[pair], options, constraint))
         work = Work(texts)
-        record.texts, record.characters = len(wish.texts), sum(map(len, wish.texts))
+        record.texts, record.characters = len(call.texts), sum(map(len, call.texts))
         record.source_tokens = sum(sentence.n_tokens for sentence in work.sentences)
         if work.sentences:
             self.queue.put(work.sentences)
@@ -212,22 +212,22 @@ class Work:
         self.texts = texts
         self.sentences = [sentence for text in texts for sentence in text.sentences]
 
-    def answers(self, wish: Wish) -> list[Answer]:
+    def answers(self, call: TranslateCall) -> list[Answer]:
         """Return the answer for each text, once all sentences have their results."""
         answers = []
-        constraints = wish.constraints or [FREE] * len(self.texts)
+        constraints = call.constraints or [FREE] * len(self.texts)
         for text, constraint in zip(self.texts, constraints, strict=True):
             if text.failure is not None:
                 answers.append(Answer("", problem=text.failure))
                 continue
-            best, *others = (text.written(number) for number in range(wish.alternatives + 1))
+            best, *others = (text.written(number) for number in range(call.alternatives + 1))
             different = [other for other in dict.fromkeys(others) if other != best]
             unmet = tuple[str, ...]()
             if constraint.has_phrases:
                 phrases = constraint.phrases()
                 unmet = phrases.unmet(best)
                 different = [other for other in different if not Counter(phrases.unmet(other)) - Counter(unmet)]
-            confidence = text.confidences() if wish.has_confidence else []
+            confidence = text.confidences() if call.has_confidence else []
             answers.append(Answer(best, different, confidence=confidence, unmet=unmet))
         return answers
 

@@ -1,23 +1,86 @@
-"""The models of a server by language pair, and the codes and names of languages."""
+"""The models of a server: what it needs of an engine, the model of a language pair, codes and names of languages."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from transduce.config.schema import Config
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.hypothesis import Translation
+from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.errors import UserError
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Search(Protocol[Key]):
+    """Lines that one model translates together, in one thread. The caller knows a line by its key."""
+
+    def __len__(self) -> int:
+        """Return the number of lines that are not done."""
+        ...
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """The number of lines, and of source tokens, that it can take in now."""
+        ...
+
+    def admit(self, key: Key, text: str, options: DecodingOptions, constraint: LineConstraint = ...) -> None:
+        """Take a line in. An exception concerns only this line."""
+        ...
+
+    def step(self) -> dict[Key, Translation | Exception]:
+        """Compute for a while; return the lines that end here, by key: the translation, or the reason for none."""
+        ...
+
+    def drop(self, keys: Collection[Key]) -> None:
+        """Stop translating lines."""
+        ...
 
 
 class Model(Protocol):
-    """A translator of any engine."""
+    """A model of any engine: `transduce.Translator`, or `interop.ctranslate2_engine.ExportedTranslator`."""
 
     config: Config
     tokenizer: TokenizerLike
 
-    def translate(self, lines: Sequence[str], *, options: DecodingOptions = ...) -> list[Translation]: ...
+    @property
+    def engine(self) -> str:
+        """The name of the engine, as in --engine."""
+        ...
+
+    @property
+    def precision(self) -> str:
+        """The precision of the search, in words."""
+        ...
+
+    @property
+    def kernels(self) -> str:
+        """The kernels that compute: "compiled", "torch", "cuda" or "ctranslate2"."""
+        ...
+
+    @property
+    def takes_constraints(self) -> bool:
+        """True if a line can have phrases that its translation must have, and must not have."""
+        ...
+
+    @property
+    def parallel_searches(self) -> int:
+        """The number of searches that are fastest together, each in a thread."""
+        ...
+
+    def translate(self, lines: Sequence[str], *, options: DecodingOptions = ...) -> list[Translation]:
+        """Return the translation of each line."""
+        ...
+
+    def running(self) -> Search[Any] | None:
+        """Return an empty search that takes lines in before each step; None if the engine has none."""
+        ...
+
+    def align(self, src: str, tgt: str) -> Alignment | None:
+        """Return the source word of each word of a translation; None if the alignment is unknown."""
+        ...
 
 
 class Models:

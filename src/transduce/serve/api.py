@@ -1,5 +1,6 @@
-"""A door: the routes of one kind of client, with its form of requests, answers and errors."""
+"""The API of one kind of client: its form of requests, answers and errors. And the headers of every answer."""
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from transduce.serve.service import Service
 from transduce.serve.settings import ServerSettings
 
 
-class Door:
-    """A form of the API; the routes of each derive from this class."""
+class ClientApi:
+    """The API of one kind of client. Each kind has a class with its routes, which derives from this class."""
 
     def __init__(self, service: Service, settings: ServerSettings) -> None:
         self.service = service
@@ -38,3 +39,19 @@ class Door:
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return an answer in JSON."""
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
+
+
+def new_id() -> str:
+    """Return a new request id."""
+    return secrets.token_hex(8)
+
+
+def answer_headers(settings: ServerSettings) -> dict[str, str]:
+    """Return the headers that every answer has in addition to its request id."""
+    headers = {
+        "Access-Control-Allow-Origin": settings.cors,
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Request-Id",
+        "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+        "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
+    }
+    return headers if settings.cors == "*" else {**headers, "Vary": "Origin"}
