@@ -195,7 +195,7 @@ def test_a_section_of_a_config_has_its_class(section: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"src": ["a.en"], "tgt": ["a.de"]}, r"tgt=\['a.de'\]: expected no value with corpora in src"),
+        ({"src": ["a.en"], "tgt": ["a.de"]}, r"tgt=\['a.de'\]: must not be set with corpora in src"),
         ({"src": ["a.en"], "tgt": None}, r"train=\['a.en'\]: expected source and target text, or a list of Corpus"),
         ({"src": None, "tgt": None}, "train=None: expected source and target text, or a list of Corpus"),
         ({"tgt": 3}, "tgt=3: expected a path"),

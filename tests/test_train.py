@@ -287,7 +287,7 @@ def test_start_from_refuses_settings_without_effect(
     result = cli("train", "--recipe", "small", *files, *settings, "--from", toy.model)
     assert result.code == 2
     for setting in ("model.d_model=32", "data.vocab_size=9"):
-        assert f"--set {setting}: expected no value with --from {toy.model}" in result.err
+        assert f"--set {setting}: must not be set with --from {toy.model}" in result.err
     assert "dropout" not in result.err
 
 

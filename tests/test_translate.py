@@ -289,7 +289,7 @@ def test_impossible_options_are_refused(model: Translator) -> None:
         with pytest.raises(UserError, match=re.escape(message)):
             model.translate(["a"], **options)  # type: ignore
     for without_effect in ({"beam_size": 2}, {"lookahead": 2}, {"n_best": 2}):
-        with pytest.raises(UserError, match="expected no value with sampling"):
+        with pytest.raises(UserError, match="must not be set with sampling"):
             model.translate(["a"], sampling=Sampling(), **without_effect)  # type: ignore
     with pytest.raises(UserError, match="temperature=0"):
         Sampling(temperature=0)

@@ -148,7 +148,7 @@ def test_terms_and_phrases_add_up(noisy: Translator) -> None:
     ("options", "message"),
     [
         ({"beam_size": 1}, "beam_size=1: expected at least 2 with must, must_not or terms"),
-        ({"sampling": Sampling()}, "sampling: expected no value with must, must_not or terms"),
+        ({"sampling": Sampling()}, "sampling: must not be set with must, must_not or terms"),
         ({"mbr": 4}, "mbr=4: expected candidates of a beam with must, must_not or terms; add a beam size"),
     ],
 )

@@ -150,5 +150,5 @@ def test_a_model_without_one_is_refused(toy: Toy) -> None:
         translator.running().admit("key", "a b", DecodingOptions(shortlist=True))
     with pytest.raises(UserError, match="shortlist"):
         DecodingOptions(shortlist="yes")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UserError, match="shortlist=True: expected no value with CTranslate2"):
+    with pytest.raises(UserError, match="shortlist=True: must not be set with CTranslate2"):
         ctranslate2_engine.check_options(DecodingOptions(shortlist=True))

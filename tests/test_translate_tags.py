@@ -68,7 +68,7 @@ def test_an_unknown_tag_is_refused_with_the_tags_of_the_model(model: Translator)
     with pytest.raises(UserError, match="^tag=3: expected text or null$"):
         model.translate(["a"], tag=3)  # pyright: ignore[reportArgumentType]
     plain = Translator([random_model(CONFIG)])
-    with pytest.raises(UserError, match="^tag='<2de>': expected no value, because the model has no tags; leave it out"):
+    with pytest.raises(UserError, match="^tag='<2de>': must not be set, because the model has no tags; leave it out"):
         plain.translate(["a"], tag="<2de>")
 
 
@@ -160,7 +160,7 @@ def test_tags_are_a_setting() -> None:
     assert Config(data=DataConfig(tags=[*TAGS])) == config  # pyright: ignore[reportArgumentType]
     assert override(config, ["data.tags="]) == Config()
     assert inherit(Config(), config).data.tags == TAGS
-    assert "expected no value with --from" in without_effect(["data.tags=<2de>"], Path("model"))[0]
+    assert "must not be set with --from" in without_effect(["data.tags=<2de>"], Path("model"))[0]
 
 
 def test_a_run_learns_the_tags(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

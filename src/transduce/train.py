@@ -96,7 +96,7 @@ def fit(
     elif tgt is None:
         corpora = src
     else:
-        raise UserError(f"tgt={tgt!r}: expected no value with corpora in src; leave it out")
+        raise UserError(f"tgt={tgt!r}: must not be set with corpora in src; leave it out")
     files, run = as_path_pair("valid", valid), as_path("out", out)
     request = TrainRequest(recipe, corpora, files, run, settings, resume=True, allow_change=allow_change)
     if request.is_of_one_text:

@@ -100,7 +100,7 @@ def test_what_meets_no_phrases_is_refused(toy: Toy, tmp_path: Path, cli: Cli) ->
             ["--constraints", "tabs", "--beam-size", 1],
             "--beam-size=1: expected at least 2 with must, must_not or terms",
         ),
-        (["--constraints", "tabs", "--temperature", 1], "expected no value with must, must_not or terms"),
+        (["--constraints", "tabs", "--temperature", 1], "must not be set with must, must_not or terms"),
         (["--constraints", "json", "--mbr", 8], "--mbr=8: expected candidates of a beam with must, must_not or terms"),
         (["--terms", terms], "terms.tsv:1: expected a source term, a tab and its target"),
         (["--terms", tmp_path / "none"], "none"),

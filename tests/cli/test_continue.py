@@ -129,8 +129,8 @@ def test_mistakes_are_refused_before_any_line_is_read(
 ) -> None:
     assert_mistake(cli("continue", folder, "--max-tokens", 0), "--max-tokens=0: expected an integer from 1")
     assert_mistake(cli("continue", folder, "--beam-size", 0), "--beam-size=0")
-    assert_mistake(cli("continue", folder, "--beam-size", 2, "--top-k", 3), "--beam-size=2: expected no value")
-    assert_mistake(cli("continue", folder, "--seed", 3), "--seed=3: expected no value without sampling")
+    assert_mistake(cli("continue", folder, "--beam-size", 2, "--top-k", 3), "--beam-size=2: must not be set")
+    assert_mistake(cli("continue", folder, "--seed", 3), "--seed=3: must not be set without sampling")
     assert_mistake(cli("continue", folder, "--alpha", 1), "--alpha=1.0: expected 0 with length_penalty='none'")
     assert_mistake(cli("continue", tmp_path / "none"), "none: expected a folder with config.json and model.safetensors")
     bert = bert_folder(tmp_path / "bert", "words")

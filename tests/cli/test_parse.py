@@ -92,4 +92,4 @@ def test_mistakes_are_named(
     assert_mistake(
         cli("evaluate", model, "--trees", sentences), f"{sentences}:1: expected an opening bracket, not 'The'"
     )
-    assert_mistake(cli("evaluate", model, "--trees", sentences, "--src", sentences), "expected no value with --trees")
+    assert_mistake(cli("evaluate", model, "--trees", sentences, "--src", sentences), "must not be set with --trees")

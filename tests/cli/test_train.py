@@ -56,7 +56,7 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
     common = (
         "did you mean 'train.warmup_steps'?",
         "train.seed=-1: expected at least 0",
-        "--set model.d_ff=64: expected no value with --from",
+        "--set model.d_ff=64: must not be set with --from",
         "no.en",
         "no.de",
         "valid.de: expected a text file",

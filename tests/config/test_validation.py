@@ -90,7 +90,7 @@ def test_every_number_has_a_range() -> None:
         (["data.tags=<2de>", "data.vocab_size=261"], "data.vocab_size=261: expected more than 261"),
         (
             ["data.tags=<2de>", "data.tokenizer=sentencepiece"],
-            "data.tags=<2de>: expected no value with data.tokenizer='sentencepiece'",
+            "data.tags=<2de>: must not be set with data.tokenizer='sentencepiece'",
         ),
         (
             ["train.rdrop=5", "model.dropout=0"],
@@ -101,7 +101,7 @@ def test_every_number_has_a_range() -> None:
         (["train.average_checkpoints=6"], "train.average_checkpoints=6: expected at most train.keep_checkpoints=5"),
         (
             ["train.use=last", "train.average_checkpoints=3"],
-            "train.average_checkpoints: expected no value with train.use='last'",
+            "train.average_checkpoints: must not be set with train.use='last'",
         ),
         (["search.max_extra_tokens=9", "search.min_tokens=10"], "expected at most search.max_extra_tokens=9"),
         (["data.tokenizer=wordpiece", "data.vocab_size=516"], "expected more than 516"),

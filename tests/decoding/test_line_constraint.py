@@ -97,7 +97,7 @@ def test_constraints_that_do_not_fit_the_lines_are_refused(constraints: Any, mes
 
 
 def test_prefixes_and_constraints_are_not_both_taken() -> None:
-    with pytest.raises(UserError, match="prefixes: expected no value with constraints"):
+    with pytest.raises(UserError, match="prefixes: must not be set with constraints"):
         line_constraints(1, [None], [""])
 
 

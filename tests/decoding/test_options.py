@@ -60,12 +60,12 @@ def test_no_length_penalty_needs_no_alpha() -> None:
         ({"mbr": 1}, "mbr=1: expected 2 to 1,000 candidates; give another number"),
         ({"mbr": 1_001}, "mbr=1001: expected 2 to 1,000 candidates; give another number"),
         ({"mbr": 2.5}, "mbr=2.5: expected an integer"),
-        ({"mbr_metric": "chrf"}, "mbr_metric=chrf: expected no value without mbr; add mbr"),
+        ({"mbr_metric": "chrf"}, "mbr_metric=chrf: must not be set without mbr; add mbr"),
         ({"mbr": 8, "mbr_metric": "ter"}, "mbr_metric='ter': expected one of 'chrf', 'bleu'"),
-        ({"mbr": 8, "lookahead": 5}, "lookahead=5: expected no value with sampling, from which mbr takes"),
+        ({"mbr": 8, "lookahead": 5}, "lookahead=5: must not be set with sampling, from which mbr takes"),
         (
             {"mbr": 8, "beam_size": 8, "sampling": Sampling()},
-            "beam_size=8: expected no value with sampling, from which",
+            "beam_size=8: must not be set with sampling, from which",
         ),
         ({"mbr": 8, "beam_size": 4}, "mbr=8: expected 2 to the beam size, 4; give fewer, or a larger beam"),
         ({"mbr": 8, "n_best": 9}, "n_best=9: expected 1 to the number of candidates, 8"),
@@ -85,7 +85,7 @@ def test_the_candidates_of_minimum_bayes_risk() -> None:
     assert DecodingOptions(mbr=8, beam_size=8, lookahead=3).draws is None
     assert DecodingOptions(mbr=8, beam_size=9, n_best=8).n_candidates == 8
     assert DecodingOptions.from_arguments(mbr=8, seed=3) == DecodingOptions(mbr=8, seed=3)
-    with pytest.raises(UserError, match="seed=3: expected no value without sampling"):
+    with pytest.raises(UserError, match="seed=3: must not be set without sampling"):
         DecodingOptions.from_arguments(mbr=8, beam_size=8, seed=3)
 
 
@@ -106,7 +106,7 @@ def test_seeds_of_samples() -> None:
 
 @pytest.mark.parametrize("keywords", [{"beam_size": 2}, {"lookahead": 2}, {"n_best": 2}])
 def test_options_of_the_search_are_refused_with_sampling(keywords: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="=2: expected no value with sampling"):
+    with pytest.raises(UserError, match="=2: must not be set with sampling"):
         DecodingOptions(sampling=Sampling(), **keywords)
     assert DecodingOptions(sampling=Sampling(), alpha=0.5).resolve(SearchConfig()).alpha == 0.5
 
@@ -122,11 +122,11 @@ def test_flat_arguments() -> None:
     options = DecodingOptions.from_arguments(top_k=3, seed=0)
     assert options == DecodingOptions(sampling=Sampling(1.0, 3), seed=0)
     assert DecodingOptions.from_arguments(epsilon=0.02) == DecodingOptions(sampling=Sampling(epsilon=0.02))
-    with pytest.raises(UserError, match="seed=0: expected no value without sampling"):
+    with pytest.raises(UserError, match="seed=0: must not be set without sampling"):
         DecodingOptions.from_arguments(seed=0)
 
 
 def test_options_that_an_engine_cannot_meet() -> None:
     DecodingOptions(beam_size=3).refuse(["lookahead", "sampling"], "here; leave it out")
-    with pytest.raises(UserError, match="lookahead=3: expected no value here; leave it out"):
+    with pytest.raises(UserError, match="lookahead=3: must not be set here; leave it out"):
         DecodingOptions(lookahead=3).refuse(["lookahead", "sampling"], "here; leave it out")

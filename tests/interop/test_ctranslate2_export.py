@@ -106,7 +106,7 @@ def test_minimum_bayes_risk_takes_the_candidates_of_the_beam(toy_export: Path, t
     assert len(utilities) == 3 and utilities == sorted(utilities, reverse=True)
     with pytest.raises(UserError, match="mbr=8: expected a beam size with CTranslate2, because this engine takes no"):
         theirs.translate(LINES, mbr=8)
-    with pytest.raises(UserError, match="sampling: expected no value with CTranslate2"):
+    with pytest.raises(UserError, match="sampling: must not be set with CTranslate2"):
         theirs.translate(LINES, mbr=8, sampling=transduce.Sampling())
 
 
@@ -162,7 +162,7 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
         (["OUT", "--engine", "torch"], "give the model before the export"),
         (["OUT", "OUT"], "expected one for CTranslate2"),
         (["OUT", "MODEL"], "expected one for CTranslate2"),
-        (["OUT", "--temperature", "0.5"], "sampling: expected no value with CTranslate2; use --engine torch"),
+        (["OUT", "--temperature", "0.5"], "sampling: must not be set with CTranslate2; use --engine torch"),
         (["OUT", "--lookahead", "5"], "ends its search by another rule"),
         (["OUT", "--precision", "fp8"], "'fp8'"),
         (["OUT", "--beam-size", "0"], "transduce: --beam-size=0: expected 1 to "),

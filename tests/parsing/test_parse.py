@@ -109,7 +109,7 @@ def test_overruled_symbols_are_those_at_which_the_most_likely_one_was_not_allowe
 
 
 def test_options_without_a_meaning_for_trees_are_refused() -> None:
-    with pytest.raises(UserError, match="sampling=.*: expected no value for trees"):
+    with pytest.raises(UserError, match="sampling=.*: must not be set for trees"):
         parser_of(random_parser("top-down")).parse(["a"], DecodingOptions(sampling=Sampling()))
 
 

@@ -71,9 +71,7 @@ def _check_files(model: Path, out: Path, heads: Path | None) -> None:
     suffix = check_suffix(out)
     check_output(out, model, option="--out")
     if heads is not None and suffix != ".html":
-        raise UserError(
-            f"--heads={heads}: expected no value with {out.name}, because only a page shows it; leave it out"
-        )
+        raise UserError(f"--heads={heads}: must not be set with {out.name}, because only a page shows it; leave it out")
 
 
 def _check_lines(sentence: str, target: str | None) -> None:

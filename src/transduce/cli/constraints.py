@@ -55,7 +55,7 @@ class ConstraintOptions:
         for name, value in (("--constraints", self.form), ("--prefix", self.prefix), ("--terms", self.terms)):
             if value is not None:
                 raise UserError(
-                    f"{name}={value}: expected no value with CTranslate2; use --engine torch and the model before the "
+                    f"{name}={value}: must not be set with CTranslate2; use --engine torch and the model before the "
                     "export"
                 )
 

@@ -99,7 +99,7 @@ def evaluate(
     _check_one(models, hyp, ref, trees)
     if hyp and (src is not None or options != DecodingOptions() or precision != "fp32"):
         names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
-        raise UserError(f"{names}: expected no value with --hyp; leave them out")
+        raise UserError(f"{names}: must not be set with --hyp; leave them out")
     if trees is not None:
         _check_trees_alone(src, hyp, language, tokenize)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
@@ -164,7 +164,7 @@ def _check_trees_alone(src: Path | None, hyp: list[Path] | None, language: str, 
     """Raise UserError if an option has a value that the evaluation of trees does not use."""
     if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1:
         names = "--src, --language, --tokenize and a second --hyp"
-        raise UserError(f"{names}: expected no value with --trees; leave them out")
+        raise UserError(f"{names}: must not be set with --trees; leave them out")
 
 
 def _scores_of_file(hyp: Path, trees: Path) -> "LabelledScores":

@@ -34,7 +34,7 @@ def export(
     transduce export gpt/model --to huggingface --out gpt-for-transformers
     """
     if to != "ctranslate2" and precision != "fp32":
-        raise UserError(f"--precision={precision}: expected no value with --to {to}; leave it out")
+        raise UserError(f"--precision={precision}: must not be set with --to {to}; leave it out")
     if to == "huggingface":
         from transduce.family.use.model_folder import export_member
 

@@ -85,12 +85,10 @@ def fill(
         member = open_member(folder)
         if isinstance(member.model, Llada):
             if n_best is not None:
-                raise UserError(
-                    f"--n-best={n_best}: expected no value for a LLaDA, which fills all masks; leave it out"
-                )
+                raise UserError(f"--n-best={n_best}: must not be set for a LLaDA, which fills all masks; leave it out")
             return _lines_of(TextFiller(member, folder), given)
         if given:
-            raise UserError(f"--{next(iter(given))}: expected no value for a model that is not a LLaDA; leave it out")
+            raise UserError(f"--{next(iter(given))}: must not be set for a model that is not a LLaDA; leave it out")
         return _words_of(TextEncoder(member, folder), 5 if n_best is None else n_best)
 
     run_job(load, input, output, json=json)

@@ -41,7 +41,7 @@ def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[st
             config = _set(config, name, text, lines)
     if "train.average_checkpoints" in names and config.train.use != "average":
         lines.append(
-            f"--set train.average_checkpoints: expected no value with train.use={config.train.use!r}; leave it out"
+            f"--set train.average_checkpoints: must not be set with train.use={config.train.use!r}; leave it out"
         )
     return config, lines
 
@@ -99,7 +99,7 @@ def without_effect(settings: Sequence[str], start_from: Path, config: Config | N
     known = keys(config)
     names = {setting: setting.partition("=")[0] for setting in settings}
     return [
-        f"--set {setting}: expected no value with --from {start_from}, which sets it; leave it out"
+        f"--set {setting}: must not be set with --from {start_from}, which sets it; leave it out"
         for setting, name in names.items()
         if name in known and _is_inherited(name)
     ]

@@ -151,7 +151,7 @@ def _data_problems(config: Config) -> list[str]:
     if data.bpe_dropout and data.tokenizer != "bpe":
         lines.append(f"data.bpe_dropout={data.bpe_dropout}: expected 0 with data.tokenizer={data.tokenizer!r}")
     if data.tags and data.tokenizer == "sentencepiece":
-        lines.append(f"data.tags={tags}: expected no value with data.tokenizer='sentencepiece'")
+        lines.append(f"data.tags={tags}: must not be set with data.tokenizer='sentencepiece'")
     if not all(map(is_tag, data.tags)) or len({*data.tags}) < len(data.tags):
         lines.append(
             f"data.tags={tags}: expected different words of at most 32 ASCII characters, with a letter or digit and "
@@ -243,7 +243,7 @@ def _label_problems(data: DataConfig) -> list[str]:
     if data.bpe_dropout:
         lines.append(f"data.bpe_dropout={data.bpe_dropout}: expected 0 with train.task='classes'")
     if data.tags:
-        lines.append(f"data.tags={','.join(data.tags)}: expected no value with train.task='classes'")
+        lines.append(f"data.tags={','.join(data.tags)}: must not be set with train.task='classes'")
     return lines
 
 
@@ -255,7 +255,7 @@ def _one_text_problems(data: DataConfig, task: str) -> list[str]:
     if data.tokenizer == "sentencepiece":
         lines.append(f"data.tokenizer='sentencepiece': expected 'bpe' or 'wordpiece' with train.task={task!r}")
     if data.tags:
-        lines.append(f"data.tags={','.join(data.tags)}: expected no value with train.task={task!r}")
+        lines.append(f"data.tags={','.join(data.tags)}: must not be set with train.task={task!r}")
     return lines
 
 

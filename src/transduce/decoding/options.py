@@ -159,7 +159,7 @@ class DecodingOptions:
             keywords["sampling"] = Sampling(1.0 if temperature is None else temperature, top_k, top_p, epsilon)
         options = cls(seed=1 if seed is None else seed, **keywords)
         if seed is not None and options.draws is None:
-            raise UserError(f"seed={seed}: expected no value without sampling; add a temperature")
+            raise UserError(f"seed={seed}: must not be set without sampling; add a temperature")
         return options
 
     def resolve(self, search: SearchConfig) -> SearchConfig:
@@ -172,10 +172,10 @@ class DecodingOptions:
     def refuse(self, names: Sequence[str], reason: str) -> None:
         """Raise UserError if one of the options `names` differs from its default.
 
-        reason: the end of the message, after "expected no value": the cause and the remedy.
+        reason: the end of the message, after "must not be set": the cause and the remedy.
         """
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
-        refuse([f"{name}={values[name]}: expected no value {reason}" for name in names if name in values])
+        refuse([f"{name}={values[name]}: must not be set {reason}" for name in names if name in values])
 
 
 DEFAULTS = DecodingOptions()

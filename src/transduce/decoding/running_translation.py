@@ -81,9 +81,7 @@ class RunningTranslation(Generic[Key]):
         """Take a line in. Raises UserError for what cannot be met, for sampling, and for an alignment."""
         options.refuse(["alignment"], "here, because lines that come and go are not aligned; use Translator.align")
         if options.draws is not None:
-            raise UserError(
-                "sampling: expected no value here, because lines that come and go are searched; leave it out"
-            )
+            raise UserError("sampling: must not be set here, because lines that come and go are searched; leave it out")
         settings = options.resolve(self.config.search)
         self._take_backend(options)
         longest = self.config.data.max_tokens - 1

@@ -141,7 +141,7 @@ def with_tag(lines: Sequence[str], tag: str | None, tokenizer: TokenizerLike) ->
     if tag is None:
         return lines
     if not tokenizer.tags:
-        raise UserError(f"tag={tag!r}: expected no value, because the model has no tags; leave it out")
+        raise UserError(f"tag={tag!r}: must not be set, because the model has no tags; leave it out")
     if tag not in tokenizer.tags:
         raise UserError(f"tag={tag!r}: expected a tag of the model; use one of {', '.join(tokenizer.tags)}")
     return [line if is_blank(line) else f"{tag} {line}" for line in lines]

@@ -55,12 +55,12 @@ def check_options(options: DecodingOptions) -> None:
     options.refuse(["shortlist"], reason)
     if options.alignment:
         raise UserError(
-            "alignment: expected no value with CTranslate2, whose attention is not read; use --engine torch and the "
+            "alignment: must not be set with CTranslate2, whose attention is not read; use --engine torch and the "
             "model before the export"
         )
     if options.sampling is not None:
         raise UserError(
-            "sampling: expected no value with CTranslate2; use --engine torch and the model before the export"
+            "sampling: must not be set with CTranslate2; use --engine torch and the model before the export"
         )
     if options.draws is not None:
         raise UserError(

@@ -134,7 +134,7 @@ class TrainRequest:
         problems = permission_problems(self.allow_change)
         if self.allow_change and not self.resume:
             names = " ".join(self.allow_change)
-            problems.append(f"--allow-change={names}: expected no value without --resume; add --resume")
+            problems.append(f"--allow-change={names}: must not be set without --resume; add --resume")
         if checkpoints(self.out) and not self.resume:
             problems.append(f"--out={self.out}: expected a new folder, not a run; add --resume, or give another folder")
         if self.start_from is None and TASKS[self.config.train.task].start is not None:

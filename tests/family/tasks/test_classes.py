@@ -304,7 +304,7 @@ def test_settings_and_uses_that_do_not_fit_are_refused(run: Path, cli: Callable[
     assert expected in TrainRequest("bert-classifier", **texts).problems()
     settings = ["model.n_segments=3", "data.vocab_size=900"]
     lines = TrainRequest("bert-classifier", **texts, settings=settings, start_from=run).problems()
-    assert sum("expected no value with --from" in line for line in lines) == 2
+    assert sum("must not be set with --from" in line for line in lines) == 2
     changes = {"target_tokens": "subwords", "bpe_dropout": 0.1, "tags": ("<2de>",)}
     assert [line.partition("=")[0] for line in problems(replace(CONFIG, data=replace(CONFIG.data, **changes)))] == [
         *(f"data.{name}" for name in changes)

@@ -132,7 +132,7 @@ def test_a_folder_of_it_is_read_and_written(run: Path, tmp_path: Path) -> None:
 
 def test_a_use_of_another_model_is_refused(run: Path, cli: Callable[..., CommandResult], tmp_path: Path) -> None:
     model, lines = run / "model", write_lines(tmp_path / "lines", ["a [MASK]"])
-    assert_mistake(cli("fill", model, "--input", lines, "--n-best", 2), "--n-best=2: expected no value for a LLaDA")
+    assert_mistake(cli("fill", model, "--input", lines, "--n-best", 2), "--n-best=2: must not be set for a LLaDA")
     assert_mistake(cli("fill", model, "--input", lines, "--steps", 0), "--steps=0: expected 1 to 1,048,576")
     assert_mistake(cli("continue", model, "--input", lines), "expected a model that continues text", "`transduce fill`")
     assert_mistake(cli("embed", model, "--input", lines), "expected a text encoder", "`transduce fill`")

@@ -219,7 +219,7 @@ def test_settings_that_do_not_fit_the_task_are_named() -> None:
     assert problems(replace(CONFIG, data=data, train=replace(CONFIG.train, best_by="bleu"))) == [
         "train.best_by='bleu': expected 'loss' with train.task='language_model'",
         "data.target_tokens='symbols': expected 'subwords' with train.task='language_model'",
-        "data.tags=<2de>: expected no value with train.task='language_model'",
+        "data.tags=<2de>: must not be set with train.task='language_model'",
     ]
     (line,) = problems(Config(train=CONFIG.train))
     expected = "expected 'gpt2' or 'llama' or 't6' or 'performer' or 'transformer_xl' or 'decoder' or 'hyena' or "

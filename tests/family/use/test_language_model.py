@@ -85,10 +85,10 @@ def test_generation_config_names_the_ends(folder: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"max_tokens": 0}, "max_tokens=0: expected an integer from 1"),
-        ({"n_best": 2}, "n_best=2: expected no value for a model of the family"),
+        ({"n_best": 2}, "n_best=2: must not be set for a model of the family"),
         ({"beam_size": 0}, "beam_size=0"),
-        ({"tag": "<2de>"}, "tag=<2de>: expected no value for a model of the family"),
-        ({"shortlist": True}, "shortlist=True: expected no value for a model of the family"),
+        ({"tag": "<2de>"}, "tag=<2de>: must not be set for a model of the family"),
+        ({"shortlist": True}, "shortlist=True: must not be set for a model of the family"),
     ],
 )
 def test_options_that_cannot_be_met_are_refused(model: LanguageModel, options: Any, message: str) -> None:

@@ -32,7 +32,7 @@ def line_constraints(
     if prefixes is not None:
         check_lines(prefixes=prefixes)
         if constraints is not None:
-            raise UserError("prefixes: expected no value with constraints; give each constraint its prefix")
+            raise UserError("prefixes: must not be set with constraints; give each constraint its prefix")
         if len(prefixes) != n_lines:
             raise UserError(f"{len(prefixes)} prefixes for {n_lines} lines: expected one for each line, '' for none")
         return [LineConstraint(prefix=prefix) if prefix else FREE for prefix in prefixes]
@@ -122,7 +122,7 @@ def check_search(options: DecodingOptions, settings: SearchConfig) -> None:
     if options.mbr is not None and options.draws is not None:
         raise UserError(f"mbr={options.mbr}: expected candidates of a beam with {phrases}; add a beam size")
     if options.draws is not None:
-        raise UserError(f"sampling: expected no value with {phrases}, which only a search can meet; {remedy}")
+        raise UserError(f"sampling: must not be set with {phrases}, which only a search can meet; {remedy}")
     if settings.beam_size == 1:
         raise UserError(f"beam_size=1: expected at least 2 with {phrases}; {remedy}")
 
