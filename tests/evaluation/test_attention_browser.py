@@ -38,6 +38,7 @@ def in_chromium(attended: Attended, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("timing")
 def test_the_page_works_by_the_keyboard_alone_and_obeys_no_text(tmp_path: Path) -> None:
     attended = random_attended(HOSTILE, HOSTILE)
     pages = in_chromium(attended, tmp_path)
@@ -81,6 +82,7 @@ def assert_walk(steps: list[dict[str, str]], attended: Attended) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("timing")
 @pytest.mark.parametrize("length", [30, 100, 250, 600])
 def test_a_page_of_the_base_model_is_fast(length: int, tmp_path: Path) -> None:
     """6 layers of 8 heads, three times. The goal at 100 tokens is 1.5 s on an idle machine; it prints the figures."""

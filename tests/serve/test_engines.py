@@ -31,6 +31,7 @@ def answers(server: ServerProcess, lines: Sequence[str], clients: int = 16) -> l
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("timing")
 @pytest.mark.parametrize("options", [[], ["--precision", "int8"], ["--engine", "ctranslate2"]], ids=str)
 def test_500_of_500_answers_are_those_of_translate(
     toy: Toy, exported: Path, tmp_path: Path, options: list[str]

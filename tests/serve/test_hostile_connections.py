@@ -26,7 +26,7 @@ from support.http_load import (
 from support.serving import ServerProcess, server_process
 from support.toy_task import Toy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
 
 
 @pytest.fixture

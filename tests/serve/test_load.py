@@ -26,7 +26,7 @@ from support.toy_task import Toy, toy_lines
 import transduce
 from transduce.config.schema import ModelConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
 
 
 def test_twice_the_load_gets_answers_429_or_503_and_right_ones(server: ServerProcess, toy: Toy) -> None:

@@ -15,7 +15,7 @@ from support.http_load import Connection
 from support.serving import server_process
 from support.toy_task import ROOT, Toy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
 SECONDS = 10  # in which a server must end
 
 

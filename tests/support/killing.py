@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -228,6 +228,19 @@ class Killer:
             self.run_process(out, trap)
         self.finish(out, f"{traps}, {self.operations[traps[0].at]}")
 
+    def kill_twice_at(self, numbers: Iterable[int], rng: random.Random, first_death: int = 0) -> None:
+        """Kill a run at each of these file operations, and once more when it resumes. The kinds of death take turns."""
+        count = len(self.operations)
+        for at in numbers:
+            death = DEATHS[(first_death + at) % 3]
+            self.kill_at(Trap(at, death, rng.choice((1, 100, 1_000))), Trap(rng.randrange(count)))
+
+    def kill_at_random_moments(self, kills: int, rng: random.Random) -> None:
+        """Kill runs at random moments until there are at least `kills` more kills."""
+        kills += self.kills
+        while self.kills < kills:
+            self.kill_at_random(rng, signal.SIGKILL)
+
     def kill_at_random(self, rng: random.Random, *signals: int) -> None:
         """Send one of `signals` at random moments until a run has ended, then compare it."""
         out, codes = self.new_run(), []
@@ -248,12 +261,9 @@ def kill_everywhere(folder: Path, kills: int, seed: int) -> Iterator[str]:
         killer = Killer(config, folder / name)
         killers.append(killer)
         count = len(killer.operations)
-        for at in range(count):
-            death = DEATHS[(number + at) % 3]
-            killer.kill_at(Trap(at, death, rng.choice((1, 100, 1_000))), Trap(rng.randrange(count)))
+        killer.kill_twice_at(range(count), rng, number)
         at_operations = killer.kills
-        while (killer.kills - at_operations) * len(CONFIGS) < kills:
-            killer.kill_at_random(rng, signal.SIGKILL)
+        killer.kill_at_random_moments(-(-kills // len(CONFIGS)), rng)
         yield f"{name}: {count} operations, {at_operations} kills at them, {killer.kills - at_operations} at random"
     all_kills, runs = sum(killer.kills for killer in killers), sum(killer.runs for killer in killers)
     yield f"{all_kills} kills, {runs} runs, {runs} equal, {time.monotonic() - started_at:.0f} s"

@@ -1,7 +1,8 @@
-"""2,000 random calls of all commands with all options: documented exit codes, no traceback, and no lost file.
+"""500 random calls of all commands with all options: documented exit codes, no traceback, and no lost file.
 
-Commands, options and their types come from the parser, so that a new option is included. `TRANSDUCE_FUZZ` sets another
-seed. The test prints its figures with `pytest -s`.
+Commands, options and their types come from the parser, so that a new option is included. Each commit has other calls.
+`TRANSDUCE_SEED` sets the seed, and `TRANSDUCE_FUZZ_CALLS` the number of calls. The test prints its figures with
+`pytest -s`.
 """
 
 import os
@@ -20,12 +21,13 @@ from cyclopts import App
 from cyclopts.argument import Argument
 from support.attack_files import STRANGE_NAMES, contents, copy_files, write_files
 from support.calls import HANG, call
+from support.seeds import seed_of_the_commit
 
 from transduce.cli.main import app
 from transduce.config.schema import keys
 from transduce.data.corpora import Corpus
 
-CALLS = 2_000
+CALLS = int(os.environ.get("TRANSDUCE_FUZZ_CALLS", 500))
 SECONDS = 60  # that a call may take on a busy machine
 CODES = (0, 2, 3)
 CTRL_C = 130
@@ -241,7 +243,8 @@ def problems(call: RandomCall, code: int, err: str, before: dict[str, bytes], af
 
 @pytest.mark.slow
 def test_random_calls_end_with_a_documented_code_and_lose_no_file(tmp_path: Path) -> None:
-    seed = os.environ.get("TRANSDUCE_FUZZ", "1")
+    seed = seed_of_the_commit()
+    print(f"seed {seed}")
     originals, parent = tmp_path / "originals", tmp_path / "parent"  # a call may write to its parent folder
     originals.mkdir()
     parent.mkdir()

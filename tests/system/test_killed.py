@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.killing import Death, Killer, Trap, kill_everywhere
+from support.killing import Death, Killer, Trap
+from support.seeds import seed_of_the_commit
 from support.small_runs import AVERAGE, CONFIGS, Texts, differences, ending, train_on
 from support.toy_task import CommandResult
 
@@ -28,10 +29,16 @@ def with_train(config: Config, **changes: Any) -> Config:
     return replace(config, train=replace(config.train, **changes))
 
 
-SLOW_CONFIGS = [pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS if name != "average"]
+# The tests of a configuration share its undisturbed run, so one process runs them all.
+PARAMS = [
+    pytest.param(
+        name, marks=[pytest.mark.xdist_group(f"killed {name}"), *([] if name == "average" else [pytest.mark.slow])]
+    )
+    for name in CONFIGS
+]
 
 
-@pytest.fixture(scope="module", params=["average", *SLOW_CONFIGS])
+@pytest.fixture(scope="module", params=PARAMS)
 def killer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
     folder = tmp_path_factory.mktemp("killer")
     yield Killer(CONFIGS[request.param], folder / request.param)
@@ -89,9 +96,13 @@ def test_a_finished_run_does_not_change_when_it_is_resumed(killer: Killer) -> No
 
 
 @pytest.mark.slow
-def test_runs_killed_everywhere_resume(tmp_path: Path) -> None:
-    *_, last = kill_everywhere(tmp_path, kills=200, seed=2)
-    assert "kills" in last
+def test_runs_killed_anywhere_resume(killer: Killer) -> None:
+    """30 kills: at ten file operations, ten times when these runs resume, and at ten random moments."""
+    seed = seed_of_the_commit()
+    print(f"seed {seed}")
+    rng = random.Random(f"{seed} {killer.config.train.use}")
+    killer.kill_twice_at(rng.sample(range(len(killer.operations)), 10), rng, first_death=rng.randrange(3))
+    killer.kill_at_random_moments(10, rng)
 
 
 def test_the_comparison_detects_every_difference(killer: Killer, tmp_path: Path) -> None:
