@@ -28,8 +28,15 @@ from transduce.storage.model_folder import load_model
 DATA = Path(os.environ.get("TRANSDUCE_DATA", ROOT / "data"))
 PAGE = ROOT / "docs" / "wmt14.md"
 TINY = ["model.d_model=64", "model.n_heads=2", "model.n_layers=1", "model.d_ff=128", "train.warmup_steps=100"]
-SHORT = ["data.vocab_size=4000", "data.batch_tokens=2500", "train.max_steps=300", "train.evaluate_every_steps=300"]
-SHORT += ["search.min_tokens=10"]  # after few steps, the end of the sentence can be the most likely first token
+VOCAB_SIZE = 4_000
+SHORT = [
+    f"data.vocab_size={VOCAB_SIZE}",
+    "data.batch_tokens=2500",
+    "train.max_steps=160",
+    "train.evaluate_every_steps=160",
+]
+# After few steps, the end of the sentence can be the most likely first token, or never the most likely one.
+SHORT += ["search.min_tokens=10", "search.max_extra_tokens=10"]
 DROPPED = {
     "blank": ("A sentence without a translation.", ""),
     "long": ("word " * 251, "Wort " * 251),
@@ -41,8 +48,8 @@ pytestmark = pytest.mark.slow
 
 
 def tiny(recipe: Callable[[], Config]) -> Callable[[], Config]:
-    """Return `recipe` with the same kind of pieces, dropout, averaging and search, for 300 steps of a tiny model."""
-    every = 50 if recipe().train.average_checkpoints == 5 else 10
+    """Return `recipe` with the same kind of pieces, dropout, averaging and search, for 160 steps of a tiny model."""
+    every = 20 if recipe().train.average_checkpoints == 5 else 5
     return lambda: override(recipe(), [*TINY, *SHORT, f"train.checkpoint_every_steps={every}"])
 
 
@@ -133,8 +140,9 @@ def check_scores(text: str) -> None:
         match = re.search(rf"^{name} +(\d+\.\d\d)  .*\n +(nrefs:1\|\S+)$", text, re.MULTILINE)
         assert match and part in match[2], (name, text)
         assert f"`{name}`" in PAGE.read_text("utf-8")
-    chrf = re.search(r"^chrf +(\S+)", text, re.MULTILINE)
-    assert chrf and float(chrf[1]) > 1, text  # the translations have words of the language
+    # After so few steps some models write only punctuation (chrF 0.2), but all have learned which tokens are frequent.
+    values = {name: float(value) for name, value in re.findall(r"^(perplexity|chrf) +(\S+)", text, re.MULTILINE)}
+    assert values["chrf"] > 0 and values["perplexity"] < VOCAB_SIZE / 2, text
 
 
 def check_corpus(out: Path, data: Path, corpus: catalogue.PublicCorpus) -> None:
