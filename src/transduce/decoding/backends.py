@@ -21,6 +21,7 @@ from transduce.decoding.kernels import compiled
 from transduce.decoding.request import Request
 from transduce.errors import UserError
 from transduce.model.build import Model
+from transduce.model.cpu_backend import has_fast_bf16
 from transduce.model.transformer import Transformer, mixed_precision
 
 PRECISIONS = ("fp32", "bf16", "int8", "auto")
@@ -98,7 +99,7 @@ def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
         return "bf16"
     if compiled() is not None and all(type(model) is Transformer for model in models):
         return "int8"
-    return "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "fp32"
+    return "bf16" if has_fast_bf16(device) else "fp32"
 
 
 def _ready(model: Model, precision: str) -> Searchable:

@@ -13,13 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from transduce.config.recipes.demo import demo as recipe
+from transduce.config.recipes.demo import demo
+from transduce.config.schema import Config, with_value
 from transduce.demo.grammar import corpus
 from transduce.errors import UserError
 from transduce.evaluation.attention_plot import attention_picture
 from transduce.evaluation.metrics import bleu
+from transduce.model.cpu_backend import has_fast_bf16
 from transduce.storage.run_request import TrainRequest
 from transduce.train import train
+from transduce.training import distributed
 from transduce.translate import Translator, load
 
 Pairs = list[tuple[str, str]]
@@ -42,9 +45,10 @@ def run_demo(out: Path) -> Path:
     _say(f"   {SIZES['train']:,} pairs to train on, such as")
     _show(sets["train"][:3])
 
-    _say(f"\n2. Training: tokens, then {recipe().train.max_steps:,} steps")
+    config = recipe()
+    _say(f"\n2. Training: tokens, then {config.train.max_steps:,} steps")
     train_started_at = time.monotonic()
-    model_path = train(TrainRequest(recipe(), files["train"], files["valid"], out))
+    model_path = train(TrainRequest(config, files["train"], files["valid"], out))
     train_seconds = time.monotonic() - train_started_at
 
     _say(f"\n3. {SIZES['test']:,} unseen sentences, and {SIZES['longer']:,} longer than all training sentences")
@@ -53,7 +57,7 @@ def run_demo(out: Path) -> Path:
         **evaluate(model, sets["test"], ""),
         **evaluate(model, sets["longer"], "_longer"),
         "train_seconds": round(train_seconds, 1),
-        "train_steps": recipe().train.max_steps,
+        "train_steps": config.train.max_steps,
     }
     _say("   Some translations:")
     samples = [src for src, _ in [*sets["test"][:4], *sets["longer"][:1]]]
@@ -66,6 +70,11 @@ def run_demo(out: Path) -> Path:
     (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
     print(_summary(report, out))
     return out / "report.json"
+
+
+def recipe() -> Config:
+    """Return the recipe `demo`, in fp32 where the processor has no instructions for bf16."""
+    return demo() if has_fast_bf16(distributed.device()) else with_value(demo(), "train.precision", "fp32")
 
 
 def write_corpus(folder: Path) -> dict[str, Pairs]:

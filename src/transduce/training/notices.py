@@ -11,6 +11,7 @@ from transduce.data.batches import Batches
 from transduce.data.overlap import Overlap
 from transduce.data.tags import has_no_tag, no_tag
 from transduce.data.vocabulary import TokenizerLike
+from transduce.model.cpu_backend import has_fast_bf16
 from transduce.model.transformer import parameter_count
 from transduce.training import distributed, halves
 from transduce.training.state import TrainingState
@@ -36,7 +37,17 @@ def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list
         f"{parameter_count(model) / 1e6:.1f} M parameters; "
         f"{config.train.precision} on {distributed.device()}, {_threads(model)}{ranks}"
     )
-    return lines
+    return lines + slow_precision(config.train.precision)
+
+
+def slow_precision(precision: str) -> list[str]:
+    """Return a line if the processor has no instructions for products in `precision`."""
+    if precision == "fp32" or has_fast_bf16(distributed.device()):
+        return []
+    return [
+        f"train.precision={precision!r}: expected a processor with instructions for bf16; without them a product takes "
+        "25 times as long, so start again with --set train.precision=fp32"
+    ]
 
 
 def _threads(model: nn.Module) -> str:
