@@ -16,15 +16,21 @@ from transduce.data.vocabulary import EOS, UNK
 from transduce.evaluation.study_report import html_page, markdown
 from transduce.family.longformer import LongformerAttention
 from transduce.model.attention import Mask
-from transduce.studies import attention, attention_costs, attention_models
+from transduce.studies import attention, attention_forms, attention_models
 from transduce.studies.attention import run_attention
-from transduce.studies.attention_costs import Pass, measure, peak_bytes
-from transduce.studies.attention_forms import Shape, forms, layers
+from transduce.studies.attention_forms import (
+    SIZES,
+    AttentionSizes,
+    Pass,
+    Shape,
+    forms,
+    layers,
+    measure,
+    peak_bytes,
+)
 from transduce.studies.attention_models import TokenTexts, evaluate, model_of, rows, task_of, token_texts
 from transduce.studies.attention_report import report
-from transduce.studies.attention_sizes import SIZES, Sizes
 from transduce.studies.results import Results, read_results
-from transduce.training.signals import StopSignal
 
 SHORT = replace(
     SIZES, lengths=(32, 64), rounds=(1, 1), cost_heads=2, cost_width=8
@@ -48,10 +54,8 @@ def texts_of(values: Tensor) -> TokenTexts:
     return TokenTexts(20, values, values[:4])
 
 
-def train(name: str, texts: TokenTexts, sizes: Sizes = TINY) -> dict[str, Any]:
-    figures = attention_models.train(ROW[name], 1, texts, sizes, StopSignal(), lambda *_: None)
-    assert figures
-    return figures
+def train(name: str, texts: TokenTexts, sizes: AttentionSizes = TINY) -> dict[str, Any]:
+    return attention_models.train(ROW[name], 1, texts, sizes)
 
 
 # ---- costs -------------------------------------------------------------------------------------------------------
@@ -78,15 +82,15 @@ def test_the_fused_kernel_holds_no_square_of_weights() -> None:
 
 @pytest.mark.slow
 def test_every_form_is_measured_forward_and_backward() -> None:
-    costs = measure(48, TINY, StopSignal())
-    assert costs and costs.keys() == FORM.keys() | LAYER.keys()
+    costs = measure(48, TINY)
+    assert costs.keys() == FORM.keys() | LAYER.keys()
     for one in costs.values():
         assert one["forward_seconds"] > 0 and one["backward_seconds"] > 0 and one["peak_bytes"] >= 4 * 48 * 2 * 8
 
 
 def test_forms_with_a_square_are_not_run_at_long_lengths() -> None:
-    costs = measure(17, replace(TINY, longest_square=16), StopSignal())
-    assert costs and {"reference", "strided", "fixed", "bigbird"} == (FORM.keys() | LAYER.keys()) - costs.keys()
+    costs = measure(17, replace(TINY, longest_square=16))
+    assert {"reference", "strided", "fixed", "bigbird"} == (FORM.keys() | LAYER.keys()) - costs.keys()
     caches = {name: int(one["cache_bytes_per_token"]) for name, one in costs.items() if "cache_bytes_per_token" in one}
     assert caches == {"layer-llama": 4 * 2 * 2 * 8, "layer-tpa": 4 * (2 + 2) * (2 + 8)}
 
@@ -174,10 +178,8 @@ def test_a_model_learns() -> None:
     sizes = replace(TINY, steps=50, rate=1e-2)
     texts = texts_of((torch.arange(25) % 5 + 4).expand(8, 25))
     steps: list[int] = []
-    figures = attention_models.train(
-        ROW["performer"], 1, texts, sizes, StopSignal(), lambda step, _: steps.append(step)
-    )
-    assert figures and figures["loss"] < 1.0 and figures["steps"] == 50 and steps == [50]
+    figures = attention_models.train(ROW["performer"], 1, texts, sizes, lambda step, _: steps.append(step))
+    assert figures["loss"] < 1.0 and figures["steps"] == 50 and steps == [50]
 
 
 def test_an_evaluation_masks_the_same_tokens() -> None:
@@ -202,7 +204,7 @@ def test_the_study_measures_and_trains_everything_once(
     with monkeypatch.context() as context:
         remaining = iter(range(3))
 
-        def train_two(*arguments: Any) -> dict[str, Any] | None:
+        def train_two(*arguments: Any) -> dict[str, Any]:
             if next(remaining) == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
             return progress(*arguments)
@@ -210,13 +212,13 @@ def test_the_study_measures_and_trains_everything_once(
         context.setattr(attention_models, "train", train_two)
         with pytest.raises(KeyboardInterrupt):
             run_attention(*files, out, sizes=TINY)
-    first = read_results(out / "results.json").entries
+    first = read_results(out / "results.json", attention.STUDY).entries
     done = {name for name, entry in first.items() if entry["status"] == "done"}
     assert done == {"costs-32", "costs-64", "fused-1", "fused-2"}
     assert "2 of 2 lengths measured, 2 of" in (out / "report.md").read_text("utf-8")
 
     run_attention(*files, out, sizes=TINY)
-    entries = read_results(out / "results.json").entries
+    entries = read_results(out / "results.json", attention.STUDY).entries
     assert all(entry["status"] == "done" for entry in entries.values())
     assert all(entries[name] == first[name] for name in done)
     names = {f"{row.name}-{seed}" for row in ROWS for seed in row.seeds}
@@ -226,7 +228,7 @@ def test_the_study_measures_and_trains_everything_once(
 
     monkeypatch.setattr(attention_models, "train", None)
     run_attention(*files, out, sizes=TINY)
-    assert read_results(out / "results.json").entries == entries
+    assert read_results(out / "results.json", attention.STUDY).entries == entries
 
 
 def test_a_signal_ends_a_measurement(files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +239,7 @@ def test_a_signal_ends_a_measurement(files: tuple[Path, Path], tmp_path: Path, m
             os.kill(os.getpid(), signal.SIGTERM)
         return seconds(one)
 
-    monkeypatch.setattr(attention_costs.Pass, "seconds", measured)
+    monkeypatch.setattr(attention_forms.Pass, "seconds", measured)
     with pytest.raises(KeyboardInterrupt):
         run_attention(*files, tmp_path / "out", sizes=TINY)
     assert next(n_passes) == 3
@@ -246,19 +248,19 @@ def test_a_signal_ends_a_measurement(files: tuple[Path, Path], tmp_path: Path, m
 
 def test_another_text_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
     settings = {"training text": "another", "sizes": TINY.as_settings()}
-    results = Results(tmp_path / "out" / "results.json", "attention", settings)
+    results = Results(tmp_path / "out" / "results.json", attention.STUDY, settings)
     results.path.parent.mkdir()
     results.save()
     with pytest.raises(UserError, match="expected results with the same training text and the same validation text"):
         run_attention(*files, tmp_path / "out", sizes=TINY)
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Sizes)])
+@pytest.mark.parametrize("name", [field.name for field in fields(AttentionSizes)])
 def test_other_sizes_are_refused(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(attention, "hashes", lambda *_: {})
-    results = Results(tmp_path / "results.json", "attention", {"sizes": TINY.as_settings()})
+    results = Results(tmp_path / "results.json", attention.STUDY, {"sizes": TINY.as_settings()})
     results.save()
     value = getattr(TINY, name)
     other = replace(TINY, **{name: (*value[:-1], value[-1] + 1) if isinstance(value, tuple) else value + 1})
@@ -274,7 +276,7 @@ def results_of(**peaks: int) -> Results:
     figures = {
         name: {"forward_seconds": 0.001, "backward_seconds": 0.002, "peak_bytes": peak} for name, peak in peaks.items()
     }
-    results = Results(Path("results.json"), "attention", {"sizes": TINY.as_settings()})
+    results = Results(Path("results.json"), attention.STUDY, {"sizes": TINY.as_settings()})
     results.entries["costs-64"] = {"status": "done", "n": 64, "forms": figures}
     return results
 
@@ -346,17 +348,17 @@ def test_a_verdict_is_by_the_spread_of_exact_attention() -> None:
     causal = {"fused": [3.9, 4.0, 4.1], "window": [4.25], "strided": [4.51], "performer": [3.49]}
     page = markdown(report(with_losses({**causal, "fused-both": [2.0, 2.1], "linformer": [3.0]})))
     assert "| exact, torch's fused kernel | 3.900, 4.000, 4.100 |  | base | 5 | 9 |" in page
-    assert "| window of 65 | 4.250 | +0.250, -0.247 to +0.747 | cannot be told | 5 | 9 |" in page
+    assert "| window of 65 | 4.250 | +0.250, -0.247 to +0.747 | inconclusive | 5 | 9 |" in page
     assert "| strided, √n | 4.510 | +0.510, +0.013 to +1.007 | worse | 5 | 9 |" in page
-    words = "Better: Performer, 256 features. Worse: strided, √n. Cannot be told: window of 65."
+    words = "Better: Performer, 256 features. Worse: strided, √n. Inconclusive: window of 65."
     assert f"Next token, beside exact attention after as many steps. {words}" in page
-    assert "steps. Cannot be told: Linformer, rank 64." in page  # 12.71 x 0.071 x sqrt(1 + 1/2) is 1.1
+    assert "steps. Inconclusive: Linformer, rank 64." in page  # 12.71 x 0.071 x sqrt(1 + 1/2) is 1.1
     assert "| T6: tensor product attention | not run |" in page
 
 
 def test_without_a_spread_nothing_can_be_told() -> None:
     page = markdown(report(with_losses({"fused": [4.0], "window": [9.0]})))
-    assert "| window of 65 | 9.000 | +5.000 | cannot be told | 5 | 9 |" in page
+    assert "| window of 65 | 9.000 | +5.000 | inconclusive | 5 | 9 |" in page
     assert "Masked tokens: nothing to compare yet." in page
 
 
@@ -368,4 +370,4 @@ def test_damaged_results_are_refused(tmp_path: Path) -> None:
     content["cells"]["costs-64"]["forms"]["fused"]["forward_seconds"] = 0
     results.path.write_text(json.dumps(content), "utf-8")
     with pytest.raises(UserError, match="expected the results of a study"):
-        read_results(results.path)
+        read_results(results.path, attention.STUDY)

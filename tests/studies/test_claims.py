@@ -23,10 +23,9 @@ from transduce.storage.run_request import TrainRequest
 from transduce.studies import claims, claims_report, longer, scaling
 from transduce.studies.claims import run_claims
 from transduce.studies.claims_report import report
-from transduce.studies.entries import encode_config
 from transduce.studies.in_process import run_in_process
 from transduce.studies.longer import split_texts
-from transduce.studies.results import Results, read_results
+from transduce.studies.results import Results, encode_config, read_results
 from transduce.studies.scaling import UnscaledTransformer, _Recorder, jacobian_norm, unscaled_attention
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training
@@ -182,7 +181,7 @@ def results(tmp_path: Path) -> Results:
     """Without the factor, d_k 256 is worse, and d_k 16 is not; longer text needs sinusoids; smoothing helps BLEU."""
     pairs = {"short training pairs": 14_367, "short pairs": 498, "longer pairs": 105, "new positions, %": 47.2}
     limits = {"most pieces of short pairs": 16, "least pieces of longer pairs": 23}
-    study = Results(tmp_path / "results.json", "claims", {"language": "en", **pairs, **limits})
+    study = Results(tmp_path / "results.json", claims.STUDY, {"language": "en", **pairs, **limits})
     config = encode_config(find_recipe("small-table3-base")())
     softmax = {"variance": 1.0, "gradient": 0.25, "components": 0.5}
     for seed in (1, 2):
@@ -203,11 +202,11 @@ def results(tmp_path: Path) -> Results:
 
 def test_each_claim_has_one_sentence(results: Results) -> None:
     text = markdown(report(results))
-    assert "d_k 16: cannot be told (x 1.000, 0.98" in text and "d_k 256: holds (x 1.4" in text
+    assert "d_k 16: inconclusive (x 1.000, 0.98" in text and "d_k 256: holds (x 1.4" in text
     assert "on longer pairs). This holds (x 2.6" in text and "On short pairs: x 1.000, 0.9" in text
     assert "Relative positions, divided by sinusoids, on longer pairs: x 0.80" in text
     assert "hurts perplexity: holds (x 1.09" in text and "accuracy: holds (+2.00, +1.70 to +2.30 %)" in text
-    assert "BLEU: cannot be told (+0.00, -0.30 to +0.30)" in text
+    assert "BLEU: inconclusive (+0.00, -0.30 to +0.30)" in text
     assert "| 256 | none | 0.5 | 1 | 256 | 0.25 | 0.25 | 30.15 (30.10 to 30.20) | 1 2 |" in text
     assert "| learned | 10.15 (10.10 to 10.20) | 40.15 (40.10 to 40.20) | 3.96 |" in text
     assert "| relative | 10.15 (10.10 to 10.20) | 12.15 (12.10 to 12.20) | 1.20 |" in text
@@ -215,7 +214,7 @@ def test_each_claim_has_one_sentence(results: Results) -> None:
     assert "at least 23 pieces on both sides; 47.2 % of their target tokens are at positions that no" in text
     assert "The model is 3 + 3 layers, d_model 128" in text and html_page(report(results))
     assert "The factor: not recorded; longer text: not recorded; label smoothing: 4,200 steps, 400 of them warm" in text
-    assert markdown(report(read_results(results.path))) == text
+    assert markdown(report(read_results(results.path, claims.STUDY))) == text
 
 
 def test_a_divergence_without_the_factor_is_evidence(results: Results) -> None:
@@ -229,15 +228,15 @@ def test_a_divergence_without_the_factor_is_evidence(results: Results) -> None:
     assert "d_k 256: holds, 2 of 2 trainings diverged without the factor." in text
     assert "| 256 | none | diverged |" in text and "unscaled-dk256-2: the loss is nan" in text
     results.entries["scaled-dk256-1"] = {**failure, "row": "scaled-dk256", "seed": 1}
-    assert "d_k 256: cannot be told, 2 of 2 trainings diverged without the factor, 1 of 2" in markdown(report(results))
+    assert "d_k 256: inconclusive, 2 of 2 trainings diverged without the factor, 1 of 2" in markdown(report(results))
     for seed in (1, 2):
         results.entries[f"scaled-dk64-{seed}"] = {**failure, "row": "scaled-dk64", "seed": seed}
         results.entries[f"unscaled-dk256-{seed}"]["diverged"] = False
     text = markdown(report(results))
     assert "d_k 64: does not hold, 2 of 2 trainings diverged with it" in text
-    assert "d_k 256: cannot be told, 1 of 2 trainings diverged with it" in text
+    assert "d_k 256: inconclusive, 1 of 2 trainings diverged with it" in text
     results.save()
-    assert markdown(report(read_results(results.path))) == text
+    assert markdown(report(read_results(results.path, claims.STUDY))) == text
 
 
 def test_the_spread_of_one_width_does_not_touch_the_others(results: Results) -> None:
@@ -245,7 +244,7 @@ def test_the_spread_of_one_width_does_not_touch_the_others(results: Results) -> 
     for seed, perplexity in ((1, 60.0), (2, 200.0)):
         results.entries[f"unscaled-dk256-{seed}"]["perplexity"] = perplexity
     text = markdown(report(results))
-    assert before in text and "d_k 256: cannot be told (x 5.4" in text
+    assert before in text and "d_k 256: inconclusive (x 5.4" in text
 
 
 def test_the_demo_beside_it_is_that_of_the_published_results() -> None:
@@ -260,15 +259,15 @@ def test_what_is_missing_is_reported(results: Results) -> None:
     del results.entries["smoothing0-1"]["accuracy"]
     results.entries["learned-1"] = {"status": "failed", "row": "learned", "seed": 1, "why": "train: a disk is full"}
     text = markdown(report(results))
-    assert text.count("cannot be told, not run") == 5 and "Failed: learned-1: train: a disk is full." in text
+    assert text.count("inconclusive, not run") == 5 and "Failed: learned-1: train: a disk is full." in text
     assert "on longer pairs: not run." in text and "| relative | not run |" in text
-    empty = Results(results.path, "claims", {})
+    empty = Results(results.path, claims.STUDY, {})
     assert "0 trainings done" in markdown(report(empty)) and html_page(report(empty))
     assert "numbers of pairs were not recorded" in markdown(report(empty))
 
 
 def test_a_training_that_diverged_is_recorded_and_not_repeated(tmp_path: Path) -> None:
-    results = Results(tmp_path / "results.json", "claims", {})
+    results = Results(tmp_path / "results.json", claims.STUDY, {})
     trainings = [one for one in scaling.trainings() if one.name in ("unscaled-dk256-1", "scaled-dk16-1")]
     problems: list[UserError] = [UserError("the disk is full"), NotFiniteError("the loss is nan\n  - remedies")]
     calls: list[str] = []
@@ -281,7 +280,7 @@ def test_a_training_that_diverged_is_recorded_and_not_repeated(tmp_path: Path) -
     for _ in range(2):
         run_in_process(trainings, results, measure, rerun=False)
     assert calls == ["scaled-dk16-1", "unscaled-dk256-1", "scaled-dk16-1"]
-    entries = read_results(results.path).entries
+    entries = read_results(results.path, claims.STUDY).entries
     assert entries["unscaled-dk256-1"]["diverged"] and entries["unscaled-dk256-1"]["why"] == "the loss is nan"
     assert "diverged" not in entries["scaled-dk16-1"]
     assert [path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()] == ["scaled-dk16-1"]

@@ -24,27 +24,30 @@ from transduce.config.schema import with_value
 from transduce.evaluation.study_report import html_page, markdown
 from transduce.storage.atomic_folder import encode_json
 from transduce.studies import (
-    attention_report,
-    experts_report,
-    positions_report,
+    attention,
+    experts,
+    positions,
+    scaling_laws,
     scaling_report,
     table1,
-    table2_report,
-    table3_report,
-    table4_report,
+    table2,
+    table3,
+    table4,
 )
-from transduce.studies.entries import changes_since, config_of, encode_config
-from transduce.studies.results import read_results
+from transduce.studies.results import changes_since, config_of, encode_config, read_results
 
-REPORTS = {
-    "table1": table1.report,
-    "table2": table2_report.report,
-    "table3": table3_report.report,
-    "table4": table4_report.report,
-    "positions": positions_report.report,
-    "experts": experts_report.report,
-    "attention": attention_report.report,
-    "scaling": lambda results: scaling_report.report(results, scaling_report.fit_laws(results, 0)),
+STUDIES = {
+    "table1": (table1.STUDY, table1.report),
+    "table2": (table2.STUDY, table2.report),
+    "table3": (table3.STUDY, table3.report),
+    "table4": (table4.STUDY, table4.report),
+    "positions": (positions.STUDY, positions.report),
+    "experts": (experts.STUDY, experts.report),
+    "attention": (attention.STUDY, attention.report),
+    "scaling": (
+        scaling_laws.STUDY,
+        lambda results: scaling_report.report(results, scaling_report.fit_laws(results, 0)),
+    ),
 }
 MADE_UP = {
     "table2": table2_results,
@@ -91,20 +94,20 @@ def results_of(study: str, folder: Path) -> dict[str, Any]:
     return json.loads(results.path.read_bytes())
 
 
-@pytest.mark.parametrize("study", REPORTS)
+@pytest.mark.parametrize("study", STUDIES)
 def test_odd_values_are_refused_or_reported(study: str, tmp_path: Path) -> None:
     original = results_of(study, tmp_path)
     path, rng, refused = tmp_path / "results.json", random.Random(1), 0
     for _ in range(150):
         path.write_bytes(encode_json(damaged(original, rng)))
         try:
-            results = read_results(path)
+            results = read_results(path, STUDIES[study][0])
         except UserError as error:
             assert "results.json: expected " in str(error)
             refused += 1
             continue
-        if results.study == study and results.settings == original["asked"]:  # others are refused by a study
-            report = REPORTS[study](results)
+        if results.settings == original["asked"]:  # others are refused by a study
+            report = STUDIES[study][1](results)
             assert markdown(report) and html_page(report)
     assert 50 < refused < 150
 
@@ -114,11 +117,11 @@ def test_the_message_names_the_entry_and_the_value(tmp_path: Path) -> None:
     content["cells"]["n2-1"]["perplexity"] = "x"
     (tmp_path / "results.json").write_bytes(encode_json(content))
     with pytest.raises(UserError, match=r"n2-1: Expected `float`, got `str` - at `\$.perplexity`\); restore it"):
-        read_results(tmp_path / "results.json")
+        read_results(tmp_path / "results.json", table3.STUDY)
     content["cells"]["n2-1"] |= {"perplexity": 12.5, "config": {"format_version": 1}}
     (tmp_path / "results.json").write_bytes(encode_json(content))
     with pytest.raises(UserError, match=r"\(n2-1: config: expected the sections and keys"):
-        read_results(tmp_path / "results.json")
+        read_results(tmp_path / "results.json", table3.STUDY)
 
 
 PUBLISHED = [study for study in ("table2", "table3") if (ROOT / "docs" / "results" / study).exists()]
@@ -128,7 +131,7 @@ PUBLISHED = [study for study in ("table2", "table3") if (ROOT / "docs" / "result
 def test_the_published_entries_hold_the_settings_of_todays_recipes(study: str) -> None:
     """Without this, `transduce study` would refuse to continue them."""
     path = ROOT / "docs" / "results" / study / "results.json"
-    for entry in read_results(path).entries.values():
+    for entry in read_results(path, STUDIES[study][0]).entries.values():
         config = config_of(entry)
         if config is None:  # not run
             continue

@@ -1,6 +1,7 @@
 """`study experts` on tiny sizes: its rows, its FLOPs, and a whole study."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from support.study_results import experts_results
 from transduce.evaluation.study_report import markdown
 from transduce.family.experts import Experts, routings
 from transduce.model.transformer import parameter_count
-from transduce.studies.experts import N_EXPERTS, ROWS, SIZES, balance, build, flops_per_token, run_experts
-from transduce.studies.experts_report import report
-from transduce.studies.segments import Sizes
+from transduce.studies.experts import N_EXPERTS, ROWS, SIZES, balance, build, report, run_experts
+from transduce.studies.small_models import batches, flops_per_token
 
-TINY = Sizes(320, 16, 2, 2, segment=8, rows=4, steps=2, warmup=2, lengths=(8,), evaluated=64)
+TINY = replace(
+    SIZES, vocab_size=320, d_model=16, n_layers=2, n_heads=2, segment=8, rows=4, steps=2, warmup=2, lengths=(8,),
+    evaluated=64,
+)  # fmt: skip
 
 
 def test_rows_of_experts_have_the_products_of_the_dense_network() -> None:
@@ -33,7 +36,8 @@ def test_rows_of_experts_have_the_products_of_the_dense_network() -> None:
 def test_flops_are_six_for_each_weight_that_a_token_uses() -> None:
     """And those of attention, which all rows have."""
     ids, d, router = torch.randint(320, (200,)), 16, 2 * 16 * N_EXPERTS  # two layers
-    counts = {row: flops_per_token(build(row, TINY), ids, TINY, 1) for row in ("dense", "dense-wide", "top-2")}
+    inputs, targets, _ = next(batches(ids, TINY, 1))
+    counts = {row: flops_per_token(build(row, TINY), inputs, targets) for row in ("dense", "dense-wide", "top-2")}
     network = 2 * 2 * d * 4 * d
     assert counts["dense-wide"] - counts["dense"] == 6 * 3 * network
     assert counts["top-2"] - counts["dense"] == 6 * router
@@ -51,7 +55,7 @@ def test_the_balance_is_that_of_the_last_call() -> None:
 
 
 def test_a_study_trains_all_rows_once_and_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transduce.studies.rows.SEEDS", (1,))
+    monkeypatch.setattr("transduce.studies.small_models.SEEDS", (1,))
     draws, texts = random.Random(1), (tmp_path / "train.txt", tmp_path / "valid.txt")
     for path in texts:
         lines = (" ".join(draws.choices(["a", "dog", "sees", "the", "cat", "."], k=9)) for _ in range(40))

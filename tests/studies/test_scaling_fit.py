@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from transduce.errors import UserError
-from transduce.studies.minimise import minimise
-from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Fit, Form, Point, fit, power_law
+from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Fit, Law, Observation, fit, minimise, power_law
 
 SMALL = [2.0, 60.0, 300.0, 0.35, 0.38]  # E, A, B, alpha, beta of models such as those of the study
 HOFFMANN = [1.69, 406.4, 410.7, 0.34, 0.28]
@@ -29,17 +28,19 @@ def kaplan(constants: Sequence[float], parameters: float, tokens: float) -> floa
     return ((n_c / parameters) ** (alpha_n / alpha_d) + d_c / tokens) ** alpha_d
 
 
-def points(noise: float = 0.0, seed: int = 1) -> list[Point]:
+def points(noise: float = 0.0, seed: int = 1) -> list[Observation]:
     """Return trainings of the sizes of the study, whose losses have the constants `SMALL`."""
     draws = random.Random(seed)
-    return [Point(n, d, chinchilla(SMALL, n, d) * math.exp(draws.gauss(0, noise))) for n in PARAMETERS for d in TOKENS]
+    return [
+        Observation(n, d, chinchilla(SMALL, n, d) * math.exp(draws.gauss(0, noise))) for n in PARAMETERS for d in TOKENS
+    ]
 
 
 @pytest.mark.parametrize(("constants", "scale"), [(SMALL, 1.0), (HOFFMANN, 3e3)])
 def test_chinchillas_constants_come_back(constants: Sequence[float], scale: float) -> None:
     """The second are those of Hoffmann et al., at 75 million to 7 billion parameters."""
     sizes = [(n * scale, 30 * scale * d) for n in PARAMETERS for d in TOKENS]
-    law = fit(CHINCHILLA, [Point(n, d, chinchilla(constants, n, d)) for n, d in sizes], resamples=1)
+    law = fit(CHINCHILLA, [Observation(n, d, chinchilla(constants, n, d)) for n, d in sizes], resamples=1)
     assert [one.value for one in law.constants.values()] == pytest.approx(constants, rel=1e-4)
     assert law.n_share.value == pytest.approx(constants[4] / (constants[3] + constants[4]), rel=1e-4)
     assert law.n_share.low == pytest.approx(law.n_share.high, rel=1e-3) and law.spread < 1e-5
@@ -48,7 +49,7 @@ def test_chinchillas_constants_come_back(constants: Sequence[float], scale: floa
 def test_kaplans_constants_come_back() -> None:
     constants = [6.4e13, 1.8e13, 0.076, 0.103]
     sizes = [(768 * 4.0**i, 2e7 * 3.0**j) for i in range(8) for j in range(6)]
-    law = fit(KAPLAN, [Point(n, d, kaplan(constants, n, d)) for n, d in sizes], resamples=1)
+    law = fit(KAPLAN, [Observation(n, d, kaplan(constants, n, d)) for n, d in sizes], resamples=1)
     assert [one.value for one in law.constants.values()] == pytest.approx(constants, rel=1e-3)
     assert law.n_share.value == pytest.approx(0.103 / 0.179, rel=1e-4)
     assert law.loss(1e6, 1e8) == pytest.approx(kaplan(constants, 1e6, 1e8), rel=1e-6)
@@ -63,7 +64,7 @@ def test_constants_are_within_their_intervals_after_noise() -> None:
 
 
 @pytest.mark.parametrize(("form", "seed"), [(KAPLAN, 14), (CHINCHILLA, 1)])
-def test_a_law_that_does_not_hold_is_fitted_to_the_minimum(form: Form, seed: int) -> None:
+def test_a_law_that_does_not_hold_is_fitted_to_the_minimum(form: Law, seed: int) -> None:
     """The losses are of the other law. No minimum from 50 random starts is lower.
 
     From the best four starts of the grid alone, Kaplan's fit ends higher, with other exponents.
@@ -119,21 +120,21 @@ def unknowns(constants: Sequence[float]) -> Tensor:
         (CHINCHILLA, points()[:12], "2 numbers of parameters: expected at least 3"),
         (CHINCHILLA, [one for one in points() if one.tokens < 300e3], "2 numbers of tokens: expected at least 3"),
         (CHINCHILLA, [replace(one, loss=3.0) for one in points()], "losses from 3 to 3: expected losses that fall"),
-        (KAPLAN, [*points(), Point(1e6, 1e6, math.nan)], "loss=nan: expected a positive, finite number"),
-        (KAPLAN, [*points(), Point(0, 1e6, 3.0)], "parameters=0: expected a positive"),
+        (KAPLAN, [*points(), Observation(1e6, 1e6, math.nan)], "loss=nan: expected a positive, finite number"),
+        (KAPLAN, [*points(), Observation(0, 1e6, 3.0)], "parameters=0: expected a positive"),
         (CHINCHILLA, [], "0 trainings: expected more than 5"),
     ],
 )
-def test_points_that_give_no_law_are_refused(form: Form, changed: Sequence[Point], message: str) -> None:
+def test_points_that_give_no_law_are_refused(form: Law, changed: Sequence[Observation], message: str) -> None:
     with pytest.raises(UserError, match=message):
         fit(form, changed, resamples=2)
 
 
 @pytest.mark.parametrize("form", [CHINCHILLA, KAPLAN])
-def test_odd_losses_give_a_law_all_the_same(form: Form) -> None:
+def test_odd_losses_give_a_law_all_the_same(form: Law) -> None:
     """Losses that rise, and of any size: a loss of 1e30 is possible in a file that someone edited."""
     rising = [replace(one, loss=one.tokens * one.parameters) for one in points()]
-    odd = [Point(2.0**62, 1, 1e30), Point(1, 2.0**62, 1e-30), *points()]
+    odd = [Observation(2.0**62, 1, 1e30), Observation(1, 2.0**62, 1e-30), *points()]
     for changed in (rising, odd):
         law = fit(form, changed, resamples=2)
         assert math.isfinite(law.spread) and math.isfinite(law.loss(1e6, 1e6))

@@ -4,11 +4,11 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from support.study_results import scaling_results
+from support.study_rows import diverging_if_wide, stopping
 from torch import Tensor
 
 from transduce.errors import UserError
@@ -19,18 +19,17 @@ from transduce.studies.results import read_results
 from transduce.studies.scaling_fit import Estimate, Fit
 from transduce.studies.scaling_laws import (
     SWEEP,
-    Cell,
-    Sweep,
+    SweepTraining,
     batches,
     build,
     embedding_count,
-    flops_per_token,
     learning_rate,
     run_scaling,
 )
 from transduce.studies.scaling_report import Laws, envelope, fit_laws, report
+from transduce.studies.small_models import flops_per_token
 
-TINY = Sweep(((1, 16), (2, 32)), (64, 128), vocab_size=320, segment=8, rows=4, evaluated=64)
+TINY = replace(SWEEP, shapes=((1, 16), (2, 32)), budgets=(64, 128), vocab_size=320, segment=8, rows=4, evaluated=64)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +47,10 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_the_sweep_has_the_sizes_of_its_page() -> None:
-    cells = SWEEP.cells()
+    cells = SWEEP.trainings()
     assert len(cells) == len({cell.name for cell in cells}) == 35
     assert (cells[0].name, cells[-1].name) == ("6x208-4194304", "2x32-262144")
-    models = [build(Cell(*shape, 0), SWEEP) for shape in SWEEP.shapes]
+    models = [build(SweepTraining(*shape, 0), SWEEP) for shape in SWEEP.shapes]
     bodies = [parameter_count(model) - embedding_count(model) for model in models]
     assert bodies == [25_472, 84_912, 200_064, 447_552, 991_616, 1_856_000, 3_131_648]
     assert embedding_count(models[0]) == (1_000 + 128) * 32
@@ -83,10 +82,11 @@ def test_the_learning_rate_ends_at_the_end_of_each_training() -> None:
 
 def test_flops_are_six_for_each_weight_and_those_of_attention() -> None:
     d, layers = 32, 2
-    model = build(Cell(layers, d, 0), TINY)
+    model = build(SweepTraining(layers, d, 0), TINY)
     weights = layers * 12 * d * d + TINY.vocab_size * d
     attention = 12 * TINY.segment * d * layers
-    assert flops_per_token(model, TINY) == 6 * weights + attention
+    inputs = torch.zeros(1, TINY.segment, dtype=torch.int64)
+    assert flops_per_token(model, inputs, inputs) == 6 * weights + attention
 
 
 # ---- a study -----------------------------------------------------------------------------------------------------
@@ -95,17 +95,13 @@ def test_flops_are_six_for_each_weight_and_those_of_attention() -> None:
 def test_a_study_trains_all_models_once_and_reports_them(
     texts: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = scaling_laws.train_model
-    monkeypatch.setattr(
-        scaling_laws, "train_model", lambda *args: args[1].d_model == 16 and train(*args) or _stop(args)
-    )
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as first, pytest.raises(KeyboardInterrupt):
+        first.setattr(scaling_laws, "train_and_evaluate", stopping)
         run_scaling(*texts, tmp_path, jobs=1, sweep=TINY, resamples=1)
-    interrupted = read_results(tmp_path / "results.json")
+    interrupted = read_results(tmp_path / "results.json", scaling_laws.STUDY)
     assert len(interrupted.entries) == 4 and not any(map(interrupted.is_done, interrupted.entries))
     assert "0 of 4 trainings done" in (tmp_path / "report.md").read_text("utf-8")
 
-    monkeypatch.setattr(scaling_laws, "train_model", train)
     results = run_scaling(*texts, tmp_path, jobs=2, sweep=TINY, resamples=1)
     assert all(map(results.is_done, results.entries)) and len(results.sessions) == 2
     entry = results.entries["1x16-128"]
@@ -126,21 +122,10 @@ def test_a_study_trains_all_models_once_and_reports_them(
         run_scaling(*texts, tmp_path, sweep=replace(TINY, peak_rate=0.5))
 
 
-def _stop(arguments: tuple[Any, ...]) -> bool:
-    arguments[-1].is_requested = True
-    return False
-
-
 def test_a_training_that_diverges_is_reported(
     texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(cell: Cell, sweep: Sweep) -> Any:
-        model = build(cell, sweep)
-        if cell.d_model == 32:
-            torch.nn.init.constant_(model.embedding.weight, math.nan)
-        return model
-
-    monkeypatch.setattr(scaling_laws, "build", broken)
+    monkeypatch.setattr(scaling_laws, "train_and_evaluate", diverging_if_wide)
     sweep = replace(TINY, budgets=(64,))
     with pytest.raises(UserError, match="1 of 2 trainings failed: 2x32-64; see "):
         run_scaling(*texts, tmp_path, jobs=2, sweep=sweep, resamples=1)

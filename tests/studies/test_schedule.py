@@ -17,6 +17,7 @@ from support.toy_task import ROOT, CommandResult
 
 from transduce.config.files import to_json
 from transduce.errors import UserError
+from transduce.studies import table3
 from transduce.studies.results import Results, open_results, read_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.table3_paper import PAPER
@@ -99,7 +100,7 @@ def trainings_of(texts: Texts, *rows: str, settings: tuple[str, ...] = ()) -> li
 
 
 def results_in(out: Path) -> Results:
-    return open_results(out, "table3", {"scale": "tiny"})
+    return open_results(out, table3.STUDY, {"scale": "tiny"})
 
 
 def empty(folder: Path) -> None:
@@ -134,25 +135,27 @@ def test_a_finished_training_does_not_run_again_without_its_folder(
     assert (out / "results.json").read_bytes() == before and not list((out / "runs").iterdir())
     run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out))
     assert [path.name for path in (out / "runs").iterdir() if path.is_dir()] == ["y-1"]
-    assert read_results(out / "results.json").entries["x-1"] == json.loads(before)["cells"]["x-1"]
+    assert read_results(out / "results.json", table3.STUDY).entries["x-1"] == json.loads(before)["cells"]["x-1"]
 
 
 def test_the_mean_of_the_newest_checkpoints_is_evaluated_too(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
     out, training = tmp_path / "out", Training("x", 1, f"{tmp_path / 'recipe.py'}:tiny", averaged=5)
     run_trainings([training], texts, results_in(out))
-    results = read_results(out / "results.json")
+    results = read_results(out / "results.json", table3.STUDY)
     assert (results.entries["x-1"]["bleu"], results.entries["x-1"]["valid_mean"]["bleu"]) == (1, 50)
     results.entries["x-1"] = {"status": "not run"}  # as after an interruption between the mean and its evaluation
     results.save()
     run_trainings([training], texts, results_in(out))
-    assert read_results(out / "results.json").entries["x-1"]["valid_mean"]["bleu"] == 50
+    assert read_results(out / "results.json", table3.STUDY).entries["x-1"]["valid_mean"]["bleu"] == 50
 
 
 def test_a_row_may_have_texts_of_its_own(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
     other = Texts(texts.train, texts.train)
     out = tmp_path / "out"
     run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out), other_data={"y": other})
-    commands = {name: entry["command"] for name, entry in read_results(out / "results.json").entries.items()}
+    commands = {
+        name: entry["command"] for name, entry in read_results(out / "results.json", table3.STUDY).entries.items()
+    }
     assert "valid.src" in commands["x-1"] and "valid.src" not in commands["y-1"]
 
 
@@ -166,7 +169,7 @@ def change_recipe(texts: Texts, old: str, new: str) -> None:
 def test_a_result_of_another_recipe_is_refused(tmp_path: Path, texts: Texts, stand_in: Path) -> None:
     out = tmp_path / "out"
     run_trainings(trainings_of(texts, "x", "y"), texts, results_in(out))
-    entry = read_results(out / "results.json").entries["x-1"]
+    entry = read_results(out / "results.json", table3.STUDY).entries["x-1"]
     assert entry["config"]["train"]["max_steps"] == 40 and entry["config"]["train"]["seed"] == 1
     before = (out / "results.json").read_bytes()
     change_recipe(texts, "max_steps=40", "max_steps=30")
@@ -182,10 +185,10 @@ def test_rerun_trains_results_of_another_recipe_from_step_0(tmp_path: Path, text
     change_recipe(texts, "max_steps=40", "max_steps=30")
     other = trainings_of(texts, "other", settings=("train.max_steps=30",))
     run_trainings(other, texts, results_in(out))
-    earlier = read_results(out / "results.json").entries
+    earlier = read_results(out / "results.json", table3.STUDY).entries
     again = trainings_of(texts, "x", settings=("train.max_steps=30",))  # our fast program reads no recipe
     run_trainings([*again, *other], texts, results_in(out), rerun=True)
-    entries = read_results(out / "results.json").entries
+    entries = read_results(out / "results.json", table3.STUDY).entries
     assert (entries["x-1"]["steps"], entries["x-1"]["config"]["train"]["max_steps"]) == (30, 30)
     assert entries["x-1"]["seconds"] < 2 * earlier["other-1"]["seconds"]  # without the cost of the first training
     assert entries["other-1"] == earlier["other-1"]
@@ -198,13 +201,13 @@ def test_a_failure_is_reported_and_the_others_continue(
     early = trainings_of(texts, "early", settings=("train.lr_factor=8",))
     with pytest.raises(UserError, match="2 of 4 trainings failed: bad-1, early-1; see their logs in .*runs"):
         run_trainings([*bad, *early, *trainings_of(texts, "x", "y")], texts, results_in(tmp_path / "out"))
-    entries = read_results(tmp_path / "out" / "results.json").entries
+    entries = read_results(tmp_path / "out" / "results.json", table3.STUDY).entries
     assert [entry["status"] for entry in entries.values()] == ["failed", "failed", "done", "done"]
     assert entries["bad-1"]["why"] == "train: the training diverged (exit code 1)" and "bleu" not in entries["bad-1"]
     assert entries["early-1"]["why"] == "train: ended at step 1 of 40" and "bleu" not in entries["early-1"]
     assert "bad-1: failed, train: the training diverged" in capfd.readouterr().err
     run_trainings(trainings_of(texts, "bad"), texts, results_in(tmp_path / "out"))  # with the settings corrected
-    assert read_results(tmp_path / "out" / "results.json").is_done("bad-1")
+    assert read_results(tmp_path / "out" / "results.json", table3.STUDY).is_done("bad-1")
 
 
 def test_jobs_share_the_cores(tmp_path: Path, texts: Texts, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,16 +227,17 @@ def test_jobs_share_the_cores(tmp_path: Path, texts: Texts, stand_in: Path, monk
 def test_each_job_has_a_gpu(tmp_path: Path, texts: Texts, stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transduce.studies.schedule.visible_gpus", lambda: ["2", "5"])
     run_trainings(trainings_of(texts, "x", "y", "z"), texts, results_in(tmp_path / "out"))
-    entries = read_results(tmp_path / "out" / "results.json").entries
+    entries = read_results(tmp_path / "out" / "results.json", table3.STUDY).entries
     assert {entries["x-1"]["gpu"], entries["y-1"]["gpu"]} == {"2", "5"} and entries["z-1"]["gpu"] in ("2", "5")
 
 
 # ---- interruptions -----------------------------------------------------------------------------------------------
 
-STUDY = """
+SCRIPT = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
+from transduce.studies import table3
 from transduce.studies.results import open_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.texts import Texts
@@ -242,23 +246,24 @@ folder = Path(sys.argv[2])
 def pair(name): return folder / f"{name}.src", folder / f"{name}.tgt"
 recipe = f"{folder / 'recipe.py'}:tiny"
 trainings = [Training("x", 1, recipe), Training("y", 1, recipe, ("train.max_steps=150",)), Training("z", 1, recipe)]
-run_trainings(trainings, Texts(pair("train"), pair("valid")), open_results(folder / "out", "table3", {"scale": "tiny"}))
+results = open_results(folder / "out", table3.STUDY, {"scale": "tiny"})
+run_trainings(trainings, Texts(pair("train"), pair("valid")), results)
 """
 
 
 def resume_after(folder: Path, ending: signal.Signals, is_under_way: Callable[[], bool]) -> Results:
-    """Run STUDY in `folder`, send it `ending` when it `is_under_way`, resume it, and return its results."""
-    out, command = folder / "out", [sys.executable, "-c", STUDY, str(ROOT / "src"), str(folder)]
+    """Run SCRIPT in `folder`, send it `ending` when it `is_under_way`, resume it, and return its results."""
+    out, command = folder / "out", [sys.executable, "-c", SCRIPT, str(ROOT / "src"), str(folder)]
     study = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     wait_for(is_under_way)
     study.send_signal(ending)
     assert study.wait() != 0
-    before = read_results(out / "results.json").entries
+    before = read_results(out / "results.json", table3.STUDY).entries
     statuses = {name: entry["status"] for name, entry in before.items()}
     assert statuses == {"x-1": "done", "y-1": "not run", "z-1": "not run"}
     wait_for(lambda: not is_locked(out / "runs" / ".lock"))  # a training whose study was killed runs to its end
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    after = read_results(out / "results.json")
+    after = read_results(out / "results.json", table3.STUDY)
     assert after.entries["x-1"] == before["x-1"] and len(after.sessions) == 2
     return after
 
@@ -283,8 +288,8 @@ def test_an_interrupted_study_of_real_trainings_has_equal_results(
     assert entry["perplexity"] > 1 and 0 <= entry["bleu"] <= 100 and entry["valid"]["lines"] == 6
     assert entry["parameters"] == stored_parameters(tmp_path / "out" / "runs" / "y-1" / "model")
     (tmp_path / "out").rename(tmp_path / "interrupted")
-    subprocess.run([sys.executable, "-c", STUDY, str(ROOT / "src"), str(tmp_path)], check=True)
-    assert reproducible(results) == reproducible(read_results(tmp_path / "out" / "results.json"))
+    subprocess.run([sys.executable, "-c", SCRIPT, str(ROOT / "src"), str(tmp_path)], check=True)
+    assert reproducible(results) == reproducible(read_results(tmp_path / "out" / "results.json", table3.STUDY))
 
 
 COSTS = ("seconds", "cpu_seconds", "ended_at", "session")

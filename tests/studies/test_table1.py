@@ -128,7 +128,7 @@ def test_the_study_measures_every_layer(tmp_path: Path, brief: None) -> None:
 def test_a_measured_layer_is_not_measured_again(tmp_path: Path, brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     original = table1.measure
 
-    def interrupted_at_the_third(kind: table1.Kind) -> dict[str, Any]:
+    def interrupted_at_the_third(kind: table1.LayerKind) -> dict[str, Any]:
         if kind.name == "convolutional":
             raise KeyboardInterrupt
         return original(kind)
@@ -136,15 +136,15 @@ def test_a_measured_layer_is_not_measured_again(tmp_path: Path, brief: None, mon
     monkeypatch.setattr(table1, "measure", interrupted_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         run_table1(tmp_path)
-    before = read_results(tmp_path / "results.json").entries
+    before = read_results(tmp_path / "results.json", table1.STUDY).entries
     assert [layer["status"] for layer in before.values()] == ["done", "done", "not run", "not run"]
-    assert "2 of 4 measured" in markdown(report(read_results(tmp_path / "results.json")))
+    assert "2 of 4 measured" in markdown(report(read_results(tmp_path / "results.json", table1.STUDY)))
     monkeypatch.setattr(table1, "measure", original)
     after = run_table1(tmp_path).entries
     assert after["recurrent"] == before["recurrent"] and after["convolutional"]["status"] == "done"
 
 
 def test_results_of_other_sizes_are_refused(tmp_path: Path) -> None:
-    Results(tmp_path / "results.json", "table1", {"window": 63}).save()
+    Results(tmp_path / "results.json", table1.STUDY, {"window": 63}).save()
     with pytest.raises(UserError, match="expected results with the same .*window"):
         run_table1(tmp_path)

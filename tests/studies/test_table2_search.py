@@ -136,7 +136,7 @@ def test_the_search_continues_after_a_divergence_and_stops_after_another_failure
     (tmp_path / "out").mkdir()
     results = run_search(texts, tmp_path / "out")
     assert [len(batch) for batch in calls] == [8, 4, 4, 4, 4, 4] and len(choices(results)) == 4
-    assert read_results(results.path).entries == {**complete.entries, bad: failure}
+    assert read_results(results.path, table2_search.STUDY).entries == {**complete.entries, bad: failure}
     run_search(texts, tmp_path / "out")
     assert calls[6:] == [[]]
 
@@ -158,6 +158,6 @@ def test_the_recipes_have_the_choices_of_the_published_search() -> None:
     path = ROOT / "docs" / "results" / "table2-search" / "results.json"
     if not path.exists():
         pytest.skip("the search has not been published")
-    for system, winner in choices(read_results(path)).items():
+    for system, winner in choices(read_results(path, table2_search.STUDY)).items():
         choice = table2.CHOICES[system]
         assert (choice.shape, choice.dropout, choice.peak) == (winner.shape, winner.dropout, winner.peak)

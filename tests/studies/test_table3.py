@@ -13,9 +13,8 @@ from transduce.config.validation import problems
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown, write_report
-from transduce.studies.entries import encode_config
-from transduce.studies.results import Results, provenance, read_results
-from transduce.studies.table3 import PLANS, run_table3, trainings
+from transduce.studies.results import Results, encode_config, provenance, read_results
+from transduce.studies.table3 import PLANS, STUDY, run_table3, trainings
 from transduce.studies.table3_paper import CLAIMS, PAPER
 from transduce.studies.table3_report import LARGE_BASE, SIZES, report, table
 from transduce.studies.texts import Texts
@@ -104,7 +103,7 @@ def entry(row: str, seed: int, perplexity: float, bleu: float) -> dict[str, obje
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     """Base twice, N = 2 much worse, dropout 0 better, h = 1 failed, h = 4 not run."""
-    study = Results(tmp_path / "results.json", "table3", {"scale": "small"}, sessions=[provenance()])
+    study = Results(tmp_path / "results.json", STUDY, {"scale": "small"}, sessions=[provenance()])
     for number, (perplexity, bleu) in enumerate([(10.0, 30.0), (10.02, 30.1)], start=1):
         study.entries[f"base-{number}"] = entry("base", number, perplexity, bleu)
     study.entries["n2-1"] = entry("n2", 1, 14.0, 22.0)
@@ -144,10 +143,10 @@ def test_each_claim_has_one_sentence(results: Results) -> None:
         "Bigger models are better: holds. By row: holds: N = 2 (perplexity x 1.399, 1.368 to 1.430); not run: N = 4, N "
         "= 8, d" in text
     )
-    assert "Single-head attention is worse than the best setting: cannot be told, not run: h = 1." in text
-    assert "sinusoids: cannot be told, not run: learned positions." in text
+    assert "Single-head attention is worse than the best setting: inconclusive, not run: h = 1." in text
+    assert "sinusoids: inconclusive, not run: learned positions." in text
     results.entries["learned-1"] = entry("learned", 1, 10.0, 30.0)
-    assert "sinusoids: cannot be told: learned positions (perplexity x 0.999, 0.977 to 1.021)." in markdown(
+    assert "sinusoids: inconclusive: learned positions (perplexity x 0.999, 0.977 to 1.021)." in markdown(
         report(results)
     )
     results.entries["learned-2"] = entry("learned", 2, 10.0, 30.0)
@@ -155,7 +154,7 @@ def test_each_claim_has_one_sentence(results: Results) -> None:
     del results.entries["base-2"], results.entries["learned-2"]
     text = markdown(report(results))
     assert (
-        "better: cannot be told. By row: cannot be told: N = 2 (perplexity x 1.400); not run" in text
+        "better: inconclusive. By row: inconclusive: N = 2 (perplexity x 1.400); not run" in text
         and "seeds is unknown so far" in text
     )
 
@@ -163,7 +162,7 @@ def test_each_claim_has_one_sentence(results: Results) -> None:
 def test_a_claim_about_several_rows_has_one_verdict(results: Results) -> None:
     bigger = "Bigger models are better: "
     results.entries["ff4096-1"] = entry("ff4096", 1, 10.0, 30.0)
-    assert f"{bigger}cannot be told. By row: holds: N = 2" in markdown(report(results))
+    assert f"{bigger}inconclusive. By row: holds: N = 2" in markdown(report(results))
     results.entries["d1024-1"] = entry("d1024", 1, 13.0, 20.0)
     assert f"{bigger}does not hold. By row: holds: N = 2" in markdown(report(results))
     results.entries["dk16-1"] = entry("dk16", 1, 11.0, 28.0)
@@ -241,7 +240,7 @@ def test_the_papers_scale_has_the_papers_bleu(results: Results) -> None:
     del results.entries["n2-1"]["valid"]["bleu_compound_split"]
     results.save()
     with pytest.raises(UserError, match="n2-1: Object missing required field `bleu_compound_split`"):
-        read_results(results.path)
+        read_results(results.path, STUDY)
 
 
 def test_the_papers_scale_needs_the_papers_bleu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +252,7 @@ def test_the_papers_scale_needs_the_papers_bleu(tmp_path: Path, monkeypatch: pyt
 
 def test_a_changed_recipe_is_refused_also_for_rows_that_are_not_selected(tmp_path: Path) -> None:
     texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
-    study = Results(tmp_path / "results.json", "table3", {"scale": "small", "language": "en", **texts.read()})
+    study = Results(tmp_path / "results.json", STUDY, {"scale": "small", "language": "en", **texts.read()})
     config = table3.small("base")
     config = replace(config, train=replace(config.train, seed=4, lr_factor=0.7))
     study.entries["base-4"] = {**entry("base", 4, 9.0, 20.0), "config": encode_config(config)}
@@ -264,7 +263,7 @@ def test_a_changed_recipe_is_refused_also_for_rows_that_are_not_selected(tmp_pat
 
 
 def test_a_report_without_results_has_every_row(tmp_path: Path) -> None:
-    text = markdown(report(Results(tmp_path / "results.json", "table3", {"scale": "paper"})))
+    text = markdown(report(Results(tmp_path / "results.json", STUDY, {"scale": "paper"})))
     assert text.count("not run") > 40 and "0 trainings of 0 of 20 rows" in text
 
 
@@ -276,7 +275,7 @@ def test_the_page_is_complete_and_loads_nothing(results: Results, tmp_path: Path
     assert text.count(">not run</text>") == 2 * 17  # one in each figure
     for session in results.sessions:
         assert str(session["versions"]["torch"]) in text and session["started_at"] in text
-    assert html_page(report(results)) == html_page(report(read_results(results.path)))
+    assert html_page(report(results)) == html_page(report(read_results(results.path, STUDY)))
     assert not list(tmp_path.glob(".tmp*"))
 
 
@@ -291,7 +290,7 @@ def test_finished_trainings_are_reported_without_their_runs(tmp_path: Path, capf
     texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
     out = tmp_path / "out"
     out.mkdir()
-    study = Results(out / "results.json", "table3", {"scale": "small", "language": "en", **texts.read()})
+    study = Results(out / "results.json", STUDY, {"scale": "small", "language": "en", **texts.read()})
     study.sessions = [provenance()]
     study.entries = {f"n4-{seed}": entry("n4", seed, 9.0, 20.0 + seed) for seed in (1, 2)}
     study.save()

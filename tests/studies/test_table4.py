@@ -22,9 +22,7 @@ from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.parsing.linearize import tree_of
 from transduce.parsing.trees import read_trees, words_of
 from transduce.studies.results import Results, read_results
-from transduce.studies.table4 import run_table4, trainings
-from transduce.studies.table4_paper import PAPER
-from transduce.studies.table4_report import LEARNING, TITLES, VARIANTS, report
+from transduce.studies.table4 import LEARNING, PAPER, STUDY, TITLES, VARIANTS, report, run_table4, trainings
 from transduce.studies.trainings import Training
 from transduce.studies.treebanks import Treebanks, Variant, write_tree_texts
 
@@ -119,19 +117,19 @@ def test_the_report_compares_each_row_with_base(results: Results) -> None:
     text = markdown(report(results))
     effects = {row[0]: row[1:] for row in rows_of(text, "The effect of each change")}
     assert effects["2 layers"] == ["-3.20, -4.69 to -1.71", "worse"]
-    assert effects["6 layers"] == ["+1.00, -0.49 to +2.49", "cannot be told"]
+    assert effects["6 layers"] == ["+1.00, -0.49 to +2.49", "inconclusive"]
     assert effects["top-down form"] == ["+1.80, +0.58 to +3.02", "better"]
     assert effects["d_model 192"] == ["not run", ""] and "Not run: d_model 192." in text
     assert "between seeds is 0.28 on the validation trees, with 2 degrees of freedom" in text
     assert "of 18,951 training trees: 9 trainings of 7 of 8 rows done. Base has 4 + 4 layers, d_model 128" in text
 
 
-def test_without_a_second_seed_nothing_can_be_told(results: Results) -> None:
+def test_without_a_second_seed_every_comparison_is_inconclusive(results: Results) -> None:
     del results.entries["base-2"], results.entries["topdown-2"]
     text = markdown(report(results))
     effects = {row[0]: row[1:] for row in rows_of(text, "The effect of each change")}
-    assert effects["2 layers"] == ["-3.00", "cannot be told"]
-    assert "is unknown, since no row has two seeds. So no difference can be told." in text
+    assert effects["2 layers"] == ["-3.00", "inconclusive"]
+    assert "is unknown, since no row has two seeds. So every difference is inconclusive." in text
 
 
 def test_every_row_has_its_figures(results: Results) -> None:
@@ -173,13 +171,13 @@ def test_the_page_is_complete_and_loads_nothing(results: Results, tmp_path: Path
     text = (tmp_path / "report.html").read_text("utf-8")
     assert Page(text).loads() == [] and "$" not in text and text.count("<figure>") == 2
     assert "&lt;b&gt;disk" in text and "<b>disk</b>" not in text
-    assert html_page(report(results)) == html_page(report(read_results(results.path)))
+    assert html_page(report(results)) == html_page(report(read_results(results.path, STUDY)))
     positions = [float(position) for position in re.findall(r'c[xy]="([-\d.]+)%"', text)]
     assert len(positions) == 2 * (3 + 4 * 6) and all(0 <= position <= 100 for position in positions)
 
 
 def test_a_report_without_results_has_every_row(tmp_path: Path) -> None:
-    text = markdown(report(Results(tmp_path / "results.json", "table4", {"number of training trees": 5})))
+    text = markdown(report(Results(tmp_path / "results.json", STUDY, {"number of training trees": 5})))
     assert "0 trainings of 0 of 8 rows done." in text and text.count("| not run |") == 15 and "Figure" not in text
 
 
@@ -198,7 +196,7 @@ def tiny() -> Config:
         search=SearchConfig(max_extra_tokens=20),
     )
 """
-STUDY = """
+SCRIPT = """
 import sys
 from pathlib import Path
 from transduce.studies.table4 import run_table4
@@ -215,16 +213,16 @@ def test_a_killed_study_of_a_tiny_treebank_resumes(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")
-    out, command = tmp_path / "out", [sys.executable, "-c", STUDY, str(tmp_path)]
+    out, command = tmp_path / "out", [sys.executable, "-c", SCRIPT, str(tmp_path)]
     study = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     wait_for((out / "runs" / "base-1" / "config.json").exists)
     study.send_signal(signal.SIGKILL)
     assert study.wait() == -signal.SIGKILL
     wait_for(lambda: not is_locked(out / "runs" / ".lock"))  # a training whose study was killed runs to its end
-    assert {entry["status"] for entry in read_results(out / "results.json").entries.values()} == {"not run"}
+    assert {entry["status"] for entry in read_results(out / "results.json", STUDY).entries.values()} == {"not run"}
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0 and re.search(r"base-1: F1 \d+\.\d\d; .* of processor time", result.stderr)
-    entries = read_results(out / "results.json").entries
+    entries = read_results(out / "results.json", STUDY).entries
     assert {name: entry["status"] for name, entry in entries.items()} == {"base-1": "done", "topdown-1": "done"}
     for entry in entries.values():
         assert entry["valid"]["sentences"] == entry["valid"]["valid"] == 5 and entry["test"]["valid"] == 2

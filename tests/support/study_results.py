@@ -6,13 +6,11 @@ from typing import Any
 
 from transduce.config.recipes import find_recipe
 from transduce.config.schema import with_value
-from transduce.studies.attention_sizes import SIZES as ATTENTION_SIZES
-from transduce.studies.entries import encode_config
-from transduce.studies.experts import SIZES as EXPERTS_SIZES
+from transduce.studies import attention, experts, positions, scaling_laws, table2, table2_search, table4
 from transduce.studies.positions import SIZES
-from transduce.studies.results import Results, provenance
+from transduce.studies.positions import points as length_points
+from transduce.studies.results import Results, encode_config, provenance
 from transduce.studies.scaling_laws import SWEEP
-from transduce.studies.segments import points as length_points
 from transduce.studies.table2 import SEEDS, trainings, with_points
 from transduce.studies.table2_budgets import cost_name
 from transduce.studies.table2_search import SYSTEMS, waiting
@@ -29,7 +27,7 @@ PERPLEXITY = {
 
 def table2_results(folder: Path) -> Results:
     """Return the complete results of Table 2, in a folder."""
-    results = Results(folder / "results.json", "table2", {"scale": "small", "language": "en"}, [provenance()])
+    results = Results(folder / "results.json", table2.STUDY, {"scale": "small", "language": "en"}, [provenance()])
     for system in SYSTEMS:
         results.entries[cost_name(system)] = {
             "status": "done",
@@ -55,7 +53,7 @@ def table2_results(folder: Path) -> Results:
 
 def search_results(folder: Path) -> Results:
     """Return the complete results of the search of Table 2, in a folder. Best: deep, 1.8e-3, dropout 0.2."""
-    results = Results(folder / "results.json", "table2-search", {"language": "en"}, [provenance()])
+    results = Results(folder / "results.json", table2_search.STUDY, {"language": "en"}, [provenance()])
     while batch := waiting(results):
         for candidate in batch:
             training = candidate.training()
@@ -70,7 +68,7 @@ COSTS = {"parameters": 1_850_000, "steps": 3_600, "seconds": 900.0, "cpu_seconds
 
 def table4_results(folder: Path) -> Results:
     """Return results of Table 4, in a folder: two seeds of base and of the top-down form, d192 not run."""
-    results = Results(folder / "results.json", "table4", {"number of training trees": 18_951}, [provenance()])
+    results = Results(folder / "results.json", table4.STUDY, {"number of training trees": 18_951}, [provenance()])
     f1 = {"n2": 67.0, "n6": 71.2, "d64": 62.0, "data20": 55.0, "data50": 65.0}
     seeds = [("base", 1, 70.0), ("base", 2, 70.4), *((row, 1, value) for row, value in f1.items())]
     for row, seed, value in [*seeds, ("topdown", 1, 71.8), ("topdown", 2, 72.2)]:
@@ -92,8 +90,8 @@ def table4_results(folder: Path) -> Results:
 
 def attention_results(folder: Path) -> Results:
     """Return results of the study of attention, in a folder: two lengths, exact attention and a window."""
-    settings = {"sizes": ATTENTION_SIZES.as_settings()}
-    results = Results(folder / "results.json", "attention", settings, [provenance()])
+    settings = {"sizes": attention.SIZES.as_settings()}
+    results = Results(folder / "results.json", attention.STUDY, settings, [provenance()])
     for n in (256, 1_024):
         costs = {"forward_seconds": 0.001 * n, "backward_seconds": 0.002 * n, "peak_bytes": 4_096 * n}
         forms = dict.fromkeys(("fused", "reference", "window", "performer", "fused-both", "linformer"), costs)
@@ -128,7 +126,7 @@ LENGTHS = {  # perplexities at 64, 128, 256 and 512 tokens
 
 def positions_results(folder: Path) -> Results:
     """Return results of the study of positions, in a folder: two seeds of three trainings, the others not run."""
-    results = Results(folder / "results.json", "positions", {"sizes": SIZES.as_settings()}, [provenance()])
+    results = Results(folder / "results.json", positions.STUDY, {"sizes": SIZES.as_settings()}, [provenance()])
     for row, curves in {"sinusoids": ["sinusoids"], "rope": ["rope", "rope-yarn"], "alibi": ["alibi"]}.items():
         for seed in (1, 2):
             values = {name: [x + seed for x in LENGTHS[name][:-1]] for name in curves}
@@ -146,7 +144,7 @@ def positions_results(folder: Path) -> Results:
 
 def experts_results(folder: Path) -> Results:
     """Return results of the study of experts, in a folder: two seeds of three rows, the others not run."""
-    results = Results(folder / "results.json", "experts", {"sizes": EXPERTS_SIZES.as_settings()}, [provenance()])
+    results = Results(folder / "results.json", experts.STUDY, {"sizes": experts.SIZES.as_settings()}, [provenance()])
     for row, value in {"dense": 60.0, "switch": 50.0, "noisy-2": 70.0}.items():
         for seed in (0, 2):
             shares = {"shares": [[1.5, 1.0, 0.5], [1.0, 0.5, 1.5]]} if row != "dense" else {}
@@ -169,8 +167,8 @@ def scaling_results(folder: Path, count: int = 35) -> Results:
 
     The losses are 2 + 60 / N^0.35 + 300 / D^0.38, one in 200 more or less, with N without embeddings.
     """
-    results = Results(folder / "results.json", "scaling", {"sweep": SWEEP.as_settings()}, [provenance()])
-    for number, cell in enumerate(sorted(SWEEP.cells(), key=lambda one: (one.d_model, one.tokens))):
+    results = Results(folder / "results.json", scaling_laws.STUDY, {"sweep": SWEEP.as_settings()}, [provenance()])
+    for number, cell in enumerate(sorted(SWEEP.trainings(), key=lambda cell: (cell.d_model, cell.tokens))):
         size = 12 * cell.n_layers * cell.d_model**2
         embeddings = (SWEEP.vocab_size + SWEEP.segment) * cell.d_model
         loss = (2 + 60 / size**0.35 + 300 / cell.tokens**0.38) * (1 + 0.005 * (-1) ** (number // 2))

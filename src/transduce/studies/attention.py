@@ -3,70 +3,91 @@
 The costs of all forms at one length are measured in turn, and are one entry of results.json. Each training is another.
 """
 
-import sys
-import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any, NotRequired, TypedDict
 
-from transduce.evaluation.study_report import write_report
-from transduce.studies import attention_costs, attention_models
+from transduce.studies import attention_forms, attention_models
+from transduce.studies.attention_forms import SIZES, AttentionSizes
+from transduce.studies.attention_models import TokenTexts, TrainedForm
 from transduce.studies.attention_report import report
-from transduce.studies.attention_sizes import SIZES, Sizes
-from transduce.studies.results import Results, open_results
-from transduce.studies.schedule import exclusive_folder
-from transduce.studies.segments import hashes
+from transduce.studies.results import Cost, Count, Duration, Results, Study, open_results
+from transduce.studies.runner import Task, in_turn, print_line, reported, run_cells, timed
+from transduce.studies.small_models import hashes
 from transduce.training.halves import threads
-from transduce.training.signals import StopSignal
 
 
-def run_attention(train: Path, valid: Path, out: Path, *, sizes: Sizes = SIZES) -> Results:
+class FormCosts(TypedDict):
+    """The costs of a form of attention, or of a layer with it, at a length."""
+
+    forward_seconds: Cost
+    backward_seconds: Cost
+    peak_bytes: Count
+    cache_bytes_per_token: NotRequired[Count]
+
+
+class CostsCell(TypedDict):
+    """The costs of all forms at length n. forms: by name."""
+
+    n: Count
+    forms: dict[str, FormCosts]
+
+
+class AttentionCell(TypedDict):
+    """A training of a small model with a form of attention. loss: in nats for each predicted token."""
+
+    row: str
+    seed: int
+    loss: Duration
+    parameters: Count
+    cpu_seconds: Duration
+
+
+class AttentionSettings(TypedDict):
+    sizes: AttentionSizes
+
+
+def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
+    return [CostsCell if name.startswith("costs-") else AttentionCell]
+
+
+STUDY = Study("attention", _entry_types, AttentionSettings)
+
+
+def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes = SIZES) -> Results:
     """Measure and train what is not yet in OUT/results.json, and write the report.
 
     train, valid: texts whose lines follow one another. It runs on the CPU, with torch's number of threads. An
     interrupted training starts again. Raises UserError if `out` has results of other texts or sizes, or for an unusable
-    text, and KeyboardInterrupt after a signal.
+    text. Raises the errors of `runner.run_cells`, too.
     """
-    results = open_results(out, "attention", {**hashes(train, valid), "sizes": sizes.as_settings()})
-    trainings = {f"{row.name}-{seed}": (row, seed) for row in attention_models.rows(sizes) for seed in row.seeds}
+    results = open_results(out, STUDY, {**hashes(train, valid), "sizes": sizes.as_settings()})
     lengths = {f"costs-{n}": n for n in sizes.lengths}
-    names = [*trainings, *lengths]
-    if all(map(results.is_done, names)):
-        write_report(out, report(results), results.sessions)
-        return results
-    texts = attention_models.token_texts(train, valid, sizes)
-    with exclusive_folder(results):
-        results.start_session(names)
-        try:
-            with StopSignal() as stop:
-                for name, n in lengths.items():
-                    if not (results.is_done(name) or stop.is_requested):
-                        _show(f"costs at n = {n:,} ...")
-                        with threads(1):
-                            costs = attention_costs.measure(n, sizes, stop)
-                        if costs:
-                            results.record(name, "done", n=n, forms=costs)
-                for name, (row, seed) in trainings.items():
-                    if not (results.is_done(name) or stop.is_requested):
-                        progress = _Progress(f"{row.title}, seed {seed}")
-                        figures = attention_models.train(row, seed, texts, sizes, stop, progress)
-                        if figures:
-                            results.record(name, "done", row=row.name, seed=seed, **figures)
-        finally:
-            write_report(out, report(results), results.sessions)
-        if not all(map(results.is_done, names)):
-            raise KeyboardInterrupt
+    trainings = {f"{row.name}-{seed}": (row, seed) for row in attention_models.rows(sizes) for seed in row.seeds}
+
+    def make(names: list[str]) -> list[Task]:
+        texts = attention_models.token_texts(train, valid, sizes)
+        measurements = [Task(name, {"n": n}, partial(_costs, n, sizes)) for name, n in lengths.items() if name in names]
+        tasks = []
+        for name, (row, seed) in trainings.items():
+            if name in names:
+                work = partial(timed, _train, row, seed, texts, sizes)
+                tasks.append(Task(name, {"row": row.name, "seed": seed}, work))
+        return [*measurements, *tasks]
+
+    with reported(results, report):
+        run_cells([*trainings, *lengths], make, in_turn, results, advice=f"see {out / 'report.md'}")
     return results
 
 
-class _Progress:
-    """Prints the progress of a training to stderr."""
-
-    def __init__(self, title: str) -> None:
-        self.title, self.start = title, time.monotonic()
-        _show(f"{title} ...")
-
-    def __call__(self, step: int, loss: float) -> None:
-        _show(f"{self.title}: step {step}, loss {loss:.3f}, {time.monotonic() - self.start:.0f} s")
+def _costs(n: int, sizes: AttentionSizes) -> dict[str, Any]:
+    with threads(1):
+        return {"forms": attention_forms.measure(n, sizes)}
 
 
-def _show(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _train(row: TrainedForm, seed: int, texts: TokenTexts, sizes: AttentionSizes) -> dict[str, Any]:
+    def show(step: int, loss: float) -> None:
+        print_line(f"{row.title}, seed {seed}: step {step}, loss {loss:.3f}")
+
+    return attention_models.train(row, seed, texts, sizes, show)

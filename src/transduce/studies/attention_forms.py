@@ -1,15 +1,20 @@
-"""The forms of attention that `transduce study attention` compares.
+"""The forms of attention that `transduce study attention` compares, their sizes, and the costs of each.
 
 A form is a function of queries, keys and values. Longformer's global positions and tensor product attention have
-projections of their own, so they are measured as layers: self-attention with its projections, beside exact ones.
+separate projections, so they are measured as layers: self-attention with its projections, beside exact ones.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from transduce.family.around import with_rotation
 from transduce.family.big_bird import big_bird
@@ -22,7 +27,91 @@ from transduce.family.rope import Rope
 from transduce.family.tpa import TensorProductAttention, with_products, with_rotation_of_factors
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention, reference_attention
-from transduce.studies.attention_sizes import Sizes
+from transduce.studies.results import Cost, Count
+
+# ---- sizes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttentionSizes:
+    """The sizes of a study. There are no defaults, so that results without a size are refused.
+
+    Measurements. lengths: n of each, in ascending order. rounds: of each length. longest_square: above it, a form whose
+    memory grows with n^2 is not measured. cost_heads, cost_width: of the heads.
+
+    Forms. reach: of the windows. n_global: global positions. stride: the square root of n; per_summary: positions of
+    a stride for each summary of the pattern "fixed". features: of Performer. rank: of Linformer. block, n_random: of
+    BigBird. ranks: of queries, keys and values in tensor product attention.
+
+    Trainings. length: tokens of a text. batch: texts. rate: the largest learning rate, after `warmup` steps; then it
+    falls to 0. valid_texts: at most, of the validation text. mask_share: of the tokens, where they are masked.
+    """
+
+    lengths: tuple[Count, ...]
+    rounds: tuple[Count, ...]
+    longest_square: Count
+    cost_heads: Count
+    cost_width: Count
+    reach: Count
+    n_global: Count
+    per_summary: Count
+    features: Count
+    rank: Count
+    block: Count
+    n_random: Count
+    ranks: tuple[Count, Count, Count]
+    length: Count
+    d_model: Count
+    n_layers: Count
+    n_heads: Count
+    vocab_size: Count
+    steps: Count
+    batch: Count
+    rate: Cost
+    warmup: Count
+    largest_gradient: Cost
+    valid_texts: Count
+    mask_share: Cost
+
+    def as_settings(self) -> dict[str, Any]:
+        """Return the sizes as results.json has them."""
+        return {name: [*value] if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def sizes_of(settings: Mapping[str, Any]) -> AttentionSizes:
+    """Return the sizes of the settings in results.json."""
+    return msgspec.convert(settings["sizes"], AttentionSizes)
+
+
+SIZES = AttentionSizes(
+    lengths=(256, 1_024, 4_096, 16_384),
+    rounds=(7, 5, 3, 2),
+    longest_square=4_096,
+    cost_heads=8,
+    cost_width=64,
+    reach=64,
+    n_global=1,
+    per_summary=8,
+    features=256,
+    rank=64,
+    block=32,
+    n_random=3,
+    ranks=(6, 2, 2),
+    length=512,
+    d_model=128,
+    n_layers=3,
+    n_heads=4,
+    vocab_size=4_000,
+    steps=400,
+    batch=8,
+    rate=1e-3,
+    warmup=40,
+    largest_gradient=1.0,
+    valid_texts=32,
+    mask_share=0.15,
+)
+
+# ---- forms -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -39,7 +128,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Form:
+class AttentionForm:
     """A form of attention. make: builds the function. causal: under the causal mask, otherwise each sees both sides.
 
     is_square: its memory grows with n^2, so that it is not measured at the longest lengths.
@@ -57,9 +146,12 @@ class Form:
         return "fused" if self.causal else "fused-both"
 
 
-def forms(sizes: Sizes) -> tuple[Form, ...]:
+def forms(sizes: AttentionSizes) -> tuple[AttentionForm, ...]:
     """Return the forms with their sizes."""
     window = with_window(sizes.reach)
+
+    def strided_of(shape: Shape) -> Attention:
+        return with_pattern(strided(_stride(shape.n)))
 
     def fixed_of(shape: Shape) -> Attention:
         stride = _stride(shape.n)
@@ -77,18 +169,18 @@ def forms(sizes: Sizes) -> tuple[Form, ...]:
     summaries = f"fixed, √n, 1 summary in {sizes.per_summary}"
     features = f"Performer, {sizes.features} features"
     return (
-        Form("fused", "exact, torch's fused kernel", lambda _: fast_attention),
-        Form("reference", "exact, all weights at once", lambda _: reference_attention, is_square=True),
-        Form("online", "exact, online softmax in Python", lambda _: online_attention),
-        Form("window", f"window of {sizes.reach + 1}", lambda _: window),
-        Form("strided", "strided, √n", lambda shape: with_pattern(strided(_stride(shape.n))), is_square=True),
-        Form("fixed", summaries, fixed_of, is_square=True),
-        Form("performer", features, performer),
-        Form("fused-both", "exact, torch's fused kernel", lambda _: fast_attention, causal=False),
-        Form("window-both", f"window of {2 * sizes.reach + 1}", lambda _: window, causal=False),
-        Form("bigbird", f"BigBird, blocks of {sizes.block}", big_bird_of, causal=False, is_square=True),
-        Form("linformer", f"Linformer, rank {sizes.rank}", linformer, causal=False),
-        Form("performer-both", features, performer, causal=False),
+        AttentionForm("fused", "exact, torch's fused kernel", lambda _: fast_attention),
+        AttentionForm("reference", "exact, all weights at once", lambda _: reference_attention, is_square=True),
+        AttentionForm("online", "exact, online softmax in Python", lambda _: online_attention),
+        AttentionForm("window", f"window of {sizes.reach + 1}", lambda _: window),
+        AttentionForm("strided", "strided, √n", strided_of, is_square=True),
+        AttentionForm("fixed", summaries, fixed_of, is_square=True),
+        AttentionForm("performer", features, performer),
+        AttentionForm("fused-both", "exact, torch's fused kernel", lambda _: fast_attention, causal=False),
+        AttentionForm("window-both", f"window of {2 * sizes.reach + 1}", lambda _: window, causal=False),
+        AttentionForm("bigbird", f"BigBird, blocks of {sizes.block}", big_bird_of, causal=False, is_square=True),
+        AttentionForm("linformer", f"Linformer, rank {sizes.rank}", linformer, causal=False),
+        AttentionForm("performer-both", features, performer, causal=False),
     )
 
 
@@ -99,7 +191,7 @@ def _stride(n: int) -> int:
 # ---- layers ------------------------------------------------------------------------------------------------------
 
 
-class SelfAttention(nn.Module):
+class ProjectedAttention(nn.Module):
     """A module of attention, with its projections, under an attention function: (1,n,D) -> (1,n,D)."""
 
     def __init__(
@@ -118,48 +210,51 @@ class SelfAttention(nn.Module):
 
 
 @dataclass(frozen=True)
-class Layer:
-    """Self-attention with its projections. base: the name of the exact layer. causal: as in `Form`; it has a cache."""
+class AttentionLayer:
+    """Self-attention with its projections. base: the name of the exact layer.
+
+    causal: as in `AttentionForm`; a causal layer has a cache.
+    """
 
     name: str
     title: str
     base: str
-    make: Callable[[Shape], SelfAttention]
+    make: Callable[[Shape], ProjectedAttention]
     causal: bool = True
     is_square: bool = False
 
 
-def layers(sizes: Sizes) -> tuple[Layer, ...]:
+def layers(sizes: AttentionSizes) -> tuple[AttentionLayer, ...]:
     """Return the layers with their sizes. The causal ones have no biases, and RoPE, as in Llama and T6."""
 
-    def llama(shape: Shape) -> SelfAttention:
-        return SelfAttention(
+    def llama(shape: Shape) -> ProjectedAttention:
+        return ProjectedAttention(
             MultiHeadAttention(shape.d_model, shape.n_heads, bias=False), with_rotation(_angles(shape))
         )
 
-    def t6(shape: Shape) -> SelfAttention:
+    def t6(shape: Shape) -> ProjectedAttention:
         module = TensorProductAttention(shape.d_model, shape.n_heads, ranks=sizes.ranks)
         products = with_products(shape.n_heads)
-        return SelfAttention(module, with_rotation_of_factors(_angles(shape), shape.n_heads, products))
+        return ProjectedAttention(module, with_rotation_of_factors(_angles(shape), shape.n_heads, products))
 
-    def bert(shape: Shape) -> SelfAttention:
-        return SelfAttention(MultiHeadAttention(shape.d_model, shape.n_heads), fast_attention)
+    def bert(shape: Shape) -> ProjectedAttention:
+        return ProjectedAttention(MultiHeadAttention(shape.d_model, shape.n_heads), fast_attention)
 
-    def longformer(shape: Shape) -> SelfAttention:
+    def longformer(shape: Shape) -> ProjectedAttention:
         module = LongformerAttention(shape.d_model, shape.n_heads, sizes.reach, n_global=sizes.n_global)
-        return SelfAttention(module, fast_attention)
+        return ProjectedAttention(module, fast_attention)
 
     ranks = ", ".join(map(str, sizes.ranks))
     title = f"tensor product attention, ranks {ranks}"
     return (
-        Layer("layer-llama", "exact, with RoPE", "layer-llama", llama),
-        Layer("layer-tpa", f"{title}, with RoPE", "layer-llama", t6),
-        Layer("layer-bert", "exact", "layer-bert", bert, causal=False),
-        Layer("layer-longformer", longformer_title(sizes), "layer-bert", longformer, causal=False),
+        AttentionLayer("layer-llama", "exact, with RoPE", "layer-llama", llama),
+        AttentionLayer("layer-tpa", f"{title}, with RoPE", "layer-llama", t6),
+        AttentionLayer("layer-bert", "exact", "layer-bert", bert, causal=False),
+        AttentionLayer("layer-longformer", longformer_title(sizes), "layer-bert", longformer, causal=False),
     )
 
 
-def longformer_title(sizes: Sizes) -> str:
+def longformer_title(sizes: AttentionSizes) -> str:
     """Return Longformer's attention in words."""
     positions = "one global position" if sizes.n_global == 1 else f"{sizes.n_global} global positions"
     return f"Longformer, window of {2 * sizes.reach + 1} and {positions}"
@@ -167,3 +262,80 @@ def longformer_title(sizes: Sizes) -> str:
 
 def _angles(shape: Shape) -> Tensor:
     return Rope().angles(torch.arange(shape.n), shape.d_k)
+
+
+# ---- costs -------------------------------------------------------------------------------------------------------
+
+
+class Pass:
+    """A forward and a backward pass of a form, or of a layer, over one text, which can be repeated."""
+
+    def __init__(self, form: AttentionForm | AttentionLayer, shape: Shape) -> None:
+        torch.manual_seed(1)
+        mask: Mask = "causal" if form.causal else torch.ones(1, 1, 1, shape.n, dtype=torch.bool)
+        if isinstance(form, AttentionLayer):
+            function = layer = form.make(shape)
+            x = torch.randn(1, shape.n, shape.d_model, requires_grad=True)
+            self.inputs = [x]
+            self.forward: Callable[[], Tensor] = lambda: layer(x, mask)
+        else:
+            function = attention = form.make(shape)
+            size = (1, shape.n_heads, shape.n, shape.d_k)
+            queries, keys, values = self.inputs = [torch.randn(size, requires_grad=True) for _ in range(3)]
+            self.forward = lambda: attention(queries, keys, values, mask, 0.0)
+        self.parameters = [*function.parameters()] if isinstance(function, nn.Module) else []
+        self.gradient = torch.randn_like(self.inputs[0])
+
+    def backward(self, output: Tensor) -> None:
+        output.backward(self.gradient)
+        for x in (*self.inputs, *self.parameters):
+            x.grad = None
+
+    def seconds(self) -> tuple[float, float]:
+        """Return the processor seconds of the forward and of the backward pass."""
+        start = time.process_time()
+        output = self.forward()
+        middle = time.process_time()
+        self.backward(output)
+        return middle - start, time.process_time() - middle
+
+    def peak_bytes(self) -> int:
+        """Return the most bytes that both passes hold at once, above inputs, weights and the output's gradient."""
+        return peak_bytes(lambda: self.backward(self.forward()))
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Return the most bytes that torch has allocated at once during `work`, above those before it."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints its stages
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    kineto: Any = profiler.profiler
+    current = most = 0
+    for event in kineto.kineto_results.events():
+        if event.name() == "[memory]":
+            current += event.nbytes()
+            most = max(most, current)
+    return most
+
+
+def measure(n: int, sizes: AttentionSizes) -> dict[str, dict[str, float]]:
+    """Return the costs of each form and layer at length n: forward_seconds, backward_seconds and peak_bytes.
+
+    A causal layer also has cache_bytes_per_token.
+    The forms take turns, so that another program on the machine delays all of them. The seconds are the minimum of all
+    rounds: other programs can only add time. The first pass, which measures memory, warms up.
+    """
+    shape = Shape(n, sizes.cost_heads, sizes.cost_width)
+    items = [item for item in (*forms(sizes), *layers(sizes)) if n <= sizes.longest_square or not item.is_square]
+    passes = {item.name: Pass(item, shape) for item in items}
+    costs: dict[str, dict[str, float]] = {}
+    for name, measured in passes.items():
+        costs[name] = {"peak_bytes": measured.peak_bytes()}
+    for _ in range(dict(zip(sizes.lengths, sizes.rounds, strict=True)).get(n, 1)):
+        for name, measured in passes.items():
+            for key, seconds in zip(("forward_seconds", "backward_seconds"), measured.seconds(), strict=True):
+                costs[name][key] = min(seconds, costs[name].get(key, seconds))
+    for layer in layers(sizes):
+        if layer.causal:
+            costs[layer.name]["cache_bytes_per_token"] = layer.make(shape).cache_bytes(shape.d_model)
+    return costs

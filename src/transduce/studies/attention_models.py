@@ -5,8 +5,7 @@ restore masked tokens, in BERT. All models of a kind have the same sizes, steps,
 """
 
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,12 @@ from transduce.family.longformer import LongformerAttention
 from transduce.family.tpa import T6
 from transduce.model.attention import Attention
 from transduce.model.transformer import parameter_count
-from transduce.studies.attention_forms import Shape, forms, longformer_title
-from transduce.studies.attention_sizes import Sizes
-from transduce.training.signals import StopSignal
+from transduce.studies.attention_forms import AttentionSizes, Shape, forms, longformer_title
+from transduce.studies.small_models import train_small
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainedForm:
     """A row of a table of trainings. base: the row with exact attention that it is compared with."""
 
     name: str
@@ -45,20 +43,20 @@ class Row:
     seeds: tuple[int, ...] = (1,)
 
 
-def rows(sizes: Sizes) -> tuple[Row, ...]:
+def rows(sizes: AttentionSizes) -> tuple[TrainedForm, ...]:
     """Return the rows. Exact attention has several seeds, whose spread is the scale of all differences."""
     of_form = {form.name: form for form in forms(sizes)}
 
-    def row(name: str, seeds: tuple[int, ...] = (1,)) -> Row:
-        return Row(name, of_form[name].title, of_form[name].base, of_form[name].causal, seeds)
+    def row(name: str, seeds: tuple[int, ...] = (1,)) -> TrainedForm:
+        return TrainedForm(name, of_form[name].title, of_form[name].base, of_form[name].causal, seeds)
 
     return (
         row("fused", (1, 2, 3)),
         *map(row, ("online", "window", "strided", "fixed", "performer")),
-        Row("llama", "Llama, exact", "llama", seeds=(1, 2)),
-        Row("tpa", "T6: tensor product attention", "llama"),
+        TrainedForm("llama", "Llama, exact", "llama", seeds=(1, 2)),
+        TrainedForm("tpa", "T6: tensor product attention", "llama"),
         row("fused-both", (1, 2, 3)),
-        Row("longformer", longformer_title(sizes), "fused-both", causal=False),
+        TrainedForm("longformer", longformer_title(sizes), "fused-both", causal=False),
         *map(row, ("bigbird", "linformer", "performer-both")),
     )
 
@@ -69,7 +67,7 @@ def rows(sizes: Sizes) -> tuple[Row, ...]:
 class FormGPT2(GPT2):
     """GPT-2 with a form of attention."""
 
-    def __init__(self, vocab_size: int, sizes: Sizes, attention: Attention) -> None:
+    def __init__(self, vocab_size: int, sizes: AttentionSizes, attention: Attention) -> None:
         shape = sizes.d_model, sizes.n_layers, sizes.n_heads
         super().__init__(vocab_size, *shape, n_positions=sizes.length, dropout=0.0)
         self.attention = attention
@@ -81,7 +79,7 @@ class FormGPT2(GPT2):
 class MaskedWords(nn.Module):
     """BERT with a form of attention: the logits of all tokens from ids (B,T)."""
 
-    def __init__(self, vocab_size: int, sizes: Sizes, attention: Attention) -> None:
+    def __init__(self, vocab_size: int, sizes: AttentionSizes, attention: Attention) -> None:
         super().__init__()
         shape = sizes.d_model, sizes.n_layers, sizes.n_heads
         encoder = BertEncoder(vocab_size, *shape, n_positions=sizes.length, dropout=0.0)
@@ -93,7 +91,7 @@ class MaskedWords(nn.Module):
         return self.bert.words(self.bert.encoder(ids, mask, attention=self.attention))
 
 
-def model_of(row: Row, vocab_size: int, sizes: Sizes) -> nn.Module:
+def model_of(row: TrainedForm, vocab_size: int, sizes: AttentionSizes) -> nn.Module:
     """Return the model of a row with new weights, logits (B,T,V) of ids (B,T)."""
     d_ff = 8 * sizes.d_model // 3
     if row.name == "llama":
@@ -127,7 +125,7 @@ class TokenTexts:
     valid: Tensor
 
 
-def token_texts(train: Path, valid: Path, sizes: Sizes) -> TokenTexts:
+def token_texts(train: Path, valid: Path, sizes: AttentionSizes) -> TokenTexts:
     """Return the texts of two files, whose lines follow one another, with EOS after each.
 
     Raises UserError for a file that is too short, or cannot be read.
@@ -163,39 +161,37 @@ def task_of(texts: Tensor, generator: torch.Generator, mask_share: float | None)
 
 
 def train(
-    row: Row, seed: int, texts: TokenTexts, sizes: Sizes, stop: StopSignal, report: Callable[[int, float], None]
-) -> dict[str, Any] | None:
-    """Train the model of a row, and return its figures; None after a signal.
+    row: TrainedForm,
+    seed: int,
+    texts: TokenTexts,
+    sizes: AttentionSizes,
+    show: Callable[[int, float], None] = lambda step, loss: None,
+) -> dict[str, Any]:
+    """Train the model of a row, and return its figures. show: is called with the step and the loss, now and then.
 
-    report: called with the step and the loss, now and then.
+    Raises UserError if the loss is not finite.
     """
     torch.manual_seed(seed)
-    model, mask_share = model_of(row, texts.vocab_size, sizes), None if row.causal else sizes.mask_share
+    model = model_of(row, texts.vocab_size, sizes)
+    mask_share = None if row.causal else sizes.mask_share
+
+    def losses() -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        n_epochs = math.ceil(sizes.steps * sizes.batch / len(texts.train))
+        order = torch.cat([torch.randperm(len(texts.train), generator=generator) for _ in range(n_epochs)])
+        for batch in order.split(sizes.batch)[: sizes.steps]:
+            yield mean_loss(model, task_of(texts.train[batch], generator, mask_share))
+
+    def rate(step: int) -> float:
+        falling = (sizes.steps + 1 - step) / max(1, sizes.steps - sizes.warmup)
+        return sizes.rate * min(step / sizes.warmup, falling)
+
     optimizer = torch.optim.Adam(model.parameters(), lr=sizes.rate, betas=(0.9, 0.98), eps=1e-9)
-    generator = torch.Generator().manual_seed(seed)
-    n_epochs = math.ceil(sizes.steps * sizes.batch / len(texts.train))
-    order = torch.cat([torch.randperm(len(texts.train), generator=generator) for _ in range(n_epochs)])
-    start, processor_start = time.monotonic(), time.process_time()
-    for step in range(sizes.steps):
-        if stop.is_requested:
-            return None
-        share = min((step + 1) / sizes.warmup, (sizes.steps - step) / max(1, sizes.steps - sizes.warmup))
-        for group in optimizer.param_groups:
-            group["lr"] = sizes.rate * share
-        batch = texts.train[order[step * sizes.batch : (step + 1) * sizes.batch]]
-        loss = mean_loss(model, task_of(batch, generator, mask_share))
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), sizes.largest_gradient)
-        optimizer.step()
-        if step % 50 == 49:
-            report(step + 1, loss.item())
-    cost = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - processor_start}
+    train_small(model, losses(), rate, optimizer=optimizer, largest_gradient=sizes.largest_gradient, show=show)
     return {
         "loss": round(evaluate(model, texts.valid, sizes.batch, mask_share), 5),
         "parameters": parameter_count(model),
         "steps": sizes.steps,
-        **{name: round(value, 1) for name, value in cost.items()},
     }
 
 

@@ -1,18 +1,15 @@
 """The report of `transduce study attention`: costs against n, and losses beside exact attention."""
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transduce.evaluation.study_charts import COLOURS, powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
-from transduce.studies.attention_forms import Form, Layer, forms, layers
-from transduce.studies.attention_models import Row, rows
-from transduce.studies.attention_sizes import Sizes, sizes_of
-from transduce.studies.effects import Difference, difference, noise
+from transduce.studies.attention_forms import AttentionForm, AttentionLayer, AttentionSizes, forms, layers, sizes_of
+from transduce.studies.attention_models import TrainedForm, rows
+from transduce.studies.comparison import Difference, as_points, by_verdict, difference, noise
 from transduce.studies.results import Results
-from transduce.studies.words import as_points
 
 IN_FIGURES = ("fused", "window", "performer", "reference")
 Costs = Mapping[int, Mapping[str, Mapping[str, float]]]  # length -> form or layer -> figures
@@ -60,7 +57,7 @@ LAYERS = (
 )
 
 
-def time_in_words(sizes: Sizes) -> str:
+def time_in_words(sizes: AttentionSizes) -> str:
     """Return how the time was measured."""
     return (
         "Milliseconds of processor time of a forward and of a backward pass over one text, "
@@ -75,12 +72,12 @@ def time_in_words(sizes: Sizes) -> str:
 class _CostTables:
     """Tables of the costs of forms, or of layers."""
 
-    def __init__(self, costs: Costs, sizes: Sizes, items: Sequence[Form | Layer]) -> None:
+    def __init__(self, costs: Costs, sizes: AttentionSizes, items: Sequence[AttentionForm | AttentionLayer]) -> None:
         self.costs, self.sizes, self.items = costs, sizes, items
 
     def table(self, cell: Callable[[Mapping[str, float], Mapping[str, float] | None], str]) -> Table:
         """Return a table over the lengths. cell: its text, from the figures of the item and of its base."""
-        kind = "form" if isinstance(self.items[0], Form) else "layer"
+        kind = "form" if isinstance(self.items[0], AttentionForm) else "layer"
         lines = []
         for item in self.items:
             figures = [self.costs.get(n, {}) for n in self.sizes.lengths]
@@ -89,7 +86,7 @@ class _CostTables:
         return Table([kind, "sees", *(f"n = {n:,}" for n in self.sizes.lengths)], lines, words=frozenset({0, 1}))
 
 
-def _sides(item: Form | Layer) -> str:
+def _sides(item: AttentionForm | AttentionLayer) -> str:
     return "causal" if item.causal else "both sides"
 
 
@@ -106,7 +103,7 @@ def _memory(one: Mapping[str, float], _: Mapping[str, float] | None) -> str:
     return f"{one['peak_bytes'] / 1e6:,.1f}"
 
 
-def memory_claims(costs: Costs, items: Sequence[Form]) -> list[str]:
+def memory_claims(costs: Costs, items: Sequence[AttentionForm]) -> list[str]:
     """Return which forms held less memory than the fused kernel under their mask: a sentence for each group of lengths.
 
     The same forms ran at all lengths of a group.
@@ -138,11 +135,11 @@ def memory_claims(costs: Costs, items: Sequence[Form]) -> list[str]:
     return sentences or ["No length has been measured yet."]
 
 
-def _named(form: Form) -> str:
+def _named(form: AttentionForm) -> str:
     return f"{form.title} ({_sides(form)})"
 
 
-def cache_sizes(costs: Costs, sizes: Sizes) -> list[Table]:
+def cache_sizes(costs: Costs, sizes: AttentionSizes) -> list[Table]:
     """Return the table of what a causal layer keeps of each token."""
     measured = {name: one for figures in costs.values() for name, one in figures.items()}
     lines = []
@@ -154,7 +151,7 @@ def cache_sizes(costs: Costs, sizes: Sizes) -> list[Table]:
     return [Table(["layer", "bytes of a token in its cache, fp32", "over exact"], lines)] if measured else []
 
 
-def _figures(costs: Costs, sizes: Sizes) -> list[Figure]:
+def _figures(costs: Costs, sizes: AttentionSizes) -> list[Figure]:
     """Return the figure of time against n, with the forms that are measured at two lengths or more."""
     curves = {
         form.title: [
@@ -179,14 +176,14 @@ def _figures(costs: Costs, sizes: Sizes) -> list[Figure]:
 
 VERDICT = (
     "A form is better or worse than exact attention if the whole 95 % interval of the difference of their mean losses "
-    "is on one side of 0, and cannot be told otherwise. The interval is Student's, with the spread between the seeds "
-    "of exact attention, pooled over the exact rows of a table. A form with one seed has no spread of its own: it is "
-    "taken to be the same. A small model that has just begun to learn uses little of a long context, so what a form "
-    "leaves out costs less here than in a large one."
+    "is on one side of 0; otherwise the comparison is inconclusive. The interval is Student's, with the spread between "
+    "the seeds of exact attention, pooled over the exact rows of a table. A form with one seed has no spread of its "
+    "own: it is taken to be the same. A small model that has just begun to learn uses little of a long context, so "
+    "what a form leaves out costs less here than in a large one."
 )
 
 
-def method(sizes: Sizes) -> str:
+def method(sizes: AttentionSizes) -> str:
     """Return the method of the trainings in words."""
     return (
         f"Nats for each predicted token of the validation text (at most {sizes.valid_texts} texts), after "
@@ -201,7 +198,7 @@ def method(sizes: Sizes) -> str:
 class _Losses:
     """The losses of the models under one mask, beside exact attention."""
 
-    def __init__(self, results: Results, sizes: Sizes, *, causal: bool) -> None:
+    def __init__(self, results: Results, sizes: AttentionSizes, *, causal: bool) -> None:
         self.causal = causal
         self.rows = [row for row in rows(sizes) if row.causal == causal]
         self.entries = {
@@ -214,27 +211,23 @@ class _Losses:
         """Return the loss of each seed of a row."""
         return [entry["loss"] for entry in self.entries[name]]
 
-    def change(self, row: Row) -> Difference | None:
-        """Return the difference of the loss from that of the base; None for a base, or without a training of both."""
-        if row.name == row.base or not self.entries[row.name] or not self.entries[row.base]:
+    def change(self, row: TrainedForm) -> Difference | None:
+        """Return the difference of the loss from the base; None for a base, or without a training of both."""
+        if row.name == row.base:
             return None
         return difference(self.losses(row.name), self.losses(row.base), self.noise)
 
-    def verdict(self, row: Row) -> str:
-        """Return "better", "worse" or "cannot be told"; "base" for a base, "" for a row that is not trained."""
+    def verdict(self, row: TrainedForm) -> str:
+        """Return the verdict on a row; "base" for a base, "" for a row that is not trained."""
+        if row.name == row.base:
+            return "base"
         change = self.change(row)
-        if change is None:
-            return "base" if row.name == row.base else ""
-        low, high = change.interval or (-math.inf, math.inf)
-        return "better" if high < 0 else "worse" if low > 0 else "cannot be told"
+        return change.verdict() if change else ""
 
     def sentence(self) -> str:
         """Return which forms are better and which worse than exact attention."""
-        groups = {
-            verdict: [row.title for row in self.rows if self.verdict(row) == verdict]
-            for verdict in ("better", "worse", "cannot be told")
-        }
-        parts = [f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in groups.items() if titles]
+        groups = by_verdict({row.title: self.change(row) for row in self.rows})
+        parts = [f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in groups.items()]
         task = "Next token" if self.causal else "Masked tokens"
         if not parts:
             return f"{task}: nothing to compare yet."

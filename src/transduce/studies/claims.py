@@ -8,9 +8,9 @@ For the second, models are trained on short pairs only, with sinusoids, with lea
 are evaluated on short and on longer pairs of the validation text (`longer`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -19,19 +19,74 @@ from transduce.config.recipes import find_recipe
 from transduce.config.recipes.table3 import schedule
 from transduce.data.batches import collate
 from transduce.data.text import read_pairs
-from transduce.evaluation.study_report import write_report
 from transduce.storage.model_folder import load_model
 from transduce.studies import scaling
 from transduce.studies.claims_report import POSITIONS, RELATIVE, SMOOTHING, report
 from transduce.studies.in_process import run_in_process
 from transduce.studies.longer import split_texts, train_relative
-from transduce.studies.results import Results, open_results
+from transduce.studies.results import Count, Duration, Percent, Perplexity, Results, Study, open_results
+from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.texts import FilePair, Texts
-from transduce.studies.trainings import Training
+from transduce.studies.trainings import Training, TrainingCell, WholeScores
 
 BASE = "small-table3-base"
 STEPS = 1_200
+
+
+class Softmax(TypedDict):
+    """The softmax of attention: means over its rows."""
+
+    variance: Duration
+    gradient: Duration
+    components: Duration
+
+
+class ScalingCell(TypedDict):
+    """A training with or without the factor 1/sqrt(d_k)."""
+
+    row: str
+    seed: int
+    perplexity: Perplexity
+    cpu_seconds: Duration
+    softmax_start: Softmax
+    softmax_end: Softmax
+
+
+class SmoothingCell(TrainingCell):
+    """A training with or without label smoothing. accuracy: added after the training."""
+
+    accuracy: NotRequired[Percent]
+
+
+class PositionsCell(TrainingCell):
+    """A training on short pairs. test: the scores on longer pairs."""
+
+    test: WholeScores
+
+
+# The pairs of section 3.5; results from before they were counted have none.
+ClaimsSettings = TypedDict(
+    "ClaimsSettings",
+    {
+        "most pieces of short pairs": NotRequired[Count],
+        "least pieces of longer pairs": NotRequired[Count],
+        "short training pairs": NotRequired[Count],
+        "short pairs": NotRequired[Count],
+        "longer pairs": NotRequired[Count],
+        "new positions, %": NotRequired[Percent],
+    },
+)
+
+
+def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
+    kind = name.split("-")[0]
+    if kind in ("scaled", "unscaled"):
+        return [ScalingCell]
+    return [PositionsCell if kind in (*POSITIONS, RELATIVE) else SmoothingCell]
+
+
+STUDY = Study("claims", _entry_types, ClaimsSettings)
 
 
 def trainings() -> list[Training]:
@@ -65,7 +120,7 @@ def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     texts = Texts(texts.train, texts.valid, language=texts.language)
     hashes = texts.read()
     split = split_texts(texts, find_recipe(BASE)().data.vocab_size)
-    results = open_results(out, "claims", {"language": texts.language, **hashes, **split.figures})
+    results = open_results(out, STUDY, {"language": texts.language, **hashes, **split.figures})
     in_process = [*relative_trainings(), *scaling.trainings()]
     if not rerun:
         refuse_outdated(in_process, results)
@@ -77,14 +132,11 @@ def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
             return train_relative(training, short, run)
         return scaling.train_and_measure(training, texts, run)
 
-    try:
-        by_row: dict[str, Texts] = {row: short for row in POSITIONS}
+    with reported(results, report):
+        by_row: dict[str, Texts] = dict.fromkeys(POSITIONS, short)
         run_trainings(trainings(), texts, results, jobs=jobs, rerun=rerun, other_data=by_row)
         add_accuracy(results, texts.valid)
         run_in_process(in_process, results, measure, rerun=rerun)
-    finally:
-        if results.entries:
-            write_report(out, report(results), results.sessions)
     return results
 
 

@@ -2,17 +2,26 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from transduce.config.schema import architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report, Section, Table
-from transduce.studies.effects import Difference, difference, factor, noise, verdict
-from transduce.studies.entries import config_of
-from transduce.studies.results import Results
+from transduce.studies.comparison import (
+    Difference,
+    as_factor,
+    as_points,
+    claim_verdict,
+    difference,
+    factor,
+    mean_and_range,
+    noise,
+    rows_table,
+    seeds_of,
+)
+from transduce.studies.results import Results, config_of
 from transduce.studies.scaling import WIDTHS, row_of
-from transduce.studies.words import as_factor, as_points, mean_and_range
 
 POSITIONS = ("sinusoids", "learned")
 RELATIVE = "relative"
@@ -24,7 +33,7 @@ Figures = Callable[[dict[str, Any]], float]
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    done = [entry for entry in results.entries.values() if entry["status"] == "done"]
+    done = results.done()
     cost = duration(sum(entry["cpu_seconds"] for entry in done))
     lead = f"Three sentences of the paper as experiments on a small text: {len(done)} trainings done, {cost} of "
     lead += f"processor time. The model is {study.model()}."
@@ -86,17 +95,17 @@ class _Study:
 
     def entries(self, row: str) -> list[dict[str, Any]]:
         """Return the seeds of a row that are done."""
-        return [one for one in self.results.entries.values() if one["status"] == "done" and one.get("row") == row]
+        return self.results.done(row)
 
     def diverged(self, row: str) -> int:
         """Return the number of seeds of a row that diverged."""
-        entries = [one for one in self.results.entries.values() if one.get("row") == row]
-        return sum(one["status"] == "failed" and one.get("diverged", False) for one in entries)
+        failed = [entry for entry in self.results.entries.values() if entry["status"] == "failed"]
+        return sum(entry.get("row") == row and entry.get("diverged", False) for entry in failed)
 
     def change(self, row: str, base: str, figure: Figures) -> Difference | None:
         """Return the difference of a row from another, with the noise of these two rows; None without results."""
         values = [[figure(entry) for entry in self.entries(name)] for name in (row, base)]
-        return difference(values[0], values[1], noise(values)) if all(values) else None
+        return difference(values[0], values[1], noise(values))
 
     def model(self) -> str:
         """Return the sizes of the model in words."""
@@ -113,7 +122,7 @@ class _Study:
         parts = []
         for claim, rows in claims.items():
             configs = [config_of(entry) for row in rows for entry in self.entries(row)]
-            lengths = sorted({(one.train.max_steps, one.train.warmup_steps) for one in configs if one})
+            lengths = sorted({(config.train.max_steps, config.train.warmup_steps) for config in configs if config})
             words = [f"{steps:,} steps, {warmup:,} of them warm-up" for steps, warmup in lengths]
             parts.append(f"{claim}: {' or '.join(words) or 'not recorded'}")
         return f"Length of each training, by claim. {'; '.join(parts)[0].upper()}{'; '.join(parts)[1:]}."
@@ -126,46 +135,44 @@ class _Study:
         return f"Without the factor, learning is worse ({ratio}). For {'; for '.join(parts)}."
 
     def scaling_verdict(self, width: int) -> str:
-        """Return the verdict for a d_k, with the trainings that diverged: all of one row tell without an interval."""
+        """Return the verdict for a d_k, with the trainings that diverged: all of one row decide without an interval."""
         rows = {"without the factor": row_of(width, False), "with it": row_of(width, True)}
         without, with_factor = rows.values()
         change = self.change(without, with_factor, _log_perplexity)
         counts = {words: self.diverged(row) for words, row in rows.items()}
         if change or not any(counts.values()):
-            told = _is_worse(change)
+            verdict = _is_worse(change)
         elif self.entries(with_factor) and not counts["with it"]:
-            told = "holds"
+            verdict = "holds"
         elif self.entries(without) and not counts["without the factor"]:
-            told = "does not hold"
+            verdict = "does not hold"
         else:
-            told = "cannot be told"
+            verdict = "inconclusive"
         notes = [
             f"{count} of {count + len(self.entries(row))} trainings diverged {words}"
             for (words, row), count in zip(rows.items(), counts.values(), strict=True)
             if count
         ]
-        return ", ".join([told, *notes])
+        return ", ".join([verdict, *notes])
 
     def scaling(self) -> Table:
         """Return the table of the softmax and of the perplexity for each d_k."""
         head = ["d_k", "factor", "components, start", "variance of scores, start", "end", "gradient, start", "end"]
         head += ["perplexity", "seeds"]
         lines = []
-        quiet = set()
         for width in WIDTHS:
             for has_factor in (True, False):
-                entries = self.entries(row_of(width, has_factor))
-                cells = ["diverged" if self.diverged(row_of(width, has_factor)) else "not run", *[""] * 6]
+                row = row_of(width, has_factor)
+                entries = self.entries(row)
+                cells = ["diverged" if self.diverged(row) else "not run"]
                 if entries:
                     softmax = [
                         f"{statistics.fmean(entry[f'softmax_{when}'][name] for entry in entries):.3g}"
                         for name, when in SOFTMAX_COLUMNS
                     ]
-                    cells = [*softmax, mean_and_range([entry["perplexity"] for entry in entries]), _seeds(entries)]
-                else:
-                    quiet.add(len(lines))
+                    cells = [*softmax, mean_and_range([entry["perplexity"] for entry in entries]), seeds_of(entries)]
                 lines.append([str(width), "1/sqrt(d_k)" if has_factor else "none", *cells])
-        return Table(head, lines, quiet=frozenset(quiet), words=frozenset({0, 1}))
+        return rows_table(head, lines, words=frozenset({0, 1}))
 
     # ---- §3.5 ----------------------------------------------------------------------------------------------------
 
@@ -197,12 +204,10 @@ class _Study:
         """Return the table of the scores on short and on longer pairs."""
         head = ["positions", "perplexity, short pairs", "longer pairs", "ratio", "BLEU, short pairs", "longer pairs"]
         lines = []
-        quiet = set()
-        for number, row in enumerate((*POSITIONS, RELATIVE)):
+        for row in (*POSITIONS, RELATIVE):
             entries = self.entries(row)
             if not entries:
-                quiet.add(number)
-                lines.append([row, "not run", *[""] * 5])
+                lines.append([row, "not run"])
                 continue
             ratios = [_log_perplexity_of_longer(entry) - _log_perplexity(entry) for entry in entries]
             lines.append(
@@ -213,10 +218,10 @@ class _Study:
                     f"{factor(statistics.fmean(ratios)):.2f}",
                     mean_and_range([entry["bleu"] for entry in entries]),
                     mean_and_range([entry["test"]["bleu"] for entry in entries]),
-                    _seeds(entries),
+                    seeds_of(entries),
                 ]
             )
-        return Table([*head, "seeds"], lines, quiet=frozenset(quiet))
+        return rows_table([*head, "seeds"], lines)
 
     # ---- §5.4 ----------------------------------------------------------------------------------------------------
 
@@ -234,19 +239,15 @@ class _Study:
     def smoothing(self) -> Table:
         """Return the table of perplexity, accuracy and BLEU with and without label smoothing."""
         lines = []
-        quiet = set()
-        for number, row in enumerate(SMOOTHING):
+        for row in SMOOTHING:
             entries = self.entries(row)
-            cells = ["not run", *[""] * 3]
+            cells = ["not run"]
             if entries:
                 keys = ("perplexity", "accuracy", "bleu")
-                cells = [mean_and_range([one[key] for one in entries if key in one]) for key in keys]
-                cells.append(_seeds(entries))
-            else:
-                quiet.add(number)
+                scores = [mean_and_range([entry[key] for entry in entries if key in entry]) for key in keys]
+                cells = [*scores, seeds_of(entries)]
             lines.append([row.removeprefix("smoothing"), *cells])
-        head = ["label smoothing", "perplexity", "accuracy, %", "BLEU", "seeds"]
-        return Table(head, lines, quiet=frozenset(quiet))
+        return rows_table(["label smoothing", "perplexity", "accuracy, %", "BLEU", "seeds"], lines)
 
 
 SOFTMAX_COLUMNS = (
@@ -257,13 +258,12 @@ SOFTMAX_COLUMNS = (
 
 def _is_worse(change: Difference | None) -> str:
     """Return the verdict on the claim that a perplexity rises, with its change. change: of the logarithm."""
-    return f"{verdict('hurts', change, 0.0)} ({as_factor(change)})" if change else "cannot be told, not run"
+    return f"{claim_verdict('hurts', change)} ({as_factor(change)})" if change else NOT_RUN
 
 
 def _is_improved(change: Difference | None, unit: str) -> str:
     """Return the verdict on the claim that a figure of which more is better rises, with its change."""
-    return f"{verdict('helps', -change, 0.0)} ({as_points(change)}{unit})" if change else "cannot be told, not run"
+    return f"{claim_verdict('helps', -change)} ({as_points(change)}{unit})" if change else NOT_RUN
 
 
-def _seeds(entries: Sequence[dict[str, Any]]) -> str:
-    return " ".join(str(seed) for seed in sorted(entry["seed"] for entry in entries))
+NOT_RUN = "inconclusive, not run"

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from transduce.studies.effects import Difference, difference, noise
+from transduce.studies.comparison import Difference, difference, noise
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,17 @@ def lead(curves: Mapping[str, Curve], name: str, other: str, cost: float) -> Dif
     """Return the difference of two systems at a cost, with its interval from the spread of all systems there."""
     covering = [curve for curve in curves.values() if curve.costs[0] <= cost <= curve.costs[-1]]
     spread = noise([curve.at(cost) for curve in covering])
-    return difference(curves[name].at(cost), curves[other].at(cost), spread)
+    change = difference(curves[name].at(cost), curves[other].at(cost), spread)
+    assert change is not None  # a curve has at least one seed
+    return change
 
 
 def crossings(curves: Mapping[str, Curve]) -> list[Crossing]:
     """Return every crossing of two curves, by rising cost. curves: by the name of the system, two points or more."""
     names = list(curves)
     pairs = [(name, other) for i, name in enumerate(names) for other in names[i + 1 :]]
-    return sorted((one for pair in pairs for one in _crossings_of(curves, *pair)), key=lambda one: one.cost)
+    every = [crossing for pair in pairs for crossing in _crossings_of(curves, *pair)]
+    return sorted(every, key=lambda crossing: crossing.cost)
 
 
 def _crossings_of(curves: Mapping[str, Curve], name: str, other: str) -> list[Crossing]:
@@ -62,10 +65,10 @@ def _crossings_of(curves: Mapping[str, Curve], name: str, other: str) -> list[Cr
     ahead = 0  # 1: `name`, -1: `other`, 0: neither so far
     last_cost = 0.0
     for cost in _common_costs(curves[name], curves[other]):
-        change = lead(curves, name, other, cost)
-        if change.interval is None or change.interval[0] <= 0 <= change.interval[1]:
+        verdict = lead(curves, name, other, cost).verdict(more_is_better=True)
+        if verdict == "inconclusive":
             continue
-        now = 1 if change.value > 0 else -1
+        now = 1 if verdict == "better" else -1
         if now == -ahead:
             pair = (name, other) if now == 1 else (other, name)
             middle = _zero(curves, pair, last_cost, cost)

@@ -1,59 +1,104 @@
 """Mixtures of experts beside the dense network: the loss of small language models, and the FLOPs that it took.
 
-All rows are the same decoder with RoPE, but for the network in its layers. A token uses as many products in the rows of
-experts as in the dense row: one expert of its width, or two of half of it.
+All rows are the same decoder with RoPE, except for the network in its layers. A token uses as many products in the rows
+of experts as in the dense row: one expert of its width, or two of half of it.
 """
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import torch
+from msgspec import Meta
 from torch import Tensor
-from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
-from transduce.evaluation.study_report import write_report
+from transduce.evaluation.study_report import Report, Section, Table
 from transduce.family.decoder import Decoder
 from transduce.family.experts import router_loss, routings
 from transduce.family.kinds import ConfiguredDecoder
 from transduce.model.transformer import parameter_count
-from transduce.studies.experts_report import report
-from transduce.studies.results import Results, open_results
-from transduce.studies.rows import run_rows
-from transduce.studies.segments import Sizes, SmallModel, Streams, batches, hashes, perplexities, train_on
-from transduce.training.flops import ADDED_COUNTS
+from transduce.studies import small_models
+from transduce.studies.comparison import (
+    Difference,
+    as_factor,
+    by_verdict,
+    difference,
+    mean_and_range,
+    noise,
+    rows_table,
+)
+from transduce.studies.results import Cost, Duration, Perplexity, Results, Study
+from transduce.studies.small_models import (
+    SegmentSettings,
+    SegmentSizes,
+    SmallCell,
+    SmallModel,
+    Streams,
+    batches,
+    flops_per_token,
+    perplexities,
+    progress_in_words,
+    run_study,
+    train_on_segments,
+)
 
-SIZES = Sizes(lengths=(64,))
+SIZES = replace(small_models.SIZES, lengths=(64,))
 N_EXPERTS = 8
 WIDE = 4  # times the width of the dense row
 
 
 @dataclass(frozen=True)
-class Row:
-    """The network of a row. width: of one network, over that of the dense row. router: of experts; None: it is dense.
+class Network:
+    """The network of a row. width: of one network, over the width of the dense row. router: of experts; None: dense.
 
     is_balanced: the loss for the balance joins the cross-entropy.
     """
 
+    title: str
     width: float
     router: Literal["switch", "top_k", "noisy_top_k"] | None = None
     is_balanced: bool = False
 
 
-ROWS: Mapping[str, Row] = {
-    "dense": Row(1),
-    "dense-wide": Row(WIDE),
-    "switch": Row(1, "switch", is_balanced=True),
-    "switch-free": Row(1, "switch"),
-    "top-2": Row(0.5, "top_k", is_balanced=True),
-    "noisy-2": Row(0.5, "noisy_top_k", is_balanced=True),
+ROWS: Mapping[str, Network] = {
+    "dense": Network("dense", 1),
+    "dense-wide": Network("dense, 4 times as wide", WIDE),
+    "switch": Network("Switch: 1 of 8", 1, "switch", is_balanced=True),
+    "switch-free": Network("the same, without its loss for the balance", 1, "switch"),
+    "top-2": Network("Mixtral's: 2 of 8 of half the width", 0.5, "top_k", is_balanced=True),
+    "noisy-2": Network("noisy top-k: 2 of 8 of half the width", 0.5, "noisy_top_k", is_balanced=True),
 }
 
 
-def build(row: str, sizes: Sizes) -> Decoder:
+class ExpertsCell(SmallCell):
+    """A training with dense networks or experts. shares: of the tokens, by layer and expert, over an even share."""
+
+    perplexity: Perplexity
+    flops_per_token: Cost
+    shares: NotRequired[list[Annotated[list[Duration], Meta(min_length=1)]]]
+
+
+STUDY = Study("experts", lambda name, settings: [ExpertsCell], SegmentSettings)
+
+
+def run_experts(
+    train: Path, valid: Path, out: Path, *, jobs: int | None = None, sizes: SegmentSizes = SIZES
+) -> Results:
+    """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
+
+    train, valid: texts whose lines follow each other. jobs: number of trainings at the same time, each on one thread;
+    None: one for each core. Raises UserError at the end if trainings have failed.
+    """
+    return run_study(STUDY, [*ROWS], train_and_evaluate, report, (train, valid), out, sizes, jobs)
+
+
+# ---- a training --------------------------------------------------------------------------------------------------
+
+
+def build(row: str, sizes: SegmentSizes) -> Decoder:
     """Return the model of a row with random weights."""
     config = replace(sizes.decoder(), d_ff=round(4 * sizes.d_model * ROWS[row].width))
     if router := ROWS[row].router:
@@ -66,43 +111,106 @@ def balance(model: SmallModel) -> Tensor:
     return router_loss(routings(model))
 
 
-def run_experts(train: Path, valid: Path, out: Path, *, jobs: int | None = None, sizes: Sizes = SIZES) -> Results:
-    """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
-
-    train, valid: texts whose lines follow each other. jobs: number of trainings at the same time, each on one thread;
-    None: one for each core. Raises UserError at the end if trainings have failed.
-    """
-    results = open_results(out, "experts", {**hashes(train, valid), "sizes": sizes.as_settings()})
-    try:
-        run_rows([*ROWS], (train, valid), sizes, results, partial(train_and_evaluate, sizes), jobs)
-    finally:
-        if results.entries:
-            write_report(out, report(results), results.sessions)
-    return results
-
-
-def train_and_evaluate(sizes: Sizes, row: str, seed: int, streams: Streams) -> dict[str, Any]:
+def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Streams) -> dict[str, Any]:
     """Return the figures of a row. shares: of the last evaluated tokens, by layer and expert, over an even share."""
     torch.manual_seed(seed)
     model = build(row, sizes)
-    train_on(model, streams.train, sizes, seed, balance if ROWS[row].is_balanced else None)
+    train_on_segments(model, streams.train, sizes, seed, balance if ROWS[row].is_balanced else None)
     (value,) = perplexities(model, streams.valid, sizes)
-    shares = [(one.shares / one.shares.mean()).tolist() for one in routings(model)]
+    shares = [(routing.shares / routing.shares.mean()).tolist() for routing in routings(model)]
+    inputs, targets, _ = next(batches(streams.train, sizes, seed))
     return {
         "parameters": parameter_count(model),
         "steps": sizes.steps,
         "perplexity": round(value, 4),
-        "flops_per_token": flops_per_token(model, streams.train, sizes, seed),
+        "flops_per_token": flops_per_token(model, inputs, targets),
         **({"shares": [[round(share, 4) for share in layer] for layer in shares]} if shares else {}),
     }
 
 
-def flops_per_token(model: Decoder, ids: Tensor, sizes: Sizes, seed: int) -> int:
-    """Return the FLOPs of the products in a training step, forward and backward, over the tokens of its batch."""
-    inputs, targets, _ = next(batches(ids, sizes, seed))
-    model.train()
-    with FlopCounterMode(display=False, custom_mapping=ADDED_COUNTS) as counter:
-        F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
-    model.zero_grad()
-    model.eval()
-    return round(counter.get_total_flops() / inputs.numel())
+# ---- the report --------------------------------------------------------------------------------------------------
+
+
+def report(results: Results) -> Report:
+    """Return the report of the results so far."""
+    comparison, sizes = _Comparison(results), results.settings["sizes"]
+    lead = "Small language models with a mixture of experts in each layer, beside the dense network: "
+    lead = " ".join([lead + progress_in_words(results), *results.failures()])
+    sections = [
+        Section("Perplexity and FLOPs", [comparison.sentence(), comparison.table(), BALANCE]),
+        Section("Method", [method(sizes), VERDICT]),
+    ]
+    return Report("Mixtures of experts", lead, sections)
+
+
+BALANCE = (
+    "FLOPs are those of the products of a training step, forward and backward, for a token. The share of an expert is "
+    "that of the last evaluated tokens, over the share of each if all had the same: 1 is even, and at most 8 of one "
+    "expert, or 4 of two. The figures are means over layers and seeds of the highest and of the lowest."
+)
+VERDICT = (
+    "A row is better or worse if the whole 95 % interval of the factor (Student's t, with the spread of the logarithm "
+    "between seeds pooled over all rows) is on one side of 1. A figure is the mean of the seeds, with the lowest and "
+    "the highest."
+)
+
+
+def method(sizes: dict[str, Any]) -> str:
+    """Return the method in words."""
+    shape = f"{sizes['n_layers']} layers, d_model {sizes['d_model']}, {sizes['n_heads']} heads"
+    return (
+        f"A decoder of {shape}, with RoPE, the norm before each part, GELU, dropout {sizes['dropout']:g} and a "
+        f"vocabulary of at most {sizes['vocab_size']:,}. The dense network has 4 d_model units. All rows have the same "
+        f"batches of {sizes['rows']} segments of {sizes['segment']} tokens, {sizes['steps']:,} steps, and no choice of "
+        "settings of their own. Switch has a capacity of 1.25 in training. The factor of its loss and of Mixtral's is "
+        "0.01, that of the two losses of noisy top-k 0.1."
+    )
+
+
+class _Comparison:
+    """The rows of a study, compared with the dense row."""
+
+    def __init__(self, results: Results) -> None:
+        self.entries = {row: results.done(row) for row in ROWS}
+        self.noise = noise([self.logarithms(row) for row in ROWS])
+
+    def logarithms(self, row: str) -> list[float]:
+        """Return the logarithm of the perplexity of each seed."""
+        return [math.log(entry["perplexity"]) for entry in self.entries[row]]
+
+    def change(self, row: str) -> Difference | None:
+        """Return the difference of the logarithm of the perplexity from that of the dense row; None for this row."""
+        return None if row == "dense" else difference(self.logarithms(row), self.logarithms("dense"), self.noise)
+
+    def sentence(self) -> str:
+        """Return which rows are better and which worse than the dense one."""
+        groups = by_verdict({network.title: self.change(row) for row, network in ROWS.items()})
+        parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())
+        return f"Beside the dense network after as many steps, {parts}." if parts else "Nothing to compare yet."
+
+    def table(self) -> Table:
+        """Return the table of perplexities and costs."""
+        head = ["network", "parameters", "MFLOPs a token", "perplexity", "over dense"]
+        head += ["highest share", "lowest", "seeds"]
+        lines = []
+        for row, network in ROWS.items():
+            entries = self.entries[row]
+            if not entries:
+                lines.append([network.title, "not run"])
+                continue
+            cells = [
+                f"{entries[0]['parameters']:,}",
+                f"{statistics.fmean(entry['flops_per_token'] for entry in entries) / 1e6:.1f}",
+                mean_and_range([entry["perplexity"] for entry in entries]),
+                as_factor(self.change(row)),
+                _share(entries, max),
+                _share(entries, min),
+            ]
+            lines.append([network.title, *cells, str(len(entries))])
+        return rows_table(head, lines)
+
+
+def _share(entries: Sequence[dict[str, Any]], extreme: Callable[[list[float]], float]) -> str:
+    """Return the mean over layers and seeds of the highest or the lowest share; "" without experts."""
+    values = [extreme(layer) for entry in entries for layer in entry.get("shares", [])]
+    return f"{statistics.fmean(values):.2f}" if values else ""

@@ -25,8 +25,8 @@ from transduce.model.positions import SinusoidalPositions
 from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer, parameter_count
 from transduce.storage.atomic_folder import write_file
 from transduce.storage.model_folder import LoadedModel
-from transduce.studies.entries import encode_config
 from transduce.studies.in_process import train_here
+from transduce.studies.results import encode_config
 from transduce.studies.texts import FilePair, Texts, score_figures
 from transduce.studies.trainings import Training
 from transduce.train import TranslationTask

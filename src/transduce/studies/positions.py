@@ -4,32 +4,93 @@ A row is a way to know the order of tokens (`family/positions.py`), or Transform
 evaluated with its frequencies scaled for the longest text, without training on longer text.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import torch
+from msgspec import Meta
 
-from transduce.evaluation.study_report import write_report
+from transduce.evaluation.study_report import Report, Section, Table
 from transduce.family.decoder import Decoder
 from transduce.family.kinds import ConfiguredDecoder
 from transduce.family.positions import Bucketed, Rotary
 from transduce.family.recurrence import TransformerXL
 from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_theta
 from transduce.model.transformer import parameter_count
-from transduce.studies.positions_report import report
-from transduce.studies.results import Results, open_results
-from transduce.studies.rows import run_rows
-from transduce.studies.segments import Sizes, SmallModel, Streams, hashes, perplexities, points, train_on
+from transduce.studies.comparison import (
+    Difference,
+    as_factor,
+    by_verdict,
+    mean_and_range,
+    paired_difference,
+    rows_table,
+)
+from transduce.studies.results import Count, Perplexity, Results, Study
+from transduce.studies.small_models import (
+    SIZES,
+    SegmentSettings,
+    SegmentSizes,
+    SmallCell,
+    SmallModel,
+    Streams,
+    perplexities,
+    progress_in_words,
+    run_study,
+    train_on_segments,
+)
 
-SIZES = Sizes()
 POSITIONS = ("sinusoids", "learned", "rope", "alibi", "t5", "shaw")  # of `DecoderConfig`
 XL = "transformer-xl"
 ROWS = (*POSITIONS, XL)
+TITLES = {
+    "sinusoids": "sinusoids",
+    "learned": "learned",
+    "rope": "RoPE",
+    "rope-linear": "RoPE (linear)",
+    "rope-ntk": "RoPE (NTK)",
+    "rope-dynamic": "RoPE (dynamic NTK)",
+    "rope-yarn": "RoPE (YaRN)",
+    "alibi": "ALiBi",
+    "t5": "T5's bias",
+    "shaw": "Shaw",
+    "transformer-xl": "Transformer-XL",
+}
 
 
-def scalings(sizes: Sizes) -> dict[str, Rope]:
+class LengthPoint(TypedDict):
+    """The perplexity on blocks of a length."""
+
+    length: Count
+    perplexity: Perplexity
+
+
+class LengthsCell(SmallCell):
+    """A training on short segments. points: by the names of rows, which may scale the positions of one training."""
+
+    points: dict[str, Annotated[list[LengthPoint], Meta(min_length=1)]]
+
+
+STUDY = Study("positions", lambda name, settings: [LengthsCell], SegmentSettings)
+
+
+def run_positions(
+    train: Path, valid: Path, out: Path, *, jobs: int | None = None, sizes: SegmentSizes = SIZES
+) -> Results:
+    """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
+
+    train, valid: texts whose lines follow each other. jobs: number of trainings at the same time, each on one thread;
+    None: one for each core. Raises UserError at the end if trainings have failed.
+    """
+    return run_study(STUDY, ROWS, train_and_evaluate, report, (train, valid), out, sizes, jobs)
+
+
+# ---- a training --------------------------------------------------------------------------------------------------
+
+
+def scalings(sizes: SegmentSizes) -> dict[str, Rope]:
     """Return RoPE of each row that scales its frequencies, by the longest length over that of the training."""
     d_k, factor = sizes.d_model // sizes.n_heads, sizes.lengths[-1] / sizes.segment
     theta = Rope().theta
@@ -41,7 +102,7 @@ def scalings(sizes: Sizes) -> dict[str, Rope]:
     }
 
 
-def build(row: str, sizes: Sizes) -> SmallModel:
+def build(row: str, sizes: SegmentSizes) -> SmallModel:
     """Return the model of a row with random weights."""
     if row == XL:
         shape = sizes.vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads
@@ -53,26 +114,11 @@ def build(row: str, sizes: Sizes) -> SmallModel:
     return model
 
 
-def run_positions(train: Path, valid: Path, out: Path, *, jobs: int | None = None, sizes: Sizes = SIZES) -> Results:
-    """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
-
-    train, valid: texts whose lines follow each other. jobs: number of trainings at the same time, each on one thread;
-    None: one for each core. Raises UserError at the end if trainings have failed.
-    """
-    results = open_results(out, "positions", {**hashes(train, valid), "sizes": sizes.as_settings()})
-    try:
-        run_rows(ROWS, (train, valid), sizes, results, partial(train_and_evaluate, sizes), jobs)
-    finally:
-        if results.entries:
-            write_report(out, report(results), results.sessions)
-    return results
-
-
-def train_and_evaluate(sizes: Sizes, row: str, seed: int, streams: Streams) -> dict[str, Any]:
+def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Streams) -> dict[str, Any]:
     """Return the figures of a row: perplexities by length, for RoPE also those of each scaling."""
     torch.manual_seed(seed)
     model = build(row, sizes)
-    train_on(model, streams.train, sizes, seed)
+    train_on_segments(model, streams.train, sizes, seed)
     curves = {row: points(sizes.lengths, perplexities(model, streams.valid, sizes))}
     if row == "rope":
         assert isinstance(model, Decoder) and isinstance(model.positions, Rotary)
@@ -80,3 +126,93 @@ def train_and_evaluate(sizes: Sizes, row: str, seed: int, streams: Streams) -> d
             model.positions.rope = rope
             curves[name] = points(sizes.lengths, perplexities(model, streams.valid, sizes))
     return {"parameters": parameter_count(model), "steps": sizes.steps, "points": curves}
+
+
+def points(lengths: Sequence[int], values: Sequence[float]) -> list[dict[str, float]]:
+    """Return perplexities as figures of an entry."""
+    return [{"length": length, "perplexity": round(value, 4)} for length, value in zip(lengths, values, strict=True)]
+
+
+# ---- the report --------------------------------------------------------------------------------------------------
+
+
+def report(results: Results) -> Report:
+    """Return the report of the results so far."""
+    comparison, sizes = _Comparison(results), results.settings["sizes"]
+    lead = (
+        f"Small language models, trained on segments of {sizes['segment']} tokens and evaluated on up to "
+        f"{sizes['lengths'][-1]}: {progress_in_words(results)}"
+    )
+    lead = " ".join([lead, *results.failures()])
+    return Report(
+        "Positions beyond the training length",
+        lead,
+        [
+            Section("Perplexity by length", [comparison.sentence(), comparison.table(), SCALED]),
+            Section("Method", [method(sizes), VERDICT]),
+        ],
+    )
+
+
+SCALED = (
+    "The rows of scaled RoPE are the models of the row RoPE with other frequencies, without more training. Linear, NTK "
+    "and YaRN scale by the longest length over that of the training, at all lengths. Dynamic NTK scales by the length "
+    "at hand."
+)
+VERDICT = (
+    "A row gets better or worse if the whole 95 % interval of the factor is on one side of 1. The interval is "
+    "Student's, of the logarithms of the factors of the row's seeds. A figure is the mean of the seeds, with the "
+    "lowest and the highest."
+)
+
+
+def method(sizes: dict[str, Any]) -> str:
+    """Return the method in words."""
+    shape = f"{sizes['n_layers']} layers, d_model {sizes['d_model']}, {sizes['n_heads']} heads"
+    return (
+        f"A decoder of {shape}, with the norm before each part, GELU, dropout {sizes['dropout']:g} and a vocabulary of "
+        f"at most {sizes['vocab_size']:,}. Transformer-XL has the norm after each part, ReLU, and a memory of "
+        f"{sizes['segment']} tokens in training. All rows have the same batches of {sizes['rows']} segments, "
+        f"{sizes['steps']:,} steps, and no choice of settings of their own. The validation text is cut into blocks of "
+        "each length. So all lengths evaluate the same tokens, and differ in what is before them. Transformer-XL reads "
+        "a block in segments, and remembers all of it. Learned rows of positions that no segment reaches keep their "
+        "random values. The buckets of T5's bias end at the length of a segment, so that the training reaches all."
+    )
+
+
+class _Comparison:
+    """The rows of a study, compared between the lengths."""
+
+    def __init__(self, results: Results) -> None:
+        self.lengths: list[int] = results.settings["sizes"]["lengths"]
+        self.curves = {row: self._curves([entry["points"].get(row, []) for entry in results.done()]) for row in TITLES}
+
+    def _curves(self, points_of_seeds: list[list[dict[str, float]]]) -> list[list[float]]:
+        """Return the perplexities at all lengths of the seeds that have them."""
+        values = [{point["length"]: point["perplexity"] for point in points} for points in points_of_seeds]
+        return [[curve[n] for n in self.lengths] for curve in values if curve.keys() >= {*self.lengths}]
+
+    def change(self, row: str) -> Difference | None:
+        """Return the difference of the logarithm of the perplexity at the longest length from that at the shortest."""
+        return paired_difference([math.log(curve[-1] / curve[0]) for curve in self.curves[row]])
+
+    def sentence(self) -> str:
+        """Return which rows get better and which worse with the length."""
+        words = {"better": "get better", "worse": "get worse", "inconclusive": "inconclusive"}
+        groups = by_verdict({title: self.change(row) for row, title in TITLES.items()})
+        parts = [f"{words[verdict]}: {', '.join(titles)}" for verdict, titles in groups.items()]
+        ends = f"{self.lengths[0]} to {self.lengths[-1]} tokens"
+        return f"From {ends}, these {'; '.join(parts)}." if parts else "No training is done yet."
+
+    def table(self) -> Table:
+        """Return the table of perplexities."""
+        head = ["positions", *map(str, self.lengths), f"{self.lengths[-1]} over {self.lengths[0]}", "seeds"]
+        lines = []
+        for row, title in TITLES.items():
+            curves = self.curves[row]
+            if not curves:
+                lines.append([title, "not run"])
+                continue
+            cells = [mean_and_range([curve[i] for curve in curves]) for i in range(len(self.lengths))]
+            lines.append([title, *cells, as_factor(self.change(row)), str(len(curves))])
+        return rows_table(head, lines)

@@ -1,6 +1,6 @@
 """OUT/results.json: the figures of a study. It is written after each training or measurement, whole or not at all.
 
-    study      a key of `ENTRIES`
+    study      the name of a `Study`
     asked      the settings that all entries share, such as hashes of the texts; other settings are refused
     sessions   one for each time that the study ran: command, versions, commit, machine, date
     cells      the entries by name (table1: layers). `status` is "done", "failed" or "not run"; each study adds its
@@ -8,41 +8,101 @@
 
 A study resumes from this file alone. An entry that is done is not computed again, even if the folder of its run is
 gone. All figures of a report are from this file.
+
+The file may come from an earlier version, or from an editor. `read_results` therefore accepts only values from which a
+report can be written. Keys that are not in the types of a study may have any value.
 """
 
+import json
 import os
 import platform
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+import msgspec
+from msgspec import Meta
+
+from transduce.config.files import changed_values, from_json, to_json
+from transduce.config.schema import Config, value_of, with_value
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import decode_json, encode_json, folder_problems, write_file
-from transduce.studies.entries import check_entries
 
 FORMAT_VERSION = 1
-# The key of the entries in the file.
-ENTRIES = {"table1": "layers"} | dict.fromkeys(
-    ("table2", "table2-search", "table3", "table4", "claims", "attention", "positions", "experts", "scaling"), "cells"
-)
+
+# ---- types -------------------------------------------------------------------------------------------------------
+
+# Figures, with the values from which a report can be written.
+Count = Annotated[int, Meta(ge=1, le=1 << 62)]
+Cost = Annotated[float, Meta(gt=0, le=1e30)]  # seconds, bytes or FLOPs of something that was measured
+Duration = Annotated[float, Meta(ge=0, le=1e30)]
+Exponent = Annotated[float, Meta(ge=-100, le=100)]
+Loss = Annotated[float, Meta(gt=0, le=1e3)]  # in nats for each token
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Perplexity = Annotated[float, Meta(ge=1, le=1e100)]
+
+
+class Machine(TypedDict):
+    processor: str
+    cores: Count
+    gpus: list[str]
+
+
+class Session(TypedDict):
+    """A session of a study: command, versions of the programs by name, commit, machine and date."""
+
+    command: str
+    versions: dict[str, str]
+    commit: str | None
+    machine: Machine
+    started_at: str
+
+
+class State(TypedDict):
+    status: Literal["done", "failed", "not run"]
+
+
+class Failure(TypedDict):
+    """A training that failed. diverged: true if its numbers were not finite any more."""
+
+    why: str
+    diverged: NotRequired[bool]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study in results.json: its name, and the types of its content.
+
+    entry_types: returns the types of an entry that is done, from its name and the settings; all of them must hold.
+    settings: the type of the settings. key: of the entries in the file.
+    """
+
+    name: str
+    entry_types: Callable[[str, Mapping[str, Any]], Sequence[Any]]
+    settings: Any = dict[str, Any]
+    key: str = "cells"
+
+
+# ---- the file ----------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Results:
     """The content of OUT/results.json. `start_session` and `record` save it; call `save` after other changes.
 
-    settings: the key "asked" of the file. entries: by name, the key "cells" or "layers".
-    has_session: whether the last session is the one that runs now; not saved.
+    settings: the key "asked" of the file. entries: by name. has_session: whether the last session is the one that runs
+    now; not saved.
     """
 
     path: Path
-    study: str
+    study: Study
     settings: dict[str, Any]
     sessions: list[dict[str, Any]] = field(default_factory=list)
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -52,12 +112,17 @@ class Results:
         """Check whether the entry `name` has its figures."""
         return self.entries.get(name, {}).get("status") == "done"
 
+    def done(self, row: str | None = None) -> list[dict[str, Any]]:
+        """Return the entries that are done. row: only its entries, one for each seed; None: all entries."""
+        done = [entry for entry in self.entries.values() if entry["status"] == "done"]
+        return done if row is None else [entry for entry in done if entry.get("row") == row]
+
     def failures(self) -> list[str]:
         """Return one sentence that names the failed entries, each with its reason; nothing without failures."""
         failed = [f"{name}: {entry['why']}" for name, entry in self.entries.items() if entry["status"] == "failed"]
         return [f"Failed: {'; '.join(failed)}."] if failed else []
 
-    def start_session(self, names: list[str]) -> None:
+    def start_session(self, names: Sequence[str]) -> None:
         """Add a session unless one runs already, add missing entries of `names` as not run, and save."""
         if not self.has_session:
             self.sessions.append(provenance())
@@ -73,11 +138,11 @@ class Results:
 
     def save(self) -> None:
         """Write results.json, whole or not at all."""
-        content = {"format_version": FORMAT_VERSION, "study": self.study, "asked": self.settings}
-        write_file(self.path, encode_json({**content, "sessions": self.sessions, ENTRIES[self.study]: self.entries}))
+        content = {"format_version": FORMAT_VERSION, "study": self.study.name, "asked": self.settings}
+        write_file(self.path, encode_json({**content, "sessions": self.sessions, self.study.key: self.entries}))
 
 
-def open_results(out: Path, study: str, settings: dict[str, Any]) -> Results:
+def open_results(out: Path, study: Study, settings: dict[str, Any]) -> Results:
     """Return the results in `out`, or new ones that are not on disk yet.
 
     Raises UserError if they are damaged, or of another study or other settings, or if `out` cannot be a folder.
@@ -87,9 +152,7 @@ def open_results(out: Path, study: str, settings: dict[str, Any]) -> Results:
         raise UserError(*problems)
     if not path.exists():
         return Results(path, study, settings)
-    results = read_results(path)
-    if results.study != study:
-        raise UserError(f"{path}: expected results of {study}, not of {results.study}; give another --out")
+    results = read_results(path, study)
     keys = sorted({*settings, *results.settings})
     other = [key for key in keys if settings.get(key) != results.settings.get(key)]
     if other:
@@ -100,21 +163,80 @@ def open_results(out: Path, study: str, settings: dict[str, Any]) -> Results:
     return results
 
 
-def read_results(path: Path) -> Results:
-    """Return the results in a file of `Results.save`. Raises UserError for any other content."""
+def read_results(path: Path, study: Study) -> Results:
+    """Return the results of `study` in a file of `Results.save`. Raises UserError for any other content."""
     try:
         content = decode_json(path.read_bytes())
         version = content["format_version"]
         if version == FORMAT_VERSION:
-            names = ("study", "asked", "sessions", ENTRIES[content["study"]])
-            results = Results(path, *(content[name] for name in names))
-            check_entries(results.study, results.settings, results.sessions, results.entries)
+            if content["study"] != study.name:
+                raise UserError(f"{path}: expected results of {study.name}, not of {content['study']}; {ANOTHER_OUT}")
+            results = Results(path, study, *(content[name] for name in ("asked", "sessions", study.key)))
+            _check_content(results)
             return results
     except (ValueError, TypeError, KeyError) as problem:
-        raise UserError(
-            f"{path}: expected the results of a study ({problem}); restore it, or give another --out"
-        ) from None
+        raise UserError(f"{path}: expected the results of a study ({problem}); restore it, or {ANOTHER_OUT}") from None
     raise UserError(f"{path}: expected format version {FORMAT_VERSION}, not {version}; update transduce")
+
+
+ANOTHER_OUT = "give another --out"
+
+
+def _check_content(results: Results) -> None:
+    """Raise ValueError if a session or an entry has a key without which no report can be written."""
+    _check("asked", results.settings, results.study.settings)
+    _check("sessions", results.sessions, list[Session])
+    _check("the entries", results.entries, dict[str, dict[str, Any]])
+    for name, entry in results.entries.items():
+        _check(name, entry, State)
+        if entry["status"] == "failed":
+            _check(name, entry, Failure)
+        if entry["status"] == "done":
+            for entry_type in results.study.entry_types(name, results.settings):
+                _check(name, entry, entry_type)
+            if "config" in entry:
+                _check_config(name, entry)
+
+
+def _check(name: str, value: Any, expected: Any) -> None:
+    try:
+        msgspec.convert(value, expected)
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"{name}: {problem}") from None
+
+
+def _check_config(name: str, entry: Mapping[str, Any]) -> None:
+    try:
+        config_of(entry)
+    except UserError as problem:
+        raise ValueError(f"{name}: {problem}") from None
+
+
+# ---- configurations ----------------------------------------------------------------------------------------------
+
+
+def encode_config(config: Config) -> dict[str, Any]:
+    """Return a configuration as the key "config" of an entry: the content of config.json."""
+    return json.loads(to_json(config))
+
+
+def config_of(entry: Mapping[str, Any]) -> Config | None:
+    """Return the configuration that made an entry; None for entries of 0.1.0, which do not have it."""
+    return from_json(json.dumps(entry["config"]), "config") if "config" in entry else None
+
+
+def changes_since(entry: Mapping[str, Any], config: Config) -> list[str]:
+    """Return a line for each setting of an entry that differs from `config`; none if the entry has no configuration.
+
+    config: from a recipe, where None as the size of a vocabulary means the size of the tokenizer.
+    """
+    before = config_of(entry)
+    if before is None:
+        return []
+    for name in ("model.vocab_size", "model.tgt_vocab_size"):
+        if value_of(config, name) is None:
+            config = with_value(config, name, value_of(before, name))
+    return [f"{name}={old!r} then, {new!r} now" for name, (old, new) in changed_values(before, config).items()]
 
 
 # ---- provenance --------------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from transduce.model.attention import Attention, Mask, fast_attention
 from transduce.model.build import Model
 from transduce.model.transformer import Transformer, parameter_count
 from transduce.storage.model_folder import LoadedModel
-from transduce.studies.entries import encode_config
 from transduce.studies.in_process import train_here
+from transduce.studies.results import encode_config
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training
 from transduce.train import TranslationTask

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from transduce.errors import UserError
-from transduce.studies.effects import T95
-from transduce.studies.minimise import minimise
+from transduce.studies.comparison import T95
 
 HUBER = 1e-3  # a difference of logarithms; larger ones count by their size instead of their square
 RESAMPLES = 500
@@ -29,7 +28,7 @@ LEAST_DISTINCT = 3  # values of N, and of D: with two, a constant and a power ca
 
 
 @dataclass(frozen=True)
-class Point:
+class Observation:
     """A training: parameters of the model, tokens that it read, and its loss in nats for each token."""
 
     parameters: float
@@ -46,11 +45,11 @@ class Estimate:
     high: float
 
 
-# ---- forms -------------------------------------------------------------------------------------------------------
+# ---- laws --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Form:
+class Law:
     """A law of N and D.
 
     log_loss: of unknowns (M,P), log N (n,) and log D (n,); returns (M,n). starts: (G,S,P), the grid of unknowns, with
@@ -83,7 +82,7 @@ def _chinchilla_constants(unknowns: Tensor) -> dict[str, Tensor]:
 
 
 # Unknowns: log E, log A, log B, alpha, beta. The grid is that of Hoffmann et al.
-CHINCHILLA = Form(
+CHINCHILLA = Law(
     _chinchilla_log_loss,
     _grid([[-1, -0.5, 0, 0.5, 1], range(0, 26, 5), range(0, 26, 5), [0, 0.5, 1, 1.5, 2], [0, 0.5, 1, 1.5, 2]], (3, 4)),
     _chinchilla_constants,
@@ -102,7 +101,7 @@ def _kaplan_constants(unknowns: Tensor) -> dict[str, Tensor]:
 
 
 # Unknowns: u = (alpha_N / alpha_D) log N_c, alpha_N / alpha_D, log D_c, alpha_D.
-KAPLAN = Form(
+KAPLAN = Law(
     _kaplan_log_loss,
     _grid([range(0, 41, 5), [0.25, 0.5, 1, 1.5, 2], range(5, 41, 5), [0.05, 0.1, 0.2, 0.4, 0.8]], (1, 3)),
     _kaplan_constants,
@@ -117,11 +116,11 @@ KAPLAN = Form(
 class Fit:
     """A law with its constants.
 
-    constants: by name. n_share: see `Form`. spread: the root of the mean square of the difference between the measured
+    constants: by name. n_share: see `Law`. spread: the root of the mean square of the difference between the measured
     logarithm of the loss and that of the law. resamples: the number of samples behind the intervals.
     """
 
-    form: Form
+    law: Law
     unknowns: Tensor
     constants: Mapping[str, Estimate]
     n_share: Estimate
@@ -131,7 +130,7 @@ class Fit:
     def loss(self, parameters: float, tokens: float) -> float:
         """Return the loss that the law gives a model after a number of tokens."""
         log_n, log_d = _logarithms([parameters]), _logarithms([tokens])
-        return float(self.form.log_loss(self.unknowns[None], log_n, log_d).exp())
+        return float(self.law.log_loss(self.unknowns[None], log_n, log_d).exp())
 
     def best_parameters(self, product: float) -> float:
         """Return the N of the lowest loss where N D is `product`, within 1 to `product`, by golden section.
@@ -146,7 +145,7 @@ class Fit:
         return math.exp((low + high) / 2)
 
 
-def fit(form: Form, points: Sequence[Point], *, resamples: int = RESAMPLES, seed: int = 1) -> Fit:
+def fit(law: Law, points: Sequence[Observation], *, resamples: int = RESAMPLES, seed: int = 1) -> Fit:
     """Return a law fitted to the points, with intervals from a bootstrap.
 
     A sample draws as many points as there are, with replacement, and is fitted by the same procedure. An interval
@@ -154,23 +153,23 @@ def fit(form: Form, points: Sequence[Point], *, resamples: int = RESAMPLES, seed
     D. It does not cover an error of the form, which a fit beyond these N and D shows.
     Raises UserError for too few points, or points without a fall of the loss.
     """
-    n_unknowns = form.starts.size(2)
+    n_unknowns = law.starts.size(2)
     _check(points, n_unknowns)
     weights = torch.cat([torch.ones(1, len(points), dtype=torch.float64), _samples(points, resamples, seed)])
     log_n, log_d, log_loss = (_logarithms(values) for values in zip(*map(astuple, points), strict=True))
 
     def differences(unknowns: Tensor) -> Tensor:
-        return form.log_loss(unknowns, log_n, log_d) - log_loss
+        return law.log_loss(unknowns, log_n, log_d) - log_loss
 
-    unknowns = _fit_samples(form, differences, weights)
-    every = {**form.constants(unknowns)}
-    share = form.n_share(every)
+    unknowns = _fit_samples(law, differences, weights)
+    every = {**law.constants(unknowns)}
+    share = law.n_share(every)
     spread = float(differences(unknowns[:1]).square().mean().sqrt())
     estimates = {name: _estimate(values) for name, values in every.items()}
-    return Fit(form, unknowns[0], estimates, _estimate(share), spread, resamples)
+    return Fit(law, unknowns[0], estimates, _estimate(share), spread, resamples)
 
 
-def _check(points: Sequence[Point], n_unknowns: int) -> None:
+def _check(points: Sequence[Observation], n_unknowns: int) -> None:
     """Raise UserError if the points cannot give `n_unknowns` constants."""
     for one in points:
         for name, value in (("parameters", one.parameters), ("tokens", one.tokens), ("loss", one.loss)):
@@ -189,7 +188,7 @@ def _check(points: Sequence[Point], n_unknowns: int) -> None:
         raise UserError(f"losses from {best:.4g} to {worst:.4g}: expected losses that fall with size and text")
 
 
-def _samples(points: Sequence[Point], count: int, seed: int) -> Tensor:
+def _samples(points: Sequence[Observation], count: int, seed: int) -> Tensor:
     """Return how often each sample has each point, (count,n). A sample has at least three values of N and of D."""
     generator = torch.Generator().manual_seed(seed)
     samples: list[Tensor] = []
@@ -201,7 +200,7 @@ def _samples(points: Sequence[Point], count: int, seed: int) -> Tensor:
     return torch.stack(samples) if samples else torch.zeros(0, len(points), dtype=torch.float64)
 
 
-def _fit_samples(form: Form, differences: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
+def _fit_samples(law: Law, differences: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
     """Return the unknowns (M,P) of samples with the given weights (M,n): for each, the best of several starts.
 
     The starts are the best of each group of the grid. The best few of the whole grid would not do: where a law does not
@@ -209,10 +208,10 @@ def _fit_samples(form: Form, differences: Callable[[Tensor], Tensor], weights: T
     end in the same one.
     differences: of the law from the points, (S,n), in the logarithm of the loss, from unknowns (S,P).
     """
-    n_samples, (n_groups, *_) = len(weights), form.starts.shape
-    ranks = weights @ _huber(differences(form.starts.flatten(0, 1))).T  # (M,GS)
+    n_samples, (n_groups, *_) = len(weights), law.starts.shape
+    ranks = weights @ _huber(differences(law.starts.flatten(0, 1))).T  # (M,GS)
     best = ranks.unflatten(1, (n_groups, -1)).argmin(2)
-    starts = form.starts[torch.arange(n_groups), best]  # (M,G,P)
+    starts = law.starts[torch.arange(n_groups), best]  # (M,G,P)
 
     def objective(unknowns: Tensor, rows: Tensor) -> Tensor:
         return (weights[rows // n_groups] * _huber(differences(unknowns))).sum(1)
@@ -277,3 +276,98 @@ def power_law(curve: Sequence[tuple[float, float]]) -> PowerLaw:
     error = math.sqrt(float(differences.square().sum()) / freedom / float(offsets.square().sum()))
     margin = T95[min(freedom, len(T95)) - 1] * error
     return PowerLaw(float(xs.mean() - ys.mean() / slope), Estimate(-slope, -slope - margin, -slope + margin))
+
+
+# ---- minimisation ------------------------------------------------------------------------------------------------
+
+# Many small functions are minimised side by side, by BFGS. L-BFGS replaces the inverse of the Hessian by the last few
+# steps, because that matrix is large in a large problem. Here a problem has about five unknowns. So each problem has
+# its own matrix, and a step is a few operations for all of them.
+
+Objective = Callable[[Tensor, Tensor], Tensor]  # unknowns (M,P), and the indices (M,) of their problems -> values (M,)
+
+ARMIJO, CURVATURE = 1e-4, 0.9  # a step must lower the value enough, and flatten the slope enough
+HALVINGS = 30
+LEAST_DECREASE = 1e-9  # relative; a looser one ends before the minimum in a long, flat valley
+NEGLIGIBLE = 1e-12  # a decrease that is too small to matter, as where a law fits without error
+
+
+def minimise(objective: Objective, starts: Tensor, *, max_steps: int = 400) -> tuple[Tensor, Tensor]:
+    """Return the unknowns (M,P) of the lowest values found from `starts` (M,P), and these values (M,).
+
+    A problem ends when a step lowers its value no further, or after `max_steps`. A start where the value is not finite
+    stays as it is.
+    """
+    found, rows = starts.clone(), torch.arange(len(starts))
+    values, slopes = _evaluate(objective, found, rows)
+    lowest = values.clone()
+    is_active = values.isfinite() & slopes.isfinite().all(1)
+    x, rows, values, slopes = found[is_active], rows[is_active], values[is_active], slopes[is_active]
+    inverse = _identity(x) / slopes.norm(dim=1).clamp(min=1e-12)[:, None, None]
+    for step in range(max_steps):
+        if not len(x):
+            break
+        direction = -(inverse @ slopes[:, :, None]).squeeze(2)
+        is_uphill = ~((direction * slopes).sum(1) < 0)
+        direction = torch.where(is_uphill[:, None], -slopes, direction)
+        inverse = torch.where(is_uphill[:, None, None], _identity(x), inverse)
+        moves, new_values, new_slopes = _search_line(objective, x, rows, values, slopes, direction)
+        inverse = _updated(inverse, moves, new_slopes - slopes, is_first=step == 0)
+        x, decrease = x + moves, values - new_values
+        values, slopes = new_values, new_slopes
+        found[rows], lowest[rows] = x, values
+        keep = decrease > LEAST_DECREASE * values.abs() + NEGLIGIBLE
+        x, rows, values, slopes, inverse = x[keep], rows[keep], values[keep], slopes[keep], inverse[keep]
+    return found, lowest
+
+
+def _identity(x: Tensor) -> Tensor:
+    return torch.eye(x.size(1), dtype=x.dtype).expand(len(x), -1, -1)
+
+
+def _evaluate(objective: Objective, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values (M,) and gradients (M,P)."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        values = objective(x, rows)
+        (slopes,) = torch.autograd.grad(values.sum(), x)
+    return values.detach(), slopes
+
+
+def _search_line(
+    objective: Objective, x: Tensor, rows: Tensor, values: Tensor, slopes: Tensor, direction: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return moves (M,P) along `direction`, with the values and gradients there. A move is 0 if no step helps.
+
+    A bisection looks for the weak conditions of Wolfe: too long a step is halved, and too short a step doubled.
+    """
+    length, low, high = torch.ones_like(values), torch.zeros_like(values), torch.full_like(values, torch.inf)
+    new_values, new_slopes = values.clone(), slopes.clone()
+    before = (direction * slopes).sum(1)
+    at = torch.arange(len(x))  # the problems that have no step yet
+    for _ in range(HALVINGS):
+        tried = x[at] + length[at, None] * direction[at]
+        new_values[at], new_slopes[at] = _evaluate(objective, tried, rows[at])
+        is_long = ~(new_values[at] <= values[at] + ARMIJO * length[at] * before[at])
+        is_long |= ~new_slopes[at].isfinite().all(1)
+        is_short = ~is_long & ((new_slopes[at] * direction[at]).sum(1) < CURVATURE * before[at])
+        high[at], low[at] = torch.where(is_long, length[at], high[at]), torch.where(is_short, length[at], low[at])
+        at = at[is_long | is_short]
+        if not len(at):
+            return length[:, None] * direction, new_values, new_slopes
+        length[at] = torch.where(high[at].isinf(), 2 * low[at], (low[at] + high[at]) / 2)
+    length[at] = low[at]  # long enough to lower the value, or 0
+    new_values[at], new_slopes[at] = _evaluate(objective, x[at] + length[at, None] * direction[at], rows[at])
+    return length[:, None] * direction, new_values, new_slopes
+
+
+def _updated(inverse: Tensor, moves: Tensor, changes: Tensor, *, is_first: bool) -> Tensor:
+    """Return the inverse Hessians (M,P,P) after moves (M,P) that changed the gradients by `changes` (M,P)."""
+    product = (moves * changes).sum(1)
+    is_curved = product > 1e-14 * moves.norm(dim=1) * changes.norm(dim=1)
+    share = torch.where(is_curved, 1 / product.where(is_curved, torch.ones_like(product)), 0.0)
+    if is_first:
+        scale = product / changes.square().sum(1).clamp(min=1e-300)
+        inverse = torch.where(is_curved[:, None, None], scale[:, None, None] * _identity(moves), inverse)
+    left = _identity(moves) - share[:, None, None] * moves[:, :, None] * changes[:, None, :]
+    return left @ inverse @ left.transpose(1, 2) + share[:, None, None] * moves[:, :, None] * moves[:, None, :]

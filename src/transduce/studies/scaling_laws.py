@@ -8,36 +8,36 @@ section 3.1). All budgets of a seed are the beginning of one order of segments.
 """
 
 import math
-import sys
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import torch
-from torch import Tensor, nn
+from msgspec import Meta
+from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
-from transduce.decoding.batched_search import SHORT_TURNS
 from transduce.errors import UserError
-from transduce.evaluation.page import duration
-from transduce.evaluation.study_report import write_report
+from transduce.evaluation.study_report import Report
 from transduce.family.decoder import Decoder
 from transduce.family.positions import Learned
 from transduce.model.transformer import parameter_count
-from transduce.studies.results import Results, cores, open_results
+from transduce.studies import small_models
+from transduce.studies.results import Cost, Count, Duration, Loss, Results, Study, open_results
+from transduce.studies.runner import Task, in_pool, print_line, reported, run_cells, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
-from transduce.studies.schedule import exclusive_folder
-from transduce.studies.segments import Sizes, Streams, hashes, perplexities, read_streams
-from transduce.training.flops import ADDED_COUNTS
-from transduce.training.halves import threads
-from transduce.training.optimizer import adam
-from transduce.training.signals import StopSignal
+from transduce.studies.small_models import (
+    SegmentSizes,
+    Streams,
+    flops_per_token,
+    hashes,
+    perplexities,
+    read_streams,
+    train_small,
+)
 
 D_K = 16  # the width of a head
 SEED = 1
@@ -45,7 +45,7 @@ LARGEST_GRADIENT = 1.0  # a larger norm is scaled down to this one
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepTraining:
     """A training: the layers and the width of its model, and the tokens that it reads."""
 
     n_layers: int
@@ -61,43 +61,81 @@ class Cell:
     def name(self) -> str:
         return f"{self.row}-{self.tokens}"
 
+    @property
+    def work(self) -> int:
+        """The work in an arbitrary unit."""
+        return self.n_layers * self.d_model**2 * self.tokens
+
 
 @dataclass(frozen=True)
 class Sweep:
-    """The trainings of the study.
+    """The trainings of the study. There are no defaults, so that results without a setting are refused.
 
     shapes: layers and widths. budgets: tokens, multiples of a batch. segment: tokens of a row. rows: of a batch.
-    evaluated: at most this many tokens of the validation text. peak_rate: the highest learning rate, times d_model.
-    Trainings of 128 to 1,024 steps with widths of 32, 64 and 192 gave it. One rate times sqrt(d_model), as in eq. 3,
-    was too low for the smallest of them, or too high for the largest.
+    evaluated: maximum number of tokens of the validation text. peak_rate: the highest learning rate, times d_model.
     """
 
-    shapes: tuple[tuple[int, int], ...] = ((2, 32), (3, 48), (4, 64), (4, 96), (5, 128), (6, 160), (6, 208))
-    budgets: tuple[int, ...] = tuple(262_144 * 2**i for i in range(5))
-    vocab_size: int = 1_000
-    segment: int = 128
-    rows: int = 8
-    evaluated: int = 65_536
-    peak_rate: float = 0.35
+    shapes: Annotated[tuple[tuple[Count, Count], ...], Meta(min_length=1)]
+    budgets: Annotated[tuple[Count, ...], Meta(min_length=1)]
+    vocab_size: Count
+    segment: Count
+    rows: Count
+    evaluated: Count
+    peak_rate: Cost
 
-    def cells(self) -> list[Cell]:
+    def trainings(self) -> list[SweepTraining]:
         """Return all trainings, those with the most work first: two jobs then end at about the same time."""
-        cells = [Cell(*shape, tokens) for shape in self.shapes for tokens in self.budgets]
-        return sorted(cells, key=lambda one: one.n_layers * one.d_model**2 * one.tokens, reverse=True)
+        trainings = [SweepTraining(*shape, tokens) for shape in self.shapes for tokens in self.budgets]
+        return sorted(trainings, key=lambda training: training.work, reverse=True)
 
     def as_settings(self) -> dict[str, Any]:
         """Return the sweep as results.json has it."""
         return {**asdict(self), "shapes": [list(shape) for shape in self.shapes], "budgets": list(self.budgets)}
 
-    def sizes(self) -> Sizes:
-        """Return the sizes of the texts."""
-        return Sizes(
-            self.vocab_size, segment=self.segment, rows=self.rows, lengths=(self.segment,), evaluated=self.evaluated
+    def sizes(self) -> SegmentSizes:
+        """Return the sizes of the texts and of the evaluation."""
+        return replace(
+            small_models.SIZES,
+            vocab_size=self.vocab_size,
+            segment=self.segment,
+            rows=self.rows,
+            lengths=(self.segment,),
+            evaluated=self.evaluated,
         )
 
 
-SWEEP = Sweep()
+# Trainings of 128 to 1,024 steps with widths of 32, 64 and 192 gave the peak rate. One rate times sqrt(d_model), as in
+# eq. 3, was too low for the smallest of them, or too high for the largest.
+SWEEP = Sweep(
+    shapes=((2, 32), (3, 48), (4, 64), (4, 96), (5, 128), (6, 160), (6, 208)),
+    budgets=tuple(262_144 * 2**i for i in range(5)),
+    vocab_size=1_000,
+    segment=128,
+    rows=8,
+    evaluated=65_536,
+    peak_rate=0.35,
+)
 
+
+class SweepSettings(TypedDict):
+    sweep: Sweep
+
+
+class SweepCell(TypedDict):
+    """A training in results.json. row: layers x width. embeddings: parameters of tokens and positions."""
+
+    row: str
+    tokens: Count
+    steps: Count
+    parameters: Count
+    embeddings: Count
+    loss: Loss
+    flops: Cost
+    seconds: Duration
+    cpu_seconds: Duration
+
+
+STUDY = Study("scaling", lambda name, settings: [SweepCell], SweepSettings)
 
 # ---- the study ---------------------------------------------------------------------------------------------------
 
@@ -108,29 +146,30 @@ def run_scaling(
     """Train the models that are not yet in OUT/results.json, fit the laws, and write the report.
 
     train, valid: texts. jobs: number of trainings at the same time, each on one thread; None: one for each core.
-    Raises UserError for unusable texts, and at the end if trainings have failed. Raises KeyboardInterrupt after a
-    signal: an interrupted training starts again from its first step.
+    Raises UserError for unusable texts. Raises the errors of `runner.run_cells`, too.
     """
-    results = open_results(out, "scaling", {**hashes(train, valid), "sweep": sweep.as_settings()})
-    cells = sweep.cells()
-    queue = [cell for cell in cells if not results.is_done(cell.name)]
-    try:
-        if queue:
-            streams = read_streams(train, valid, sweep.sizes())
-            _check_length(train, streams.train, sweep)
-            with exclusive_folder(results):
-                results.start_session([cell.name for cell in cells])
-                _train_cells(queue, streams, sweep, results, min(jobs or cores(), len(queue)))
-        else:
-            _print(f"{results.path} has all {len(cells)} trainings; there is nothing to do")
-    finally:
-        if results.entries:
-            _print("fitting the laws ...")
-            write_report(out, report(results, fit_laws(results, resamples)), results.sessions)
-    failures = [cell.name for cell in cells if not results.is_done(cell.name)]
-    if failures:
-        page = out / "report.md"
-        raise UserError(f"{len(failures)} of {len(cells)} trainings failed: {', '.join(failures)}; see {page}")
+    results = open_results(out, STUDY, {**hashes(train, valid), "sweep": sweep.as_settings()})
+    trainings = {training.name: training for training in sweep.trainings()}
+
+    def make(names: list[str]) -> list[Task]:
+        streams = read_streams(train, valid, sweep.sizes())
+        _check_length(train, streams.train, sweep)
+        queue = [trainings[name] for name in names]
+        return [
+            Task(
+                training.name,
+                {"row": training.row, "tokens": training.tokens},
+                partial(timed, train_and_evaluate, training, sweep, streams),
+            )
+            for training in queue
+        ]
+
+    def fitted_report(results: Results) -> Report:
+        print_line("fitting the laws ...")
+        return report(results, fit_laws(results, resamples))
+
+    with reported(results, fitted_report):
+        run_cells([*trainings], make, in_pool(jobs), results, advice=f"see {out / 'report.md'}")
     return results
 
 
@@ -144,58 +183,16 @@ def _check_length(train: Path, ids: Tensor, sweep: Sweep) -> None:
         )
 
 
-def _train_cells(queue: Sequence[Cell], streams: Streams, sweep: Sweep, results: Results, jobs: int) -> None:
-    """Train `jobs` models at a time, each on one thread, and record them in results.json.
-
-    Threads are enough: a step is almost all in operations of torch, which leave the interpreter to the other threads.
-    """
-    flops = {cell.row: flops_per_token(build(cell, sweep), sweep) for cell in queue}
-    with threads(1), SHORT_TURNS, StopSignal() as stop:
-        with ThreadPoolExecutor(jobs, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            futures = {pool.submit(_train_and_time, cell, streams, sweep, stop): cell for cell in queue}
-            try:
-                for future in as_completed(futures):
-                    _record(futures[future], future, flops, results, len(sweep.cells()))
-            except BaseException:
-                stop.is_requested = True  # the trainings end after their step
-                raise
-        if stop.is_requested:
-            raise KeyboardInterrupt
-
-
-def _record(
-    cell: Cell, future: "Future[dict[str, Any] | None]", flops: dict[str, int], results: Results, count: int
-) -> None:
-    """Record a training that has ended. One that was stopped has no figures, and is not recorded."""
-    try:
-        figures = future.result()
-    except UserError as problem:
-        results.record(cell.name, "failed", row=cell.row, tokens=cell.tokens, why=str(problem))
-        _print(f"{cell.name}: failed, {problem}")
-        return
-    if figures:
-        work = flops[cell.row] * cell.tokens
-        results.record(cell.name, "done", row=cell.row, tokens=cell.tokens, seed=SEED, flops=work, **figures)
-        n_done = sum(entry["status"] == "done" for entry in results.entries.values())
-        spent = duration(figures["seconds"])
-        _print(f"{cell.name}: loss {figures['loss']:.3f}, {spent}; {n_done} of {count} trainings done")
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 # ---- a training --------------------------------------------------------------------------------------------------
 
-_DRAWING = threading.Lock()  # torch draws the first weights from one global generator
 
-
-def build(cell: Cell, sweep: Sweep) -> Decoder:
+def build(training: SweepTraining, sweep: Sweep) -> Decoder:
     """Return the model of a training with random weights: GPT-2's form."""
-    with _DRAWING:
-        torch.manual_seed(SEED)
-        shape = sweep.vocab_size, cell.d_model, cell.n_layers, cell.d_model // D_K
-        return Decoder(*shape, Learned(sweep.segment, cell.d_model), n_positions=sweep.segment, dropout=0.0)
+    torch.manual_seed(SEED)
+    d_model = training.d_model
+    positions = Learned(sweep.segment, d_model)
+    shape = sweep.vocab_size, d_model, training.n_layers, d_model // D_K
+    return Decoder(*shape, positions, n_positions=sweep.segment, dropout=0.0)
 
 
 def embedding_count(model: Decoder) -> int:
@@ -221,49 +218,28 @@ def learning_rate(step: int, n_steps: int) -> float:
     return min(step / warmup, (n_steps + 1 - step) / (n_steps + 1 - warmup))
 
 
-def _train_and_time(cell: Cell, streams: Streams, sweep: Sweep, stop: StopSignal) -> dict[str, Any] | None:
-    """Return the figures of a training; None after a signal. Raises UserError if its loss is not finite."""
-    started_at, processor_started_at = time.monotonic(), time.thread_time()
-    model = build(cell, sweep)
-    if not train_model(model, cell, streams.train, sweep, stop):
-        return None
+def train_and_evaluate(training: SweepTraining, sweep: Sweep, streams: Streams) -> dict[str, Any]:
+    """Return the figures of a training. Raises UserError if its loss is not finite."""
+    model = build(training, sweep)
+    n_steps = training.tokens // (sweep.rows * sweep.segment)
+
+    def losses() -> Iterator[Tensor]:
+        for inputs, targets in batches(streams.train, sweep, training.tokens):
+            yield F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+
+    def rate(step: int) -> float:
+        return sweep.peak_rate / training.d_model * learning_rate(step, n_steps)
+
+    train_small(model, losses(), rate, largest_gradient=LARGEST_GRADIENT)
     (perplexity,) = perplexities(model, streams.valid, sweep.sizes())
+    inputs = torch.zeros(1, sweep.segment, dtype=torch.int64)
     return {
-        "n_layers": cell.n_layers,
-        "d_model": cell.d_model,
+        "seed": SEED,
+        "flops": flops_per_token(model, inputs, inputs) * training.tokens,
+        "n_layers": training.n_layers,
+        "d_model": training.d_model,
         "parameters": parameter_count(model),
         "embeddings": embedding_count(model),
-        "steps": cell.tokens // (sweep.rows * sweep.segment),
+        "steps": n_steps,
         "loss": round(math.log(perplexity), 6),
-        "seconds": round(time.monotonic() - started_at, 1),
-        "cpu_seconds": round(time.thread_time() - processor_started_at, 1),
     }
-
-
-def train_model(model: Decoder, cell: Cell, ids: Tensor, sweep: Sweep, stop: StopSignal) -> bool:
-    """Train the model on its budget. Return False if a signal stopped it. Raises UserError for a loss of nan."""
-    optimizer, n_steps = adam(model.parameters()), cell.tokens // (sweep.rows * sweep.segment)
-    model.train()
-    for step, (inputs, targets) in enumerate(batches(ids, sweep, cell.tokens), 1):
-        if stop.is_requested:
-            return False
-        loss = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-        if not loss.isfinite():
-            raise UserError(f"the loss of step {step} is {loss.item()}: expected a finite number; use a lower rate")
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), LARGEST_GRADIENT)
-        rate = sweep.peak_rate / cell.d_model * learning_rate(step, n_steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad()
-    model.eval()
-    return True
-
-
-def flops_per_token(model: Decoder, sweep: Sweep) -> int:
-    """Return the FLOPs of the products in a training step, forward and backward, for each token of a segment."""
-    inputs = torch.zeros(1, sweep.segment, dtype=torch.int64)
-    with FlopCounterMode(display=False, custom_mapping=ADDED_COUNTS) as counter:
-        F.cross_entropy(model(inputs).flatten(0, 1), inputs.flatten()).backward()
-    return round(counter.get_total_flops() / sweep.segment)

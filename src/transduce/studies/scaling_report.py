@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from transduce.errors import UserError
 from transduce.evaluation.charts import axes, log_axis, stretch, strokes
-from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Figure, Report, Section, Table
 from transduce.studies.results import Results
-from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Form, Point, PowerLaw, fit, power_law
+from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Law, Observation, PowerLaw, fit, power_law
+from transduce.studies.small_models import progress_in_words
 
 # Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
 # eqs. 1.1 to 1.3, tables 2, 5 and 6.
@@ -45,23 +45,23 @@ class Laws:
 
 def fit_laws(results: Results, resamples: int) -> Laws:
     """Return the laws of the trainings that are done. resamples: of the bootstrap behind each interval."""
-    done, sweep = _done(results), results.settings["sweep"]
+    done, sweep = results.done(), results.settings["sweep"]
     row, budget = _row(sweep["shapes"][-1]), max(sweep["budgets"])
 
-    def law(form: Form, size: Callable[[Entry], int]) -> Fit | str:
-        return _law(form, done, size, resamples)
+    def fitted(law: Law, size: Callable[[Entry], int]) -> Fit | str:
+        return _fit(law, done, size, resamples)
 
     def power(entries: Sequence[Entry], x: Callable[[Entry], float]) -> PowerLaw | str:
         return _or_message(lambda: power_law([(x(one), one["loss"]) for one in entries]))
 
     return Laws(
-        law(CHINCHILLA, _body),
-        law(CHINCHILLA, lambda one: one["parameters"]),
-        law(KAPLAN, _body),
+        fitted(CHINCHILLA, _body),
+        fitted(CHINCHILLA, lambda entry: entry["parameters"]),
+        fitted(KAPLAN, _body),
         power([one for one in done if one["tokens"] == budget], _body),
         power([one for one in done if one["row"] == row], lambda one: one["tokens"]),
         power(envelope(done), lambda one: one["flops"]),
-        {name: (_law(CHINCHILLA, part), _law(KAPLAN, part)) for name, part in _parts(done).items()},
+        {name: (_fit(CHINCHILLA, part), _fit(KAPLAN, part)) for name, part in _parts(done).items()},
     )
 
 
@@ -96,14 +96,9 @@ def _body(entry: Entry) -> int:
     return entry["parameters"] - entry["embeddings"]
 
 
-def _law(form: Form, entries: Sequence[Entry], size: Callable[[Entry], int] = _body, resamples: int = 0) -> Fit | str:
-    return _or_message(
-        lambda: fit(form, [Point(size(one), one["tokens"], one["loss"]) for one in entries], resamples=resamples)
-    )
-
-
-def _done(results: Results) -> list[Entry]:
-    return [entry for entry in results.entries.values() if entry["status"] == "done"]
+def _fit(law: Law, entries: Sequence[Entry], size: Callable[[Entry], int] = _body, resamples: int = 0) -> Fit | str:
+    observations = [Observation(size(entry), entry["tokens"], entry["loss"]) for entry in entries]
+    return _or_message(lambda: fit(law, observations, resamples=resamples))
 
 
 def _row(shape: Sequence[int]) -> str:
@@ -115,11 +110,10 @@ def _row(shape: Sequence[int]) -> str:
 
 def report(results: Results, laws: Laws) -> Report:
     """Return the report of the results so far."""
-    done, sweep = _done(results), results.settings["sweep"]
+    done, sweep = results.done(), results.settings["sweep"]
     lead = (
         f"Small language models of {len(sweep['shapes'])} sizes, trained on {len(sweep['budgets'])} amounts of one "
-        f"text: {len(done)} of {len(results.entries)} trainings done, "
-        f"{duration(sum(one['cpu_seconds'] for one in done))} of processor time. All constants are those of this text."
+        f"text: {progress_in_words(results)} All constants are those of this text."
     )
     lead = " ".join([lead, *results.failures()])
     sections = [

@@ -11,7 +11,7 @@ from transduce.data.batches import DataPosition
 from transduce.model.build import build
 from transduce.storage import run_folder
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.entries import encode_config
+from transduce.studies.results import encode_config
 from transduce.train import TranslationTask, prepare
 from transduce.training.flops import step_flops
 from transduce.training.gradients import Gradients

@@ -7,20 +7,22 @@ Sequential operations and path lengths are counted on the layers' own graphs.
 import gc
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
 from transduce.evaluation.study_charts import COLOURS, powers_svg
-from transduce.evaluation.study_report import Figure, Report, Section, Table, write_report
+from transduce.evaluation.study_report import Figure, Report, Section, Table
 from transduce.studies.layers import Convolutional, Recurrent, RestrictedSelfAttention, SelfAttention
-from transduce.studies.results import Results, open_results
+from transduce.studies.results import Cost, Count, Exponent, Results, Study, open_results
+from transduce.studies.runner import Task, in_turn, reported, run_cells, timed
 
 KERNEL = 3
 WINDOW = 65  # r: itself and 32 on either side
@@ -32,7 +34,7 @@ REPEATS = 5
 
 
 @dataclass(frozen=True)
-class Kind:
+class LayerKind:
     """A row of Table 1. make: builds a layer of width d. paper: the row's entries in the paper."""
 
     name: str
@@ -42,21 +44,63 @@ class Kind:
 
 
 KINDS = (
-    Kind("self_attention", "self-attention", lambda d: SelfAttention(), ("n² d", "1", "1")),
-    Kind("recurrent", "recurrent", Recurrent, ("n d²", "n", "n")),
-    Kind(
+    LayerKind("self_attention", "self-attention", lambda d: SelfAttention(), ("n² d", "1", "1")),
+    LayerKind("recurrent", "recurrent", Recurrent, ("n d²", "n", "n")),
+    LayerKind(
         "convolutional",
         f"convolutional, k = {KERNEL}",
         lambda d: Convolutional(d, KERNEL),
         ("k n d²", "1", "log_k n"),
     ),
-    Kind(
+    LayerKind(
         "restricted",
         f"self-attention restricted to r = {WINDOW}",
         lambda d: RestrictedSelfAttention(WINDOW),
         ("r n d", "1", "n / r"),
     ),
 )
+
+# ---- entries in results.json -------------------------------------------------------------------------------------
+
+
+class LayerCounts(TypedDict):
+    """The counts of a layer at length n."""
+
+    n: Count
+    sequential_ops: Count
+    path_length: Count
+
+
+class PassCosts(TypedDict):
+    """The costs of a pass at length n and width d."""
+
+    n: Count
+    d: Count
+    time_seconds: Cost
+    kept_bytes: Cost
+
+
+class PassCostsByAxis(TypedDict):
+    """The costs over lengths, and over widths."""
+
+    n: Annotated[list[PassCosts], Meta(min_length=1)]
+    d: Annotated[list[PassCosts], Meta(min_length=1)]
+
+
+class LayerCell(TypedDict):
+    """A kind of layer."""
+
+    time_exponent_n: Exponent
+    time_exponent_d: Exponent
+    memory_exponent_n: Exponent
+    memory_exponent_d: Exponent
+    sequential_ops: Count
+    path_length: Count
+    counts: list[LayerCounts]
+    points: PassCostsByAxis
+
+
+STUDY = Study("table1", lambda name, settings: [LayerCell], key="layers")
 
 # ---- measured ----------------------------------------------------------------------------------------------------
 
@@ -172,22 +216,18 @@ def run_table1(out: Path) -> Results:
         "kernel": KERNEL, "window": WINDOW, "lengths": list(LENGTHS), "width": WIDTH, "widths": list(WIDTHS),
         "length": LENGTH, "counted": list(COUNT_LENGTHS), "repeats": REPEATS,
     }  # fmt: skip
-    results = open_results(out, "table1", settings)
-    missing = [kind for kind in KINDS if not results.is_done(kind.name)]
-    if missing:
-        out.mkdir(parents=True, exist_ok=True)
-        results.start_session([kind.name for kind in KINDS])
-    for kind in missing:
-        print(f"{kind.title} ...", file=sys.stderr, flush=True)
-        start, cpu_start = time.monotonic(), time.process_time()
-        figures = measure(kind)
-        cost = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu_start}
-        results.record(kind.name, "done", **figures, **{name: round(value, 1) for name, value in cost.items()})
-    write_report(out, report(results), results.sessions)
+    results = open_results(out, STUDY, settings)
+    kinds = {kind.name: kind for kind in KINDS}
+
+    def make(names: list[str]) -> list[Task]:
+        return [Task(name, {}, partial(timed, measure, kinds[name])) for name in names]
+
+    with reported(results, report):
+        run_cells([*kinds], make, in_turn, results, advice=f"see {out / 'report.md'}")
     return results
 
 
-def measure(kind: Kind) -> dict[str, Any]:
+def measure(kind: LayerKind) -> dict[str, Any]:
     """Return all figures of one kind of layer: fitted exponents, counts, and the measured points."""
     torch.manual_seed(1)
     sizes = {"n": [(n, WIDTH) for n in LENGTHS], "d": [(LENGTH, d) for d in WIDTHS]}
@@ -263,7 +303,7 @@ COUNTING = (
 )
 
 
-def _row(kind: Kind, results: Results) -> list[str]:
+def _row(kind: LayerKind, results: Results) -> list[str]:
     """Return the figures of a kind, and those of the paper."""
     if not results.is_done(kind.name):
         return ["not run"] * 6
@@ -272,7 +312,7 @@ def _row(kind: Kind, results: Results) -> list[str]:
     return [*powers, f"{layer['sequential_ops']:,}", kind.paper[1], f"{layer['path_length']:,}", kind.paper[2]]
 
 
-def _figure(variable: str, layers: dict[Kind, dict[str, Any]]) -> Figure:
+def _figure(variable: str, layers: dict[LayerKind, dict[str, Any]]) -> Figure:
     """Return the figure of time against `variable`, n or d, with a curve for each kind."""
     name = {"n": f"Time against n, at d = {WIDTH}", "d": f"Time against d, at n = {LENGTH}"}[variable]
     curves = {

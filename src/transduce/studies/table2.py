@@ -8,25 +8,73 @@ seconds of a step, which are measured before any training starts. Only the model
 A training is complete in results.json as soon as it has ended, so a study may lose OUT/runs between two trainings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from transduce.errors import UserError
-from transduce.evaluation.study_report import write_report
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.entries import changes_since
-from transduce.studies.results import Results, open_results
+from transduce.studies.results import Cost, Count, Percent, Perplexity, Results, Study, changes_since, open_results
+from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.step_costs import measure_costs
 from transduce.studies.table2_budgets import Budgets, cost_name
 from transduce.studies.table2_report import report
 from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.texts import Texts
-from transduce.studies.trainings import Point, Training
+from transduce.studies.trainings import Point, Training, TrainingCell
 
 SEEDS = (1, 2, 3)
 AVERAGED_SHARE = 0.2  # of the steps so far: the mean is over the checkpoints of the last fifth
+
+
+class CurvePoint(TypedDict):
+    """An evaluation during a training."""
+
+    step: Count
+    valid_perplexity: Perplexity
+    valid_bleu: Percent
+
+
+class PointScores(TypedDict):
+    """The scores of the mean of checkpoints up to a step, on the test text. averaged: the number of checkpoints."""
+
+    step: Count
+    bleu: Percent
+    chrf: Percent
+    perplexity: Perplexity
+    averaged: Count
+
+
+class SystemCell(TypedDict):
+    """The additional figures of a training of Table 2. Trainings of 0.1.0 have no points."""
+
+    steps: Count
+    curve: list[CurvePoint]
+    points: NotRequired[list[PointScores]]
+
+
+class StepCostCell(TypedDict):
+    """The cost of a step of a system. seconds_per_step: in several rounds.
+
+    config: of the trainings with this step; costs of 0.1.0 have none.
+    """
+
+    row: str
+    flops_per_step: Cost
+    flops_per_target_token: Cost
+    seconds_per_step: Annotated[list[Cost], Meta(min_length=1)]
+    config: NotRequired[dict[str, Any]]
+
+
+def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
+    return [StepCostCell] if name.endswith("-cost") else [TrainingCell, SystemCell]
+
+
+STUDY = Study("table2", _entry_types)
 
 
 def trainings() -> list[Training]:
@@ -42,15 +90,12 @@ def run_table2(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     if texts.test is None:
         raise UserError("--test: expected a test text, on which Table 2 evaluates the systems; give --test SRC REF")
     hashes = texts.read()
-    results = open_results(out, "table2", {"scale": "small", "language": texts.language, **hashes})
-    try:
+    results = open_results(out, STUDY, {"scale": "small", "language": texts.language, **hashes})
+    with reported(results, report):
         if not rerun:
             refuse_outdated(trainings(), results)
         add_costs(texts, results)
         run_trainings(with_points(trainings(), results), texts, results, jobs=jobs, rerun=rerun)
-    finally:
-        if results.entries:
-            write_report(out, report(results), results.sessions)
     return results
 
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transduce.config.schema import Config
-from transduce.studies.entries import config_of
-from transduce.studies.results import Results
+from transduce.studies.results import Results, config_of
 from transduce.studies.table2_search import SYSTEMS
 
 SHARES = (0.15, 0.3, 0.6, 1.0)
@@ -68,8 +67,7 @@ class Budgets:
 
     def entries(self, system: str) -> list[dict[str, Any]]:
         """Return the trainings of a system that are done."""
-        done = [entry for entry in self.results.entries.values() if entry["status"] == "done"]
-        return [entry for entry in done if entry.get("row") == system and "curve" in entry]
+        return [entry for entry in self.results.done(system) if "curve" in entry]
 
     def _max_steps(self, system: str) -> int:
         config = self._config(system)

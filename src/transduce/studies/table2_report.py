@@ -7,13 +7,21 @@ from transduce.config.schema import architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import COLOURS, progress_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
+from transduce.studies.comparison import (
+    Difference,
+    Verdict,
+    as_factor,
+    as_points,
+    difference,
+    factor,
+    mean_and_range,
+    noise,
+    rows_table,
+)
 from transduce.studies.curves import Crossing, Curve, crossings
-from transduce.studies.effects import Difference, difference, factor, noise
-from transduce.studies.entries import config_of
-from transduce.studies.results import Results
+from transduce.studies.results import Results, config_of
 from transduce.studies.table2_budgets import Budget, Budgets, cost_name
 from transduce.studies.table2_search import SYSTEMS
-from transduce.studies.words import as_factor, as_points, mean_and_range
 
 NAMES = {"time": "time", "flops": "FLOPs"}
 FIGURES = ("BLEU", "perplexity")
@@ -70,7 +78,7 @@ METHOD = (
 )
 PAIR_METHOD = (
     "At the whole budget, with the 95 % interval of the difference (Student's t), from the spread between the "
-    "seeds of all systems. A system is ahead or behind only if the interval does not contain 0, or a factor of 1."
+    "seeds of all systems. A system is better or worse only if the interval does not contain 0, or a factor of 1."
 )
 COST_METHOD = (
     "FLOPs are counted over the products of real batches, forward and backward, with padding; a multiplication and its "
@@ -137,8 +145,12 @@ class _Study:
         words = []
         for system in ("post-norm", "pre-norm"):
             changes = {name: self.change(system, name, budget, "BLEU") for name in RIVALS}
-            positions = [f"{_position(change)} the {self.title(name)}" for name, change in changes.items() if change]
-            words.append(f"the {self.title(system)} is {' and '.join(positions)}")
+            verdicts = [
+                f"{IN_WORDS[change.verdict(more_is_better=True)]} the {self.title(name)}"
+                for name, change in changes.items()
+                if change
+            ]
+            words.append(f"the {self.title(system)} is {' and '.join(verdicts)}")
         return f"Here, by BLEU after {self.limit(budget)}, {'; '.join(words)}."
 
     # ---- at the budgets ------------------------------------------------------------------------------------------
@@ -150,9 +162,8 @@ class _Study:
 
     def change(self, system: str, other: str, budget: Budget, figure: str) -> Difference | None:
         """Return the difference of two systems at a budget; None if one of them was not evaluated."""
-        values, base = self.values(system, budget, figure), self.values(other, budget, figure)
         spread = noise([self.values(name, budget, figure) for name in SYSTEMS])
-        return difference(values, base, spread) if values and base else None
+        return difference(self.values(system, budget, figure), self.values(other, budget, figure), spread)
 
     def scores(self, cost: str) -> Table:
         """Return the table of BLEU and perplexity of each system at the budgets of a cost."""
@@ -255,12 +266,11 @@ class _Study:
         head = ["system", "parameters", "FLOPs per step", "FLOPs per target token", "seconds per step", "highest"]
         head += ["GFLOP/s", "steps", "seeds", "processor time"]
         rows = []
-        quiet = set()
-        for number, system in enumerate(SYSTEMS):
-            entries, cost = self.budgets.entries(system), self.results.entries.get(cost_name(system), {})
+        for system in SYSTEMS:
+            entries = self.budgets.entries(system)
+            cost = self.results.entries.get(cost_name(system), {})
             if not entries or cost.get("status") != "done":
-                rows.append([self.title(system), "not run", *[""] * 8])
-                quiet.add(number)
+                rows.append([self.title(system), "not run"])
                 continue
             seconds = cost["seconds_per_step"]
             rows.append(
@@ -277,7 +287,7 @@ class _Study:
                     duration(statistics.fmean(entry["cpu_seconds"] for entry in entries)),
                 ]
             )
-        return Table(head, rows, quiet=frozenset(quiet))
+        return rows_table(head, rows)
 
 
 # ---- words and numbers -------------------------------------------------------------------------------------------
@@ -285,23 +295,19 @@ class _Study:
 RIVALS = ("recurrent", "convolutional")
 PAIRS = (*((system, rival) for system in ("post-norm", "pre-norm") for rival in RIVALS), ("pre-norm", "post-norm"))
 
-
-def _position(change: Difference) -> str:
-    """Return the position of the first system of a pair, for a figure of which more is better."""
-    if change.interval is None:
-        return "not comparable, with one seed, with"
-    low, high = change.interval
-    return "ahead of" if low > 0 else "behind" if high < 0 else "within the spread of"
+IN_WORDS: dict[Verdict, str] = {
+    "better": "better than",
+    "worse": "worse than",
+    "inconclusive": "not conclusively different from",
+}
 
 
 def _cells(change: Difference | None, figure: str) -> list[str]:
-    """Return the cells of a difference: the figure with its interval, and the position in words."""
+    """Return the cells of a difference: the figure with its interval, and the verdict."""
     if change is None:
         return ["not run", ""]
     text = as_points(change) if figure == "BLEU" else as_factor(-change)
-    words = {"ahead of": "ahead", "behind": "behind", "within the spread of": "within the spread"}
-    position = words.get(_position(change), "one seed")
-    return [text, position]
+    return [text, change.verdict(more_is_better=True)]
 
 
 def _shown(value: float, figure: str) -> float:

@@ -15,11 +15,13 @@ from typing import Any
 
 from transduce.config.recipes.table2 import SHAPES, lr_factor
 from transduce.errors import UserError
-from transduce.evaluation.study_report import Block, Report, Section, Table, write_report
-from transduce.studies.results import Results, open_results
+from transduce.evaluation.study_report import Block, Report, Section, Table
+from transduce.studies.comparison import rows_table
+from transduce.studies.results import Results, Study, open_results
+from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
 from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training
+from transduce.studies.trainings import Training, TrainingCell
 
 PEAKS = (0.9e-3, 1.8e-3, 3.6e-3, 7.2e-3, 14.4e-3)  # of the learning rate; the search starts with the 3rd and the 4th
 DROPOUTS = (0.1, 0.2, 0.3)  # the search starts with the first
@@ -31,6 +33,7 @@ SYSTEMS = {
     "recurrent": "LSTM with attention",
     "convolutional": "gated convolutions",
 }
+STUDY = Study("table2-search", lambda name, settings: [TrainingCell])
 
 
 @dataclass(frozen=True)
@@ -121,25 +124,20 @@ def run_search(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     """
     if texts.test is not None:
         raise UserError("--test: expected no test text with --search, which uses only the others; leave it out")
-    results = open_results(out, "table2-search", {"language": texts.language, **texts.read()})
-    try:
+    results = open_results(out, STUDY, {"language": texts.language, **texts.read()})
+    with reported(results, report):
         while True:
             known = [candidate for system in SYSTEMS for candidate in search(system, results).candidates]
-            trainings = [one.training() for one in known if rerun or not _has_diverged(one, results)]
+            trainings = [candidate.training() for candidate in known if rerun or not _has_diverged(candidate, results)]
             try:
                 run_trainings(trainings, texts, results, jobs=jobs, rerun=rerun)
             except UserError:
-                failed = [
-                    one for one in known if results.entries.get(one.training().name, {}).get("status") == "failed"
-                ]
-                if not failed or not all(_has_diverged(one, results) for one in failed):
+                failed = [candidate for candidate in known if _status(candidate, results) == "failed"]
+                if not failed or not all(_has_diverged(candidate, results) for candidate in failed):
                     raise
             rerun = False
             if not waiting(results):
                 return results
-    finally:
-        if results.entries:
-            write_report(out, report(results), results.sessions)
 
 
 def _status(candidate: Candidate, results: Results) -> str:
@@ -167,18 +165,20 @@ def report(results: Results) -> Report:
     """Return the report: the choices, and the validation perplexity of each candidate."""
     winners = choices(results)
     blocks: list[Block] = [
-        f'    "{system}": Choice("{one.shape}", {one.dropout}, {1000 * one.peak:g}e-3),'
-        for system, one in winners.items()
+        f'    "{system}": Choice("{choice.shape}", {choice.dropout}, {1000 * choice.peak:g}e-3),'
+        for system, choice in winners.items()
     ]
-    edges = [f"{SYSTEMS[system]}: {' and '.join(one.at_edges())}" for system, one in winners.items() if one.at_edges()]
+    edges = [
+        f"{SYSTEMS[system]}: {' and '.join(choice.at_edges())}"
+        for system, choice in winners.items()
+        if choice.at_edges()
+    ]
     blocks += [f"At the edge of its grid, beyond which the best may be: {'; '.join(edges)}."] if edges else []
     blocks += [METHOD, DROPOUT]
-    done = sum(entry["status"] == "done" for entry in results.entries.values())
     unfinished = [title for system, title in SYSTEMS.items() if system not in winners]
-    lead = f"Settings for each system, by the same search: {done} trainings done."
+    lead = f"Settings for each system, by the same search: {len(results.done())} trainings done."
     lead += f" Not finished: {'; '.join(unfinished)}." if unfinished else ""
-    failures = [f"{name}: {entry['why']}" for name, entry in results.entries.items() if entry["status"] == "failed"]
-    blocks += [f"Failed: {'; '.join(failures)}."] if failures else []
+    blocks += results.failures()
     sections = [Section("The choices, for recipes/table2.py", blocks)]
     sections += [Section(title, [_candidates(system, results, winners)]) for system, title in SYSTEMS.items()]
     return Report("The search of Table 2", lead, sections)
@@ -201,17 +201,14 @@ DROPOUT = (
 def _candidates(system: str, results: Results, winners: dict[str, Candidate]) -> Table:
     """Return the table of the candidates of a system, with the choice marked."""
     rows = []
-    quiet = set()
     for candidate in search(system, results).candidates:
         entry = results.entries.get(candidate.training().name, {})
-        is_done = entry.get("status") == "done"
-        missing = "failed" if entry.get("status") == "failed" else "not run"
-        scores = [f"{entry['perplexity']:.2f}", f"{entry['bleu']:.2f}"] if is_done else [missing, ""]
-        if not is_done:
-            quiet.add(len(rows))
         sizes = ", ".join(f"{name} {value}" for name, value in SHAPES[system][candidate.shape].items())
-        mark = "chosen" if winners.get(system) == candidate else ""
-        shape = f"{candidate.shape}: {sizes}"
-        rows.append([shape, f"{candidate.peak:g}", f"{candidate.dropout:g}", *scores, mark])
+        settings = [f"{candidate.shape}: {sizes}", f"{candidate.peak:g}", f"{candidate.dropout:g}"]
+        if entry.get("status") == "done":
+            mark = "chosen" if winners.get(system) == candidate else ""
+            rows.append([*settings, f"{entry['perplexity']:.2f}", f"{entry['bleu']:.2f}", mark])
+        else:
+            rows.append([*settings, "failed" if entry.get("status") == "failed" else "not run"])
     head = ["shape", "highest learning rate", "dropout", "perplexity", "BLEU", ""]
-    return Table(head, rows, quiet=frozenset(quiet), words=frozenset({0, 5}))
+    return rows_table(head, rows, words=frozenset({0, 5}))

@@ -4,19 +4,19 @@ The rows of another size can have a text of their own, a larger one: on a small 
 model is then trained on both texts, and each row is compared with the base of its text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 from transduce.errors import UserError, nearest
 from transduce.evaluation.metrics import missing_scores
-from transduce.evaluation.study_report import write_report
-from transduce.studies.results import Results, open_results
+from transduce.studies.results import Percent, Results, Study, open_results
+from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table3_paper import PAPER
 from transduce.studies.table3_report import LARGE, LARGE_BASE, SIZES, recipe_of, report
 from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training
+from transduce.studies.trainings import Training, TrainingCell
 
 Scale = Literal["small", "paper"]
 
@@ -39,6 +39,28 @@ PAPER_PLAN = (
     *((row, 1) for row in (LARGE_BASE, "d1024", "big")),
 )
 PLANS = {"small": SMALL_PLAN, "paper": PAPER_PLAN}
+
+
+class Table3Settings(TypedDict):
+    scale: str
+
+
+class PaperScores(TypedDict):
+    bleu_compound_split: Percent
+
+
+class PaperCell(TypedDict):
+    """The additional figures of a training at the paper's scale, where the table shows the paper's BLEU."""
+
+    valid: PaperScores
+    valid_mean: NotRequired[PaperScores]
+
+
+def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
+    return [TrainingCell, PaperCell] if settings["scale"] == "paper" else [TrainingCell]
+
+
+STUDY = Study("table3", _entry_types, Table3Settings)
 
 
 def trainings(
@@ -92,19 +114,16 @@ def run_table3(
     if scale == "paper" and (missing := missing_scores()):
         raise UserError(f"--scale=paper: expected the BLEU of the paper, bleu_compound_split; {missing}")
     hashes = texts.read() | ({f"{LARGE} {name}": value for name, value in large.read().items()} if large else {})
-    results = open_results(out, "table3", {"scale": scale, "language": texts.language, **hashes})
+    results = open_results(out, STUDY, {"scale": scale, "language": texts.language, **hashes})
     refuse_outdated(_other_trainings(scale, selection, results), results)
     other_texts: dict[str, Texts] = {row: large for row in (LARGE_BASE, *SIZES)} if large else {}
-    try:
+    with reported(results, report):
         run_trainings(selection, texts, results, jobs=jobs, rerun=rerun, other_data=other_texts)
-    finally:
-        if results.entries:
-            write_report(out, report(results), results.sessions)
     return results
 
 
 def _other_trainings(scale: Scale, selection: Sequence[Training], results: Results) -> list[Training]:
     """Return the trainings that have results, and are shown in the report, but are not in `selection`."""
-    pairs = [(entry["row"], entry["seed"]) for entry in results.entries.values() if entry["status"] == "done"]
+    pairs = [(entry["row"], entry["seed"]) for entry in results.done()]
     done = [_training(row, seed, scale) for row, seed in pairs if row in PAPER or row == LARGE_BASE]
     return [training for training in done if training not in selection]

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from transduce.studies.effects import Effect
+from transduce.studies.comparison import Effect
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedModel:
     """A row of the paper: perplexity per token and BLEU on the development set, and parameters in millions or None."""
 
     group: str
@@ -21,26 +21,26 @@ class Published:
 
 
 PAPER = {
-    "base": Published("", "base", 4.92, 25.8, 65),
-    "h1": Published("A", "h = 1", 5.29, 24.9),
-    "h4": Published("A", "h = 4", 5.00, 25.5),
-    "h16": Published("A", "h = 16", 4.91, 25.8),
-    "h32": Published("A", "h = 32", 5.01, 25.4),
-    "dk16": Published("B", "d_k = 16", 5.16, 25.1, 58),
-    "dk32": Published("B", "d_k = 32", 5.01, 25.4, 60),
-    "n2": Published("C", "N = 2", 6.11, 23.7, 36),
-    "n4": Published("C", "N = 4", 5.19, 25.3, 50),
-    "n8": Published("C", "N = 8", 4.88, 25.5, 80),
-    "d256": Published("C", "d_model = 256", 5.75, 24.5, 28),
-    "d1024": Published("C", "d_model = 1024", 4.66, 26.0, 168),
-    "ff1024": Published("C", "d_ff = 1024", 5.12, 25.4, 53),
-    "ff4096": Published("C", "d_ff = 4096", 4.75, 26.2, 90),
-    "dropout0": Published("D", "dropout 0", 5.77, 24.6),
-    "dropout0.2": Published("D", "dropout 0.2", 4.95, 25.5),
-    "smoothing0": Published("D", "smoothing 0", 4.67, 25.3),
-    "smoothing0.2": Published("D", "smoothing 0.2", 5.47, 25.7),
-    "learned": Published("E", "learned positions", 4.92, 25.7),
-    "big": Published("", "big", 4.33, 26.4, 213),
+    "base": PublishedModel("", "base", 4.92, 25.8, 65),
+    "h1": PublishedModel("A", "h = 1", 5.29, 24.9),
+    "h4": PublishedModel("A", "h = 4", 5.00, 25.5),
+    "h16": PublishedModel("A", "h = 16", 4.91, 25.8),
+    "h32": PublishedModel("A", "h = 32", 5.01, 25.4),
+    "dk16": PublishedModel("B", "d_k = 16", 5.16, 25.1, 58),
+    "dk32": PublishedModel("B", "d_k = 32", 5.01, 25.4, 60),
+    "n2": PublishedModel("C", "N = 2", 6.11, 23.7, 36),
+    "n4": PublishedModel("C", "N = 4", 5.19, 25.3, 50),
+    "n8": PublishedModel("C", "N = 8", 4.88, 25.5, 80),
+    "d256": PublishedModel("C", "d_model = 256", 5.75, 24.5, 28),
+    "d1024": PublishedModel("C", "d_model = 1024", 4.66, 26.0, 168),
+    "ff1024": PublishedModel("C", "d_ff = 1024", 5.12, 25.4, 53),
+    "ff4096": PublishedModel("C", "d_ff = 4096", 4.75, 26.2, 90),
+    "dropout0": PublishedModel("D", "dropout 0", 5.77, 24.6),
+    "dropout0.2": PublishedModel("D", "dropout 0.2", 4.95, 25.5),
+    "smoothing0": PublishedModel("D", "smoothing 0", 4.67, 25.3),
+    "smoothing0.2": PublishedModel("D", "smoothing 0.2", 5.47, 25.7),
+    "learned": PublishedModel("E", "learned positions", 4.92, 25.7),
+    "big": PublishedModel("", "big", 4.33, 26.4, 213),
 }
 
 

@@ -12,11 +12,21 @@ from transduce.config.schema import Config, architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
-from transduce.studies.effects import Difference, Noise, Verdict, difference, noise, overall, verdict
-from transduce.studies.entries import config_of
-from transduce.studies.results import Results
+from transduce.studies.comparison import (
+    ClaimVerdict,
+    Difference,
+    Noise,
+    as_factor,
+    as_points,
+    claim_verdict,
+    difference,
+    mean_and_range,
+    noise,
+    overall,
+    seeds_of,
+)
+from transduce.studies.results import Results, config_of
 from transduce.studies.table3_paper import CLAIMS, PAPER, SMALLEST_FACTOR, Claim
-from transduce.studies.words import as_factor, as_points, mean_and_range
 
 SCORES = {"small": "bleu", "paper": "bleu_compound_split"}  # the BLEU in the table; the paper's has compounds split
 BLEU_IN_WORDS = {
@@ -65,11 +75,10 @@ class Row:
 def table(results: Results) -> dict[str, Row]:
     """Return every row of Table 3, in its order, with its results; a row that was not run has none."""
     score = SCORES[results.settings["scale"]]
-    entries = [entry for entry in results.entries.values() if entry["status"] == "done"]
     names = [*PAPER]
     if any(key.startswith(LARGE) for key in results.settings):
         names.insert(1, LARGE_BASE)
-    return {name: Row(name, [entry for entry in entries if entry["row"] == name], score) for name in names}
+    return {name: Row(name, results.done(name), score) for name in names}
 
 
 def report(results: Results) -> Report:
@@ -142,25 +151,27 @@ class _Study:
 
     def change(self, name: str, figure: str) -> Difference | None:
         """Return the difference of a row from its base in a figure; None if one of them was not run."""
-        values, base = self.values(self.rows[name], figure), self.values(self.base_of(name), figure)
-        return difference(values, base, self.noise[figure]) if values and base else None
+        values = self.values(self.rows[name], figure)
+        return difference(values, self.values(self.base_of(name), figure), self.noise[figure])
 
     def sentence(self, claim: Claim) -> str:
         """Return the claim with its verdict and, if it is about several rows, the rows by their verdicts."""
-        groups: dict[Verdict, list[str]] = {}
-        missing = [PAPER[name].changed for name in claim.effects if self.change(name, "perplexity") is None]
+        groups: dict[ClaimVerdict, list[str]] = {}
+        missing = []
         for name, effect in claim.effects.items():
             change = self.change(name, "perplexity")
-            if change is not None:
-                told = verdict(effect, change, math.log(SMALLEST_FACTOR))
-                groups.setdefault(told, []).append(f"{PAPER[name].changed} (perplexity {as_factor(change)})")
+            if change is None:
+                missing.append(PAPER[name].changed)
+                continue
+            verdict = claim_verdict(effect, change, math.log(SMALLEST_FACTOR))
+            groups.setdefault(verdict, []).append(f"{PAPER[name].changed} (perplexity {as_factor(change)})")
         not_run = [f"not run: {', '.join(missing)}"] if missing else []
         if not groups:
-            return f"{claim.sentence}: cannot be told, {not_run[0]}"
+            return f"{claim.sentence}: inconclusive, {not_run[0]}"
+        verdicts = [f"{verdict}: {', '.join(names)}" for verdict, names in groups.items()]
         if len(claim.effects) == 1:
-            return "; ".join(f"{claim.sentence}: {told}: {', '.join(names)}" for told, names in groups.items())
-        rows = "; ".join([*(f"{told}: {', '.join(names)}" for told, names in groups.items()), *not_run])
-        return f"{claim.sentence}: {overall(groups)}. By row: {rows}"
+            return f"{claim.sentence}: {verdicts[0]}"
+        return f"{claim.sentence}: {overall(groups)}. By row: {'; '.join([*verdicts, *not_run])}"
 
     def method(self) -> str:
         """Return the rule of the verdicts, with the spread between seeds."""
@@ -265,7 +276,7 @@ def _figures(study: _Study, scale: str) -> Table:
         means = [mean_and_range(row.means(figure)) for figure in ("perplexity", row.score)] if has_means else []
         if row.entries:
             cost = duration(statistics.fmean(entry["cpu_seconds"] for entry in row.entries))
-            seeds = " ".join(str(seed) for seed in sorted(entry["seed"] for entry in row.entries))
+            seeds = seeds_of(row.entries)
             parameters = f"{row.entries[0]['parameters'] / 1e6:.2f} M"
             scores = [mean_and_range(row.perplexities), mean_and_range(row.bleus)]
             ours = [*scores, *[penalties[name]] * has_penalties, *means, seeds, parameters]

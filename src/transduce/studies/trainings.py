@@ -5,7 +5,7 @@
                                               -> transduce.studies.points
 
 A training is a row of the table with a seed. It trains in OUT/runs/ROW-SEED, and its processes write their messages to
-OUT/runs/ROW-SEED.log. `transduce.studies.schedule` runs several trainings side by side.
+OUT/runs/ROW-SEED.log. `schedule` runs several trainings at a time.
 """
 
 import math
@@ -17,9 +17,10 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, NotRequired, TypedDict
 
 import msgspec
+from msgspec import Meta
 
 from transduce.config.files import from_json
 from transduce.config.recipes import configure
@@ -28,8 +29,53 @@ from transduce.console import import_path, module_command, printable
 from transduce.errors import UserError
 from transduce.evaluation.page import duration
 from transduce.storage.run_log import reports
-from transduce.studies.entries import encode_config
+from transduce.studies.results import Count, Duration, Percent, Perplexity, encode_config
+from transduce.studies.runner import Ending
 from transduce.studies.texts import TrainingData
+
+# ---- entries in results.json -------------------------------------------------------------------------------------
+
+
+class Penalty(TypedDict):
+    """The brevity penalty of a BLEU score, and the tokens of output and references."""
+
+    penalty: Annotated[float, Meta(ge=0, le=1)]
+    hyp_tokens: Annotated[int, Meta(ge=0)]
+    ref_tokens: Annotated[int, Meta(ge=0)]
+
+
+class Scores(TypedDict):
+    """All scores on a text, by name. brevity: of each BLEU."""
+
+    bleu_compound_split: NotRequired[Percent]
+    brevity: NotRequired[dict[str, Penalty]]
+
+
+class WholeScores(Scores):
+    """The scores of a second evaluation: of the mean of checkpoints, or on a second text."""
+
+    perplexity: Perplexity
+    bleu: Percent
+
+
+class TrainingCell(TypedDict):
+    """A training of translation. Cells of 0.1.0 have no configuration, no brevity penalties, and no mean."""
+
+    row: str
+    seed: int
+    perplexity: Perplexity
+    bleu: Percent
+    parameters: Count
+    seconds: Duration
+    cpu_seconds: Duration
+    steps: NotRequired[Count]
+    ended_at: NotRequired[str]
+    valid: NotRequired[Scores]
+    valid_mean: NotRequired[WholeScores]
+    config: NotRequired[dict[str, Any]]
+
+
+# ---- a training --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,16 +276,17 @@ class TrainingProcess:
         """Return the scores on the text `name` from the output of `transduce evaluate`."""
         return self.data.figures(msgspec.json.decode(self._file(f"{name}.json").read_bytes()))
 
-    def outcome(self) -> str:
-        """Return a line on how the training ended."""
+    def ending(self) -> Ending:
+        """Return how the training has ended."""
         if self.problem:
-            return f"{self.name}: failed, {self.problem}"
+            return Ending(self.name, self.origin(), problem=self.problem, has_diverged=self.has_diverged)
         if not self.is_done:
-            return f"{self.name}: interrupted at step {self.step():,} of {self.config.train.max_steps:,}"
+            words = f"interrupted at step {self.step():,} of {self.config.train.max_steps:,}"
+            return Ending(self.name, self.origin(), words=words)
         figures = self.figures()
         cost = f"{duration(figures['seconds'])}, {duration(figures['cpu_seconds'])} of processor time"
         scores = ", ".join(f"{name} {figures[key]:.2f}" for key, name in self.data.headline.items())
-        return f"{self.name}: {scores}; {cost}"
+        return Ending(self.name, self.origin(), figures, words=f"{scores}; {cost}")
 
     def state(self) -> str:
         """Return the stage and the step in a few words."""

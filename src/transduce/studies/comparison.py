@@ -1,0 +1,175 @@
+"""Comparisons of several seeds: the difference of two means, its interval, one verdict, and all of it as text.
+
+The interval is Student's, 95 %, with the spread between seeds pooled over all groups of a study.
+"""
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from transduce.evaluation.study_report import Table
+
+T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t, 95 %, by degrees of freedom from 1
+
+Verdict = Literal["better", "worse", "inconclusive"]
+VERDICTS: tuple[Verdict, ...] = ("better", "worse", "inconclusive")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The spread of a figure between seeds: its standard deviation, and the degrees of freedom of that estimate."""
+
+    deviation: float
+    freedom: int
+
+    def margin(self, n_seeds: int, n_other_seeds: int) -> float:
+        """Return half the 95 % interval of the difference between the means of `n_seeds` and `n_other_seeds` seeds."""
+        t = T95[min(self.freedom, len(T95)) - 1]
+        return t * self.deviation * math.sqrt(1 / n_seeds + 1 / n_other_seeds)
+
+
+def noise(samples: Sequence[Sequence[float]]) -> Noise | None:
+    """Return the noise of a figure, pooled over all groups of several seeds; None if there is no such group."""
+    groups = [values for values in samples if len(values) > 1]
+    if not groups:
+        return None
+    freedom = sum(len(values) - 1 for values in groups)
+    squares = sum(statistics.variance(values) * (len(values) - 1) for values in groups)
+    return Noise(math.sqrt(squares / freedom), freedom)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two means. margin: half its 95 % interval; None if the spread between seeds is unknown."""
+
+    value: float
+    margin: float | None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.margin is None else (self.value - self.margin, self.value + self.margin)
+
+    def __neg__(self) -> "Difference":
+        return Difference(-self.value, self.margin)
+
+    def verdict(self, *, more_is_better: bool = False) -> Verdict:
+        """Return "better" or "worse" if the whole interval is on that side of 0, otherwise "inconclusive"."""
+        low, high = self.interval or (-math.inf, math.inf)
+        if low > 0:
+            return "better" if more_is_better else "worse"
+        if high < 0:
+            return "worse" if more_is_better else "better"
+        return "inconclusive"
+
+
+def difference(values: Sequence[float], base: Sequence[float], spread: Noise | None) -> Difference | None:
+    """Return the mean of `values` less the mean of `base`; None if one of them is empty.
+
+    spread: between seeds; None if unknown.
+    """
+    if not values or not base:
+        return None
+    margin = None if spread is None else spread.margin(len(values), len(base))
+    return Difference(statistics.fmean(values) - statistics.fmean(base), margin)
+
+
+def paired_difference(differences: Sequence[float]) -> Difference | None:
+    """Return the mean of the differences of the seeds, between two figures of one model; None without seeds.
+
+    Its interval is from the spread of these differences.
+    """
+    if not differences:
+        return None
+    spread, n = noise([differences]), len(differences)
+    margin = None if spread is None else T95[min(n - 1, len(T95)) - 1] * spread.deviation / math.sqrt(n)
+    return Difference(statistics.fmean(differences), margin)
+
+
+def by_verdict(changes: Mapping[str, Difference | None]) -> dict[Verdict, list[str]]:
+    """Return the titles of each verdict, of figures of which less is better. Titles without a difference are left out.
+
+    The verdicts are in the order of `VERDICTS`, without those that have no title.
+    """
+    groups: dict[Verdict, list[str]] = {}
+    for verdict in VERDICTS:
+        titles = [title for title, change in changes.items() if change and change.verdict() == verdict]
+        if titles:
+            groups[verdict] = titles
+    return groups
+
+
+# ---- claims ------------------------------------------------------------------------------------------------------
+
+Effect = Literal["hurts", "helps", "none"]
+ClaimVerdict = Literal["holds", "does not hold", "inconclusive"]
+
+
+def claim_verdict(claim: Effect, change: Difference, smallest: float = 0.0) -> ClaimVerdict:
+    """Return whether a `change` of a figure of which less is better has the effect that is claimed.
+
+    "none" holds if the whole interval is within `smallest` of 0, and does not if the whole interval is outside.
+    """
+    if claim == "none":
+        low, high = change.interval or (-math.inf, math.inf)
+        if -smallest <= low and high <= smallest:
+            return "holds"
+        return "does not hold" if high < -smallest or low > smallest else "inconclusive"
+    verdict = change.verdict()
+    if verdict == "inconclusive":
+        return verdict
+    return "holds" if (verdict == "worse") == (claim == "hurts") else "does not hold"
+
+
+def overall(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
+    """Return the verdict on a claim about several rows: it holds for all of them, or does not hold for at least one."""
+    if verdicts and all(verdict == "holds" for verdict in verdicts):
+        return "holds"
+    return "does not hold" if "does not hold" in verdicts else "inconclusive"
+
+
+# ---- text --------------------------------------------------------------------------------------------------------
+
+
+def factor(logarithm: float) -> float:
+    """Return exp of a difference of logarithms; infinity if the result is too large for a float."""
+    return math.exp(logarithm) if logarithm < 700 else math.inf
+
+
+def mean_and_range(values: Sequence[float]) -> str:
+    """Return the mean, and for several values also the lowest and the highest; "" without values."""
+    if len(values) < 2:
+        return "".join(f"{value:.2f}" for value in values)
+    return f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def as_factor(change: Difference | None) -> str:
+    """Return a difference of logarithms as a factor with its interval; "" without a difference."""
+    if change is None:
+        return ""
+    text = f"x {factor(change.value):.3f}"
+    return text + (f", {factor(change.interval[0]):.3f} to {factor(change.interval[1]):.3f}" if change.interval else "")
+
+
+def as_points(change: Difference | None, *, digits: int = 2) -> str:
+    """Return a difference in points with its interval; "" without a difference. digits: after the point."""
+    if change is None:
+        return ""
+    return f"{change.value:+.{digits}f}" + (
+        f", {change.interval[0]:+.{digits}f} to {change.interval[1]:+.{digits}f}" if change.interval else ""
+    )
+
+
+def seeds_of(entries: Sequence[Mapping[str, int]]) -> str:
+    """Return the seeds of entries, in ascending order."""
+    return " ".join(str(seed) for seed in sorted(entry["seed"] for entry in entries))
+
+
+def rows_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: frozenset[int] = frozenset({0})) -> Table:
+    """Return a table in which a row with fewer cells than `head` has not been run: it is quiet, and its rest is empty.
+
+    words: indices of columns of words.
+    """
+    quiet = frozenset(number for number, row in enumerate(rows) if len(row) < len(head))
+    return Table(head, [[*row, *[""] * (len(head) - len(row))] for row in rows], quiet=quiet, words=words)

@@ -1,0 +1,306 @@
+"""Run the cells of a study, and record them in results.json.
+
+    names that are not done -> cells -> execution -> endings -> results.json
+
+A cell is a training or a measurement. An execution computes cells: `in_turn` in this process, `in_pool` in a pool of
+processes, and `schedule.Schedule` as processes of `transduce train`. All else stands in `run_cells`: the lock of the
+folder, the session, the record of each cell as soon as it ends, failures, and the end after a signal. To resume an
+interrupted study, run the same command again: cells that are done stay.
+"""
+
+import fcntl
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
+
+from transduce.errors import NotFiniteError, UserError
+from transduce.evaluation.page import duration
+from transduce.evaluation.study_report import Report, write_report
+from transduce.studies.results import Results, cores, read_results
+from transduce.training.signals import StopSignal
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell that is a function. origin: the first figures of its entry, such as row and seed.
+
+    work: returns the other figures. Its UserError makes the cell fail.
+    """
+
+    name: str
+    origin: Mapping[str, Any]
+    work: Callable[[], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a cell has ended: done with its figures, failed with a problem, or interrupted, without both.
+
+    words: the end in words, for a cell that has not failed.
+    """
+
+    name: str
+    origin: Mapping[str, Any]
+    figures: Mapping[str, Any] | None = None
+    problem: str | None = None
+    has_diverged: bool = False
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Control:
+    """What an execution has from the runner.
+
+    lock: an open file; a process that inherits it keeps the folder locked. stop: whether a signal has come.
+    """
+
+    lock: IO[bytes]
+    stop: StopSignal
+    status: "StatusLine"
+
+
+C = TypeVar("C")
+Endings = Generator[Ending, None, None]
+Execution = Callable[[list[C], Control], Endings]
+
+
+def run_cells(
+    names: Sequence[str],
+    make: Callable[[list[str]], list[C]],
+    execute: Execution[C],
+    results: Results,
+    *,
+    advice: str | None = None,
+    again: Collection[str] = (),
+    discard: Callable[[str], None] = lambda name: None,
+) -> None:
+    """Compute and record the cells that are not done, in the folder of `results.path`.
+
+    make: returns the cells of the names that are not done. advice: the end of the message about failed cells; None: no
+    error for them. again: names of cells that are computed again, after `discard` has removed what they left.
+
+    A failed cell is recorded, and the others continue. After SIGINT, SIGTERM or SIGHUP the running cells end; a second
+    SIGINT or SIGTERM ends the study at once.
+    Raises UserError before the first cell if another study runs in the folder, and at the end if cells have failed.
+    Raises KeyboardInterrupt after a signal.
+    """
+    queue = [name for name in names if name in again or not results.is_done(name)]
+    if not queue:
+        print_line(f"{results.path} has all {len(names)} entries; there is nothing to do")
+        return
+    cells = make(queue)
+    failed = []
+    with exclusive_folder(results) as lock, StopSignal() as stop, StatusLine() as status:
+        for name in again:
+            discard(name)
+            results.entries[name] = {"status": "not run"}
+        results.start_session(names)
+        with closing(execute(cells, Control(lock, stop, status))) as endings:
+            for ending in endings:
+                if ending.problem:
+                    failed.append(ending.name)
+                _record(ending, results)
+                status.print(_in_words(ending, names, results))
+    if stop.is_requested:
+        raise KeyboardInterrupt
+    if failed and advice:
+        raise UserError(f"{len(failed)} of {len(names)} trainings failed: {', '.join(failed)}; {advice}")
+
+
+def _record(ending: Ending, results: Results) -> None:
+    if ending.problem:
+        diverged = {"diverged": True} if ending.has_diverged else {}
+        results.record(ending.name, "failed", **ending.origin, why=ending.problem, **diverged)
+    elif ending.figures is not None:
+        results.record(ending.name, "done", **ending.origin, **ending.figures)
+
+
+def _in_words(ending: Ending, names: Sequence[str], results: Results) -> str:
+    if ending.problem:
+        return f"{ending.name}: failed, {ending.problem}"
+    if ending.figures is None:
+        return f"{ending.name}: {ending.words}"
+    return f"{ending.name}: {ending.words}; {sum(map(results.is_done, names))} of {len(names)} done"
+
+
+@contextmanager
+def exclusive_folder(results: Results) -> Iterator[IO[bytes]]:
+    """Lock the folder of `results` against other studies until we and all our processes have ended.
+
+    Raises UserError if another study runs there, or has run there since `results` were read.
+    """
+    out = results.path.parent
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    with (out / "runs" / ".lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{out}: expected a folder that no other study uses; wait for the other study, end it and its "
+                "trainings, or give another --out"
+            ) from None
+        if results.path.exists() and read_results(results.path, results.study).entries != results.entries:
+            raise UserError(f"{results.path}: expected a file that no other study changes; run the command again")
+        yield lock
+
+
+@contextmanager
+def reported(results: Results, report: Callable[[Results], Report]) -> Iterator[None]:
+    """Write the report of the results at the end, also after an error. Without any entry there is no report."""
+    try:
+        yield
+    finally:
+        if results.entries:
+            write_report(results.path.parent, report(results), results.sessions)
+
+
+# ---- executions --------------------------------------------------------------------------------------------------
+
+
+def timed(work: Callable[..., Mapping[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """Return the figures of `work`, with the seconds by the clock and of processor time that it took."""
+    started_at = time.monotonic()
+    processor_started_at = time.process_time()
+    figures = work(*arguments)
+    seconds = time.monotonic() - started_at
+    cpu_seconds = time.process_time() - processor_started_at
+    return {**figures, "seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1)}
+
+
+def in_turn(tasks: Sequence[Task], control: Control) -> Endings:
+    """Compute tasks one after the other, in this process. A signal raises KeyboardInterrupt within a task."""
+    for task in tasks:
+        if control.stop.is_requested:
+            return
+        control.status.print(f"{task.name} ...")
+        with _signals_as_interrupt():
+            ending = _compute(task)
+        yield ending
+
+
+def in_pool(jobs: int | None) -> Execution[Task]:
+    """Return the execution of tasks in `jobs` processes of one thread each; None: one process for each core.
+
+    A process and not a thread, because dropout draws from torch's one generator. One job has its process too, so that a
+    signal ends it as it ends several. A task must be picklable. An interrupted one starts again from its beginning.
+    The execution raises UserError if one of its processes is killed.
+    """
+
+    def execute(tasks: Sequence[Task], control: Control) -> Endings:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(jobs or cores(), len(tasks)), context, initializer=_prepare_process) as pool:
+            waiting = {pool.submit(_compute, task) for task in tasks}
+            try:
+                while waiting and not control.stop.is_requested:
+                    ended, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                    for future in ended:
+                        yield future.result()
+            except BrokenProcessPool:
+                raise UserError(
+                    "the process of a training was killed, as by a machine without free memory; run the same command "
+                    "again, with a smaller --jobs"
+                ) from None
+            finally:
+                if waiting:
+                    for process in multiprocessing.active_children():
+                        process.terminate()
+
+    return execute
+
+
+def _compute(task: Task) -> Ending:
+    """Return the ending of a task. Of a problem of several lines it has the first."""
+    try:
+        figures = task.work()
+    except UserError as problem:
+        first_line = str(problem).splitlines()[0]
+        return Ending(task.name, task.origin, None, first_line, isinstance(problem, NotFiniteError))
+    words = duration(figures["seconds"]) if "seconds" in figures else "measured"
+    return Ending(task.name, task.origin, figures, words=words)
+
+
+@contextmanager
+def _signals_as_interrupt() -> Iterator[None]:
+    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt; SIGHUP stays ignored under nohup."""
+    if threading.current_thread() is not threading.main_thread():  # Python sets signal handlers only there
+        yield
+        return
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _prepare_process() -> None:
+    """Let this process have one thread, leave Ctrl-C to its parent, and end with it."""
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent:
+        parent.join()
+        os._exit(1)
+
+
+# ---- messages ----------------------------------------------------------------------------------------------------
+
+
+class StatusLine:
+    """The state of a study on stderr: one line that is overwritten on a terminal, otherwise a new line every minute."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr.isatty()
+        self.last_shown = -math.inf
+
+    def __enter__(self) -> "StatusLine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def print(self, line: str) -> None:
+        """Print a line that is not overwritten."""
+        self._clear()
+        print_line(line)
+        self.last_shown = -math.inf
+
+    def show(self, state: Callable[[], str]) -> None:
+        """Print the state if the last one is at least 1 s old on a terminal, or 60 s elsewhere."""
+        if time.monotonic() - self.last_shown < (1 if self.is_terminal else 60):
+            return
+        self.last_shown = time.monotonic()
+        if self.is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{state()[:width]}", end="", file=sys.stderr, flush=True)
+        else:
+            print_line(state())
+
+    def _clear(self) -> None:
+        if self.is_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def print_line(line: str) -> None:
+    """Print a line to stderr."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,319 @@
+"""Small language models for studies of their parts: the texts, one training loop, one evaluation, and the study.
+
+text -> ids, with EOS after each line -> batches -> losses -> training -> perplexity at several lengths
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import torch
+from msgspec import Meta
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from transduce.data.text import file_sha256, is_blank, read_lines
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import EOS
+from transduce.errors import UserError
+from transduce.evaluate import perplexity
+from transduce.evaluation.page import duration
+from transduce.evaluation.study_report import Report
+from transduce.family.configs import DecoderConfig
+from transduce.family.decoder import Decoder
+from transduce.family.recurrence import NO_MEMORY, TransformerXL
+from transduce.studies.results import Cost, Count, Duration, Percent, Results, Study, open_results
+from transduce.studies.runner import Task, in_pool, reported, run_cells, timed
+from transduce.training.flops import ADDED_COUNTS
+from transduce.training.optimizer import adam, learning_rate
+
+SmallModel = Decoder | TransformerXL
+BATCH = 4_096  # tokens of an evaluation at a time
+SEEDS = (1, 2, 3)
+
+
+@dataclass(frozen=True)
+class SegmentSizes:
+    """The sizes of a study: of its models, of their training, and of the evaluation.
+
+    segment: tokens of a row in training. rows: of a batch. lengths: multiples of `segment` at which the models are
+    evaluated, in ascending order. evaluated: maximum number of tokens of the validation text.
+    There are no defaults, so that results without a size are refused.
+    """
+
+    vocab_size: Count
+    d_model: Count
+    n_layers: Count
+    n_heads: Count
+    segment: Count
+    rows: Count
+    steps: Count
+    warmup: Count
+    lr_factor: Cost
+    dropout: Percent
+    lengths: Annotated[tuple[Count, ...], Meta(min_length=1)]
+    evaluated: Count
+
+    def decoder(self) -> DecoderConfig:
+        """Return the configuration of a decoder of these sizes."""
+        return DecoderConfig(
+            vocab_size=self.vocab_size,
+            d_model=self.d_model,
+            n_layers=self.n_layers,
+            n_heads=self.n_heads,
+            max_positions=self.lengths[-1],
+            dropout=self.dropout,
+        )
+
+    def as_settings(self) -> dict[str, Any]:
+        """Return the sizes as results.json has them."""
+        return {**asdict(self), "lengths": list(self.lengths)}
+
+
+SIZES = SegmentSizes(
+    vocab_size=4_000,
+    d_model=128,
+    n_layers=4,
+    n_heads=4,
+    segment=64,
+    rows=32,
+    steps=900,
+    warmup=200,
+    lr_factor=0.4,
+    dropout=0.1,
+    lengths=(64, 128, 256, 512),
+    evaluated=32_768,
+)
+
+
+class SegmentSettings(TypedDict):
+    sizes: SegmentSizes
+
+
+class SmallCell(TypedDict):
+    """A training of a small model, in results.json."""
+
+    row: str
+    seed: int
+    parameters: Count
+    steps: Count
+    seconds: Duration
+    cpu_seconds: Duration
+
+
+# ---- a study -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The training text and the validation text as ids (n,)."""
+
+    train: Tensor
+    valid: Tensor
+
+
+def run_study(
+    study: Study,
+    rows: Sequence[str],
+    figures: Callable[[SegmentSizes, str, int, Streams], dict[str, Any]],
+    report: Callable[[Results], Report],
+    texts: tuple[Path, Path],
+    out: Path,
+    sizes: SegmentSizes,
+    jobs: int | None,
+) -> Results:
+    """Train and evaluate the rows that are not yet in OUT/results.json, each with all seeds, and write the report.
+
+    figures: trains a row with a seed, and returns its figures; it is sent to other processes, so it must be picklable.
+    texts: for training and for the evaluation. jobs: number of trainings at a time; None: one for each core.
+    Raises UserError for a text that is too short. Raises the errors of `runner.run_cells`, too.
+    """
+    results = open_results(out, study, {**hashes(*texts), "sizes": sizes.as_settings()})
+    cells = {f"{row}-{seed}": (row, seed) for seed in SEEDS for row in rows}
+
+    def make(names: list[str]) -> list[Task]:
+        streams = read_streams(*texts, sizes)
+        tasks = []
+        for name in names:
+            row, seed = cells[name]
+            tasks.append(Task(name, {"row": row, "seed": seed}, partial(timed, figures, sizes, row, seed, streams)))
+        return tasks
+
+    with reported(results, report):
+        run_cells([*cells], make, in_pool(jobs), results, advice=f"see {out / 'report.md'}")
+    return results
+
+
+def progress_in_words(results: Results) -> str:
+    """Return the number of trainings that are done, and their processor time."""
+    done = results.done()
+    cost = duration(sum(entry["cpu_seconds"] for entry in done))
+    return f"{len(done)} of {len(results.entries)} trainings done, {cost} of processor time."
+
+
+# ---- texts -------------------------------------------------------------------------------------------------------
+
+
+def hashes(train: Path, valid: Path) -> dict[str, str]:
+    """Return the hashes of the two texts, as settings of a study. Raises UserError for a missing file."""
+    for path in (train, valid):
+        if not path.is_file():
+            raise UserError(f"{path}: expected a text file; check the path")
+    return {"training text": file_sha256(train), "validation text": file_sha256(valid)}
+
+
+def read_streams(train: Path, valid: Path, sizes: SegmentSizes) -> Streams:
+    """Return both texts as ids of a tokenizer that is learned from the first.
+
+    Raises UserError for a text that is too short: the training text needs a segment for each row, the validation text
+    one of the longest length.
+    """
+    lines = list(read_lines(train))
+    if all(map(is_blank, lines)):
+        raise UserError(f"{train}: expected a line that is not blank; give another text")
+    if len({*"".join(lines)}) > sizes.vocab_size // 2:
+        raise UserError(f"{train}: expected at most {sizes.vocab_size // 2:,} different characters; give another text")
+    tokenizer = Tokenizer.learn(lines, vocab_size=sizes.vocab_size)
+    streams = Streams(*(_stream(path, tokenizer) for path in (train, valid)))
+    needs = (sizes.rows * sizes.segment + 1, sizes.lengths[-1] + 1)
+    for path, ids, need in zip((train, valid), (streams.train, streams.valid), needs, strict=True):
+        if len(ids) < need:
+            raise UserError(
+                f"{path}: expected a text of at least {need:,} tokens, not {len(ids):,}; give a longer text"
+            )
+    return streams
+
+
+def _stream(path: Path, tokenizer: Tokenizer) -> Tensor:
+    lines = tokenizer.encode_batch(list(read_lines(path)))
+    return torch.tensor([token for line in lines for token in (*line, EOS)], dtype=torch.int64)
+
+
+# ---- training ----------------------------------------------------------------------------------------------------
+
+
+def train_small(
+    model: nn.Module,
+    losses: Iterable[Tensor],
+    rate: Callable[[int], float],
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    largest_gradient: float | None = None,
+    show: Callable[[int, float], None] = lambda step, loss: None,
+) -> None:
+    """Train a model: a step for each of `losses`, which computes the next one with the weights after the last step.
+
+    rate: the learning rate of step 1, 2, ... optimizer: None means the paper's Adam. largest_gradient: a gradient with
+    a larger norm is scaled down to this norm. show: is called with the step and its loss, every 50 steps.
+    Raises UserError if a loss is not finite.
+    """
+    chosen = optimizer or adam(model.parameters())
+    model.train()
+    for step, loss in enumerate(losses, 1):
+        if not loss.isfinite():
+            raise UserError(f"the loss of step {step} is {loss.item()}: expected a finite number; use a lower rate")
+        loss.backward()
+        if largest_gradient:
+            nn.utils.clip_grad_norm_(model.parameters(), largest_gradient)
+        for group in chosen.param_groups:
+            group["lr"] = rate(step)
+        chosen.step()
+        chosen.zero_grad()
+        if step % 50 == 0:
+            show(step, loss.item())
+    model.eval()
+
+
+def train_on_segments(
+    model: SmallModel,
+    ids: Tensor,
+    sizes: SegmentSizes,
+    seed: int,
+    added_loss: Callable[[SmallModel], Tensor] | None = None,
+) -> None:
+    """Train the model on segments of a text. added_loss: joins the cross-entropy of each step.
+
+    Rows of a batch are streams: the next batch continues the text of the last one, so that a model may remember.
+    Raises UserError if the loss is not finite.
+    """
+
+    def losses() -> Iterator[Tensor]:
+        memory = NO_MEMORY
+        for inputs, targets, is_first in batches(ids, sizes, seed):
+            if isinstance(model, TransformerXL):
+                states, new_memory = model.states(inputs, NO_MEMORY if is_first else memory)
+                memory = new_memory
+            else:
+                states, _ = model.states(inputs)
+            loss = F.cross_entropy(model.output(states).flatten(0, 1), targets.flatten())
+            yield loss + added_loss(model) if added_loss else loss
+
+    def rate(step: int) -> float:
+        return learning_rate(step, d_model=sizes.d_model, warmup_steps=sizes.warmup, lr_factor=sizes.lr_factor)
+
+    train_small(model, losses(), rate)
+
+
+def batches(ids: Tensor, sizes: SegmentSizes, seed: int) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """Yield inputs and targets (R,T) of each step, and whether the streams begin here.
+
+    The text starts at a place that depends on the seed, and is read again when it ends.
+    """
+    start = int(torch.randint(len(ids), (), generator=torch.Generator().manual_seed(seed)))
+    ids = ids.roll(-start)
+    n_segments = (len(ids) - 1) // (sizes.rows * sizes.segment)
+    n = sizes.rows * n_segments * sizes.segment
+    inputs, targets = (x.view(sizes.rows, n_segments, sizes.segment) for x in (ids[:n], ids[1 : n + 1]))
+    for step in range(sizes.steps):
+        i = step % n_segments
+        yield inputs[:, i], targets[:, i], i == 0
+
+
+def flops_per_token(model: Decoder, inputs: Tensor, targets: Tensor) -> int:
+    """Return the FLOPs of the products in a training step, forward and backward, for each token of a batch (R,T)."""
+    model.train()
+    with FlopCounterMode(display=False, custom_mapping=ADDED_COUNTS) as counter:
+        F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+    model.zero_grad()
+    model.eval()
+    return round(counter.get_total_flops() / inputs.numel())
+
+
+# ---- evaluation --------------------------------------------------------------------------------------------------
+
+
+def perplexities(model: SmallModel, ids: Tensor, sizes: SegmentSizes) -> list[float]:
+    """Return the perplexity per token at each of the lengths.
+
+    The text is cut into blocks of one length. So all lengths evaluate the same tokens, and differ in what is before.
+    """
+    longest = sizes.lengths[-1]
+    n = min(sizes.evaluated, len(ids) - 1) // longest * longest
+    return [
+        perplexity(_loss(model, ids[:n].view(-1, length), ids[1 : n + 1].view(-1, length), sizes.segment))
+        for length in sizes.lengths
+    ]
+
+
+@torch.inference_mode()
+def _loss(model: SmallModel, inputs: Tensor, targets: Tensor, segment: int) -> float:
+    """Return the mean loss per token of blocks (R,n). Transformer-XL reads them in segments, and remembers all."""
+    total, rows = 0.0, max(1, BATCH // inputs.size(1))
+    for part, truth in zip(inputs.split(rows), targets.split(rows), strict=True):
+        states = _remembered(model, part, segment) if isinstance(model, TransformerXL) else model.states(part)[0]
+        total += float(F.cross_entropy(model.output(states).flatten(0, 1), truth.flatten(), reduction="sum"))
+    return total / inputs.numel()
+
+
+def _remembered(model: TransformerXL, ids: Tensor, segment: int) -> Tensor:
+    n_memory = model.n_memory
+    model.n_memory = ids.size(1)
+    memory, states = NO_MEMORY, list[Tensor]()
+    for part in ids.split(segment, dim=1):
+        new, memory = model.states(part, memory)
+        states.append(new)
+    model.n_memory = n_memory
+    return torch.cat(states, dim=1)
