@@ -52,7 +52,7 @@ def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dr
 
     Only a row without any visible position differs: it is finite both ways, but not the same. The fused kernel of a CPU
     needs no memory for weights of (T,S). torch has no such kernel with dropout, or where K is not W. On a CPU, dropout
-    is that of `model/dropout.py` at every length: the threads that train at the same time share torch's generator.
+    comes from `model/dropout.py` at every length: the threads that train at the same time share torch's generator.
     """
     if queries.is_cuda or (keys.size(-2) >= LONG and not dropout):
         causal = isinstance(mask, str)
@@ -71,7 +71,7 @@ class MultiHeadAttention(nn.Module):
 
     d_k, d_v: width of a head's queries and keys, and of its values; None: d_model // n_heads.
     n_kv_heads: heads of the keys and values; None: n_heads. With fewer, the attention function shares them.
-    bias: of all four projections. dropout: probability, on the attention weights.
+    bias: True if all four projections have a bias. dropout: probability, on the attention weights.
     """
 
     def __init__(

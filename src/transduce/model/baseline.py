@@ -70,7 +70,8 @@ class Baseline(nn.Module):
 class BaselineCache:
     """The state of N decoder rows between two decoding steps, with K adjacent rows for each of B sentences.
 
-    state: tensors whose first dimension is the N rows; memory (B,S,...) and src_mask (B,S) of the sentences.
+    state: tensors whose first dimension is the N rows. memory: the encoder's output for the sentences, (B,S,...).
+    src_mask: their mask, (B,S).
     """
 
     state: tuple[Tensor, ...]

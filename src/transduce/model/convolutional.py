@@ -32,8 +32,9 @@ class Gated(nn.Module):
 class Convolutional(Baseline):
     """Stacks of gated convolutions, `readers` and `writers`. Each decoder layer attends (Gehring et al., 2017).
 
-    A convolution of the encoder covers one position on either side, one of the decoder two earlier positions. A sum of
-    two is scaled by sqrt(1/2). Positions are the Transformer's sinusoids, so that a sentence may have any length.
+    A convolution of the encoder covers one position on either side. A convolution of the decoder covers two earlier
+    positions. A sum of two terms is scaled by sqrt(1/2). Positions are the Transformer's sinusoids, so that a sentence
+    may have any length.
     """
 
     KERNEL = 3
@@ -47,7 +48,7 @@ class Convolutional(Baseline):
         self.queries = nn.ModuleList(nn.Linear(config.d_model, config.d_model) for _ in layers)
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Return the memory (B,S,2D) of ids (B,S): the keys of attention beside its values, keys plus embedding."""
+        """Return the memory (B,S,2D) of ids (B,S): the keys, then the values, which are keys plus embeddings."""
         real = src_mask[:, :, None]
         embedded = self.dropout(self._embed(self.src_embedding, src) + self.positions(0, src.size(1)))
         x = embedded * real

@@ -4,7 +4,7 @@ On a CPU, torch draws its masks from one serial generator, which takes a seventh
 This module draws 32 random bits for each value from a generator that takes a sixth of that time. A mask takes one byte
 for each value instead of four.
 
-Threads that train copies of a model at the same time each draw from a generator of their own (`draw_from`).
+Threads that train copies of a model at the same time each draw from a separate generator (`draw_from`).
 """
 
 import threading

@@ -23,9 +23,9 @@ def initialise(model: nn.Module, d_model: int, tables: Iterable[Tensor]) -> None
     | learned positions              | N(0, 1/d_model)                                                   |
     | biases; LayerNorm              | 0; gain 1 and bias 0                                              |
 
-    The joint fan_out is that of the fused projections in that code. Compared with separate Glorot matrices, Q, K and V
-    of the base model start 1/sqrt(2) times as large in self-attention, and K and V 0.816 times in cross-attention. This
-    keeps post-norm training stable.
+    The joint fan_out equals the fan_out of the fused projections in that code. Compared with separate Glorot matrices,
+    Q, K and V of the base model start 1/sqrt(2) times as large in self-attention, and K and V 0.816 times in
+    cross-attention. This keeps post-norm training stable.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):

@@ -30,7 +30,7 @@ from transduce.model.positions import LearnedPositions, SinusoidalPositions
 
 
 class FeedForward(nn.Module):
-    """The network activation(x W_1 + b_1) W_2 + b_2, eq. 2 with ReLU. dropout: on the inner activations."""
+    """The network activation(x W_1 + b_1) W_2 + b_2, eq. 2 with ReLU. dropout: probability, on activation(...)."""
 
     def __init__(
         self,
@@ -203,7 +203,9 @@ class Cache:
 
         rows: (M,), M/B' of them for each sentence. sentences: (B',), the remaining sentences in ascending order.
         """
-        past, cross, src_mask = self.past, self.cross, self.src_mask
+        past = self.past
+        cross = self.cross
+        src_mask = self.src_mask
         if past is not None:
             past = tuple((keys[rows], values[rows]) for keys, values in past)
         if len(sentences) < len(src_mask):

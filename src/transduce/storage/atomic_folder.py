@@ -57,7 +57,7 @@ def write_folder(path: Path, files: Mapping[str, Content]) -> None:
 
 
 def _temporary(path: Path, prefix: str = "") -> Path:
-    """Return a new, unpredictable name beside `path`."""
+    """Return a new, unpredictable name in the folder of `path`."""
     return path.with_name(f".tmp-{prefix}{path.name}-{secrets.randbelow(10**12)}")
 
 
@@ -96,7 +96,7 @@ def _rename_into_place(building: Path, path: Path) -> None:
 
 
 def _remove_replaced(old: Path, new: Path) -> None:
-    """Remove the folder `old`, which `new` has replaced. Its files that we did not write move to `new`."""
+    """Remove the folder `old`, which `new` has replaced. Move its files of other origin to `new`."""
     own = {"manifest.json", "README.md", *os.listdir(new)}
     with suppress(UserError):
         own |= _manifest(old).keys()
@@ -155,7 +155,7 @@ def _sync(folder: Path) -> None:
 def remove_unfinished(folder: Path, names: str) -> None:
     """Remove the temporary files of interrupted writes from `folder`, and rename replaced folders back.
 
-    names: a regular expression for the names whose writes are meant. Other files, also temporary ones, remain.
+    names: a regular expression; only files whose final names match it are removed or renamed. All others remain.
     """
     for path in folder.glob(".tmp-*"):
         match = re.fullmatch(rf"\.tmp-(old-)?({names})-\d+", path.name)
@@ -209,7 +209,7 @@ def check_folder(path: Path) -> None:
 def listed_files(path: Path, *, kind: str = "", needed: Sequence[str] = ()) -> list[str]:
     """Return the names in the manifest of `path`. Checks sizes, but does not read the content of the files.
 
-    needed: the files that a folder of this `kind` must have; both are for the message.
+    needed: the files that a folder of this `kind` must have. kind: the kind of folder, for the message.
     Raises UserError if a needed file is not listed, or a listed file is missing or has another size.
     """
     entries = _manifest(path)

@@ -71,7 +71,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read only the state of a checkpoint. Raises UserError if it is damaged, or of another step than the folder."""
+    """Read only the state of a checkpoint. Raises UserError if it is damaged, or has not the step of the folder."""
     listed_files(path, kind="checkpoint", needed=["state.json"])
     try:
         state = decode_json(read_verified(path, "state.json"))
@@ -150,13 +150,16 @@ class CheckpointWriter:
     """Writes the checkpoints of a run while it trains. Every rank calls `save`; rank 0 writes.
 
     run: the folder of the run. log: flushed to disk before each checkpoint, so no checkpoint is newer than its lines.
-    print_lines: prints warnings. keep, every: the number of checkpoints at multiples of `every` steps that remain,
-    besides the best one (see `prune_checkpoints`).
+    print_lines: prints warnings. keep: number of checkpoints at multiples of `every` steps that remain, in addition to
+    the best one (see `prune_checkpoints`).
     """
 
     def __init__(self, run: Path, log: Log, print_lines: Callable[[list[str]], None], *, keep: int, every: int) -> None:
-        self.run, self.log, self.print_lines = run, log, print_lines
-        self.keep, self.every = keep, every
+        self.run = run
+        self.log = log
+        self.print_lines = print_lines
+        self.keep = keep
+        self.every = every
         self.failures: dict[int, OSError] = {}  # by step, since the last checkpoint that was written
 
     def save(self, step: int, snapshot: Callable[[], Checkpoint]) -> None:

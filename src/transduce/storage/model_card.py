@@ -54,7 +54,7 @@ USES = {
 
 
 def _sharing(config: Config) -> str:
-    """Return how the two sides divide the vocabulary; nothing if there is one text."""
+    """Return in words how the two sides divide the vocabulary; an empty text if there is one text."""
     if TASKS[config.train.task].is_of_one_text:
         return ""
     if config.data.target_tokens == "symbols":

@@ -61,7 +61,7 @@ def save_model(
 
 
 def save_shortlist(path: Path, shortlist: Shortlist) -> None:
-    """Write a shortlist into a model folder, as one change of the whole folder, of which all else stays."""
+    """Write a shortlist into a model folder, in one step. Everything else in the folder stays the same."""
     path = path.resolve()
     files: dict[str, Content] = {name: [content] for name, content in read_folder(path).items()}
     card = path / "README.md"
@@ -86,7 +86,7 @@ def card_of(path: Path) -> str:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model folder in memory. name: of the model in messages."""
+    """A model folder in memory. name: the name of the model in messages."""
 
     model: Model
     config: Config
@@ -96,7 +96,7 @@ class LoadedModel:
 
 
 def load_translation_model(path: Path) -> LoadedModel:
-    """Return the model of `load_model`. Raises UserError for one that reads no source, such as a language model."""
+    """Return the model of `load_model`. Raises UserError for a model that reads no source, such as a language model."""
     loaded = load_model(path)
     if not isinstance(loaded.config.model, ModelConfig):
         kind, (_, use) = loaded.config.model.kind, USES[loaded.config.train.task]
@@ -108,8 +108,9 @@ def load_translation_model(path: Path) -> LoadedModel:
 def load_model(path: Path, build: Callable[[Config], Any] | None = None) -> LoadedModel:
     """Read a model folder, and return its model in evaluation mode. Reads again if a training replaces it meanwhile.
 
-    build: makes the model, for one that a task of your own has built, such as `build` of that task. None: the model is
-    that of its kind. Raises UserError if `path` is not a model folder, is damaged, or mixes files of different models.
+    build: function that makes the model, for a model of your own task, such as `build` of that task. None: the model is
+    made for its `model.kind`. Raises UserError if `path` is not a model folder, is damaged, or mixes files of different
+    models.
     """
     while True:
         before = _identity(path)
@@ -125,7 +126,7 @@ REPLACEMENT_SECONDS = 0.01  # the two renames of a replacement take far less
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes a folder from another one that replaces it; None if there is none."""
+    """Return a mark that distinguishes a folder from its replacement; None if there is no folder."""
     with suppress(OSError):
         status = path.stat()
         return status.st_ino, status.st_mtime_ns
@@ -158,7 +159,7 @@ def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
 
 
 def _refuse_misfit(config: Config, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
-    """Raise UserError unless `shapes` are those of the model that `config` describes. No tensor is in memory yet."""
+    """Raise UserError unless `shapes` fit the model that `config` describes. No tensor is in memory yet."""
     if isinstance(config.model, ModelConfig):
         _refuse_hostile_sizes(config.model, shapes, where)
     elif config.model.n_layers > len(shapes):  # a layer has tensors; to build 10,000 takes long
@@ -168,7 +169,8 @@ def _refuse_misfit(config: Config, shapes: Mapping[str, tuple[int, ...]], where:
 
 
 def _shortlist(path: Path, tokenizer: TokenizerLike) -> Shortlist:
-    where, tensors = path / SHORTLIST_FILE, read_tensors(path, SHORTLIST_FILE)
+    where = path / SHORTLIST_FILE
+    tensors = read_tensors(path, SHORTLIST_FILE)
     if {name: one.dtype for name, one in tensors.items()} != dict.fromkeys(("common", "candidates"), torch.int32):
         raise UserError(
             f"{where}: expected int32 tensors common and candidates; learn it again with transduce shortlist"
@@ -199,7 +201,7 @@ def _refuse_other_folder(path: Path) -> None:
 
 
 def _is_of_hugging_face(config: Path) -> bool:
-    """Return True for a config.json with the key model_type, which that of transduce does not have."""
+    """Return True for a config.json with the key model_type, which transduce does not write."""
     with suppress(OSError, ValueError, RecursionError):
         if config.is_file() and config.stat().st_size <= MAX_JSON_BYTES:
             return "model_type" in msgspec.json.decode(config.read_bytes(), type=dict)

@@ -108,7 +108,7 @@ def fingerprint(config: Config, tokenizer: TokenizerLike) -> dict[str, Any]:
 
 
 def run_tokenizer(out: Path, checkpoint: Path | None) -> TokenizerLike:
-    """Return the tokenizer of a run. Raises UserError if it is not the one of `checkpoint`, None before the first."""
+    """Return the tokenizer of a run. Raises UserError if `checkpoint`, None before the first, has another one."""
     tokenizer = Tokenizer.load(out / "tokenizer.json")
     if checkpoint is not None and load_state(checkpoint)["made_with"]["tokenizer"] != tokenizer.sha256:
         raise _wrong_file(out / "tokenizer.json", checkpoint)
@@ -120,7 +120,7 @@ def _wrong_file(file: Path, checkpoint: Path) -> UserError:
 
 
 def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]:
-    """Restore `state` from the checkpoint in `path`, and remove the later ones, which are damaged.
+    """Restore `state` from the checkpoint in `path`, and remove the later checkpoints, which are damaged.
 
     Returns a warning if this program may round differently from the one that wrote the checkpoint. Raises UserError if
     a text has changed since.
@@ -202,7 +202,7 @@ def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple
 
 
 def best_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple[dict[str, Tensor], str] | None:
-    """Return the weights of the best checkpoint and their origin; None if it is damaged or could not be saved."""
+    """Return the weights of the best checkpoint and their origin; None if it is damaged or was not saved."""
     best = checkpoint_path(out, best_step or 0)
     if not _is_whole(best):
         return None
@@ -260,7 +260,7 @@ def average_run(run: Path, *, last: int, out: Path, until: int | None = None) ->
 
 
 def check_parameters(state: TrainingState, out: Path) -> None:
-    """Raise UserError if a parameter holds a value that is not finite. Every rank calls it. out: RUN, the folder."""
+    """Raise UserError if a parameter holds a value that is not finite. Every rank calls it. out: folder of the run."""
     name = state.nonfinite_parameter()
     if name is not None:
         raise diverged(f"{name} holds values that are not finite numbers", state.counters.step, out)

@@ -19,11 +19,12 @@ class Log:
     """Appends reports to RUN/log.jsonl, and flushes each one.
 
     run: the folder of the run; None on ranks that do not write the log. after_step: lines of later steps are removed
-    first, so a resumed run neither repeats nor skips one. tensorboard: write TensorBoard events, too.
+    first, so that a resumed run neither repeats nor skips a line. tensorboard: write TensorBoard events, too.
     """
 
     def __init__(self, run: Path | None, after_step: int, *, tensorboard: bool = False) -> None:
-        self.board, self.pending = None, b""
+        self.board = None
+        self.pending = b""
         if run is None:
             self.file = open(os.devnull, "ab", buffering=0)
             return
@@ -36,7 +37,7 @@ class Log:
         self.file.truncate(length)
 
     def report(self, step: int, values: dict[str, Value]) -> None:
-        """Append one line for `step`. If the write fails, the next report and `sync` repeat it, but no event."""
+        """Append one line for `step`. If the write fails, the next report and `sync` repeat the line, but no event."""
         self.pending += msgspec.json.encode({"step": step, **values}) + b"\n"
         with suppress(OSError):
             self._write()

@@ -60,7 +60,7 @@ class TrainRequest:
     def __post_init__(self) -> None:
         if not isinstance(self.recipe, str | Config):
             raise UserError(f"recipe={self.recipe!r}: expected a name, FILE.py:FUNCTION, or a Config")
-        if not isinstance(self.train, list | tuple) or not all(isinstance(one, Corpus | Path) for one in self.train):
+        if not isinstance(self.train, list | tuple) or not all(isinstance(text, Corpus | Path) for text in self.train):
             raise UserError(f"train={self.train!r}: expected source and target text, or a list of Corpus")
         check_lines(settings=self.settings, allow_change=self.allow_change)
 
@@ -70,21 +70,21 @@ class TrainRequest:
 
     @property
     def config(self) -> Config:
-        """The configuration of recipe and settings, before `complete_config` sets the size of the vocabulary."""
+        """The configuration from recipe and settings, before `complete_config` sets the size of the vocabulary."""
         return self._configuration[0]
 
     @property
     def is_of_one_text(self) -> bool:
-        """True if the task learns from one text, and not from source and target."""
+        """True if the task learns from one text instead of source and target."""
         return TASKS[self.config.train.task].is_of_one_text
 
     @cached_property
     def corpora(self) -> list[Corpus]:
         """The training text. One text is aligned with itself."""
-        found = corpora.as_corpora(self.train)
+        all_corpora = corpora.as_corpora(self.train)
         if not self.is_of_one_text:
-            return found
-        return [dataclasses.replace(one, tgt=one.tgt or one.src) for one in found]
+            return all_corpora
+        return [dataclasses.replace(corpus, tgt=corpus.tgt or corpus.src) for corpus in all_corpora]
 
     @property
     def valid_pair(self) -> FilePair:
@@ -95,7 +95,7 @@ class TrainRequest:
         """Return a line for each mistake in the request. Reads no text."""
         _, problems, has_recipe = self._configuration
         # One file is a text or a table, which depends on the task.
-        texts = self.corpora if has_recipe else [one for one in self.corpora if one.tgt is not None]
+        texts = self.corpora if has_recipe else [corpus for corpus in self.corpora if corpus.tgt is not None]
         return [
             *problems,
             *(without_effect(self.settings, self.start_from, self.config) if self.start_from else []),
@@ -108,22 +108,22 @@ class TrainRequest:
         ]
 
     def check(self) -> None:
-        """Raise UserError with all that is wrong with the request. Reads no text."""
+        """Raise UserError with all mistakes in the request. Reads no text."""
         problems = self.problems()
         if problems:
             raise UserError(*problems)
 
     def _text_problems(self) -> list[str]:
-        """Return a line for each text that has source and target where the task has one text, or the reverse."""
+        """Return a line for each text that has source and target although the task has one text, or the reverse."""
         task = self.config.train.task
         if not self.is_of_one_text:
             words, values = TASKS[task].sides
             expected = f"expected {words}; give --valid {values}"
             return [f"--valid={_names(self.valid)}: {expected}"] if len(self.valid) != 2 else []
         lines = [
-            f"--train={one.src} {one.tgt}: expected one text with train.task={task!r}; give --train FILE"
-            for one in self.corpora
-            if not one.is_one_text
+            f"--train={corpus.src} {corpus.tgt}: expected one text with train.task={task!r}; give --train FILE"
+            for corpus in self.corpora
+            if not corpus.is_one_text
         ]
         if len({*self.valid}) != 1:
             lines.append(f"--valid={_names(self.valid)}: expected one text with train.task={task!r}; give --valid FILE")
@@ -177,7 +177,7 @@ class TrainRequest:
 
     def provenance(self) -> dict[str, str]:
         """Return the origin of a model for its card: recipe, settings and the names of the text files."""
-        files = ([side for side in dict.fromkeys((one.src, one.tgt)) if side] for one in self.corpora)
+        files = ([side for side in dict.fromkeys((corpus.src, corpus.tgt)) if side] for corpus in self.corpora)
         names = (" and ".join(printable(file.name) for file in of_corpus) for of_corpus in files)
         return {
             "recipe": recipe_in_words(self.recipe, self.settings, self.start_from),
@@ -200,7 +200,7 @@ def _missing_files(paths: Sequence[Path]) -> list[str]:
 
 
 def _foreign_file_problems(out: Path) -> list[str]:
-    """Return a line if `out` has files that are not of a run: training would overwrite config.json and data/."""
+    """Return a line if `out` has files that do not belong to a run: training would overwrite config.json and data/."""
     if problems := folder_problems(out):
         return problems
     if (out / "manifest.json").exists():

@@ -20,11 +20,12 @@ MAX_HEADER_BYTES = 4 << 20  # some 30,000 tensors
 
 
 def encode_tensors(tensors: Tensors) -> Content:
-    """Return a safetensors file: the length of its header, the header, the values. Values on a CPU are not copied.
+    """Return a safetensors file in parts: length of the header, header, values. It copies no value on a CPU.
 
     The bytes do not depend on the order of the tensors.
     """
-    header, end = {}, 0
+    header = {}
+    end = 0
     for name, values in sorted(tensors.items()):
         offsets = [end, end := end + values.nbytes]
         header[name] = {"dtype": DTYPES[values.dtype], "shape": [*values.shape], "data_offsets": offsets}

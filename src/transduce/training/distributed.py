@@ -85,7 +85,8 @@ def _check_timeout(seconds: float, is_rank: bool) -> None:
 
 def _select_gpu() -> None:
     """Make the GPU with the local rank's number the current one."""
-    number, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    number = int(os.environ.get("LOCAL_RANK", "0"))
+    count = torch.cuda.device_count()
     if number >= count:
         raise UserError(f"LOCAL_RANK={number}: expected at most one rank per GPU; use --nproc-per-node {count}")
     torch.cuda.set_device(number)
@@ -115,7 +116,8 @@ def _name_of_start(store: Store, rank: int, ranks: int, seconds: float) -> str:
     have stored the same hash, it is the name: a rank that has not restarted cannot know the new marks.
     Raises RuntimeError after `seconds`.
     """
-    numbers, deadline = range(ranks), time.monotonic() + seconds
+    numbers = range(ranks)
+    deadline = time.monotonic() + seconds
     store.set(f"mark of {rank}", uuid.uuid4().hex)
     while time.monotonic() < deadline:
         marks = b" ".join(store.multi_get([f"mark of {other}" for other in numbers]))
@@ -162,7 +164,7 @@ def lost_ranks_raise() -> Iterator[None]:
     """Raise ConnectionError for an error of torch that comes from a lost rank."""
     try:
         yield
-    except RuntimeError as problem:  # gloo raises no type of its own
+    except RuntimeError as problem:  # gloo has no separate type of exception
         if not isinstance(problem, dist.DistError) and "gloo" not in str(problem):
             raise
         raise ConnectionError(

@@ -64,7 +64,7 @@ class Gradient:
 class Gradients:
     """Computes gradients of `model`, and remembers the size of micro-batch that did not fit into memory.
 
-    task: computes the loss. print_lines: prints that micro-batches become smaller.
+    task: computes the loss. print_lines: prints the message that micro-batches become smaller.
     """
 
     def __init__(
@@ -75,8 +75,11 @@ class Gradients:
         device: torch.device,
         print_lines: Callable[[list[str]], None],
     ) -> None:
-        self.model, self.task, self.config = model, task, config
-        self.device, self.print_lines = device, print_lines
+        self.model = model
+        self.task = task
+        self.config = config
+        self.device = device
+        self.print_lines = print_lines
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
         self.is_sharded = any(sharding.is_sharded(parameter) for parameter in model.parameters())
         limit_kept_code()
@@ -85,8 +88,9 @@ class Gradients:
     def of(self, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
         """Set .grad of every parameter to the gradient of the mean loss of a target token, and return its figures.
 
-        seed: of dropout. If memory runs out, this drops the partial gradient, cuts the micro-batch in two, and computes
-        all of them again. Without dropout the gradient is the same. Raises MemoryError if a single pair does not fit.
+        seed: the seed of dropout. If memory runs out, this drops the partial gradient, cuts the micro-batch in two, and
+        computes all of them again. Without dropout the gradient is the same. Raises MemoryError if a single pair does
+        not fit.
         """
         masks = [(int(batch.src_mask.sum()), int(batch.tgt_mask.sum())) for batch in micro_batches]
         own_counts = torch.tensor([(0, 0), *masks]).sum(dim=0)
@@ -181,7 +185,7 @@ def size(batch: Batch) -> int:
 
 
 def cut(batch: Batch, n: int) -> list[Batch]:
-    """Return the pairs of a batch in `n` parts of the same number of pairs, each as wide as its own longest pair."""
+    """Return a batch in `n` parts with equal numbers of pairs. Each part is as wide as its longest pair."""
     n = max(1, min(n, len(batch.pairs)))
     if n == 1:
         return [batch]

@@ -1,12 +1,12 @@
 """The two halves of a micro-batch on two threads of a CPU.
 
 With all threads in each operation, a step has thousands of parallel regions, and each waits for its slowest thread. On
-a machine with other programs that is a thread without a core: beside one busy program a small model kept 30 % of its
-speed. Here a thread computes the whole gradient of a half, and the step waits once.
+a machine with other programs, the slowest thread is one without a core: while one other program was busy, a small model
+kept 30 % of its speed. Here a thread computes the whole gradient of a half, and the step waits once.
 
     micro-batch -> halves -> [copy of the model, generator of dropout, thread] x 2 -> losses, gradients -> their sum
 
-The copies share the weights, and have gradients of their own.
+The copies share the weights, and have separate gradients.
 """
 
 import copy
@@ -25,7 +25,7 @@ from transduce.training import sharding
 def count(model: nn.Module, device: torch.device) -> int:
     """Return the number of parts to cut a micro-batch into: 2 where two threads of a CPU can train them, else 1.
 
-    1 also for a model in shards, and for one with torch's own dropout, whose masks come from one global generator.
+    Also 1 for a model in shards, and for a model with torch's own dropout, whose masks come from one global generator.
     """
     own_dropout = any(isinstance(module, nn.RNNBase) and module.dropout for module in model.modules())
     sharded = any(sharding.is_sharded(parameter) for parameter in model.parameters())
@@ -35,7 +35,7 @@ def count(model: nn.Module, device: torch.device) -> int:
 class Workers:
     """Threads that each compute the gradient of a part of a micro-batch, with a copy of `model`.
 
-    The first is the thread that calls: it has the model itself, and torch's global generator.
+    The first worker is the calling thread: it has the model itself, and torch's global generator.
     """
 
     def __init__(self, model: nn.Module, n: int) -> None:
@@ -76,7 +76,7 @@ class Workers:
 
 
 def _copy_with_shared_weights(model: nn.Module) -> nn.Module:
-    """Return a copy whose parameters are the same memory as those of `model`, with gradients of their own."""
+    """Return a copy whose parameters share the memory of `model`'s parameters, with separate gradients."""
     twins = {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, twins)
 

@@ -36,7 +36,7 @@ def projected_cross_entropy(
 ) -> Tensor:
     """Return `label_smoothed_cross_entropy` of the logits `hidden @ projection.T + bias`, without storing them.
 
-    hidden: (N,D). projection: (V,D). targets: (N,). bias: (V,), or None. weights: of the losses of the targets in the
+    hidden: (N,D). projection: (V,D). targets: (N,). bias: (V,), or None. weights: factors of the targets' losses in the
     sum, (N,), without a gradient; None: 1.
 
     The logits of a whole batch would be the largest tensor of a training step by far. So the forward pass computes the
@@ -70,7 +70,7 @@ def projected_rdrop(
 
 
 def _products_dtype(hidden: Tensor) -> torch.dtype:
-    """Return autocast's type of matrix products, or that of `hidden` without autocast."""
+    """Return autocast's type of matrix products, or the type of `hidden` without autocast."""
     device = hidden.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
@@ -84,7 +84,7 @@ def _chunk_rows(hidden: Tensor, vocab_size: int) -> int:
 
 
 class _ProjectedLoss(torch.autograd.Function):
-    """Computes the loss with R-Drop of weight `alpha`, and the cross entropy alone. Without R-Drop both are equal."""
+    """Computes the loss with R-Drop of weight `alpha`, and the cross entropy. Without R-Drop both are equal."""
 
     @staticmethod
     def forward(
@@ -153,7 +153,7 @@ class _ProjectedLoss(torch.autograd.Function):
 
 
 def _add_divergence(logits: Tensor, probabilities: Tensor, log_normalizer: Tensor, weight: float) -> Tensor:
-    """Return the sum of KL(p||q) + KL(q||p), and add `weight` times its gradient, of the logits, to `probabilities`.
+    """Return the sum of KL(p||q) + KL(q||p), and add `weight` times its gradient by the logits to `probabilities`.
 
     logits, probabilities: (2R,V), where the rows 2i and 2i + 1 belong to p and q. log_normalizer: (2R,1), the
     difference between logits and log-probabilities.

@@ -52,7 +52,8 @@ def slow_precision(precision: str) -> list[str]:
 
 def _threads(model: nn.Module) -> str:
     """Return the number of threads, and their division if each computes a part of a batch."""
-    threads, n = torch.get_num_threads(), halves.count(model, distributed.device())
+    threads = torch.get_num_threads()
+    n = halves.count(model, distributed.device())
     return f"{threads} threads" + (f", {threads // n} for each half of a batch" if n > 1 else "")
 
 
@@ -64,9 +65,9 @@ def missing_tags(texts: Mapping[str, Iterable[tuple[str, str]]], tokenizer: Toke
 
 
 def overlap(lines: Overlap, name: str, size: int, *, is_one_text: bool = False) -> str:
-    """Return a line on the validation text that is also in the training text, which makes its scores too good.
+    """Return a line on the validation text that is also in the training text, which makes the scores too good.
 
-    lines: the overlap of the two texts. name, size: the name of the validation text, and its number of lines.
+    lines: the overlap of the two texts. name: the name of the validation text. size: its number of lines.
     """
     if is_one_text:
         return f"of the {size:,} lines of {name}, {len(lines.pairs):,} are also in the training text"
@@ -79,13 +80,14 @@ def end(
 ) -> list[str]:
     """Return lines on the end of the run, the origin of its model, and its scores.
 
-    origin: which weights the model has, in words. validation: the scores in words. Both they and `scores` are None if
-    the run was interrupted.
+    origin: the checkpoints whose weights the model has, in words. validation: the scores in words. `validation` and
+    `scores` are None if the run was interrupted.
     """
     outcome = "finished" if state.is_finished else "interrupted"
     if state.is_out_of_patience:
         outcome = "stopped early"
-    step, seconds = state.counters.step, state.counters.seconds
+    step = state.counters.step
+    seconds = state.counters.seconds
     return [
         f"{outcome} at step {step:,} of {state.config.max_steps:,} after {seconds:,.0f} s of training",
         f"{model_folder} is {origin}",
@@ -96,6 +98,7 @@ def end(
 
 def _worse(state: TrainingState) -> list[str]:
     """Return a line on a final model that is worse than the best checkpoint of its run."""
-    best, name = state.counters.best_step or 0, state.config.best_by
+    best = state.counters.best_step or 0
+    name = state.config.best_by
     remedy = "" if state.config.use == "best" else "; train.use=best takes that one"
     return [f"the model is worse by validation {name} than the best checkpoint, of step {best:,}{remedy}"]

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 
 from transduce.console import best_effort_stderr, printable
 
-BUSY = 0.5  # a training with less of the processor time that its threads could have shares the machine
+BUSY = 0.5  # below this share of the processor time that its threads could have, other programs use the machine
 
 
 class Progress:
@@ -25,7 +25,9 @@ class Progress:
 
     def __init__(self, total: int, start: int, *, quiet: bool = False) -> None:
         self.console = Console(file=best_effort_stderr(), highlight=False, soft_wrap=True, quiet=quiet)
-        self.total, self.start, self.started_at = total, start, time.monotonic()
+        self.total = total
+        self.start = start
+        self.started_at = time.monotonic()
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.bar = Bar(*columns, console=self.console, disable=quiet or not sys.stderr.isatty())
         self.task = self.bar.add_task("", total=total, completed=start)
@@ -49,14 +51,14 @@ class Progress:
         self.bar.update(self.task, completed=step)
 
     def report(self, step: int, report: dict[str, Any]) -> None:
-        """Print loss, learning rate and speed: beside the bar, or as a line with the time left if there is no bar."""
+        """Print loss, learning rate and speed: next to the bar, or as a line with the time left if there is no bar."""
         figures = f"loss {report['loss']:.3f}  lr {report['lr']:.2e}  {report['tokens_per_second']:,} tokens/s"
         if report.get("processor_share", 1) < BUSY:
             figures += f"  (machine busy: {report['processor_share']:.0%} of the processor time)"
         self.bar.update(self.task, description=figures)
         if self.bar.disable:
-            left = (time.monotonic() - self.started_at) / (step - self.start) * (self.total - step)
-            self.print_lines([f"step {step:,}/{self.total:,}  {figures}  {left / 60:.1f} min left"])
+            seconds = (time.monotonic() - self.started_at) / (step - self.start) * (self.total - step)
+            self.print_lines([f"step {step:,}/{self.total:,}  {figures}  {seconds / 60:.1f} min left"])
 
     def report_scores(self, step: int, scores: dict[str, float], is_best: bool) -> None:
         """Print the scores on the validation text."""

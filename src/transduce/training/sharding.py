@@ -22,8 +22,8 @@ def shard(model: nn.Module) -> None:
     """Keep only a shard of every parameter of `model` on each rank, and of all tensors made like it (FSDP2).
 
     A layer is gathered while it computes. The decoder computes the keys and values of the encoder's output outside of
-    its layers, so each cross-attention is a group of its own. Gradients are summed in the backward pass, so all ranks
-    run the same number of forward and backward passes.
+    its layers, so each cross-attention is a separate group. Gradients are summed in the backward pass, so all ranks run
+    the same number of forward and backward passes.
     Raises UserError if `model` is not a Transformer.
     """
     if not isinstance(model, Transformer):

@@ -2,7 +2,8 @@
 
     TrainingState -> snapshot() -> Checkpoint -> storage -> Checkpoint -> restore() -> TrainingState
 
-Only this file knows what a checkpoint holds. `transduce.storage` writes and reads every `Checkpoint` alike.
+Only this file knows the contents of a checkpoint. `transduce.storage` writes and reads every `Checkpoint` in the same
+way.
 """
 
 import dataclasses
@@ -59,20 +60,23 @@ class Counters:
 
 
 def now() -> tuple[float, float]:
-    """Return the seconds of the clock, and those of all threads of this process on the processor."""
+    """Return the seconds of the clock, and the processor seconds of all threads of this process."""
     return time.monotonic(), time.process_time()
 
 
 class Meter:
     """Sums since the last report, and the speed since then.
 
-    threads: that the steps may use. 0: unknown, or the steps are on a GPU; then no share of the processor is reported.
+    threads: number of threads that the steps may use. 0: unknown, or the steps are on a GPU; then no share of the
+    processor is reported.
     """
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = threads
-        self.loss, self.tgt_tokens = 0.0, 0
-        self.step_seconds, self.processor_seconds = 0.0, 0.0
+        self.loss = 0.0
+        self.tgt_tokens = 0
+        self.step_seconds = 0.0
+        self.processor_seconds = 0.0
         self.session_tokens = 0  # on both sides, in this session of the run
         self.gradient_norm = 0.0  # of the newest step
         self.started_at = time.monotonic()
@@ -85,15 +89,15 @@ class Meter:
         self.gradient_norm = gradient.norm
 
     def add_time(self, seconds: float, processor_seconds: float) -> None:
-        """Count the time of one step by the clock, and that of all threads on the processor."""
+        """Count the time of one step by the clock, and the processor time of all threads."""
         self.step_seconds += seconds
         self.processor_seconds += processor_seconds
 
     def report(self, lr: float, epoch: int, seconds: float) -> dict[str, Any]:
         """Return the mean loss of a target token, and the speed in source and target tokens a second.
 
-        processor_share: time on the processor divided by threads and clock. Other programs take the rest.
-        seconds: of training so far.
+        processor_share: processor time divided by the number of threads and the time by the clock. Other programs take
+        the rest. seconds: seconds of training so far.
         """
         possible = self.threads * self.step_seconds
         share = {"processor_share": round(self.processor_seconds / possible, 2)} if possible else {}
@@ -113,7 +117,9 @@ class Meter:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.loss, self.tgt_tokens, self.gradient_norm = state["loss"], state["tgt_tokens"], state["gradient_norm"]
+        self.loss = state["loss"]
+        self.tgt_tokens = state["tgt_tokens"]
+        self.gradient_norm = state["gradient_norm"]
 
 
 class _Texts(msgspec.Struct):
@@ -165,12 +171,15 @@ class TrainingState:
     """
 
     def __init__(self, model: nn.Module, config: TrainConfig, record: Mapping[str, Any]) -> None:
-        self.model, self.config, self.record = model, config, record
+        self.model = model
+        self.config = config
+        self.record = record
         self.optimizer = adam(model.parameters(), config.adam_beta2)
         self.ema: dict[str, Tensor] | None = None
         if config.ema_decay is not None:
             self.ema = {name: weight.detach().clone() for name, weight in live_weights(model).items()}
-        self.counters, self.position = Counters(), DataPosition()
+        self.counters = Counters()
+        self.position = DataPosition()
         self.threads = 0 if next(model.parameters()).is_cuda else torch.get_num_threads()
         self.meter = Meter(self.threads)
 
@@ -190,7 +199,7 @@ class TrainingState:
         return Checkpoint(gather_on_leader(live_weights(self.model)), gather_on_leader(moments), ema, state)
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
-        """Return to the state of a snapshot. The record stays that of this program.
+        """Return to the state of a snapshot, except for the record.
 
         path: the folder of the checkpoint, for messages. Raises UserError if it does not fit the model.
         """
@@ -237,7 +246,7 @@ class TrainingState:
         self.counters.skipped_in_a_row += 1
 
     def report(self, lr: float) -> dict[str, Any]:
-        """Return the report since the last one, and start the next unless this one is out of turn.
+        """Return the report since the last one. Start the next one, unless this one is out of turn.
 
         A report after the last step is out of turn: in a run with a larger max_steps the meter would count on.
         """
@@ -270,7 +279,9 @@ class TrainingState:
             return False
         score = self._score(scores)
         if counters.best_score is None or score < counters.best_score:
-            counters.best_step, counters.best_score, counters.evaluations_since_best = counters.step, score, 0
+            counters.best_step = counters.step
+            counters.best_score = score
+            counters.evaluations_since_best = 0
             return True
         counters.evaluations_since_best += 1
         return False

@@ -23,7 +23,7 @@ from transduce.training.loss import projected_cross_entropy, projected_rdrop
 
 
 class Task(Protocol):
-    """The task that a model learns. An implementation keeps no state: its randomness depends on the arguments alone."""
+    """The task that a model learns. An implementation keeps no state: its randomness depends only on the arguments."""
 
     def build(self, config: Config) -> nn.Module:
         """Return a new model, initialised from torch's global generator."""
@@ -34,8 +34,8 @@ class Task(Protocol):
     ) -> Batch:
         """Return the micro-batch of some pairs: their ids without BOS and EOS, and their numbers in the store (B,).
 
-        With one text, `src` and `tgt` are the same lines. key: seed and epoch. What is random in a row depends on them
-        and on the number of its pair alone, so that neither ranks nor a restart change it.
+        With one text, `src` and `tgt` are the same lines. key: seed and epoch. The random choices in a row depend only
+        on them and on the number of its pair, so that neither ranks nor a restart change it.
         """
         ...
 
@@ -44,7 +44,8 @@ class Task(Protocol):
     ) -> None:
         """Raise UserError for validation pairs that `evaluate` cannot score. It is called before the training.
 
-        longest: the most tokens that the model takes. names: of the two texts, or of the one, for the message.
+        longest: maximum number of tokens that the model takes. names: names of the two texts, or of the one text, for
+        the message.
         """
         ...
 
@@ -86,12 +87,13 @@ def summed_loss(
     """Return the summed cross entropy of a batch (§5.4), a scalar; padding never reaches the softmax.
 
     outputs: computes the states that `model.output` projects to logits, at the places that count.
-    precision: "fp32" or "bf16", of the forward pass. rdrop: the alpha of R-Drop (Liang et al., 2021); 0: off.
+    precision: the precision of the forward pass, "fp32" or "bf16". rdrop: the alpha of R-Drop (Liang et al., 2021); 0:
+    off.
 
     R-Drop runs each pair twice, with other dropout masks, and pulls both outputs together. The published loss has two
     cross entropies. Half of it is computed here, (CE(p) + CE(q)) / 2 + alpha / 4 * (KL(p||q) + KL(q||p)), so that alpha
-    is that of the paper, and 0 the plain loss. The value that this returns, for the log, is the cross entropy alone.
-    Its gradient is that of the whole.
+    has its published meaning, and 0 gives the plain loss. The returned value, for the log, is the cross entropy without
+    the divergences. Its gradient is the gradient of the whole loss.
     """
     with mixed_precision(precision, batch.src.device):
         if not rdrop:

@@ -1,7 +1,7 @@
 """The weights of a model as tensors by name: functions to read, set and check them.
 
-The weights are its parameters, and its buffers that are persistent, as the random directions of a Performer are. A tied
-matrix occurs once.
+The weights are the parameters and the persistent buffers, such as the random directions of a Performer. A tied matrix
+occurs once.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def live_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return by name the buffers that `state_dict` has too. Others follow from the configuration of the model."""
+    """Return by name the buffers that `state_dict` also has. The others follow from the configuration."""
     persistent = dict[str, Tensor]()
     for where, module in model.named_modules():
         if buffers := dict(module.named_buffers(recurse=False)):
@@ -51,7 +51,7 @@ def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: Path | s
 
 
 def check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], where: Path | str) -> None:
-    """Check that `shapes` are those of the weights of `model`. Raises UserError if not."""
+    """Check that `shapes` equal the shapes of the weights of `model`. Raises UserError if not."""
     expected = {name: (*weight.shape,) for name, weight in live_weights(model).items()}
     names = sorted(expected.keys() ^ shapes.keys())
     if names:
@@ -69,7 +69,7 @@ def misfit(where: Path | str, problem: str) -> UserError:
 def check_finite(tensors: Mapping[str, Tensor], where: Path | str, remedy: str) -> None:
     """Check that all values are finite in fp32. Raises UserError if not; its message ends with `remedy`.
 
-    A value in fp64 may be finite, and infinite in fp32, in which models compute.
+    A value can be finite in fp64 and infinite in fp32, the type in which models compute.
     """
     for name, values in tensors.items():
         if not values.to(torch.float32).isfinite().all():
