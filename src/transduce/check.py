@@ -41,9 +41,11 @@ def check(
     """
     names = _side_names(corpus)
     valid_pairs = list(text.read_pairs(*valid)) if valid else []  # before the corpus: an error is raised early
-    findings, piece_check = Findings(first), PieceCheck(tokenizer) if tokenizer else None
+    findings = Findings(first)
+    piece_check = PieceCheck(tokenizer) if tokenizer else None
     statistics = SideStatistics(), SideStatistics()
-    pair_hashes, anchors = array("q"), SharedAnchors()
+    pair_hashes = array("q")
+    anchors = SharedAnchors()
     for number, pair in enumerate(_with_progress(corpus, findings), start=1):
         for side, line, statistic in zip(SIDES, pair, statistics, strict=True):
             statistic.add(line)
@@ -156,7 +158,8 @@ def _decode(raw: bytes, side: str, number: int, findings: Findings) -> str | Non
     try:
         return _trim(text.decode_line(raw, side, number))
     except UserError as error:
-        cause, evidence = error.__cause__, ""
+        cause = error.__cause__
+        evidence = ""
         if isinstance(cause, UnicodeDecodeError):
             evidence = f"byte {cause.start + 1} is 0x{cause.object[cause.start]:02x}"
         findings.add("not_utf8", side, number, evidence)

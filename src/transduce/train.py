@@ -97,7 +97,8 @@ def fit(
         corpora = src
     else:
         raise UserError(f"tgt={tgt!r}: must not be set with corpora in src; leave it out")
-    files, run = as_path_pair("valid", valid), as_path("out", out)
+    files = as_path_pair("valid", valid)
+    run = as_path("out", out)
     request = TrainRequest(recipe, corpora, files, run, settings, resume=True, allow_change=allow_change)
     if request.is_of_one_text:
         task = request.config.train.task
@@ -122,8 +123,10 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
 
 def session(run: Run, state: TrainingState, *, tensorboard: bool) -> None:
     """Train from the step of `state` on, and write checkpoints, log, model and report."""
-    is_leader, step = distributed.is_leader(), state.counters.step
-    keep, every = run.config.train.keep_checkpoints, run.config.train.checkpoint_every_steps
+    is_leader = distributed.is_leader()
+    step = state.counters.step
+    keep = run.config.train.keep_checkpoints
+    every = run.config.train.checkpoint_every_steps
     with (
         closing(Log(run.out if is_leader else None, step, tensorboard=tensorboard)) as log,
         Progress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
@@ -145,7 +148,8 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
 
     Raises UserError, before it writes anything, if texts, model and run do not fit each other.
     """
-    out, seed = request.out, request.config.train.seed
+    out = request.out
+    seed = request.config.train.seed
     valid_names = tuple(printable(path.name) for path in request.valid[: 1 if request.is_of_one_text else 2])
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
@@ -199,12 +203,14 @@ def model_to_start_from(request: TrainRequest) -> LoadedModel | None:
 
 def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Progress, stop: StopSignal) -> None:
     """Train until the last step, until patience runs out, or until a signal asks to stop. One pass is one step."""
-    config, counters = run.config.train, state.counters
+    config = run.config.train
+    counters = state.counters
     gradients = Gradients(state.model, run.task, config, distributed.device(), progress.print_lines)
     schedule = {name: getattr(config, name) for name in ("warmup_steps", "lr_factor", "max_steps", "decay_steps")}
     schedule["d_model"] = run.config.model.d_model
     state.model.train()
-    started_at, seconds_before = time.monotonic(), counters.seconds
+    started_at = time.monotonic()
+    seconds_before = counters.seconds
     step_started_at = now()
     stream = run.batches.stream(state.position)
     upcoming = next(stream)
@@ -276,7 +282,8 @@ def skip(run: Run, state: TrainingState, gradient: Gradient, log: Log) -> None:
 
 def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Progress) -> None:
     """Save the last step, and write RUN/model and the report. Rank 0 writes, then the others return."""
-    counters, model_folder = state.counters, run.out / "model"
+    counters = state.counters
+    model_folder = run.out / "model"
     writer.save(counters.step, state.snapshot)
     with distributed.leader_first():
         if not distributed.is_leader():
@@ -302,7 +309,8 @@ def choose_weights(run: Run, state: TrainingState) -> tuple[dict[str, Tensor], s
     At the end of a run with `train.patience`, the best checkpoint replaces a mean that is worse: the newest
     checkpoints are those after the best one.
     """
-    config, best_step = run.config.train, state.counters.best_step
+    config = run.config.train
+    best_step = state.counters.best_step
     weights, origin = run_folder.final_weights(config, run.out, best_step)
     if config.use != "average" or config.patience is None or not state.is_finished:
         return weights, origin, None

@@ -64,7 +64,8 @@ class ConstraintOptions:
 
         where, first_number: the name of the input and the number of lines before these, for messages.
         """
-        texts, constraints = list[str](), list[LineConstraint]()
+        texts = list[str]()
+        constraints = list[LineConstraint]()
         for number, line in enumerate(lines, start=first_number + 1):
             try:
                 text, constraint = self._parse(line)

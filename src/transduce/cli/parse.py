@@ -57,7 +57,11 @@ class _Parsing:
     def __init__(
         self, models: tuple[Path, ...], precision: str, options: "DecodingOptions", svg: Path | None, json: bool
     ) -> None:
-        self.models, self.precision, self.options, self.svg, self.json = models, precision, options, svg, json
+        self.models = models
+        self.precision = precision
+        self.options = options
+        self.svg = svg
+        self.json = json
         self.n_lines = self.n_trees = self.n_symbols = self.n_overruled = self.n_changed = 0
 
     def load(self) -> "Answers":

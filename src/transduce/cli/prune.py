@@ -72,7 +72,8 @@ def prune(
     check_pairs(pairs)
     n_pruned = sum(is_pruned(network, head) for head in heads)
     _check_keep(keep, len(heads) - n_pruned)
-    translator, text = Translator([loaded]), list(read_pairs(src, tgt))
+    translator = Translator([loaded])
+    text = list(read_pairs(src, tgt))
     pruned = _least_important(translator, len(heads) - keep, src, tgt, pairs, by)
     before = validation_scores(translator, text)
     prune_heads(network, pruned)
@@ -124,7 +125,9 @@ class Pruning:
 
     def add_to(self, card: str, by: By) -> str:
         """Return a model card with a section on this pruning instead of that on an earlier one."""
-        before, after, n = self.before, self.after, self.n_pruned_before
+        before = self.before
+        after = self.after
+        n = self.n_pruned_before
         earlier = f", {n} of them in an earlier pruning" if n else ""
         note = (
             f"`transduce prune` switched off {len(self.names)} of {self.n_heads} attention heads{earlier}, by {by}: "

@@ -35,7 +35,8 @@ def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", 
     from transduce.data.text import read_pairs
     from transduce.translate import load
 
-    model, number = load(*models, precision=precision), 0
+    model = load(*models, precision=precision)
+    number = 0
     tags = TagWatch(f"{src}", model.tokenizer, "put one before each line")
     for chunk in _chunks(read_pairs(src, tgt)):
         sources, targets = [source for source, _ in chunk], [target for _, target in chunk]
@@ -66,7 +67,8 @@ def _chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
             characters += len(src) + len(tgt)
             if len(chunk) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
                 yield chunk
-                chunk, characters = [], 0
+                chunk = []
+                characters = 0
     except UserError:
         yield chunk
         raise

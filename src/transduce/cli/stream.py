@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 Engine = Literal["torch", "ctranslate2"]
 
 NO_CONSTRAINTS = ConstraintOptions()
-STDIN, STDIN_NAME = 0, "standard input"
+STDIN = 0
+STDIN_NAME = "standard input"
 CHUNK_LINES = 1_024  # lines that are read, translated and written together
 SPEED_SECONDS = 1_800  # the progress bar averages the speed over this time, because it moves by whole chunks
 
@@ -110,7 +111,8 @@ def filter_lines(source: Path | None, target: Path | None, activity: str, load: 
     answers = load()
     name = STDIN_NAME if source is None else printable(source)
     with output_file(target) if target is not None else nullcontext(sys.stdout.buffer) as output, bar:
-        task, number = bar.add_task(activity, total=total), 0
+        task = bar.add_task(activity, total=total)
+        number = 0
         for chunk in answers(lines, name):
             for answer in chunk:
                 number += 1

@@ -17,7 +17,9 @@ class TagWatch:
     """
 
     def __init__(self, name: str, tokenizer: TokenizerLike, remedy: str) -> None:
-        self._name, self._tokenizer, self._remedy = name, tokenizer, remedy
+        self._name = name
+        self._tokenizer = tokenizer
+        self._remedy = remedy
         self._is_over = not tokenizer.tags
         self._count = 0
 

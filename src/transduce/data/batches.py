@@ -107,11 +107,13 @@ def plan(keys: np.ndarray, sort_keys: SortKeys, *, batch_tokens: int, generator:
 
 def _cut(keys: np.ndarray, sort_keys: SortKeys, batch_tokens: int) -> np.ndarray:
     """Return the first index of each batch of sorted pairs, and the end. Each batch holds as many pairs as fit."""
-    offsets, begin = [0], 0
+    offsets = [0]
+    begin = 0
     window = max(CUT_PAIRS, batch_tokens)  # a batch has fewer pairs than tokens, so a window holds at least one batch
     while begin < len(keys):
         totals = [np.cumsum(lengths) for lengths in sort_keys.lengths(keys[begin : begin + window])]
-        count, start = len(totals[0]), 0
+        count = len(totals[0])
+        start = 0
         while start < count:
             before = [total[start - 1] if start else 0 for total in totals]
             fits = [t.searchsorted(b + batch_tokens, side="right") for t, b in zip(totals, before, strict=True)]
@@ -237,13 +239,16 @@ class Batches:
         share: Share = Share(),
         collate: Collate = collate,
     ):
-        self.store, self.tokenizer, self.config = store, tokenizer, config
+        self.store = store
+        self.tokenizer = tokenizer
+        self.config = config
         self.seed = seed
         self.share = share
         self._collate = collate
         self.usable = 0  # pairs that can be used for training
         self._most_keys = 0  # sort keys of an epoch, at most
-        longest, epoch_pairs = 1, 0.0
+        longest = 1
+        epoch_pairs = 0.0
         for _, lengths, weight in store.lengths():
             usable = lengths[self._is_usable(lengths)]
             self.usable += len(usable)
@@ -275,7 +280,8 @@ class Batches:
             for i in range(index, size):
                 after = DataPosition(epoch, i + 1) if i + 1 < size else DataPosition(epoch + 1, 0)
                 yield self._step(self.plan(epoch)[i], epoch), after
-            epoch, index = epoch + 1, 0
+            epoch += 1
+            index = 0
 
     def plan(self, epoch: int) -> Plan:
         """Return the batches of an epoch, by the lengths without BPE-dropout: a function of (seed, epoch).

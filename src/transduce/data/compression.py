@@ -133,7 +133,8 @@ class _Blocks(io.RawIOBase):
     """A raw file of `blocks`. Closing it closes `origin`."""
 
     def __init__(self, blocks: Iterator[bytes], origin: io.RawIOBase | None = None) -> None:
-        self._blocks, self._origin = blocks, origin
+        self._blocks = blocks
+        self._origin = origin
         self._ready = memoryview(b"")
 
     def readable(self) -> bool:

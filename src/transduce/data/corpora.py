@@ -57,9 +57,11 @@ class Corpus:
 
 def parse(words: Sequence[str]) -> Corpus:
     """Return the corpus for the words "SRC TGT [WEIGHT]" or "FILE [WEIGHT]". Raises UserError for any other words."""
-    files, weight = list(words), 1.0
+    files = list(words)
+    weight = 1.0
     if len(words) > 1 and (number := _number(words[-1])) is not None and not Path(words[-1]).exists():
-        files, weight = files[:-1], number
+        files = files[:-1]
+        weight = number
     if not 1 <= len(files) <= 2 or not 0 < weight < WEIGHT_LIMIT:
         value = " ".join(words)
         expected = f"expected SRC TGT or FILE, and optionally a weight over 0 and under {WEIGHT_LIMIT:,}"
@@ -186,7 +188,8 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
     """
     if corpus.tgt is not None and not compression_format(corpus.src) and not compression_format(corpus.tgt):
         return corpus.src, corpus.tgt
-    plain, stamp = (folder / "src.txt", folder / "tgt.txt"), folder / "made_from.json"
+    plain = (folder / "src.txt", folder / "tgt.txt")
+    stamp = folder / "made_from.json"
     origin = encode_names([str(corpus.src), str(corpus.tgt), _stamps(corpus)])
     if not stamp.exists() or stamp.read_bytes() != origin:
         folder.mkdir(parents=True, exist_ok=True)

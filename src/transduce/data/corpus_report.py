@@ -153,7 +153,8 @@ class SideStatistics:
     """
 
     def __init__(self) -> None:
-        self.lengths, self.hashes = array("I"), array("q")
+        self.lengths = array("I")
+        self.hashes = array("q")
         self._script_indices = bytearray()  # by line: the script of most of its letters, as an index of _script_names
         self._script_names = [""]
         self._characters: Counter[str] = Counter()
@@ -175,7 +176,8 @@ class SideStatistics:
 
     def lines_in_rare_scripts(self) -> list[tuple[int, str]]:
         """Return number and script of each line whose main script has under 1 % of the letters of this side."""
-        letters, names = self._letters(), self._script_names
+        letters = self._letters()
+        names = self._script_names
         rare = [index for index, name in enumerate(names) if 0 < letters[name] < RARE_SCRIPT * letters.total()]
         scripts: NDArray[np.uint8] = np.array(self._script_indices, np.uint8)
         return [(line + 1, names[scripts[line]]) for line in np.flatnonzero(np.isin(scripts, rare)).tolist()]

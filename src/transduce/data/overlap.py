@@ -31,8 +31,10 @@ def find_overlap(training: Iterable[tuple[str, str]], valid: Iterable[tuple[str,
     Pairs with a blank source do not count.
     """
     valid_pairs = [(src.strip(), tgt.strip()) for src, tgt in valid]
-    sources, pairs = {src for src, _ in valid_pairs if src}, set(valid_pairs)
-    shared_sources, shared_pairs = set(), set()
+    sources = {src for src, _ in valid_pairs if src}
+    pairs = set(valid_pairs)
+    shared_sources = set()
+    shared_pairs = set()
     for src, tgt in training:
         if (source := src.strip()) in sources:
             shared_sources.add(source)

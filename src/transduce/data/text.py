@@ -195,7 +195,8 @@ def count_lines(path: StrPath) -> int:
 
 def lines_of(file: IO[bytes]) -> int:
     """Read a file to its end and return the number of lines."""
-    lines, last = 0, b"\n"
+    lines = 0
+    last = b"\n"
     while block := file.read(1 << 20):
         lines += block.count(b"\n")
         last = block[-1:]
@@ -208,7 +209,8 @@ def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterato
     begin: the first byte of line number `first`, counted from 1. end: the first byte of a later line, or the end of the
     file.
     """
-    where, position = os.fspath(path), begin
+    where = os.fspath(path)
+    position = begin
     with open_file(path) as file:
         file.seek(begin)
         for number, raw in enumerate(raw_lines(file, where, first=first), start=first):

@@ -109,7 +109,8 @@ class TokenFile:
 
     def _blocks(self, numbers: Iterable[int]) -> dict[int, bytes]:
         """Return the content of these blocks by number, after comparing and removing their checksums."""
-        file, offsets = _descriptor(self.path, self.inode), self.offsets
+        file = _descriptor(self.path, self.inode)
+        offsets = self.offsets
         blocks = {}
         for number in sorted(numbers):
             begin, end = offsets[number : number + 2].tolist()
@@ -179,7 +180,8 @@ def open_token_file(path: Path, contents: Contents) -> TokenFile | None:
     """Return the token file in `path`, or None if it is missing, incomplete or holds other contents."""
     try:
         with path.open("rb") as file:
-            size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+            size = file.seek(0, os.SEEK_END)
+            inode = os.fstat(file.fileno()).st_ino
             file.seek(max(0, size - FOOTER.size))
             footer = file.read()
     except FileNotFoundError:
@@ -196,7 +198,8 @@ def open_token_file(path: Path, contents: Contents) -> TokenFile | None:
 
 def write_token_file(path: Path, contents: Contents, pairs: Iterator[NewPair]) -> None:
     """Write `pairs` to a temporary file, and rename it to `path` when it is complete."""
-    offsets, lengths = array("Q", [0]), array("H")
+    offsets = array("Q", [0])
+    lengths = array("H")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:

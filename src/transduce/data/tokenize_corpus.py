@@ -106,7 +106,11 @@ def _identity(path: Path) -> tuple[str, int, int]:
 
 
 def _scan(path: Path) -> TextScan:
-    digest, lines, position, starts, last = hashlib.sha256(), 0, 0, [0], b"\n"
+    digest = hashlib.sha256()
+    lines = 0
+    position = 0
+    starts = [0]
+    last = b"\n"
     with open_text(path) as file:
         _, size, mtime_ns = _identity(path)
         while block := file.read(1 << 22):
@@ -193,13 +197,15 @@ def _chunks(job: Job) -> Iterator[list[tuple[Any, Any]]]:
         text.spanned_lines(path, begin, end, first=job.contents.first + 1)
         for path, begin, end in zip(job.contents.texts, job.begins, job.ends, strict=True)
     )
-    chunk, characters = [], 0
+    chunk = []
+    characters = 0
     for pair in zip(*sides, strict=False):
         chunk.append(pair)
         characters += len(pair[0][2]) + len(pair[1][2])
         if len(chunk) == CHUNK_PAIRS or characters >= CHUNK_CHARACTERS:
             yield chunk
-            chunk, characters = [], 0
+            chunk = []
+            characters = 0
     if chunk:
         yield chunk
 

@@ -46,7 +46,8 @@ def clean(
     The numbers have an entry for each part. report: gets a line before each long step.
     Raises UserError if the sides of a part have different numbers of lines.
     """
-    hashes, outcomes = array("q"), {}
+    hashes = array("q")
+    outcomes = {}
     for name, paths in parts.items():
         report(f"reading {name}")
         outcomes[name] = _outcomes(paths, hashes)
@@ -66,7 +67,8 @@ def clean(
 
 def _outcomes(paths: Paths, hashes: "array[int]") -> NDArray[np.uint8]:
     """Return the outcome of each pair of a part, without `repeated`, and append a hash of each pair to `hashes`."""
-    outcomes, lengths = bytearray(), (array("I"), array("I"))
+    outcomes = bytearray()
+    lengths = (array("I"), array("I"))
     for pair in _pairs(paths):
         outcomes.append(OUTCOMES.index(_outcome(*pair)))
         hashes.append(hash(pair))

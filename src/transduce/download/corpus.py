@@ -30,7 +30,9 @@ from transduce.download.sgml import read_segments
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import encode_json, folder_problems, remove, remove_unfinished, write_file
 
-RAW, SUMMARY, UNPACKED = "raw", "summary.json", ".tmp-unpacked"
+RAW = "raw"
+SUMMARY = "summary.json"
+UNPACKED = ".tmp-unpacked"
 HEADINGS = {
     "not_utf8": "not UTF-8",
     "blank": "blank",

@@ -78,7 +78,9 @@ def fetch(file: RemoteFile, folder: Path) -> Path:
             raise UserError(f"{path}: expected {difference}; delete the file, and run the command again")
         return path
     partial = _Partial(path.with_name(f"{file.name}.partial"))
-    failures, most, may_be_mixed = 0, partial.size(), True
+    failures = 0
+    most = partial.size()
+    may_be_mixed = True
     while True:
         try:
             has_parts = _attempt(file, partial)
@@ -106,7 +108,9 @@ def fetch(file: RemoteFile, folder: Path) -> Path:
                 "another server with --mirror, or run the command again"
             )
         _say(f"{file.name}: expected {difference}; the parts may be of two versions: downloading it again, once")
-        failures, most, may_be_mixed = 0, 0, False
+        failures = 0
+        most = 0
+        may_be_mixed = False
     partial.path.replace(path)
     partial.remove()
     return path
@@ -229,7 +233,8 @@ def _check_kind(response: HTTPResponse, file: RemoteFile) -> None:
 def _receive(response: HTTPResponse, partial: _Partial, start: int, total: int | None) -> None:
     """Append the body of an answer to a part. start: the size of the part. total: of the whole file, if known."""
     check_room(partial.path, (total or 0) - start)
-    done, reported_at = start, time.monotonic()
+    done = start
+    reported_at = time.monotonic()
     with partial.open() as out, _progress_bar() as bar:
         task = bar.add_task(partial.path.stem, total=total, completed=start)
         while True:

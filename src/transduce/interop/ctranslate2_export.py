@@ -85,7 +85,9 @@ def _files(
 
 def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
     """Return the model as an object of CTranslate2, whose `validate` finds missing weights."""
-    model, config, specs = require_transformer(loaded), loaded.config.model, ctranslate2.specs
+    model = require_transformer(loaded)
+    config = loaded.config.model
+    specs = ctranslate2.specs
     activations = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH}
     spec = specs.TransformerSpec.from_config(
         config.n_layers, config.n_heads, pre_norm=config.norm == "pre", activation=activations[config.activation]
@@ -103,7 +105,9 @@ def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
     spec.decoder.embeddings.weight = _array(model.tgt_embedding.weight)
     _set_linear(spec.decoder.projection, [model.output])
     spec.config.layer_norm_epsilon = config.norm_eps
-    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = CONTROLS[UNK], CONTROLS[BOS], CONTROLS[EOS]
+    spec.config.unk_token = CONTROLS[UNK]
+    spec.config.bos_token = CONTROLS[BOS]
+    spec.config.eos_token = CONTROLS[EOS]
     spec.config.decoder_start_token = CONTROLS[BOS]
     spec.config.add_source_eos = True
     pieces = loaded.tokenizer.vocabulary
@@ -139,7 +143,8 @@ def _set_linear(target: Any, layers: Sequence[nn.Module]) -> None:
 
 
 def _set_norm(target: Any, norm: nn.Module) -> None:
-    target.gamma, target.beta = _array(norm.get_parameter("weight")), _array(norm.get_parameter("bias"))
+    target.gamma = _array(norm.get_parameter("weight"))
+    target.beta = _array(norm.get_parameter("bias"))
 
 
 def _array(weight: torch.Tensor) -> np.ndarray:

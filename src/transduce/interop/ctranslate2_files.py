@@ -24,8 +24,13 @@ from transduce.config.schema import Config, ModelConfig
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, UNK, TokenizerLike
 from transduce.errors import UserError
 
-VERSION, MODEL, REVISION = 6, "TransformerSpec", 7
-FLOAT32, INT8, INT16 = 0, 1, 2  # codes of the types
+VERSION = 6
+MODEL = "TransformerSpec"
+REVISION = 7
+# The codes of the types.
+FLOAT32 = 0
+INT8 = 1
+INT16 = 2
 TYPES = {FLOAT32: ("float32", 4), INT8: ("int8", 1), INT16: ("int16", 2)}  # code: name, bytes of a value
 MAX_STRING = 256  # bytes; the longest name of a variable has 55
 MAX_VARIABLES = 100_000  # a layer of encoder and decoder has up to 60
@@ -96,8 +101,10 @@ def expected_numbers(model: ModelConfig) -> dict[str, Variable]:
 
 def expected_shapes(config: Config) -> dict[str, Shape]:
     """Return the shape of each array that CTranslate2 stores for a model, except the scales of int8."""
-    model, shapes = config.model, {}
-    d_model, rows = model.d_model, model.vocab_size or 0
+    model = config.model
+    shapes = {}
+    d_model = model.d_model
+    rows = model.vocab_size or 0
 
     def add_linear(name: str, outputs: int, inputs: int, has_bias: bool) -> None:
         shapes[f"{name}/weight"] = (outputs, inputs)
@@ -193,8 +200,10 @@ def _compare_json(expected: Any, file: IO[bytes]) -> None:
 def _compare_weights(config: Config, file: IO[bytes]) -> None:
     """Raise _Misfit for the first difference. Each array is stored in fp32, or all weights are in int8 with scales."""
     contents = _read(file)
-    numbers, shapes = expected_numbers(config.model), expected_shapes(config)
-    variables, aliases = contents.variables, contents.aliases
+    numbers = expected_numbers(config.model)
+    shapes = expected_shapes(config)
+    variables = contents.variables
+    aliases = contents.aliases
     is_int8 = any(variable.type == INT8 and variable.shape for variable in variables.values())
     expected: dict[str, Variable] = dict(numbers)
     for name, shape in shapes.items():

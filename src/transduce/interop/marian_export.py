@@ -53,7 +53,8 @@ def export_marian(model: Path, out: Path) -> str:
 def _export_problems(loaded: LoadedModel) -> list[str]:
     """Return a line for each property of the model that MarianMTModel does not have."""
     require_transformer(loaded)
-    model, wrong = loaded.config.model, []
+    model = loaded.config.model
+    wrong = []
     if model.norm != "post":
         wrong.append(f"model.norm={model.norm!r}: expected 'post'")
     if model.positions not in ("interleaved", "halves"):
@@ -116,7 +117,8 @@ def _marian_tokenizer() -> dict[str, Any]:
 
 def _exported(loaded: LoadedModel) -> dict[str, Tensor]:
     """Return our parameters as Marian's tensors, by Marian's names."""
-    config, parameters = loaded.config.model, weights(loaded.model)
+    config = loaded.config.model
+    parameters = weights(loaded.model)
     if config.positions == "interleaved":
         parameters = _sines_first(parameters, config.d_model)
     tensors = {}

@@ -45,7 +45,8 @@ def own_log_probs(loaded: LoadedModel, src: list[np.ndarray], tgt: list[np.ndarr
 
     Raises UserError if one is not finite, because weights are too large: no other program could compute the same.
     """
-    model, batch = require_transformer(loaded), collate(src, tgt)
+    model = require_transformer(loaded)
+    batch = collate(src, tgt)
     decoded = model.decode(batch.tgt_in, model.encode(batch.src, batch.src_mask), batch.src_mask)
     hidden, targets = batch.real(decoded)
     log_probs = token_log_probs(hidden, model.output.weight, targets, model.output.bias).numpy()

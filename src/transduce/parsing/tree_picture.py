@@ -5,7 +5,9 @@ from html import escape
 
 from transduce.parsing.trees import TOP, Phrase, Tree
 
-ROW, GAP, MARGIN = 44, 14, 16  # pixels: between two levels, between two words, around the picture
+ROW = 44  # pixels between two levels
+GAP = 14  # pixels between two words
+MARGIN = 16  # pixels around the picture
 FONT = 14
 WIDE = 0x2E80  # from here on, characters are about twice as wide
 
@@ -13,14 +15,16 @@ WIDE = 0x2E80  # from here on, characters are about twice as wide
 def tree_picture(tree: Tree) -> str:
     """Return the picture of a tree as the text of an SVG file."""
     widths = [max(map(_width, (word, tag))) for word, tag in zip(tree.words, tree.tags, strict=True)]
-    columns, x = [], MARGIN
+    columns = []
+    x = MARGIN
     for width in widths:
         columns.append(x + width / 2)
         x += width + GAP
     size = max(x - GAP, MARGIN + _width(TOP)) + MARGIN
     phrases = [Phrase(TOP, 0, len(tree.words)), *tree.phrases]
     parents = _parents(phrases)
-    levels, centres = _levels(tree, phrases, parents), _centres(tree, phrases, parents, columns)
+    levels = _levels(tree, phrases, parents)
+    centres = _centres(tree, phrases, parents, columns)
     bottom = MARGIN + FONT + ROW * (max(levels) + 2)  # of the words; their tags are one row above
     parts = []
     for i, phrase in enumerate(phrases):
@@ -53,7 +57,8 @@ def _width(text: str) -> float:
 
 def _parents(phrases: list[Phrase]) -> list[int]:
     """Return the number of the phrase around each phrase; 0 for the outermost."""
-    parents, around = [], [0]
+    parents = []
+    around = [0]
     for i, phrase in enumerate(phrases):
         while len(around) > 1 and phrases[around[-1]].end <= phrase.begin:
             around.pop()

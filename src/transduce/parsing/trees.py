@@ -117,7 +117,8 @@ def tree_of_line(line: str, where: str, number: int) -> Tree | None:
 
 def trees_of(lines: Iterable[str], where: str, *, first: int = 1) -> Iterator[Tree]:
     """Yield the trees of lines in brackets. where, first: the name and the number of the first line, for messages."""
-    builder, number = _Builder(), first
+    builder = _Builder()
+    number = first
     for number, line in enumerate(lines, start=first):
         for token in _TOKEN.findall(line):
             problem = builder.add(token, number)
