@@ -28,7 +28,7 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 
 SIDES = ("src", "tgt")
-MANY = 50  # different targets of one source; in a corpus under 500 pairs, a tenth of them
+MANY = 50  # different targets of one source; in a corpus under 500 pairs, a tenth of the pairs
 
 
 def check(
@@ -109,7 +109,7 @@ def _check_all_pairs(
     src_lengths, tgt_lengths = (np.asarray(side.lengths)[usable] for side in statistics)
     for index, evidence in unusual_ratios(src_lengths, tgt_lengths):
         findings.add("ratio", "pair", int(numbers[index]), evidence)
-        src_lengths[index] = 0  # a finding of its own, which does not count below
+        src_lengths[index] = 0  # a separate finding, which does not count below
     for start, end, evidence in unrelated_pairs(src_lengths, tgt_lengths, anchors):
         first, last = int(numbers[start]), int(numbers[end])
         findings.add_range("unrelated", "pair", first, last, f"to {last}, {evidence}")
@@ -137,7 +137,7 @@ def _pairs(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str
         yield from ((_trim(src), _trim(tgt)) for src, tgt in corpora.read_pairs(corpus))
         return
     for path in (corpus.src, corpus.tgt):
-        open_file(path).close()  # it refuses a pipe, which cannot be read again to find the overlap
+        open_file(path).close()  # it refuses a pipe, because the search for the overlap reads the text again
     with open_text(corpus.src) as src_file, open_text(corpus.tgt) as tgt_file:
         sides = text.raw_lines(src_file, f"{corpus.src}"), text.raw_lines(tgt_file, f"{corpus.tgt}")
         for number, (src, tgt) in enumerate(zip_longest(*sides), start=1):

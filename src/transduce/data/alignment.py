@@ -1,6 +1,7 @@
 """Find blocks of pairs whose sides hardly belong together, although no single pair looks wrong.
 
-A shuffled side, or a line that one side has lost, leaves pairs of ordinary sentences. Two kinds of evidence remain:
+A shuffled side, or a line that is missing on one side, leaves pairs of ordinary sentences. Two kinds of evidence
+remain:
 
     lengths     a long sentence has a long translation: the rank correlation of real text is 0.5 to 0.9
     anchors     numbers and names stay the same: a pair shares more of them than lines of two pairs
@@ -28,7 +29,7 @@ LEAST_CORRELATION = (
     0.35  # a block of Multi30k has at least 0.81, of Tanaka (English-Japanese) 0.48; shuffled, at most 0.13
 )
 LEAST_SPREAD = 2.0  # the 95th percentile of the lengths over the 5th
-LEAST_MEDIAN = 8  # characters; lengths of words say less than those of sentences
+LEAST_MEDIAN = 8  # characters; the lengths of words say less than the lengths of sentences
 
 
 def length_correlation(src: Lengths, tgt: Lengths) -> float | None:
@@ -58,7 +59,7 @@ ENOUGH_SHARED = 20  # pairs
 
 
 class SharedAnchors:
-    """Counts by block of the pairs that share an anchor (`own`), and of those that share one in mixed lines (`mixed`).
+    """Counts by block: the pairs that share an anchor (`own`), and the mixed lines that share one (`mixed`).
 
     At most one block of text is in memory.
     """
@@ -102,8 +103,8 @@ def _anchors(line: str) -> frozenset[str]:
 def unrelated_pairs(src: Lengths, tgt: Lengths, anchors: SharedAnchors) -> Iterator[tuple[int, int, str]]:
     """Yield the first pair, the last pair and the evidence of each run of blocks whose sides hardly belong together.
 
-    src, tgt: the lengths of all pairs of the anchors, 0 for a pair whose lengths do not count. Pairs are numbered
-    from 0.
+    src, tgt: the lengths of all pairs that were added to the anchors, 0 for a pair whose lengths do not count. Pairs
+    are numbered from 0.
     """
     anchors.end_block()
     bounds = [*range(0, len(src), BLOCK_PAIRS), len(src)]
@@ -122,8 +123,8 @@ def unrelated_pairs(src: Lengths, tgt: Lengths, anchors: SharedAnchors) -> Itera
 def _evidence(lengths: tuple[Lengths, Lengths], own: int, mixed: int) -> str | None:
     """Return the evidence that the sides of some pairs hardly belong together, "" if they do, None if it is unknown.
 
-    lengths: of source and target; they decide if they vary enough. own, mixed: how many pairs share an anchor, and how
-    many would by chance.
+    lengths: the lengths of source and target; they decide if they vary enough. own: number of pairs that share an
+    anchor. mixed: number of pairs that would share one by chance.
     """
     if own >= ENOUGH_SHARED and own >= 2 * mixed:
         return ""

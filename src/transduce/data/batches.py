@@ -38,7 +38,7 @@ class SortKeys:
     - random bits in the remaining space
     - the number of the pair
 
-    longest: the greatest length. pairs: one more than the greatest number of a pair.
+    longest: the greatest length. pairs: number of pairs, which is one more than the greatest number of a pair.
     """
 
     longest: int
@@ -95,8 +95,8 @@ def plan(keys: np.ndarray, sort_keys: SortKeys, *, batch_tokens: int, generator:
     """Return batches of the pairs in `keys`. Overwrites the keys.
 
     Pairs of similar length share a batch, with at most `batch_tokens` tokens on each side. A pair with more tokens is a
-    batch of its own. The random bits of the keys decide which pairs of equal length share a batch. `generator` draws
-    the order of the batches.
+    separate batch. The random bits of the keys decide which pairs of equal length share a batch. `generator` draws the
+    order of the batches.
     """
     keys.sort()
     offsets = _cut(keys, sort_keys, batch_tokens)
@@ -190,7 +190,7 @@ def collate(
 def pad(rows: list[np.ndarray], *, first: int | None = None, last: int | None = None) -> tuple[Tensor, Tensor]:
     """Return rows of ids as one int64 tensor (B, longest), and its mask.
 
-    first, last: an id to add before or after each row; None: no id.
+    first: an id to add before each row. last: an id to add after each row. None: no id.
     """
     before = [] if first is None else [np.array([first])]
     after = [] if last is None else [np.array([last])]
@@ -264,7 +264,7 @@ class Batches:
                 f"{names}: expected a {unit} that can be used for training, but all {len(store)} have {empty} or "
                 f"more than data.max_tokens={config.max_tokens} tokens{side}; give other text, or raise the limit"
             )
-        if epoch_pairs < 1:  # a step would wait for millions of epochs without a pair
+        if epoch_pairs < 1:  # otherwise a step would wait for millions of epochs without a pair
             raise UserError(
                 f"{names}: expected weights with which an epoch has at least 1 of the {self.usable:,} usable pairs, "
                 f"not {epoch_pairs:.2g} pairs; give larger weights"
@@ -326,7 +326,7 @@ class Batches:
         return [self._collate(src[part::parts], tgt[part::parts], pairs[part::parts], key) for part in own_parts]
 
     def _rows(self, side: int, numbers: np.ndarray, pairs: list[EncodedPair], epoch: int) -> list[np.ndarray]:
-        """Return the ids of one side. If BPE-dropout exceeds the token budget, the last pairs are encoded without."""
+        """Return the ids of one side. The last pairs are encoded without BPE-dropout if it exceeds the token budget."""
         plain = [pair.ids[side] for pair in pairs]
         if not self.config.bpe_dropout:
             return plain
@@ -340,7 +340,7 @@ class Batches:
         return rows
 
     def _drop_merges(self, side: int, number: int, pair: EncodedPair, epoch: int) -> np.ndarray:
-        """Return one side of a pair, encoded with BPE-dropout, or without if that exceeds data.max_tokens."""
+        """Return one side of a pair, encoded with BPE-dropout, or without it if the result exceeds data.max_tokens."""
         key = f"{self.seed}:{epoch}:{number}:{SIDES[side]}"
         tokenizer = self.tokenizer.target if side else self.tokenizer
         ids = tokenizer.encode_dropout(pair.line(side), p=self.config.bpe_dropout, key=key)

@@ -41,7 +41,7 @@ class BpeDropout:
     """The byte-pair encoder with dropout of merges.
 
     A chunk is a space and the characters up to the next space. Its pieces depend only on the draws that drop a merge.
-    Most chunks occur again with the same drops, mostly none or one, so a cache keeps their segmentations by (chunk,
+    Most chunks occur again with the same drops, mostly none or one. So a cache keeps their segmentations by (chunk,
     drops).
     """
 
@@ -62,7 +62,7 @@ class BpeDropout:
 
     def _segment_from_memo(self, chunk: str, draws: Draws) -> tuple[int, ...]:
         """Return `_segment(chunk, draws)` from the cache, and advance `draws` as `_segment` would."""
-        drops: tuple[int, ...] = ()  # the numbers of the draws of this chunk that are True, so far
+        drops: tuple[int, ...] = ()  # the numbers of the draws that are True, of the draws for this chunk so far
         while True:
             ids, count = self._cache.get((chunk, drops)) or self._add(chunk, drops)
             if draws.gap >= count:

@@ -27,7 +27,7 @@ OTHER_FORMATS = {
     b"Rar!\x1a\x07": "rar",
     b"\x04\x22\x4d\x18": "lz4",
     b"\x1f\x9d": "Z",
-}  # these are refused by name: read as text, they would be a line that is not UTF-8
+}  # these are refused by name: as text, they would give the error of a line that is not UTF-8
 ALL_FORMATS = FORMATS | OTHER_FORMATS
 PLAIN_BYTES = 1 << 18  # bytes of one read
 PACKED_BYTES = 1 << 10  # compressed bytes of one step: at most 33 MB of text, in the densest zst file
@@ -86,7 +86,7 @@ def _explain(path: StrPath) -> Iterator[None]:
 
 
 def _check_regular(path: StrPath) -> None:
-    """Raise UserError for a pipe or a device. To open a pipe would take its bytes from the next reader."""
+    """Raise UserError for a pipe or a device. Opening a pipe would take its bytes from the next reader."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise UserError(
@@ -96,7 +96,7 @@ def _check_regular(path: StrPath) -> None:
 
 
 def _first_bytes(file: _Readable) -> bytes:
-    """Read and return the first bytes of a file, up to the first that no format has. All of a key of ALL_FORMATS."""
+    """Read and return the first bytes of a file, until they equal a key of ALL_FORMATS or can equal none."""
     head = b""
     while head not in ALL_FORMATS and any(magic.startswith(head) for magic in ALL_FORMATS):
         byte = file.read(1)

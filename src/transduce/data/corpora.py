@@ -26,7 +26,7 @@ from transduce.data.disk import check_room, synced_file
 from transduce.data.text import encode_names
 from transduce.errors import UserError, nearest
 
-WEIGHT_LIMIT = 1_000  # a weight is less
+WEIGHT_LIMIT = 1_000  # a weight is below this limit
 HUGGING_FACE = "hf:"
 
 
@@ -34,7 +34,7 @@ HUGGING_FACE = "hf:"
 class Corpus:
     """Sentence pairs: two line-aligned files, or one file or folder that holds both sides (then `tgt` is None).
 
-    A corpus of one text, such as that of a language model, is a file that is aligned with itself: `tgt` is `src`.
+    A corpus of one text, such as the text of a language model, is a file that is aligned with itself: `tgt` is `src`.
     weight: how often each pair occurs in an epoch. After E epochs it has occurred weight * E times, rounded up or down.
     With 2, each pair occurs twice in each epoch. With 0.5, the seed draws half of the pairs for the first epoch, and
     the second epoch has the rest.
@@ -212,7 +212,7 @@ def _stamps(corpus: Corpus) -> list[tuple[str, int, int]]:
 
 
 def hidden_modes(corpora: Sequence[Corpus]) -> int:
-    """Return the permissions that a copy of the text must not give: to the group or others who cannot read a file."""
+    """Return the permissions that a copy of the text must not give, because a file of the corpus lacks them."""
     modes = [file.stat().st_mode for corpus in corpora for file in _all_files(corpus)]
     return sum(bits for bits in (0o070, 0o007) if not all(mode & bits & 0o444 for mode in modes))
 
@@ -274,7 +274,7 @@ def _one_line(cell: str | None) -> str:
 
 
 def _read_table(file: Path, source: str, columns: list[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Yield the cells of the two columns of a parquet or arrow file. source, columns: for messages, see `_sides`."""
+    """Yield the cells of the two columns of a parquet or arrow file. source and columns: see `_sides`."""
     try:
         pyarrow = importlib.import_module("pyarrow")
         importlib.import_module("pyarrow.parquet")
@@ -296,7 +296,7 @@ def _record_batches(pyarrow: Any, stream: IO[bytes]) -> Iterator[Any]:
     stream.seek(0)
     if first.startswith(b"PAR1"):
         yield from pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=10_000)
-    elif first.startswith(b"ARROW1"):  # the format of files, as Feather has it
+    elif first.startswith(b"ARROW1"):  # the format of arrow files, which Feather also uses
         table = pyarrow.ipc.open_file(stream)
         yield from map(table.get_batch, range(table.num_record_batches))
     else:

@@ -38,7 +38,8 @@ class Diversification:
     """The text `src`, `tgt` with its translations. All files correspond line by line.
 
     forward: files with translations of `src`. backward: files with translations of `tgt`.
-    counts: the number of new pairs of each file, forward before backward, by outcome. After `pairs` has ended.
+    counts: the number of new pairs of each file, forward before backward, by outcome. It is complete after `pairs` has
+    ended.
     """
 
     src: StrPath
@@ -66,7 +67,7 @@ class Diversification:
                     yield new
 
     def _lines(self) -> Iterator[tuple[str, ...]]:
-        """Yield the lines of all files with the same number, those of the text first."""
+        """Yield the lines of all files with the same number, first the lines of the text."""
         names = [str(name) for name in (self.src, self.tgt, *self.forward, *self.backward)]
         files = [read_lines(name) for name in names]
         number = 0

@@ -77,7 +77,7 @@ class PieceCheck:
         self._has_piece: dict[str, bool] = {}
 
     def __call__(self, line: str) -> str:
-        """Return the characters of a line that have no piece of their own, separated by spaces."""
+        """Return the characters of a line for which the tokenizer has no piece, separated by spaces."""
         characters = sorted(set(line))
         for character in characters:
             if character not in self._has_piece:
@@ -90,7 +90,7 @@ class PieceCheck:
 
 NUMBER = re.compile(r"\d+(?:[.,'’]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
 LINK = re.compile(r"(?:https?://|www\.)[!-~]+")
-MANY_NUMBERS = 100  # of both sides; a line with more is a table, and each number is searched in the whole other side
+MANY_NUMBERS = 100  # on both sides; a line with more is a table, and the check of each number reads the other side
 
 
 def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
@@ -126,7 +126,7 @@ def _share_digits(numbers: list[str], others: list[str]) -> bool:
 
 MOST_DEVIATIONS = 6.0  # standard deviations, robustly estimated
 ENOUGH_PAIRS = 20  # to estimate the deviation
-SHORT = 8  # times shorter than the other side: on Multi30k and Tanaka at most 3.4 times
+SHORT = 8  # times shorter than the other side predicts: on Multi30k and Tanaka at most 3.4 times
 
 
 def unusual_ratios(src: NDArray[np.uint32], tgt: NDArray[np.uint32]) -> Iterator[tuple[int, str]]:
@@ -136,12 +136,12 @@ def unusual_ratios(src: NDArray[np.uint32], tgt: NDArray[np.uint32]) -> Iterator
     (target - c source) / sqrt(target + c source) has the same spread for short and long lines. Median and median
     absolute deviation estimate the usual spread. src, tgt: characters of the lines, above 0.
 
-    If half of the pairs are wrong, the usual spread is theirs. So a side is also unusual if it is `SHORT` times shorter
-    than expected from an other side of at least half the median length.
+    If half of the pairs are wrong, the usual spread is the spread of the wrong pairs. So a side is also unusual if it
+    is `SHORT` times shorter than the other side predicts, where the other side has at least half the median length.
     """
     if len(src) < ENOUGH_PAIRS:
         return
-    scale = np.percentile(tgt, 75) / np.percentile(src, 75)  # of the longer lines, which short ones hardly change
+    scale = np.percentile(tgt, 75) / np.percentile(src, 75)  # short lines hardly change a high percentile
     is_short = (2 * tgt >= np.median(tgt)) & (SHORT * scale * src < tgt)
     is_short |= (2 * src >= np.median(src)) & (SHORT * tgt < scale * src)
     fits = ~is_short if np.count_nonzero(~is_short) >= ENOUGH_PAIRS else np.ones_like(is_short)

@@ -16,9 +16,10 @@ from transduce.data.token_store import TokenStore
 
 @dataclass(frozen=True)
 class Overlap:
-    """The validation lines, by number from 1, that are also in training: those whose pair, or whose source, is there.
+    """The validation lines, by number from 1, whose pair or whose source is also in the training text.
 
-    pairs: both sides are equal to those of a training pair. sources: the source is equal, whatever the target is.
+    pairs: the lines of which both sides equal a training pair. sources: the lines of which the source equals a training
+    source, whatever the target is.
     """
 
     pairs: list[int]
@@ -85,7 +86,7 @@ def repeated_lines(hashes: Mapping[str, Sequence[int]], usable: NDArray[np.bool_
 def ambiguous_lines(
     pairs: Sequence[int], side: Sequence[int], usable: NDArray[np.bool_], limit: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield each line whose side occurs with more than `limit` different other sides: its number, from 1, and theirs.
+    """Yield the number of each line, from 1, whose side has more than `limit` different other sides, and how many.
 
     pairs, side: a hash for each line, of the pair and of one side. usable: False for lines to skip.
     """

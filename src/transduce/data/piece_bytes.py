@@ -11,9 +11,10 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def piece_bytes(tokenizer: TokenizerLike) -> list[bytes]:
-    """Return the bytes of each id: together they are the text that `decode` returns, but for a space before it.
+    """Return the bytes of each id: together they are the text that `decode` returns, except for a space before it.
 
-    tokenizer: of either side. The control pieces have none, and so have the ids that no output contains.
+    tokenizer: a tokenizer of any kind. The control pieces have no bytes. The ids that no output contains have none
+    either.
     """
     pieces = tokenizer.vocabulary
     if isinstance(tokenizer, SubwordsAndSymbols):

@@ -1,4 +1,4 @@
-"""Source lines without the tags of a model (`data.tags`), so that nothing tells it the target language."""
+"""Source lines without the tags of a model (`data.tags`): the model then does not know the target language."""
 
 from collections.abc import Iterable
 
@@ -13,6 +13,6 @@ def has_no_tag(lines: Iterable[str], tokenizer: TokenizerLike) -> bool:
 
 
 def no_tag(name: str, tokenizer: TokenizerLike, remedy: str, lines: str = "no line") -> str:
-    """Return the warning about a text without tags. name: of the text. lines: the lines without a tag, in words."""
+    """Return the warning about a text without tags. name: name of the text. lines: which lines have none, in words."""
     tags = ", ".join(tokenizer.tags[:LISTED_TAGS]) + (", ..." if len(tokenizer.tags) > LISTED_TAGS else "")
     return f"{name}: expected a tag at the beginning of each source line, but {lines} has one of {tags}; {remedy}"

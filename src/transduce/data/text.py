@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 MAX_LINE_BYTES = 1 << 26
 INVISIBLE = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf"))  # Unicode categories, such as Cf of U+200B and U+FEFF
-READ_AHEAD_BYTES = 1 << 22  # read from a stream before it is needed, and at most one line more
+READ_AHEAD_BYTES = 1 << 22  # the bytes that are read from a stream before they are needed; at most one line more
 
 
 def read_lines(path: StrPath) -> Iterator[str]:
@@ -83,7 +83,7 @@ def raw_lines(file: IO[bytes], where: str, *, first: int = 1) -> Iterator[bytes]
 
 
 def decode_line(raw: bytes, where: str, number: int) -> str:
-    """Return the text of a raw line, which may end in LF. number: of the line, from 1.
+    """Return the text of a raw line, which may end in LF. number: number of the line, from 1.
 
     Raises UserError, which names `where` (a path, "stdin"), for bytes that are not UTF-8.
     """
@@ -139,12 +139,12 @@ class _ReadAhead(queue.Queue[bytes | BaseException | None]):
     """A queue of raw lines, an error, and None at the end. It is full at `at_most` items, or at READ_AHEAD_BYTES."""
 
     def __init__(self, at_most: int) -> None:
-        self._least = READ_AHEAD_BYTES // at_most  # the size that an item counts at least
+        self._least = READ_AHEAD_BYTES // at_most  # the least size that an item counts
         self._size = 0
         super().__init__(READ_AHEAD_BYTES)
 
     def take(self) -> list[bytes | BaseException | None]:
-        """Wait for an item, and return it and the items after it that are there, up to the size of a full queue."""
+        """Wait for an item. Return it and the items that already follow it, up to the size of a full queue."""
         items = [self.get()]
         size = self._size_of(items[0])
         while size + self._least <= self.maxsize and not self.empty():

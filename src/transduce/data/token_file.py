@@ -28,7 +28,7 @@ BLOCK_PAIRS = 32
 TOO_LONG = (1 << 16) - 1  # stored as the length of a side of at least this many tokens; its ids are not stored
 FOOTER = struct.Struct("<32sQQQIIII")  # key, first, pairs, end of blocks, token bytes, CRCs of offsets, lengths, this
 
-NewPair = tuple[tuple[int, int, int, int], tuple[list[int], list[int]]]  # to be written: spans and ids of both sides
+NewPair = tuple[tuple[int, int, int, int], tuple[list[int], list[int]]]  # a pair to write: spans and ids of both sides
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DamagedTokenFile(OSError):
 class EncodedPair:
     """A pair of a store.
 
-    ids: of source and target, without BOS and EOS. spans: the first byte and the end of each line in `texts`.
+    ids: the ids of source and target, without BOS and EOS. spans: the first byte and the end of each line in `texts`.
     """
 
     ids: tuple[np.ndarray, np.ndarray]

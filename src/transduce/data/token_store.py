@@ -99,7 +99,7 @@ class TokenStore:
         return np.cumsum([0, *map(len, self.files)])
 
     def _locate(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each pair the index of its token file, and its number there."""
+        """Return for each pair the index of its token file, and its number in that file."""
         indices = np.searchsorted(self._offsets, pairs, side="right") - 1
         return indices, pairs - self._offsets[indices]
 
@@ -114,8 +114,8 @@ def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: TokenizerLike
     """Write the missing token files of these corpora and this tokenizer to `folder`, and return the store.
 
     Removes the token files of other text or another tokenizer from `folder`. The folder is readable only for users who
-    can read all texts. With several processes, one
-    must return from this function before the others call it. Raises UserError for mistakes in the text.
+    can read all texts. With several processes, one must return from this function before the others call it. Raises
+    UserError for mistakes in the text.
     """
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(folder.stat().st_mode & ~hidden_modes(corpora))

@@ -34,8 +34,8 @@ from transduce.data.vocabulary import PAD, TokenizerLike
 from transduce.errors import UserError
 
 FILE_PAIRS = 100_000
-BYTES_PER_PAIR = 44  # in a token file: four places in the text, two numbers of tokens, two lengths
-BYTES_PER_TOKEN = 5  # of text; English and German have 4 to 5 with 8,000 pieces
+BYTES_PER_PAIR = 44  # of a pair in a token file: four places in the text, two numbers of tokens, two lengths
+BYTES_PER_TOKEN = 5  # bytes of text for each token; English and German have 4 to 5 with 8,000 pieces
 LONGEST = 64 * TOO_LONG  # characters of a line that is encoded; this takes 100 bytes of memory for each
 CHUNK_PAIRS, CHUNK_CHARACTERS = 2_048, 1 << 20  # the most that one call encodes
 
@@ -181,7 +181,7 @@ def _encode(job: Job, tokenizer: TokenizerLike) -> Iterator[NewPair]:
 
 
 def _ids(lines: list[str], tokenizer: TokenizerLike) -> list[list[int]]:
-    """Return the ids of each line: none for a blank line, and `TOO_LONG` for one of more than `LONGEST` characters."""
+    """Return the ids of each line: none for a blank line, and `TOO_LONG` of them above `LONGEST` characters."""
     texts = [line if len(line) <= LONGEST and _has_text(line, tokenizer) else "" for line in lines]
     ids_of_lines = tokenizer.encode_batch(texts)
     return [[PAD] * TOO_LONG if len(line) > LONGEST else ids for line, ids in zip(lines, ids_of_lines, strict=True)]

@@ -18,8 +18,8 @@ DAMAGE = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, Ov
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
     """Write the members of a tar archive (plain, gz, bz2 or xz) to the paths of `members`, by their names in it.
 
-    The archive is read once, up to the last of them. Raises UserError if the archive is damaged, or if a member is
-    missing or not a regular file. The names in the archive never become paths.
+    The archive is read once, up to the last of these members. Raises UserError if the archive is damaged, or if a
+    member is missing or not a regular file. The names in the archive never become paths.
     """
     missing = dict(members)
     try:

@@ -1,6 +1,6 @@
 """The public corpora that `transduce download` knows: WMT 2014, English to German and to French, as in the paper.
 
-Sizes and checksums are those that other projects publish: TensorFlow Datasets (url_checksums/wmt13_translate.txt,
+Sizes and checksums come from other projects: TensorFlow Datasets (url_checksums/wmt13_translate.txt,
 wmt14_translate.txt) for the training files and dev.tgz, whose sizes GluonNLP repeats, and sacreBLEU (wmt14/full) for
 the test set. None: the size is not known. The sizes were not checked by a download.
 """
@@ -17,8 +17,8 @@ STATMT = "https://www.statmt.org"
 class TextPair:
     """Two texts that correspond line by line, in an archive.
 
-    name: of the part of a corpus, or of the test set. src, tgt: names of members: text (also gz), or SGML if they end
-    in .sgm. lines: the expected number; None: not checked.
+    name: name of the part of a corpus, or of the test set. src, tgt: names of members of the archive: text (also gz),
+    or SGML if they end in .sgm. lines: the expected number; None: not checked.
     """
 
     name: str
@@ -32,8 +32,8 @@ class TextPair:
 class PublicCorpus:
     """A corpus: its training parts, and its test sets, which are written without cleaning.
 
-    src, tgt: codes of the languages. recipe: the name of the paper's base model for it. text_bytes: about, of the
-    training text of both sides, as Hugging Face's wmt14 has it. The unpacked text and the clean text are about as
+    src, tgt: codes of the languages. recipe: the name of the paper's base model for it. text_bytes: approximate size of
+    the training text of both sides, as Hugging Face's wmt14 has it. The unpacked text and the clean text are about as
     large, or smaller.
     """
 
@@ -85,7 +85,7 @@ TEST = RemoteFile(f"{STATMT}/wmt14/test-full.tgz", None, "md5:a8cd784e006feb32ac
 
 
 def _common_parts(pair: str, src: str, tgt: str) -> tuple[TextPair, ...]:
-    """Return the parts that both language pairs have. pair: as in the names of the files, such as de-en."""
+    """Return the parts that both language pairs have. pair: pair as in the names of the files, such as de-en."""
     files = {
         "europarl-v7": (EUROPARL, f"training/europarl-v7.{pair}"),
         "commoncrawl": (COMMON_CRAWL, f"commoncrawl.{pair}"),
@@ -95,7 +95,7 @@ def _common_parts(pair: str, src: str, tgt: str) -> tuple[TextPair, ...]:
 
 
 def _tests(pair: str, src: str, tgt: str) -> tuple[TextPair, ...]:
-    """Return the test sets of 2013, for validation, and of 2014, complete. pair: as in the names, such as deen."""
+    """Return the test sets of 2013, for validation, and of 2014, complete. pair: as in the file names, such as deen."""
     start = f"test-full/newstest2014-{pair}"
     return (
         TextPair("newstest2013", DEV, f"dev/newstest2013.{src}", f"dev/newstest2013.{tgt}", 3_000),

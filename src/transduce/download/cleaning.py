@@ -1,4 +1,4 @@
-"""Cleaning: drop the pairs of a corpus that cannot be translations, or that are there twice, and count them.
+"""Cleaning: drop the pairs of a corpus that cannot be translations, or that occur twice, and count them.
 
 A pair has the first outcome that fits:
 
@@ -10,8 +10,8 @@ A pair has the first outcome that fits:
     repeated   an earlier pair, of any part, is the same
     kept       all others
 
-The text of a line does not change, but for white space around it. The text is read twice. Memory holds 17 bytes for
-each pair, and four times as much while repeated pairs are searched. They are compared by 64-bit hashes.
+The text of a line does not change, except for white space around it. The text is read twice. Memory holds 17 bytes for
+each pair, and four times as much during the search for repeated pairs, which compares 64-bit hashes.
 """
 
 from array import array
@@ -75,15 +75,15 @@ def _outcomes(paths: Paths, hashes: "array[int]") -> NDArray[np.uint8]:
         for side, line in zip(lengths, pair, strict=True):
             side.append(len(line or ""))
     result = np.frombuffer(outcomes, np.uint8)
-    kept = np.flatnonzero(result == KEPT)
-    src_lengths, tgt_lengths = (np.asarray(side)[kept] for side in lengths)
+    indices = np.flatnonzero(result == KEPT)
+    src_lengths, tgt_lengths = (np.asarray(side)[indices] for side in lengths)
     for index, _ in unusual_ratios(src_lengths, tgt_lengths):
-        result[kept[index]] = RATIO
+        result[indices[index]] = RATIO
     return result
 
 
 def _outcome(src: str | None, tgt: str | None) -> str:
-    """Return the outcome of a pair, as far as the pair alone shows it. None: a side that is not UTF-8."""
+    """Return the outcome that follows from a single pair. None: a side that is not UTF-8."""
     if src is None or tgt is None:
         return "not_utf8"
     if not src or not tgt:

@@ -2,9 +2,9 @@
 
 The folder of a corpus has
 
-    raw/            the archives as they came; a corpus that is complete does not need them any more
+    raw/            the archives, unchanged; a complete corpus does not need them any more
     train.SRC ...   the training text, clean, and the test sets under their names
-    summary.json    what was done; it names no text before all are written
+    summary.json    the report of the command; it names no text before all texts are written
 """
 
 import fcntl
@@ -66,7 +66,7 @@ class Summary:
 def download_corpus(name: str, out: Path, mirror: str | None = None) -> Summary:
     """Write the corpus `name` to the folder `out`, unless it is there. An interrupted call can be repeated.
 
-    mirror: an address that has the files of the server under the same paths; None: the server of the catalogue.
+    mirror: address of a server that has the files under the same paths; None: the server of the catalogue.
     Raises UserError for a wrong name, mirror or folder, for a server that has no such file or another one, or for a
     text that has changed since its download. Raises OSError if the network, the server or the disk fails.
     """
@@ -121,20 +121,20 @@ def _write_texts(corpus: PublicCorpus, archives: dict[RemoteFile, Path], out: Pa
     texts = {
         name: Text(count_lines(out / name), (out / name).stat().st_size, file_sha256(out / name)) for name in names
     }
-    remove(unpacked)  # first: with the summary, the corpus is complete
+    remove(unpacked)  # before the summary, which marks the corpus as complete
     summary = Summary(corpus.name, corpus.archives, pairs, texts)
     _write_summary(summary, out)
     return summary
 
 
 def _text_names(corpus: PublicCorpus) -> list[str]:
-    """Return the names of the files of a corpus, first those of the training text."""
+    """Return the names of the files of a corpus, first the names of the training text."""
     stems = ["train", *(test.name for test in corpus.tests)]
     return [f"{stem}.{language}" for stem in stems for language in (corpus.src, corpus.tgt)]
 
 
 def _remove_unfinished(corpus: PublicCorpus, out: Path) -> None:
-    """Remove what a call that was killed has left: texts that are large, and of no use to the next call."""
+    """Remove the texts that a killed call has left: they are large, and of no use to the next call."""
     remove(out / UNPACKED)
     remove_unfinished(out, "|".join(map(re.escape, [*_text_names(corpus), SUMMARY])))
     remove_unfinished(out / RAW, r".+\.partial\.json")

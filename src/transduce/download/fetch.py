@@ -1,12 +1,12 @@
-"""A file over HTTP: continued after a cut connection or a kill, checked, and renamed when it is complete.
+"""The download of a file over HTTP. It continues after a cut connection or a kill. At the end it is checked.
 
-What has arrived is in NAME.partial. NAME.partial.json holds its address and the server's mark of the version (ETag or
-Last-Modified). The next attempt asks for the rest (Range) of this version only (If-Range). Without a mark it asks for
-the rest as well, since the checksum finds a mixture of two versions. A server that sends the file from its start
-again, because the file has changed or the server cannot continue, is obeyed.
+The part that has arrived is in NAME.partial. NAME.partial.json holds its address and the server's mark of the version
+(ETag or Last-Modified). The next attempt asks for the rest (Range) of this version only (If-Range). Without a mark it
+asks for the rest as well, since the checksum finds a mixture of two versions. If the server sends the file from its
+start again, because the file has changed or the server cannot continue, the download starts again too.
 
-A server without the file, or with another one, is a mistake in the address (UserError): the next attempt would find
-the same. A network or a server that fails is an OSError: the next attempt continues.
+A server without the file, or with another one, means a mistake in the address (UserError): the next attempt would find
+the same. A failure of the network or the server is an OSError: the next attempt continues.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ from transduce.data.disk import LocatedFile, check_room
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import decode_json, encode_json, write_file
 
-PAUSES = (1, 2, 5, 10, 30, 60)  # seconds before each further attempt; after new bytes they start again
+PAUSES = (1, 2, 5, 10, 30, 60)  # seconds before each further attempt; after new bytes the first pause is next again
 TIMEOUT = 60  # seconds without an answer or a byte
-REPORT_SECONDS = 60  # between two lines about the progress, where no bar can be drawn
+REPORT_SECONDS = 60  # seconds between two lines about the progress, where no bar can be drawn
 BLOCK_BYTES = 1 << 20
-BUSY = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses that may be over at the next attempt
+BUSY = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses of errors that may be over at the next attempt
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class RemoteFile:
             return f"{self.size:,} bytes, not {size:,}"
         kind, _, expected = self.checksum.partition(":")
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, kind).hexdigest()
-        return None if found == expected else f"the {kind.upper()} {expected}, not {found}"
+            digest = hashlib.file_digest(file, kind).hexdigest()
+        return None if digest == expected else f"the {kind.upper()} {expected}, not {digest}"
 
 
 class _Interruption(Exception):
@@ -138,7 +138,7 @@ class _Partial:
 
     def restart(self, url: str, validator: str | None) -> None:
         """Remove the part, and store the version of the next one."""
-        self.path.unlink(missing_ok=True)  # first: a part must never stand beside the mark of another version
+        self.path.unlink(missing_ok=True)  # first: a part must never stand next to the mark of another version
         write_file(self._origin_path, encode_json({"url": url, "validator": validator}))
 
     def open(self) -> LocatedFile:
@@ -155,7 +155,7 @@ class _Partial:
 
 
 def _attempt(file: RemoteFile, partial: _Partial) -> bool:
-    """Receive the rest of a file. Return True if it now consists of what several attempts received.
+    """Receive the rest of a file. Return True if the file now has bytes of several attempts.
 
     Raises _Interruption if a further attempt may succeed, and UserError if the server does not have the file.
     """
@@ -222,7 +222,7 @@ def _validator(response: HTTPResponse) -> str | None:
 
 
 def _check_kind(response: HTTPResponse, file: RemoteFile) -> None:
-    """Raise UserError if the answer is a web page, as of a proxy or of a login."""
+    """Raise UserError if the answer is a web page, such as the page of a proxy or of a login."""
     if response.headers.get_content_type() in ("text/html", "application/xhtml+xml"):
         raise UserError(
             f"{file.url}: expected a file, but a web page came, as of a proxy or a login ({response.url}); check the "
@@ -231,9 +231,9 @@ def _check_kind(response: HTTPResponse, file: RemoteFile) -> None:
 
 
 def _receive(response: HTTPResponse, partial: _Partial, start: int, total: int | None) -> None:
-    """Append the body of an answer to a part. start: the size of the part. total: of the whole file, if known."""
+    """Append the body of an answer to a part. start: size of the part. total: size of the whole file, None: unknown."""
     check_room(partial.path, (total or 0) - start)
-    done = start
+    size = start
     reported_at = time.monotonic()
     with partial.open() as out, _progress_bar() as bar:
         task = bar.add_task(partial.path.stem, total=total, completed=start)
@@ -245,14 +245,14 @@ def _receive(response: HTTPResponse, partial: _Partial, start: int, total: int |
             if not block:
                 break
             _write(out, block)
-            done += len(block)
-            bar.update(task, completed=done)
+            size += len(block)
+            bar.update(task, completed=size)
             if bar.disable and time.monotonic() - reported_at >= REPORT_SECONDS:
                 reported_at = time.monotonic()
-                _say(f"{partial.path.stem}: {done:,} {f'of {total:,} ' if total else ''}bytes")
+                _say(f"{partial.path.stem}: {size:,} {f'of {total:,} ' if total else ''}bytes")
         out.sync()
-    if total is not None and done < total:
-        raise _Interruption(f"the connection ended after {done:,} of {total:,} bytes")
+    if total is not None and size < total:
+        raise _Interruption(f"the connection ended after {size:,} of {total:,} bytes")
 
 
 def _write(out: LocatedFile, block: bytes) -> None:
