@@ -48,10 +48,10 @@ class TestSet:
 class Evaluation:
     """The figures of one or two systems on one test set. `transduce evaluate --json` prints these fields.
 
-    systems: name to scores, from `metrics.corpus_scores`. perplexity: of the references under the model, per subword,
-    unsmoothed, EOS included; None without a model. search: the model's settings. significance: of the second system
-    against the first. missing: the scores that could not be computed, and the remedy. warning: about the source text;
-    None if it has no problem.
+    systems: name to scores, from `metrics.corpus_scores`. perplexity: perplexity of the references under the model, per
+    subword, unsmoothed, EOS included; None without a model. search: settings of the model's search. significance: the
+    second system compared with the first. missing: the scores that could not be computed, and the remedy. warning: a
+    problem of the source text, in words; None if it has none.
     """
 
     lines: int
@@ -146,7 +146,7 @@ def validation_scores(translator: "Translator", pairs: Sequence[tuple[str, str]]
 def check_validation(pairs: Sequence[tuple[str, str]], tokenizer: "TokenizerLike", longest: int, name: str) -> None:
     """Raise UserError, before training starts, for pairs that `validation_scores` cannot score.
 
-    longest: the maximum number of tokens that the model takes. name: of the text, for the message.
+    longest: maximum number of tokens that the model takes. name: name of the text, for the message.
     """
     if all(is_blank(src) for src, _ in pairs):
         raise UserError(f"{name}: expected a line that is not blank; give a text to evaluate on")

@@ -87,8 +87,8 @@ def fit(
     src: without `tgt`, one file with both sides (see `transduce.data.corpora`), or several corpora with weights.
     valid: the source and the target text to evaluate on. out: the folder of the run; a run that it holds is resumed.
     recipe: a name, FILE.py:FUNCTION, or a Config. settings: overrides such as "train.max_steps=2000".
-    allow_change: keys, such as "train.max_steps", in which recipe and settings may differ from those of a resumed run
-    (see `config.files.CHANGEABLE`).
+    allow_change: keys, such as "train.max_steps", in which recipe and settings may differ from the configuration of a
+    resumed run (see `config.files.CHANGEABLE`).
     Raises UserError for every mistake that the user can fix.
     """
     if isinstance(src, str | Path):
@@ -108,11 +108,11 @@ def fit(
 
 @distributed.process_group()
 def train(request: TrainRequest, task: Task | None = None) -> Path:
-    """Train a model and return RUN/model, the folder of the model to use. task: None is that of `train.task`.
+    """Train a model and return RUN/model, the folder of the model to use. task: None means the task of `train.task`.
 
     SIGINT, SIGTERM and SIGHUP finish the step, save, and return. A second SIGINT or SIGTERM ends the program at once,
     and so does a signal during `prepare`, before there is anything to save.
-    Raises UserError for every mistake that the user can fix; for those in the request before it reads any text.
+    Raises UserError for every mistake that the user can fix. Mistakes in the request are found before any text is read.
     """
     request.check()
     with run_folder.exclusive(request.out):
@@ -174,7 +174,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     model = task.build(config)
     if parent:
         set_weights(model, live_weights(parent.model), str(request.start_from))
-    del parent  # its weights would stay in memory
+    del parent  # otherwise its weights would stay in memory
     if request.shard:
         sharding.shard(model)
     texts = {"train": store.key, "valid": " ".join(file_sha256(path) for path in request.valid_pair)}
@@ -191,7 +191,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
 
 
 def model_to_start_from(request: TrainRequest) -> LoadedModel | None:
-    """Return the model of --from, or the one that the task makes of it; None if there is none."""
+    """Return the model of --from, or the model that the task makes from it; None if there is none."""
     if request.start_from is None:
         return None
     start = start_of(request.config.train.task)
@@ -260,7 +260,7 @@ def evaluate(run: Run, step: int, weights: Tensors) -> dict[str, float]:
         raise run_folder.diverged(problem, step, run.out) from None
 
 
-MAX_SKIPPED_IN_A_ROW = 5  # steps; after more the weights would hardly recover
+MAX_SKIPPED_IN_A_ROW = 5  # steps; after more of them the weights would hardly recover
 
 
 def skip(run: Run, state: TrainingState, gradient: Gradient, log: Log) -> None:
@@ -306,8 +306,8 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: P
 def choose_weights(run: Run, state: TrainingState) -> tuple[dict[str, Tensor], str, dict[str, float] | None]:
     """Return the weights that `train.use` names, their origin in words, and their scores if they were evaluated.
 
-    At the end of a run with `train.patience`, the best checkpoint replaces a mean that is worse: the newest
-    checkpoints are those after the best one.
+    At the end of a run with `train.patience`, the best checkpoint replaces a mean that is worse: the newest checkpoints
+    come after the best one.
     """
     config = run.config.train
     best_step = state.counters.best_step

@@ -44,7 +44,7 @@ Precision = Literal["fp32", "int8"]
 def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     """Write the model folder `model` as a CTranslate2 folder `out`, and return the differences between the two models.
 
-    precision: of the weights on disk, "fp32" or "int8".
+    precision: precision of the weights on disk, "fp32" or "int8".
     Raises UserError if CTranslate2 cannot hold the model, and ArithmeticError if the scores of the exported model
     differ. In both cases it writes nothing.
     """

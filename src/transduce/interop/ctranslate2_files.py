@@ -40,7 +40,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Variable:
-    """An array in model.bin. value: of a number without a shape; None for arrays, whose values are not read."""
+    """An array in model.bin. value: the value of a number without a shape; None for arrays, which are not read."""
 
     type: int
     shape: Shape
@@ -153,9 +153,9 @@ def expected_settings(config: Config) -> dict[str, Any]:
 
 
 def check_files(files: Mapping[str, Path | bytes], config: Config, tokenizer: TokenizerLike, where: Path) -> None:
-    """Raise UserError if CTranslate2's files are not those of the model that `config` and `tokenizer` describe.
+    """Raise UserError if CTranslate2's files do not fit the model that `config` and `tokenizer` describe.
 
-    files: by name, their paths or their contents. where: their folder, for messages. The values of weights are not
+    files: paths or contents of the files, by name. where: their folder, for messages. The values of weights are not
     read.
     """
     if config.model.kind != "transformer" or config.model.vocab_size != tokenizer.vocab_size:
@@ -253,14 +253,14 @@ def _count(file: IO[bytes]) -> int:
 
 
 def _variable(file: IO[bytes], name: str) -> Variable:
-    """Return a variable. The file then stands behind its values."""
+    """Return a variable. The position in the file is then after its values."""
     shape = tuple(_number(file, "<I") for _ in range(_number(file, "<B")))
     code, size = _number(file, "<B"), _number(file, "<I")
     if code not in TYPES or size != math.prod(shape) * TYPES[code][1]:
         raise _Misfit(f"{name!r} has type {code}, shape {shape} and {size:,} bytes")
     if not shape and code != FLOAT32:
         return Variable(code, shape, _number(file, {INT8: "<b", INT16: "<h"}[code]))
-    file.seek(size, io.SEEK_CUR)  # behind the end of a short file, the next read finds nothing
+    file.seek(size, io.SEEK_CUR)  # after the end of a short file, the next read finds nothing
     return Variable(code, shape)
 
 

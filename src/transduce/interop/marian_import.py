@@ -193,7 +193,7 @@ def _order(settings: Mapping[str, Any], ids: Mapping[str, int]) -> list[int | No
 def _config(settings: Mapping[str, Any], vocab_size: int, where: Path) -> Config:
     """Return Marian's settings as a configuration of ours. Raises UserError if they are not valid."""
     values = {key: settings.get(key, default) for key, (_, default) in OPTIONAL.items()}
-    ties_weights = values["tie_word_embeddings"]  # False overrides the sharing of embeddings below
+    ties_weights = values["tie_word_embeddings"]  # False: the embeddings are separate, whatever other keys say
     model = ModelConfig(
         vocab_size=vocab_size,
         d_model=settings["d_model"],
@@ -219,10 +219,10 @@ def _config(settings: Mapping[str, Any], vocab_size: int, where: Path) -> Config
 def _imported(
     tensors: dict[str, Tensor], config: ModelConfig, order: list[int | None], where: Path
 ) -> dict[str, Tensor]:
-    """Return our parameters of Marian's tensors, by our names.
+    """Return our parameters from Marian's tensors, by our names.
 
-    order: from `_order`. where: the file, for messages. Raises UserError if a tensor is missing, unused, or of another
-    vocabulary size.
+    order: the result of `_order`. where: the file, for messages. Raises UserError if a tensor is missing, unused, or
+    has another vocabulary size.
     """
     tensors.setdefault("final_logits_bias", torch.zeros(1, len(order) - 2))
     tensors["final_logits_bias"] = tensors["final_logits_bias"].reshape(-1)
@@ -249,7 +249,7 @@ def _imported(
 
 
 def _reordered(rows: Tensor, order: list[int | None], unused: float) -> Tensor:
-    """Return `rows` in the order of our token ids. unused: the value of rows without an id of Marian's."""
+    """Return `rows` in the order of our token ids. unused: value of the rows for which Marian has no id."""
     reordered = torch.full((len(order), *rows.shape[1:]), unused)
     pairs = [(ours, theirs) for ours, theirs in enumerate(order) if theirs is not None]
     reordered[[ours for ours, _ in pairs]] = rows[[theirs for _, theirs in pairs]]

@@ -58,7 +58,7 @@ def own_log_probs(loaded: LoadedModel, src: list[np.ndarray], tgt: list[np.ndarr
 def describe_difference(program: str, theirs: np.ndarray, ours: np.ndarray, tolerance: float) -> str:
     """Return a sentence on the difference between two arrays of log-probabilities.
 
-    program: name of the other program. Raises ArithmeticError if one differs by more than `tolerance`, or is NaN.
+    program: name of the other program. Raises ArithmeticError if a value differs by more than `tolerance`, or is NaN.
     """
     differences = np.abs(theirs - ours)
     largest, mean = differences.max(), differences.mean()

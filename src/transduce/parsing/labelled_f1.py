@@ -31,7 +31,7 @@ class LabelledScores:
     precision: float
     recall: float
     f1: float
-    exact: float  # of all sentences, those whose brackets are those of the gold tree
+    exact: float  # the share of sentences whose brackets equal the brackets of the gold tree
     tagging: float
     matched: int  # brackets, correct
     gold: int  # brackets of the gold trees
@@ -67,7 +67,7 @@ def read_gold(path: Path) -> list[Tree]:
 def read_outputs(path: Path, gold: Path, n_trees: int) -> list[Tree | None]:
     """Return the tree of each line of a file; None for a line without a well-formed tree.
 
-    gold, n_trees: the file of the gold trees and its number of trees. Raises UserError for another number of lines.
+    gold: the file of the gold trees. n_trees: its number of trees. Raises UserError for another number of lines.
     """
     lines = [*read_lines(path)]
     if len(lines) != n_trees:
@@ -105,13 +105,13 @@ def labelled_scores(gold: Sequence[Tree], outputs: Sequence[Tree | None]) -> Lab
 
 def _counts(gold: Tree, output: Tree | None) -> dict[str, int]:
     """Return what one sentence adds to each count."""
-    kept = [tag not in PUNCTUATION for tag in gold.tags]
-    gold_brackets = brackets(gold, kept)
-    counts = {"words": sum(kept), "gold": gold_brackets.total()}
+    mask = [tag not in PUNCTUATION for tag in gold.tags]
+    gold_brackets = brackets(gold, mask)
+    counts = {"words": sum(mask), "gold": gold_brackets.total()}
     if output is None or output.words != gold.words:
         return counts
-    output_brackets = brackets(output, kept)
-    tags = zip(gold.tags, output.tags, kept, strict=True)
+    output_brackets = brackets(output, mask)
+    tags = zip(gold.tags, output.tags, mask, strict=True)
     return counts | {
         "valid": 1,
         "output": output_brackets.total(),
@@ -121,10 +121,10 @@ def _counts(gold: Tree, output: Tree | None) -> dict[str, int]:
     }
 
 
-def brackets(tree: Tree, kept: Sequence[bool]) -> Counter[tuple[str, int, int]]:
-    """Return the brackets of a tree and how often it has each. kept: False for the words that are deleted."""
+def brackets(tree: Tree, mask: Sequence[bool]) -> Counter[tuple[str, int, int]]:
+    """Return the brackets of a tree and how often it has each. mask: False for the words that are deleted."""
     before = [0]  # words that are kept before each word
-    for is_kept in kept:
+    for is_kept in mask:
         before.append(before[-1] + is_kept)
     spans = ((SAME_LABEL.get(p.label, p.label), before[p.begin], before[p.end]) for p in tree.phrases)
     return Counter(span for span in spans if span[1] < span[2])

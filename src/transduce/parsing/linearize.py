@@ -4,14 +4,15 @@
     by-word    (S(NP DT - NN)S (VP VBZ            two symbols for each word
 
 The symbols of a word in the by-word form are the labels of the phrases that begin with it, "-" if none does, and its
-tag. If phrases end with the word, the tag is followed by the label of the phrase that contains the next word too: NN)S
-ends all phrases in the innermost open S, NN)S)2 those in the second one, and NN) all phrases. The innermost of all open
-phrases does not count, because none would end. All phrases end with the last word, whose tag has no label.
+tag. If phrases end with the word, the tag is followed by the label of the phrase that also contains the next word: NN)S
+ends all phrases in the innermost open S, NN)S)2 all phrases in the second S, and NN) all phrases. The innermost of all
+open phrases does not count, because then no phrase would end. All phrases end with the last word, whose tag has no
+label.
 
 So the symbols of word i are number 2 i and 2 i + 1: a model of the top-down form has to count tags to find the word
 that comes next. And a model does not have to count the phrases that end, of which a long sentence has many at once.
 
-A parenthesis is never a part of a label or a tag, so the symbols tell their form.
+A parenthesis is never a part of a label or a tag, so the form can be seen from the symbols.
 """
 
 from collections.abc import Sequence
@@ -63,14 +64,14 @@ def _by_word(tree: Tree) -> list[str]:
 
 
 def _end(labels: Sequence[str], count: int) -> str:
-    """Return what follows a tag with which `count` phrases end. labels: of the open phrases."""
+    """Return the text that follows a tag with which `count` phrases end. labels: labels of the open phrases."""
     *outer, label = ["", *labels[:-count]]
     number = 1 + labels[len(outer) : -1].count(label)
     return f"){label}){number}" if number > 1 else f"){label}"
 
 
 def labels_of(symbol: str) -> list[str]:
-    """Return the labels in a by-word symbol such as (S(NP, of which "-" has none."""
+    """Return the labels in a by-word symbol such as (S(NP. The symbol "-" has no label."""
     return symbol.split("(")[1:]
 
 
@@ -87,7 +88,7 @@ def tag_and_end(symbol: str) -> tuple[str, End | None]:
 
 
 def n_ends(labels: Sequence[str], end: End | None) -> int:
-    """Return the number of phrases that end. labels: of the open phrases, the innermost last.
+    """Return the number of phrases that end. labels: labels of the open phrases, the innermost last.
 
     Raises ValueError if none of them is `end`.
     """
@@ -110,7 +111,7 @@ def tree_of(symbols: Sequence[str], words: Sequence[str]) -> Tree:
         len(symbols) == 2 * len(words)
         and all(begin == NO_PHRASE or begin.startswith("(") for begin in begins)
         and not any(tag.startswith(("(", ")")) for tag in tags)
-    )  # a top-down sequence with a phrase has an end, such as )NP; one without has as many symbols as words
+    )  # a top-down sequence with a phrase has an end, such as )NP; without a phrase it has as many symbols as words
     return _tree_by_word(begins, tags, words) if is_by_word else _tree_top_down(symbols, words)
 
 

@@ -24,9 +24,9 @@ class Parse:
     """The tree of a line.
 
     tree: None for a blank line, and for one with a problem. problem: the reason for no tree, or None.
-    score: log-probability over length penalty, by which the search ranks trees. n_symbols: symbols that the model wrote
-    for the tree, its end included. n_overruled: of them, those at which the most likely symbol would have broken the
-    tree.
+    score: log-probability over length penalty, by which the search ranks trees. n_symbols: number of symbols that the
+    model wrote for the tree, its end included. n_overruled: number of these symbols at which the most likely symbol
+    would have broken the tree.
     """
 
     tree: Tree | None
@@ -49,7 +49,7 @@ class Parser:
         """Return the tree of each line, whose words are between white space. It does not depend on the other lines.
 
         A line is one sentence, however long it is. A line of more than 8,192 tokens has no tree, and a `problem`. A
-        blank line has neither. options: of the search. Raises UserError for options that cannot be met.
+        blank line has neither. options: settings of the search. Raises UserError for options that cannot be met.
         """
         check_lines(lines=lines)
         for name in ("sampling", "mbr", "tag", "shortlist"):

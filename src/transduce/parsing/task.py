@@ -48,7 +48,7 @@ class ParsingTask(TranslationTask):
 
 
 def gold_trees(pairs: Sequence[tuple[str, str]], name: str) -> list[Tree]:
-    """Return the trees of pairs of a sentence and symbols. name: of the symbols' text, for messages.
+    """Return the trees of pairs of a sentence and symbols. name: name of the symbols' text, for messages.
 
     Raises UserError for symbols that are no tree of their sentence.
     """

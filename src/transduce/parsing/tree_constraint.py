@@ -1,7 +1,7 @@
 """The constraint of the search under which every output is a tree over exactly the words of its sentence.
 
 A row of the search is a part of a sequence of symbols (`linearize`). `TopDown` and `ByWord` say what may come next in
-it. In both forms there is always a next symbol, and every output ends in time, also that of an untrained model.
+it. In both forms there is always a next symbol, and every output ends in time, also the output of an untrained model.
 """
 
 from collections import Counter
@@ -24,11 +24,11 @@ class Symbols(Protocol):
     def symbols(self) -> Sequence[str]: ...
 
     def shortest(self, n_words: int) -> int:
-        """Return the tokens of the shortest output for `n_words` words, EOS counted."""
+        """Return the number of tokens of the shortest output for `n_words` words, EOS counted."""
         ...
 
     def start(self, n_words: int, max_length: int) -> Any:
-        """Return a row before its first symbol. max_length: the most tokens of its output, at least `shortest`."""
+        """Return a row before its first symbol. max_length: maximum tokens of its output, at least `shortest`."""
         ...
 
     def allowed(self, row: Any) -> Sequence[int]:
@@ -43,7 +43,7 @@ class Symbols(Protocol):
 def symbols_of(vocabulary: Sequence[str]) -> Symbols:
     """Return the symbols of a vocabulary, with the rules of their form.
 
-    Raises UserError if there is no tag, and for an older by-word form, whose tags had the number of phrases that end.
+    Raises UserError if there is no tag, and for an older by-word form, whose tags had the number of ending phrases.
     """
     is_top_down = NO_PHRASE not in vocabulary or any(symbol.startswith(")") for symbol in vocabulary)
     return TopDown(vocabulary) if is_top_down else ByWord(vocabulary)
@@ -59,7 +59,7 @@ Open = tuple[str, "Open"] | None  # the label of the innermost open phrase, and 
 
 
 class TopDownRow(NamedTuple):
-    """The state of a row. room: r - (w + d + 1), the tokens that the output can have beyond the ones it must have."""
+    """The state of a row. room: r - (w + d + 1), the number of tokens that the output may have but need not have."""
 
     words: int  # w
     room: int
@@ -151,7 +151,7 @@ class ByWord:
     """The symbols of the by-word form.
 
     Labels and tags take turns, and EOS follows the last tag, so every output for w words has 2 w + 1 tokens. A tag ends
-    phrases in one that is open, and that of the last word has no such phrase.
+    the phrases in an open phrase; the tag of the last word names no open phrase.
     """
 
     symbols: Sequence[str]
@@ -188,14 +188,14 @@ class ByWord:
 
     @cached_property
     def _most(self) -> dict[str, int]:
-        """The highest number of each label in the symbols, beyond which more open phrases allow no other tag."""
+        """The highest number of each label in the symbols. More open phrases than this allow no other tag."""
         most = Counter[str]()
         for end in filter(None, self.tags.values()):
             most[end.label] = max(most[end.label], end.number)
         return most
 
     def _tags_of(self, open: tuple[tuple[str, int], ...]) -> Sequence[int]:
-        """Return the ids of the tags that end no phrase, or phrases in an open one. open: how many of each label."""
+        """Return the ids of the tags that end no phrase, or phrases in an open one. open: open phrases by label."""
         if open not in self._memo:
             numbers = dict(open)
             fits = (i for i, end in self.tags.items() if end is None or end.number <= numbers.get(end.label, 0))
@@ -256,7 +256,8 @@ class TreeConstraint(Constraint):
 def tree_constraint(table: Symbols, n_words: Sequence[int], max_lengths: Sequence[int]) -> TreeConstraint:
     """Return the constraint before the first symbol, with a row for each sentence.
 
-    n_words: words of each sentence. max_lengths: the most tokens of its output, at least `table.shortest`.
+    n_words: number of words of each sentence. max_lengths: maximum number of tokens of its output, at least
+    `table.shortest`.
     """
     pairs = [*zip(n_words, max_lengths, strict=True)]
     assert all(n >= 1 and most >= table.shortest(n) for n, most in pairs)

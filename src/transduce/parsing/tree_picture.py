@@ -51,12 +51,12 @@ def tree_picture(tree: Tree) -> str:
 
 
 def _width(text: str) -> float:
-    """Return about the width of a text in pixels."""
+    """Return the approximate width of a text in pixels."""
     return FONT * sum(1.0 if ord(c) >= WIDE else 0.62 for c in text)
 
 
 def _parents(phrases: list[Phrase]) -> list[int]:
-    """Return the number of the phrase around each phrase; 0 for the outermost."""
+    """Return the number of the phrase that contains each phrase; 0 for the outermost."""
     parents = []
     around = [0]
     for i, phrase in enumerate(phrases):

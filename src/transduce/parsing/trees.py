@@ -2,7 +2,7 @@
 
 A tree is flat in memory: words, tags, and phrases as labelled spans. So nothing here recurses, however deep a tree is.
 
-Reading makes a tree what parsers are trained and scored on:
+Reading changes a tree to the form on which parsers are trained and scored:
 
 - The outermost node, if its label is one of `TOP_LABELS`, is left out. Writing adds it as TOP, which EVALB ignores.
 - Empty elements (-NONE-), and phrases without another word, are left out.
@@ -38,7 +38,7 @@ class Phrase(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """The tree of a sentence. phrases: a phrase is before the phrases in it, and these are from left to right."""
+    """The tree of a sentence. phrases: each phrase is before the phrases in it, which are in order from the left."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -78,7 +78,7 @@ def nodes(tree: Tree) -> Iterator[Edge | int]:
 
 
 def words_of(sentence: str) -> list[str]:
-    """Return the words of a line, which are between ASCII white space, as they are in memory."""
+    """Return the words of a line, separated by ASCII white space, as they are in memory."""
     return [unescape(word) for word in re.split(rf"[{WHITE_SPACE}]+", sentence) if word]
 
 
@@ -108,7 +108,7 @@ def read_trees(path: str | PathLike[str]) -> Iterator[Tree]:
 
 
 def tree_of_line(line: str, where: str, number: int) -> Tree | None:
-    """Return the one tree of a line; None if the line is blank. where, number: of the line, for messages."""
+    """Return the one tree of a line; None if the line is blank. where, number: file and number of the line."""
     trees = [*trees_of([line], where, first=number)]
     if len(trees) > 1:
         raise UserError(f"{where}:{number}: expected one tree, not {len(trees)}; write one tree on a line")
@@ -116,7 +116,7 @@ def tree_of_line(line: str, where: str, number: int) -> Tree | None:
 
 
 def trees_of(lines: Iterable[str], where: str, *, first: int = 1) -> Iterator[Tree]:
-    """Yield the trees of lines in brackets. where, first: the name and the number of the first line, for messages."""
+    """Yield the trees of lines in brackets. where: name of the file, for messages. first: number of the first line."""
     builder = _Builder()
     number = first
     for number, line in enumerate(lines, start=first):
@@ -134,7 +134,7 @@ def trees_of(lines: Iterable[str], where: str, *, first: int = 1) -> Iterator[Tr
 
 @dataclass
 class _Node:
-    """A bracket that is still open. label: None before it is read. begin, n_before: words and phrases before it."""
+    """An open bracket. label: None before it is read. begin: number of words before it. n_before: number of phrases."""
 
     begin: int
     n_before: int
