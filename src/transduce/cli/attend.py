@@ -36,7 +36,7 @@ def attend(
         Head that the picture shows, and the page first: "encoder 3.5" is head 5 of layer 3, "cross 6.mean" the mean of
         the heads, "decoder 2.rollout" the rollout. Default: the mean of the last cross-attention.
     heads
-        JSON of `transduce heads`. The page then shows below each head what it is worth.
+        JSON of `transduce heads`. The page then shows the worth of each head below it.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def attend(
 
 
 def _check_files(model: Path, out: Path, heads: Path | None) -> None:
-    """Raise UserError if the command cannot write `out`, or if its form does not show what `heads` has."""
+    """Raise UserError if the command cannot write `out`, or if its form does not show the figures in `heads`."""
     from transduce.evaluation.attention_file import check_suffix
 
     suffix = check_suffix(out)

@@ -19,7 +19,7 @@ Form = Literal["tabs", "json"]
 
 
 class SourceLines(NamedTuple):
-    """Source lines, and the constraint of each. problem: of the line after them, which ends the input."""
+    """Source lines, and the constraint of each. problem: the mistake in the next line, which ends the input."""
 
     texts: Sequence[str]
     constraints: Sequence[LineConstraint]
@@ -30,8 +30,9 @@ class SourceLines(NamedTuple):
 class ConstraintOptions:
     """The options of the command.
 
-    form: of input lines, "tabs" for a source and its phrases with tabs between them, "json" for an object with the
-    fields text, must, must_not and prefix; None for sources alone. prefix: of all outputs. terms: a file of terms.
+    form: the form of input lines: "tabs" for a source and its phrases with tabs between them, "json" for an object with
+    the fields text, must, must_not and prefix, None for source text only. prefix: the prefix of all outputs. terms: a
+    file of terms.
     """
 
     form: Form | None = None
@@ -42,16 +43,16 @@ class ConstraintOptions:
         return self != ConstraintOptions()
 
     def load_terms(self) -> Terms | None:
-        """Return the terms of the file; None without one."""
+        """Return the terms of the file; None without a file."""
         return None if self.terms is None else Terms.load(self.terms)
 
     def check(self, options: DecodingOptions, settings: SearchConfig) -> None:
-        """Raise UserError for options with which no search meets phrases."""
+        """Raise UserError for options with which no search can meet phrases."""
         if self.form is not None or self.terms is not None:
             check_search(options, settings)
 
     def refuse_ctranslate2(self) -> None:
-        """Raise UserError if there is any, because CTranslate2 meets none."""
+        """Raise UserError if there is any constraint, because CTranslate2 meets none."""
         for name, value in (("--constraints", self.form), ("--prefix", self.prefix), ("--terms", self.terms)):
             if value is not None:
                 raise UserError(
@@ -81,7 +82,7 @@ class ConstraintOptions:
             return line, default
         if self.form == "tabs":
             text, *phrases = line.split("\t")
-            return text, LineConstraint([one for one in phrases if not is_blank(one)], prefix=default.prefix)
+            return text, LineConstraint([phrase for phrase in phrases if not is_blank(phrase)], prefix=default.prefix)
         try:
             fields = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -52,17 +52,17 @@ def continue_(
     *,
     input: Input = None,
     output: Output = None,
-    max_tokens: Annotated[int, Integer, Parameter(help="Most new tokens of a line.")] = 50,
+    max_tokens: Annotated[int, Integer, Parameter(help="Maximum number of new tokens of a line.")] = 50,
     precision: Precision = "fp32",
     decoding: Annotated[Decoding, Parameter(name="*")] = Decoding(),  # noqa: B008
     json: Annotated[
-        Flag, Parameter(help="Print one JSON object per line, with the continuation alone, and its score.")
+        Flag, Parameter(help="Print one JSON object per line, with the continuation without the input, and its score.")
     ] = False,
 ) -> None:
     """Continue lines: each line of output is a line of input and its continuation.
 
-    Each line is answered as soon as it arrives. Blank lines stay blank. A line break in a continuation is printed as a
-    space; JSON keeps it.
+    The command answers each line as soon as it arrives. Blank lines stay blank. A line break in a continuation is
+    printed as a space; JSON keeps it.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def continue_(
 
 
 def _line(text: str, continuation: "text_generator.Output", json: bool) -> bytes:
-    """Return the line of output; without `json`, that of a line with a problem is blank."""
+    """Return the line of output. Without `json`, it is blank for a line with a problem."""
     import msgspec
 
     if json:

@@ -24,7 +24,7 @@ def diversify(
 
     The output has each pair of the text, and after it the new pairs. A new pair is left out if one side is blank or
     equals a held-out line, if it repeats an earlier pair of its line, or if its sides are equal. Case and tokenization
-    count: prepare all texts alike. The counts are printed.
+    count: prepare all texts in the same way. The command prints the counts.
 
     Parameters
     ----------

@@ -18,9 +18,9 @@ def download(
 ) -> None:
     """Download a public corpus, and write it as clean text.
 
-    The corpora are those of the paper: WMT 2014, English to German (1.7 GB to download, 5 GB of disk) and to French
-    (6.7 GB and 37 GB). The same command continues an interrupted download. For a complete corpus it does nothing. A
-    file that you changed is never replaced.
+    The corpora are the ones of the paper: WMT 2014, English to German (1.7 GB to download, 5 GB of disk) and to French
+    (6.7 GB and 37 GB). The same command continues an interrupted download. For a complete corpus it does nothing. It
+    never replaces a file that you changed.
 
     Parameters
     ----------

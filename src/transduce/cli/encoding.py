@@ -17,10 +17,10 @@ Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's for
 
 @dataclass(frozen=True)
 class Job:
-    """What a loaded model makes of lines.
+    """The work of a loaded model on lines.
 
-    answers: of lines, with the number of the first one. text: of a value, for its line of output; record: of a value,
-    for JSON.
+    answers: takes lines and the number of the first one, and returns their answers. text: returns the line of output
+    for a value. record: returns the JSON value for a value.
     """
 
     answers: "Callable[[Sequence[str], int], Sequence[Answer[Any]]]"
@@ -51,7 +51,7 @@ def run_job(load_job: Callable[[], Job], source: Path | None, target: Path | Non
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
             number = 1
             for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
-                yield [Answer(line_of(one.value), one.problem) for one in job.answers(chunk, number)]
+                yield [Answer(line_of(answer.value), answer.problem) for answer in job.answers(chunk, number)]
                 number += len(chunk)
 
         return answers

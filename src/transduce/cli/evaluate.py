@@ -13,12 +13,15 @@ from transduce.errors import UserError
 
 if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
+    from transduce.evaluate import Evaluation, TestSet
     from transduce.family.tasks.class_scores import ClassScores
     from transduce.family.tasks.text_scores import TextScores
     from transduce.family.tasks.token_scores import TokenScores
     from transduce.parsing.labelled_f1 import LabelledScores
 
 EvaluatedModels = Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")]
+References = Annotated[Path | None, Parameter(help="Reference translations.")]
+SourceText = Annotated[Path | None, Parameter(help="Source text to translate with the model.")]
 GoldTrees = Annotated[
     Path | None, Parameter(help="Gold trees in brackets, instead of --ref and --src. A model parses their words.")
 ]
@@ -45,8 +48,8 @@ Tokenize = Annotated[
 
 def evaluate(
     *models: EvaluatedModels,
-    ref: Path | None = None,
-    src: Path | None = None,
+    ref: References = None,
+    src: SourceText = None,
     trees: GoldTrees = None,
     text: PlainText = None,
     labels: Labels = None,
@@ -62,15 +65,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a test set, or given translations.
 
-    With two --hyp files, the command also tests whether their difference is significant. With --trees, it evaluates a
-    parser, or given trees, with --text a language model, and with --text and --labels a classifier.
-
-    Parameters
-    ----------
-    ref
-        Reference translations.
-    src
-        Source text to translate with the model.
+    With two --hyp files, the command also tests whether their difference is significant. With --trees it evaluates a
+    parser, or given trees. With --text it evaluates a language model, and with --text and --labels a classifier.
 
     Examples
     --------
@@ -83,25 +79,22 @@ def evaluate(
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
     from transduce.decoding.options import DecodingOptions
-    from transduce.evaluate import TestSet, evaluate_hypotheses, evaluate_model, format_evaluation
+    from transduce.evaluate import TestSet, evaluate_hypotheses
 
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag)
     if text is not None:
-        is_alone = not (ref or src or trees or hyp) and options == DecodingOptions()
-        if len(models) != 1 or not is_alone or (language, tokenize, precision) != ("en", "13a", "fp32"):
-            names = "--labels and --json"
-            raise UserError(f"--text: expected one model, and no other option but {names}; leave the others out")
-        scores = _scores_of_classes(models[0], text, labels) if labels else _scores_of_text(models[0], text)
+        has_others = bool(ref or src or trees or hyp) or options != DecodingOptions()
+        has_others |= (language, tokenize, precision) != ("en", "13a", "fp32")
+        scores = _scores_of_lines(models, text, labels, has_others)
         print_json(scores) if json else print(scores)
         return
     if labels is not None:
         raise UserError("--labels: expected the sentences as --text; add --text FILE")
     _check_one(models, hyp, ref, trees)
-    if hyp and (src is not None or options != DecodingOptions() or precision != "fp32"):
-        names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
-        raise UserError(f"{names}: must not be set with --hyp; leave them out")
+    if hyp:
+        _check_no_model(src, options, precision)
     if trees is not None:
-        _check_trees_alone(src, hyp, language, tokenize)
+        _check_only_trees(src, hyp, language, tokenize)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         print_json(scores) if json else print(scores)
         return
@@ -111,13 +104,30 @@ def evaluate(
     elif src is None:
         raise UserError("--src: expected the source text for the model; add --src FILE")
     else:
-        from transduce.translate import load
+        evaluation = _evaluate_models(models, TestSet(src, ref, language, tokenize), options, precision)
+    _print(evaluation, json=json)
 
-        translator = load(*models, precision=precision)
-        evaluation = evaluate_model(translator, TestSet(src, ref, language, tokenize), options)
+
+def _print(evaluation: "Evaluation", *, json: bool) -> None:
+    """Print the scores, and on standard error a warning about the source text."""
+    from transduce.evaluate import format_evaluation
+
     if evaluation.warning:
         print(f"transduce: {evaluation.warning}", file=sys.stderr)
     print_json(evaluation) if json else print(format_evaluation(evaluation))
+
+
+def _scores_of_lines(
+    models: tuple[Path, ...], text: Path, labels: Path | None, has_others: bool
+) -> "ClassScores | TextScores | TokenScores":
+    """Return the scores of a classifier if there are labels, and of a language model if there are none.
+
+    has_others: True if another option is set. Raises UserError then, and if there is not one model.
+    """
+    if len(models) != 1 or has_others:
+        names = "--labels and --json"
+        raise UserError(f"--text: expected one model, and no other option but {names}; leave the others out")
+    return _scores_of_classes(models[0], text, labels) if labels else _scores_of_text(models[0], text)
 
 
 def _scores_of_classes(model: Path, sentences: Path, labels: Path) -> "ClassScores":
@@ -129,9 +139,9 @@ def _scores_of_classes(model: Path, sentences: Path, labels: Path) -> "ClassScor
 
 
 def _scores_of_text(model: Path, text: Path) -> "TextScores | TokenScores":
-    """Return the scores of a language model on a text; for a diffusion model, upper bounds of them.
+    """Return the scores of a language model on a text. For a diffusion model they are upper bounds.
 
-    A BERT or T5 that was trained here by restoring tokens has the scores of these tokens.
+    For a BERT or T5 that was trained here by restoring tokens, they are the scores of these tokens.
     """
     from transduce.family.llada import Llada
     from transduce.family.tasks.diffusion_bound import evaluate_bound
@@ -152,6 +162,16 @@ def _scores_of_text(model: Path, text: Path) -> "TextScores | TokenScores":
     return evaluate_text(LanguageModel(member, model), text)
 
 
+def _evaluate_models(
+    models: tuple[Path, ...], test_set: "TestSet", options: "DecodingOptions", precision: Precision
+) -> "Evaluation":
+    """Return the scores of a model, or of an ensemble, on a test set."""
+    from transduce.evaluate import evaluate_model
+    from transduce.translate import load
+
+    return evaluate_model(load(*models, precision=precision), test_set, options)
+
+
 def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, ref: Path | None, trees: Path | None) -> None:
     """Raise UserError unless exactly one of models and files is given, and one kind of reference."""
     if bool(models) == bool(hyp):
@@ -160,7 +180,14 @@ def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, ref: Path | Non
         raise UserError("--ref: expected reference translations, or gold --trees for a parser; give one of the two")
 
 
-def _check_trees_alone(src: Path | None, hyp: list[Path] | None, language: str, tokenize: str) -> None:
+def _check_no_model(src: Path | None, options: "DecodingOptions", precision: str) -> None:
+    """Raise UserError if an option has a value that only the evaluation of a model uses."""
+    if src is not None or options != type(options)() or precision != "fp32":
+        names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
+        raise UserError(f"{names}: must not be set with --hyp; leave them out")
+
+
+def _check_only_trees(src: Path | None, hyp: list[Path] | None, language: str, tokenize: str) -> None:
     """Raise UserError if an option has a value that the evaluation of trees does not use."""
     if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1:
         names = "--src, --language, --tokenize and a second --hyp"

@@ -31,14 +31,14 @@ class Diffusion:
     block: Annotated[
         int | None,
         Integer,
-        Parameter(help="LLaDA: fill this number of masks, from the left, before those after them.", show_default="all"),
+        Parameter(help="LLaDA: fill the masks in blocks of this number, from left to right.", show_default="all"),
     ] = None
     temperature: Annotated[
         float | None, Parameter(help="LLaDA: draw tokens at this temperature.", show_default="0, no draw")
     ] = None
     remasking: Annotated[
         Literal["low_confidence", "random"] | None,
-        Parameter(help="LLaDA: the predictions of a step that become masks again.", show_default="low_confidence"),
+        Parameter(help="LLaDA: which predictions of a step become masks again.", show_default="low_confidence"),
     ] = None
     seed: Annotated[
         int | None, Integer, Parameter(help="LLaDA: seed of the draws. Equal seeds give equal lines.", show_default="1")
@@ -61,7 +61,7 @@ def fill(
     """Fill in each [MASK] of each line: print the most likely words for it (BERT), or the whole line (LLaDA).
 
     BERT: A line of output has a field for each [MASK], with tabs between fields. A field is a word, its probability,
-    the next word, its probability, and so on, with spaces between.
+    the next word, its probability, and so on, separated by spaces.
 
     LLaDA: A line of output is the line with a token for each [MASK]. Each token fits the others, because masks are
     filled in steps. A line without [MASK] stays as it is.
@@ -74,7 +74,7 @@ def fill(
     echo "A man [MASK] [MASK] [MASK] guitar." | transduce fill run/model
     transduce fill run/model --temperature 0.8 --steps 4 < lines
     """
-    given = {name: value for name, value in asdict(diffusion).items() if value is not None}
+    settings = {name: value for name, value in asdict(diffusion).items() if value is not None}
 
     def load() -> Job:
         from transduce.family.llada import Llada
@@ -86,9 +86,9 @@ def fill(
         if isinstance(member.model, Llada):
             if n_best is not None:
                 raise UserError(f"--n-best={n_best}: must not be set for a LLaDA, which fills all masks; leave it out")
-            return _lines_of(TextFiller(member, folder), given)
-        if given:
-            raise UserError(f"--{next(iter(given))}: must not be set for a model that is not a LLaDA; leave it out")
+            return _lines_of(TextFiller(member, folder), settings)
+        if settings:
+            raise UserError(f"--{next(iter(settings))}: must not be set for a model that is not a LLaDA; leave it out")
         return _words_of(TextEncoder(member, folder), 5 if n_best is None else n_best)
 
     run_job(load, input, output, json=json)

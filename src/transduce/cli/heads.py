@@ -1,4 +1,4 @@
-"""`transduce heads`: print what each attention head of a model is worth, and where it attends."""
+"""`transduce heads`: print the worth of each attention head of a model, and where it attends."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -22,12 +22,12 @@ Pairs = Annotated[
 
 
 def heads(model: Path, *, src: Path, tgt: Path, pairs: Pairs = 200, json: Flag = False) -> None:
-    """Print what each attention head of a model is worth, and where it attends.
+    """Print the worth of each attention head of a model, and where it attends.
 
-    A head is worth the loss that the model gains without it. Beside it is the gradient of Michel et al. (2019), without
-    their division by the norm of the layer, the entropy of its weights, and the share of its attention on the
-    neighbours and on the ends of the sentence. Heads have names such as "cross 6.8": head 8 of layer 6 of the attention
-    to the source.
+    The worth of a head is the increase of the loss without it. The other columns are the gradient of Michel et al.
+    (2019), without their division by the norm of the layer, the entropy of the weights, and the share of the attention
+    on the neighbours and on the ends of the sentence. Heads have names such as "cross 6.8": head 8 of layer 6 of the
+    attention to the source.
 
     Parameters
     ----------

@@ -10,11 +10,11 @@ from cyclopts import App
 EXAMPLES = "\n\nExamples\n--------\n"
 
 
-SIZES = range(20, 1_001)  # of a terminal in which help and progress bars can be laid out, in little time
+SIZES = range(20, 1_001)  # of a terminal for which help and progress bars can be laid out in little time
 
 
 def limit_size() -> None:
-    """Set COLUMNS and LINES to the nearest of SIZES, unless the terminal alone has one of these."""
+    """Set COLUMNS and LINES to the nearest of SIZES, unless the terminal already has such a size."""
     for name, value in zip(("COLUMNS", "LINES"), shutil.get_terminal_size(), strict=True):
         if name in os.environ or value not in SIZES:
             os.environ[name] = str(min(max(value, SIZES[0]), SIZES[-1]))

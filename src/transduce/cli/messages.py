@@ -30,11 +30,11 @@ REMEDIES = {
     errno.EROFS: "use a folder on a writable disk",
 }
 
-LINE_CHARACTERS = 2_000  # of a message; a longer one quotes a value that would hide the rest of it
+LINE_CHARACTERS = 2_000  # characters of a message; a longer message quotes a value that would hide the rest
 
 
 def shorten(message: str) -> str:
-    """Return a message without the middle of each line that is too long. The remedy is at the end."""
+    """Return a message without the middle of each line that is too long. The remedy stays, at the end."""
     half = LINE_CHARACTERS // 2
     lines = message.split("\n")
     return "\n".join(f"{line[:half]} ... {line[-half:]}" if len(line) > 2 * half else line for line in lines)
@@ -60,7 +60,8 @@ def describe_lack(problem: Exception) -> str | None:
 def name_option_as_typed(message: str, arguments: Sequence[str]) -> str:
     """Return the message of a UserError about `beam_size=0` or `search.beam_size=0` as one about `--beam-size=0`.
 
-    arguments: those of the command line. A message about a value that is not among their options does not change.
+    arguments: the arguments of the command line. A message about a value that is not among their options does not
+    change.
     """
     match = re.match(r"(?:\w+\.)?(\w+)=", message)
     option = f"--{match[1].replace('_', '-')}" if match else ""

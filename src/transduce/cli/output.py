@@ -18,7 +18,7 @@ from transduce.data.disk import LocatedFile
 from transduce.errors import UserError
 
 STDOUT = "standard output"
-BARS = dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True))  # of a histogram, where the encoding has none
+BARS = dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True))  # for a histogram in an encoding without bars
 DESCRIPTORS = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
@@ -72,7 +72,8 @@ codecs.register_error(ESCAPES, _escape)
 def check_output(path: Path | None, source: int | Path, option: str = "--output") -> None:
     """Raise UserError for an output that cannot be written, or that is the input.
 
-    path: None is standard output. source: the input, a file or the number of an open one. option: that names the path.
+    path: the output; None is standard output. source: the input, a file or the number of an open file. option: the
+    option that names the path.
     """
     name = STDOUT if path is None else f"{option}={path}"
     if path is not None:
@@ -102,9 +103,8 @@ def _existing_parent(path: Path) -> Path:
 def output_file(path: Path) -> Iterator[BinaryIO]:
     """Open `path` for writing. A regular file keeps its old content until the block has ended without an error.
 
-    Until then the output is in a file beside it, PATH.partial-..., which remains after an error unless it is empty.
-    Missing folders above it are made.
-    Pipes and devices, such as /dev/stdout, are written as they are.
+    Until then the output is in another file, PATH.partial-..., which remains after an error unless it is empty. Missing
+    folders above it are made. Pipes and devices, such as /dev/stdout, are written directly.
     """
     if not _is_replaceable(path):
         number = _descriptor(path)
@@ -144,7 +144,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _copy_permissions(place: Path, number: int) -> None:
-    """Give the open file `number` the owner and the permissions of `place`, or those of a new file."""
+    """Give the open file `number` the owner and the permissions of `place`, or the permissions of a new file."""
     if place.exists():
         status = place.stat()
         mode = stat.S_IMODE(status.st_mode)

@@ -52,7 +52,7 @@ def parse(
 
 
 class _Parsing:
-    """The answers to lines, and the counts of all of them."""
+    """The answers to lines, and the counts over all lines."""
 
     def __init__(
         self, models: tuple[Path, ...], precision: str, options: "DecodingOptions", svg: Path | None, json: bool
@@ -83,7 +83,7 @@ class _Parsing:
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
             for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
-                yield [Answer(self._line(one), one.problem) for one in parser.parse(chunk, self.options)]
+                yield [Answer(self._line(parse), parse.problem) for parse in parser.parse(chunk, self.options)]
 
         return answers
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Keep = Annotated[int, Integer, Parameter(help="Number of heads that remain.")]
 By = Annotated[
     Literal["gradient", "loss"],
-    Parameter(help="gradient: prune the heads of the least gradient. loss: those without which the loss grows least."),
+    Parameter(help="gradient: prune the heads of least gradient. loss: the heads without which the loss grows least."),
 ]
 
 TITLE = "\n## Pruned heads\n\n"
@@ -37,10 +37,10 @@ def prune(
     pairs: Pairs = 200,
     json: JsonObject = False,
 ) -> None:
-    """Write a model without its least important attention heads, and print what that costs.
+    """Write a model without its least important attention heads, and print the scores before and after.
 
     The heads remain in the model with no effect: their columns of W_O are zero. So every engine and export reads the
-    new folder, and nothing becomes faster. Loss and BLEU are those of the whole text, before and after.
+    new folder, and nothing becomes faster. The command prints loss and BLEU of the whole text, before and after.
 
     Parameters
     ----------
@@ -77,20 +77,18 @@ def prune(
     pruned = _least_important(translator, len(heads) - keep, src, tgt, pairs, by)
     before = validation_scores(translator, text)
     prune_heads(network, pruned)
-    after = validation_scores(Translator([loaded]), text)  # another one, because a translator has copies of its weights
+    after = validation_scores(Translator([loaded]), text)  # a new one: it copies the weights
     where = f"on {printable(src.name)} and {printable(tgt.name)}"
     names = [str(head) for head in heads if head in pruned]
     pruning = Pruning(names, len(heads), n_pruned, before, after, where)
     card = pruning.add_to(card_of(model) or "# A model", by)
     save_model(out, weights(network), loaded.config, loaded.tokenizer, card, loaded.shortlist)
-    if json:
-        print_json({"keep": keep, "pruned": pruning.names, "before": before, "after": after})
-    else:
-        print(pruning.table())
+    figures = {"keep": keep, "pruned": pruning.names, "before": before, "after": after}
+    print_json(figures) if json else print(pruning.table())
 
 
 def _check_keep(keep: int, n_live: int) -> None:
-    """Raise UserError unless `keep` is fewer than the heads that have an effect, of which there are `n_live`."""
+    """Raise UserError unless `keep` is less than `n_live`, the number of heads that have an effect."""
     if not 0 <= keep < n_live:
         most = f"0 to {n_live - 1}, fewer than the {n_live} heads of the model" if n_live else "a model with heads"
         raise UserError(f"--keep={keep}: expected {most}; give another")
@@ -112,8 +110,8 @@ def _least_important(
 class Pruning:
     """The pruned heads of a model, and the scores before and after it.
 
-    names: of all heads without an effect. n_heads: number of all heads. n_pruned_before: of those without an effect
-    before it. where: the text of the scores, in words.
+    names: names of all heads without an effect. n_heads: number of all heads. n_pruned_before: number of heads that had
+    no effect before this pruning. where: the text of the scores, in words.
     """
 
     names: Sequence[str]
@@ -124,7 +122,7 @@ class Pruning:
     where: str
 
     def add_to(self, card: str, by: By) -> str:
-        """Return a model card with a section on this pruning instead of that on an earlier one."""
+        """Return a model card with a section on this pruning, instead of the section on an earlier one."""
         before = self.before
         after = self.after
         n = self.n_pruned_before
@@ -138,7 +136,7 @@ class Pruning:
         return f"{card.partition(TITLE)[0]}{TITLE}{in_markdown(note)}\n"
 
     def table(self) -> str:
-        """Return the heads on a line, and each score on another one."""
+        """Return a line with the heads, and a line for each score."""
         lines = [f"pruned {len(self.names)} of {self.n_heads} heads: {', '.join(self.names)}"]
         lines += [f"{name:10} {self.before[name]:9} to {self.after[name]:9}  {self.where}" for name in self.before]
         return "\n".join(lines)

@@ -36,7 +36,7 @@ def recipes(name: str | None = None) -> None:
 def format_list() -> str:
     """Return one line for each recipe: its name, size, time, and as much of its sentence as the terminal is wide.
 
-    The rows of a table are a group with columns of their own width.
+    The rows of each table of the paper are a separate group, with its own column widths.
     """
     from transduce.config.recipes import catalogue
 
@@ -93,7 +93,7 @@ def format_settings(config: "Config") -> str:
     for section in dataclasses.fields(config):
         values = getattr(config, section.name)
         own = getattr(Config(), section.name)
-        defaults = own if isinstance(values, type(own)) else type(values)()  # of a kind of model with its own keys
+        defaults = own if isinstance(values, type(own)) else type(values)()  # a kind of model with its own keys
         lines.append("")
         for field in dataclasses.fields(values):
             value, default = getattr(values, field.name), getattr(defaults, field.name)

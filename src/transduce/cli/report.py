@@ -8,8 +8,8 @@ from pathlib import Path
 def report(run: Path) -> None:
     """Write RUN/report.html, a page with the curves of a training.
 
-    The command prints the path of the page. A training writes the page at each evaluation. This
-    command writes it at any time, also during the training.
+    The command prints the path of the page. A training writes the page at each evaluation. This command writes it at
+    any time, also during the training.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", 
 def _chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
     """Yield pairs in lists of at most CHUNK_LINES, fewer if they are long.
 
-    Those before a mistake in a text come before its exception.
+    The pairs before a mistake in a text come before its exception.
     """
     chunk: list[Pair] = []
     characters = 0

@@ -9,8 +9,8 @@ from transduce.cli.options import Integer
 from transduce.console import printable
 from transduce.errors import UserError
 
-Candidates = Annotated[int, Integer, Parameter(help="Target pieces for each source piece, the most likely ones.")]
-Common = Annotated[int, Integer, Parameter(help="Target pieces for every sentence, the commonest ones.")]
+Candidates = Annotated[int, Integer, Parameter(help="Number of the most likely target pieces for each source piece.")]
+Common = Annotated[int, Integer, Parameter(help="Number of the most common target pieces, for every sentence.")]
 Pairs = Annotated[
     int,
     Integer,

@@ -41,7 +41,7 @@ SPEED_SECONDS = 1_800  # the progress bar averages the speed over this time, bec
 
 @dataclass(frozen=True)
 class Models:
-    """Model folders and the way to run them. precision, engine: None takes that of the folder."""
+    """Model folders and the way to run them. precision, engine: None takes the folder's."""
 
     folders: Sequence[Path]
     precision: str | None = None
@@ -89,7 +89,7 @@ def run_filter(
 
 @dataclass(frozen=True)
 class Answer:
-    """An output line, with its line feed. problem: of the input line, for standard error; None if it has none."""
+    """An output line, with its line feed. problem: a problem of the input line, for standard error; None if none."""
 
     line: bytes
     problem: str | None = None
@@ -101,8 +101,8 @@ Answers = Callable[[BinaryIO, str], Iterator[list[Answer]]]  # (input, its name)
 def filter_lines(source: Path | None, target: Path | None, activity: str, load: Callable[[], Answers]) -> None:
     """Write the answers to the lines of `source` into `target`, in lists, each as soon as it is ready.
 
-    source, target: None is standard input or standard output. activity: the text beside the progress bar. load: called
-    once source and target are found usable, because it takes long.
+    source, target: None is standard input or standard output. activity: the text next to the progress bar. load: called
+    after source and target are checked, because it takes long.
     """
     check_output(target, STDIN if source is None else source)
     lines = _open_input(source)
@@ -215,5 +215,6 @@ def _answer(translation: Translation, json: bool, left_out: Collection[str]) -> 
 
 def _record(translation: Translation, left_out: Collection[str]) -> dict[str, Any]:
     """Return the fields of a translation without some of them."""
-    record = {**vars(translation), "alternatives": [_record(other, left_out) for other in translation.alternatives]}
+    alternatives = [_record(alternative, left_out) for alternative in translation.alternatives]
+    record = {**vars(translation), "alternatives": alternatives}
     return {name: value for name, value in record.items() if name not in left_out}

@@ -7,13 +7,13 @@ from transduce.data.tags import has_no_tag, no_tag
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import TokenizerLike
 
-ENOUGH_LINES = 100  # without a tag, before a warning about a text that has not ended
+ENOUGH_LINES = 100  # lines without a tag, before a warning about a text that has not ended
 
 
 class TagWatch:
     """Warns on standard error, once, that a text has no tags: after `ENOUGH_LINES`, or at its end.
 
-    name: of the text. remedy: what to do, in words.
+    name: name of the text. remedy: the remedy, in words.
     """
 
     def __init__(self, name: str, tokenizer: TokenizerLike, remedy: str) -> None:

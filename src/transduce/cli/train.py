@@ -11,7 +11,7 @@ from transduce.data.corpora import Corpus, parse
 
 
 def corpora_of(kind: Any, tokens: Sequence[Token]) -> list[Corpus]:
-    """Return a corpus for each --train. Its words are SRC TGT [WEIGHT], or FILE [WEIGHT]."""
+    """Return a corpus for each --train, whose words are SRC TGT [WEIGHT], or FILE [WEIGHT]."""
     groups: list[list[str]] = []
     for token in tokens:
         if token.index == 0:  # the first word after a --train

@@ -27,13 +27,13 @@ Mbr = Annotated[
     int | None,
     Integer,
     Parameter(
-        help="Minimum Bayes risk: print the one of N candidates that is nearest to all of them. The candidates are "
-        "samples, or with --beam-size the N best of the beam."
+        help="Minimum Bayes risk: print the one of N candidates that is most similar to all of them. The candidates "
+        "are samples, or with --beam-size the N best of the beam."
     ),
 ]
 MbrMetric = Annotated[
     Literal["chrf", "bleu"] | None,
-    Parameter(help="Nearness of two candidates: sentence chrF or sentence BLEU.", show_default="chrf"),
+    Parameter(help="Similarity of two candidates: sentence chrF or sentence BLEU.", show_default="chrf"),
 ]
 SplitLines = Annotated[
     Literal["long", "sentences"],
@@ -121,7 +121,7 @@ def translate(
 ) -> None:
     r"""Translate lines: one output line for each input line.
 
-    The output has the order of the input, and each line is answered as soon as it arrives. Blank lines stay blank.
+    The output has the order of the input. The command answers each line as soon as it arrives. Blank lines stay blank.
 
     Examples
     --------
