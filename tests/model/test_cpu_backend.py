@@ -58,6 +58,9 @@ print(memory() - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of a process from /proc")
+@pytest.mark.skipif(
+    not cpu_backend.has_fast_bf16(torch.device("cpu")), reason="oneDNN compiles no products in bf16 for this processor"
+)
 def test_the_code_of_many_shapes_takes_little_memory() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for name in cpu_backend.CAPACITIES:

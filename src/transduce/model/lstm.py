@@ -1,12 +1,15 @@
 """The recurrent rival of Table 2: an LSTM encoder-decoder with attention, instead of GNMT (Wu et al., 2016)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from transduce.config.schema import ModelConfig
 from transduce.model.attention import Attention, fast_attention
 from transduce.model.baseline import Baseline, BaselineCache, attend
+from transduce.model.cpu_backend import has_fast_bf16
 
 
 class Recurrent(Baseline):
@@ -32,13 +35,13 @@ class Recurrent(Baseline):
         x = self.dropout(self._embed(self.src_embedding, src))
         lengths = src_mask.sum(dim=1)
         packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        read, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True, total_length=src.size(1))
+        read, _ = pad_packed_sequence(run(self.reader, packed)[0], batch_first=True, total_length=src.size(1))
         return self.dropout(read * src_mask[:, :, None])
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """Return the decoder's output (B,T,D) for ids (B,T) and memory (B,S,D)."""
         x = self.dropout(self._embed(self.tgt_embedding, tgt_in))
-        outputs, _ = self.writer(x, self._first_state(memory, src_mask))
+        outputs, _ = run(self.writer, x, self._first_state(memory, src_mask))
         return self._with_context(outputs, memory, src_mask, attention)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> BaselineCache:
@@ -50,7 +53,7 @@ class Recurrent(Baseline):
         """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache with this token."""
         hidden, cell = (tensor.transpose(0, 1).contiguous() for tensor in cache.state)  # (L,N,D)
         x = self._embed(self.tgt_embedding, ids[:, None])
-        outputs, (hidden, cell) = self.writer(x, (hidden, cell))  # (N,1,D)
+        outputs, (hidden, cell) = run(self.writer, x, (hidden, cell))  # (N,1,D)
         by_sentence = outputs.reshape(len(cache.memory), -1, outputs.size(2))  # (B,K,D)
         decoded = self._with_context(by_sentence, cache.memory, cache.src_mask, fast_attention).flatten(0, 1)
         state = (hidden.transpose(0, 1), cell.transpose(0, 1))
@@ -67,3 +70,16 @@ class Recurrent(Baseline):
         """Return the decoder's output (B,T,D) from the LSTM's, `outputs` (B,T,D), and its context."""
         context = attend(self.w_q(outputs), memory, memory, src_mask, attention)
         return self.dropout(torch.tanh(self.combine(torch.cat([context, outputs], dim=2))))
+
+
+def run(
+    lstm: nn.LSTM, x: Tensor | PackedSequence, state: tuple[Tensor, Tensor] | None = None
+) -> tuple[Any, tuple[Tensor, Tensor]]:
+    """Return the outputs of `lstm`, packed as `x` is, and its last states (L,B,D).
+
+    In bf16 oneDNN computes an LSTM only on processors that have instructions for it; the others compute it in fp32.
+    """
+    if not torch.is_autocast_enabled("cpu") or has_fast_bf16(torch.device("cpu")):
+        return lstm(x, state)
+    with torch.autocast("cpu", enabled=False):
+        return lstm(x.float(), None if state is None else (state[0].float(), state[1].float()))
