@@ -56,35 +56,30 @@ class Kind:
 _CONFIG = "transduce.config.schema:ModelConfig"
 _FAMILY = "transduce.family"
 
+
+def _member(config_class: str, model_class: str, task: str = "language_model") -> Kind:
+    return Kind(f"{_FAMILY}.{config_class}", f"{_FAMILY}.{model_class}", (task,))
+
+
 KINDS = {
     "transformer": Kind(_CONFIG, "transduce.model.transformer:Transformer"),
     "recurrent": Kind(_CONFIG, "transduce.model.lstm:Recurrent"),
     "convolutional": Kind(_CONFIG, "transduce.model.convolutional:Convolutional"),
-    "gpt2": Kind(f"{_FAMILY}.configs:GPT2Config", f"{_FAMILY}.kinds:ConfiguredGPT2", ("language_model",)),
-    "llama": Kind(f"{_FAMILY}.configs:LlamaConfig", f"{_FAMILY}.kinds:ConfiguredLlama", ("language_model",)),
-    "t6": Kind(f"{_FAMILY}.attention_configs:T6Config", f"{_FAMILY}.kinds:ConfiguredT6", ("language_model",)),
-    "performer": Kind(
-        f"{_FAMILY}.attention_configs:PerformerConfig", f"{_FAMILY}.kinds:ConfiguredPerformer", ("language_model",)
-    ),
-    "transformer_xl": Kind(
-        f"{_FAMILY}.configs:TransformerXLConfig", f"{_FAMILY}.kinds:ConfiguredTransformerXL", ("language_model",)
-    ),
-    "decoder": Kind(f"{_FAMILY}.configs:DecoderConfig", f"{_FAMILY}.kinds:ConfiguredDecoder", ("language_model",)),
-    "hyena": Kind(f"{_FAMILY}.configs:HyenaConfig", f"{_FAMILY}.kinds:ConfiguredHyena", ("language_model",)),
-    "mamba": Kind(f"{_FAMILY}.configs:MambaConfig", f"{_FAMILY}.kinds:ConfiguredMamba", ("language_model",)),
-    "rwkv": Kind(f"{_FAMILY}.configs:RWKVConfig", f"{_FAMILY}.kinds:ConfiguredRWKV", ("language_model",)),
-    "llada": Kind(f"{_FAMILY}.configs:LladaConfig", f"{_FAMILY}.kinds:ConfiguredLlada", ("diffusion",)),
-    "bert": Kind(f"{_FAMILY}.configs:BertConfig", f"{_FAMILY}.kinds:ConfiguredBert", ("masked_words",)),
-    "longformer": Kind(
-        f"{_FAMILY}.attention_configs:LongformerConfig", f"{_FAMILY}.kinds:ConfiguredLongformer", ("masked_words",)
-    ),
-    "linformer": Kind(
-        f"{_FAMILY}.attention_configs:LinformerConfig", f"{_FAMILY}.kinds:ConfiguredLinformer", ("masked_words",)
-    ),
-    "bert_classifier": Kind(
-        f"{_FAMILY}.configs:BertClassifierConfig", f"{_FAMILY}.kinds:ConfiguredBertClassifier", ("classes",)
-    ),
-    "t5": Kind(f"{_FAMILY}.configs:T5Config", f"{_FAMILY}.kinds:ConfiguredT5", ("spans",)),
+    "gpt2": _member("configs:GPT2Config", "gpt2:GPT2"),
+    "llama": _member("configs:LlamaConfig", "llama:Llama"),
+    "t6": _member("attention_configs:T6Config", "tpa:T6"),
+    "performer": _member("attention_configs:PerformerConfig", "performer:PerformerGPT2"),
+    "transformer_xl": _member("configs:TransformerXLConfig", "recurrence:TransformerXL"),
+    "decoder": _member("configs:DecoderConfig", "decoder_only:DecoderOnly"),
+    "hyena": _member("configs:HyenaConfig", "hyena:Hyena"),
+    "mamba": _member("configs:MambaConfig", "mamba:Mamba"),
+    "rwkv": _member("configs:RWKVConfig", "rwkv:RWKV"),
+    "llada": _member("configs:LladaConfig", "llada:Llada", "diffusion"),
+    "bert": _member("configs:BertConfig", "bert:Bert", "masked_words"),
+    "longformer": _member("attention_configs:LongformerConfig", "longformer:LongformerBert", "masked_words"),
+    "linformer": _member("attention_configs:LinformerConfig", "linformer:LinformerBert", "masked_words"),
+    "bert_classifier": _member("configs:BertClassifierConfig", "bert:BertClassifier", "classes"),
+    "t5": _member("configs:T5Config", "t5:T5", "spans"),
 }
 
 

@@ -1,14 +1,19 @@
-"""Count the parameters of a model from its configuration alone, without torch."""
+"""Count the parameters of a model from its configuration.
 
-from typing import Any
+A formula counts the models of the paper without torch, because `transduce recipes` lists 60 of them at once. Any other
+kind is built without memory, and counted: about 0.02 s each after the import of torch.
+"""
 
+from dataclasses import replace
+
+from transduce.config.kinds import ModelSettings
 from transduce.config.schema import ModelConfig
 
 
-def parameter_count(model: ModelConfig | Any, vocab_size: int) -> int:
-    """Return the number of trained values; a tied matrix counts once. A kind with its own keys counts its own."""
+def parameter_count(model: ModelSettings, vocab_size: int) -> int:
+    """Return the number of trained values; a tied matrix counts once."""
     if not isinstance(model, ModelConfig):
-        return model.parameter_count(vocab_size)
+        return _count_built(replace(model, vocab_size=vocab_size))  # pyright: ignore
     target = model.tgt_vocab_size or vocab_size
     tables = vocab_size * model.d_model + target * (model.d_model * (2 - model.tie_src_tgt - model.tie_output))
     tables += target * model.output_bias
@@ -42,3 +47,13 @@ def _convolutional(model: ModelConfig) -> int:
     """
     d = model.d_model
     return model.n_layers * (2 * (6 * d * d + 2 * d) + d * d + d)
+
+
+def _count_built(model: ModelSettings) -> int:
+    import torch
+
+    from transduce.model.build import build_without_values
+    from transduce.model.transformer import parameter_count
+
+    with torch.device("meta"):
+        return parameter_count(build_without_values(model))

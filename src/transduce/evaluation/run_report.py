@@ -19,7 +19,7 @@ from typing import Any
 
 from transduce.config.files import from_json
 from transduce.config.overrides import format_value
-from transduce.config.schema import Config, ModelConfig, architecture, kind_in_words, sections
+from transduce.config.schema import Config, architecture, kind_in_words, sections
 from transduce.errors import UserError
 from transduce.evaluation.charts import Curve, chart_svg, kind, thin
 from transduce.evaluation.model_size import parameter_count
@@ -143,10 +143,8 @@ def _essentials(config: Config) -> str:
     """Return kind, sizes and tokenizer of the model in one line."""
     model, data = config.model, config.data
     pieces = model.vocab_size or data.vocab_size
-    parameters = ""
-    if isinstance(model, ModelConfig) or hasattr(model, "parameter_count"):  # not every kind knows its number
-        parameters = f"{parameter_count(model, pieces) / 1e6:,.1f} M parameters; "
-    return f"{kind_in_words(model)} of {architecture(model)}; {parameters}{data.tokenizer}, {pieces:,} pieces"
+    size = f"{parameter_count(model, pieces) / 1e6:,.1f} M parameters"
+    return f"{kind_in_words(model)} of {architecture(model)}; {size}; {data.tokenizer}, {pieces:,} pieces"
 
 
 def _headline(config: Config, history: History, best: int | None) -> str:

@@ -1,10 +1,10 @@
 """The configurations of members with another attention, as kinds of model: sizes of `configs.py`, and a number more."""
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from transduce.config.schema import use_python_numbers
-from transduce.family.configs import BertConfig, GPT2Config, LlamaConfig, size_problems
+from transduce.family.configs import BertConfig, GPT2Config, LlamaConfig, size_problems, sizes_of
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,6 @@ class T6Config:
         """Return a line for each combination of values with which the model cannot be built."""
         return self.llama.problems() + size_problems(q_rank=self.q_rank, kv_rank=self.kv_rank)
 
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, factors = self.d_model, self.n_heads + self.d_model // self.n_heads
-        replaced = (self.q_rank + 2 * self.kv_rank) * factors * d - 3 * d * d
-        return self.llama.parameter_count(vocab_size) + self.n_layers * replaced
-
 
 @dataclass(frozen=True)
 class PerformerConfig:
@@ -64,10 +58,6 @@ class PerformerConfig:
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""
         return self.gpt2.problems() + size_problems(n_features=self.n_features)
-
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values, without the random directions."""
-        return self.gpt2.parameter_count(vocab_size)
 
 
 @dataclass(frozen=True)
@@ -95,11 +85,6 @@ class LongformerConfig:
         """Return a line for each combination of values with which the model cannot be built."""
         return self.bert.problems() + size_problems(reach=self.reach)
 
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        of_global = 3 * (self.d_model * self.d_model + self.d_model)
-        return self.bert.parameter_count(vocab_size) + self.n_layers * of_global
-
 
 @dataclass(frozen=True)
 class LinformerConfig:
@@ -125,13 +110,3 @@ class LinformerConfig:
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""
         return self.bert.problems() + size_problems(rank=self.rank)
-
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        return self.bert.parameter_count(vocab_size) + 2 * self.rank * self.max_positions
-
-
-def sizes_of(config: Any, plain: Any) -> Any:
-    """Return the configuration of the class `plain` with the values that `config` has of its keys, but the kind."""
-    names = {field.name for field in fields(plain)} & {field.name for field in fields(config)} - {"kind"}
-    return plain(**{name: getattr(config, name) for name in names})

@@ -12,11 +12,14 @@ positions P, segments S (first or second sentence), and LN for layer norm:
 those of `model/transformer.py`.
 """
 
+from collections.abc import Collection, Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.family.heads import Classifier, Pooler, WordHead
+from transduce.family.configs import BertClassifierConfig, BertConfig
+from transduce.family.heads import NEXT_SENTENCE, Classifier, Pooler, WordHead
 from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
@@ -24,44 +27,38 @@ from transduce.model.transformer import EncoderLayer, FeedForward, Residual
 
 
 class BertEncoder(nn.Module):
-    """The encoder. dropout: one probability for the embedding, the attention weights and the residuals.
+    """The encoder. n_segments: sentences of a row that it tells apart. norm_eps: added to the variances.
 
-    The attribute `attention` is the attention function of all layers. One with weights of its own becomes a part.
+    The attribute `attention` is the attention function of all layers. If it has weights, they become a part of the model.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        *,
-        d_ff: int | None = None,
-        n_positions: int = 512,
-        n_segments: int = 2,
-        dropout: float = 0.1,
-        norm_eps: float = 1e-12,
-    ) -> None:
+    def __init__(self, config: BertConfig, *, n_segments: int = 2, norm_eps: float = 1e-12) -> None:
+        assert config.vocab_size is not None
         super().__init__()
+        d_model = config.d_model
+        dropout = config.dropout
+        self.d_ff = config.d_ff or 4 * d_model
 
         def layer() -> EncoderLayer:
             residuals = [Residual(nn.LayerNorm(d_model, norm_eps), dropout, post=True) for _ in range(2)]
-            feed_forward = FeedForward(d_model, d_ff or 4 * d_model, F.gelu)
-            return EncoderLayer(MultiHeadAttention(d_model, n_heads, dropout=dropout), feed_forward, residuals)
+            feed_forward = FeedForward(d_model, self.d_ff, F.gelu)
+            return EncoderLayer(MultiHeadAttention(d_model, config.n_heads, dropout=dropout), feed_forward, residuals)
 
-        self.embedding, self.positions = nn.Embedding(vocab_size, d_model), nn.Embedding(n_positions, d_model)
+        self.embedding = nn.Embedding(config.vocab_size, d_model)
+        self.positions = nn.Embedding(config.max_positions, d_model)
         self.segments, self.norm = nn.Embedding(n_segments, d_model), nn.LayerNorm(d_model, norm_eps)
         self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(layer() for _ in range(n_layers))
-        self.n_heads, self.d_ff, self.norm_eps = n_heads, d_ff or 4 * d_model, norm_eps
+        self.layers = nn.ModuleList(layer() for _ in range(config.n_layers))
         self.attention: Attention = fast_attention
+        self.config = config
+        self.norm_eps = norm_eps
 
     def forward(
         self, ids: Tensor, mask: Tensor, segments: Tensor | None = None, attention: Attention | None = None
     ) -> Tensor:
         """Return the states (B,T,D) of `ids` (B,T) with mask (B,T). segments: (B,T); None: all ids are in the first.
 
-        attention: None is that of the model.
+        attention: the attention function of all layers; None: the one of the model.
         """
         segments = torch.zeros_like(ids) if segments is None else segments
         x = self.embedding(ids) + self.positions.weight[: ids.size(1)] + self.segments(segments)
@@ -72,12 +69,12 @@ class BertEncoder(nn.Module):
 
 
 class Bert(nn.Module):
-    """The encoder and its heads, all with new values. A head that is None is absent: each use of BERT has others.
+    """The encoder and its heads: each use of BERT has others. A head that is absent is None.
 
-    classifier, next_sentence: on the pooled states.
+    heads: names of attributes, of words, pooler, next_sentence and classifier; the last two need the pooler. labels: names
+    of the classes of the classifier. classifier_dropout: of the pooled states; None: as everywhere else.
 
-        encoder = BertEncoder(vocab_size=30_522, d_model=768, n_layers=12, n_heads=12)
-        model = Bert(encoder, words=WordHead(encoder.embedding), pooler=Pooler(768)).eval()
+        model = Bert(BertConfig(vocab_size=30_522), heads=("words", "pooler")).eval()
         ids = torch.tensor([[101, 7592, 103, 102]])  # [CLS] hello [MASK] [SEP]
         states = model.encoder(ids, mask=ids != 0)
         word_logits, pooled = model.words(states), model.pooler(states)  # (1, 4, 30522), (1, 768)
@@ -85,14 +82,37 @@ class Bert(nn.Module):
 
     def __init__(
         self,
-        encoder: BertEncoder,
+        config: BertConfig,
         *,
-        words: WordHead | None = None,
-        pooler: Pooler | None = None,
-        next_sentence: Classifier | None = None,
-        classifier: Classifier | None = None,
+        heads: Collection[str] = ("words",),
+        labels: Sequence[str] = (),
+        classifier_dropout: float | None = None,
+        n_segments: int = 2,
+        norm_eps: float = 1e-12,
     ) -> None:
         super().__init__()
-        self.encoder, self.words, self.pooler = encoder, words, pooler
-        self.next_sentence, self.classifier = next_sentence, classifier
+        d_model = config.d_model
+        dropout = config.dropout if classifier_dropout is None else classifier_dropout
+        self.encoder = BertEncoder(config, n_segments=n_segments, norm_eps=norm_eps)
+        self.words = WordHead(self.encoder.embedding, norm_eps) if "words" in heads else None
+        self.pooler = Pooler(d_model) if "pooler" in heads else None
+        self.next_sentence = Classifier(d_model, NEXT_SENTENCE) if "next_sentence" in heads else None
+        self.classifier = Classifier(d_model, labels, dropout) if "classifier" in heads else None
         initialise(self.named_parameters())
+
+    @property
+    def output(self) -> nn.Linear:
+        """The layer that makes logits: of words from the states of their head, or of classes from the pooled states."""
+        if self.words is not None:
+            return self.words.output
+        assert self.classifier is not None
+        return self.classifier.linear
+
+
+class BertClassifier(Bert):
+    """BERT with a head for classes, which have the names LABEL_0, LABEL_1 and so on."""
+
+    def __init__(self, config: BertClassifierConfig) -> None:
+        labels = [f"LABEL_{i}" for i in range(config.tgt_vocab_size)]
+        sizes = {"n_segments": config.n_segments, "norm_eps": config.norm_eps}
+        super().__init__(config.bert, heads=("pooler", "classifier"), labels=labels, **sizes)

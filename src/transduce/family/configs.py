@@ -1,9 +1,11 @@
 """The configurations of members that the training loop trains, as kinds of model (`config/kinds.py`). No torch here."""
 
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from transduce.config.schema import use_python_numbers
+
+UNLIMITED = 1 << 20  # tokens of a text of a recurrence that was trained elsewhere, which has no limit
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,6 @@ class GPT2Config:
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""
         return width_problems(self.d_model, self.n_heads)
-
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
-        layer = 4 * (d * d + d) + (2 * d * d_ff + d_ff + d) + 4 * d
-        return (vocab_size + self.max_positions) * d + self.n_layers * layer + 2 * d
 
 
 @dataclass(frozen=True)
@@ -58,12 +54,6 @@ class LlamaConfig:
             lines.append(f"model.d_model={self.d_model}: expected heads of an even width, because RoPE rotates pairs")
         return lines
 
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, kv_width = self.d_model, self.d_model // self.n_heads * (self.n_kv_heads or self.n_heads)
-        layer = 2 * d * d + 2 * d * kv_width + 3 * d * self.d_ff + 2 * d
-        return (2 - self.tied) * vocab_size * d + self.n_layers * layer + d
-
 
 @dataclass(frozen=True)
 class LladaConfig:
@@ -84,15 +74,11 @@ class LladaConfig:
     @property
     def llama(self) -> LlamaConfig:
         """The sizes of the Llama."""
-        return LlamaConfig(**{**asdict(self), "kind": "llama"})
+        return sizes_of(self, LlamaConfig)
 
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""
         return self.llama.problems()
-
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        return self.llama.parameter_count(vocab_size) + self.max_positions - 2
 
 
 @dataclass(frozen=True)
@@ -112,12 +98,6 @@ class MambaConfig:
         """Return a line if the state has no size."""
         return size_problems(d_state=self.d_state)
 
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, d_inner, d_step = self.d_model, 2 * self.d_model, -(-self.d_model // 16)
-        recurrence = d_inner * (5 + 2 * d_step + 3 * self.d_state + 2)
-        return vocab_size * d + self.n_layers * (3 * d * d_inner + recurrence + d) + d
-
 
 @dataclass(frozen=True)
 class RWKVConfig:
@@ -135,12 +115,6 @@ class RWKVConfig:
     def problems(self) -> list[str]:
         """Return no line: all values fit together."""
         return []
-
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
-        layer = 5 * d * d + 2 * d * d_ff + 11 * d
-        return 2 * vocab_size * d + self.n_layers * layer + 4 * d
 
 
 @dataclass(frozen=True)
@@ -196,17 +170,6 @@ class DecoderConfig:
             )
         return lines
 
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, d_ff, d_k = self.d_model, self.d_ff or 4 * self.d_model, self.d_model // self.n_heads
-        feed_forward = 2 * d * d_ff + d_ff + d
-        if self.n_experts is not None:
-            routers = 2 if self.router == "noisy_top_k" else 1
-            feed_forward = self.n_experts * (feed_forward + routers * d)
-        layer = 4 * (d * d + d) + feed_forward + 4 * d
-        tables = {"learned": self.max_positions * d, "t5": 32 * self.n_heads, "shaw": 2 * self.n_layers * 33 * d_k}
-        return vocab_size * d + self.n_layers * layer + 2 * d + tables.get(self.positions, 0)
-
 
 @dataclass(frozen=True)
 class TransformerXLConfig:
@@ -233,12 +196,6 @@ class TransformerXLConfig:
             )
         return lines
 
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
-        layer = 5 * d * d + 2 * d + (2 * d * d_ff + d_ff + d) + 4 * d
-        return vocab_size * (d + 1) + self.n_layers * layer
-
 
 @dataclass(frozen=True)
 class HyenaConfig:
@@ -258,14 +215,6 @@ class HyenaConfig:
     def problems(self) -> list[str]:
         """Return a line if there is no product."""
         return size_problems(order=self.order)
-
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values. Filters have networks of width 64, of 33 numbers for a distance."""
-        d, d_ff, width = self.d_model, self.d_ff or 4 * self.d_model, 64
-        channels = (self.order + 1) * d
-        filters = (33 + 1) * width + 2 * (width + 1) * width + width + self.order * d * (width + 1)
-        operator = (d + 1) * channels + (d + 1) * d + 4 * channels + filters
-        return vocab_size * d + self.n_layers * (operator + 2 * d * d_ff + d_ff + d + 4 * d) + 2 * d
 
 
 @dataclass(frozen=True)
@@ -287,13 +236,6 @@ class BertConfig:
         """Return a line for each combination of values with which the model cannot be built."""
         return width_problems(self.d_model, self.n_heads)
 
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
-        layer = 4 * (d * d + d) + (2 * d * d_ff + d_ff + d) + 4 * d
-        tables = (vocab_size + self.max_positions + 2) * d + 2 * d  # two segments, and a norm
-        return tables + self.n_layers * layer + (d * d + d) + 2 * d + vocab_size
-
 
 @dataclass(frozen=True)
 class BertClassifierConfig:
@@ -313,16 +255,14 @@ class BertClassifierConfig:
 
     __post_init__ = use_python_numbers
 
+    @property
+    def bert(self) -> BertConfig:
+        """The sizes of the encoder."""
+        return sizes_of(self, BertConfig)
+
     def problems(self) -> list[str]:
         """Return a line for each combination of values with which the model cannot be built."""
         return width_problems(self.d_model, self.n_heads)
-
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
-        layer = 4 * (d * d + d) + (2 * d * d_ff + d_ff + d) + 4 * d
-        tables = (vocab_size + self.max_positions + self.n_segments) * d + 2 * d  # and a norm
-        return tables + self.n_layers * layer + (d * d + d) + self.tgt_vocab_size * (d + 1)
 
 
 SENTINELS = 100  # rows of a T5's embedding after those of the tokenizer; sentinel i is row -1 - i
@@ -350,13 +290,20 @@ class T5Config:
         """Return a line for each combination of values with which the model cannot be built."""
         return width_problems(self.d_model, self.n_heads) if self.d_k is None else []
 
-    def parameter_count(self, vocab_size: int) -> int:
-        """Return the number of trained values."""
-        d, d_ff = self.d_model, self.d_ff or 4 * self.d_model
-        attention = 4 * d * self.n_heads * (self.d_k or d // self.n_heads)
-        feed_forward = (2 + self.gated) * d * d_ff
-        layers = self.n_layers * (3 * attention + 2 * feed_forward + 5 * d)
-        return (2 - self.tied) * (vocab_size + SENTINELS) * d + layers + 2 * 32 * self.n_heads + 2 * d
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """The sizes of a ViT. The defaults are those of ViT base with patches of 16 x 16. No kind: nothing trains it here."""
+
+    image_size: int = 224  # height and width in pixels, a multiple of patch_size
+    patch_size: int = 16  # height and width in pixels
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    n_channels: int = 3
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    dropout: float = 0.0  # of the input, the attention weights and the residuals
+    norm_eps: float = 1e-6  # added to the variances
 
 
 def width_problems(d_model: int, n_heads: int) -> list[str]:
@@ -373,3 +320,9 @@ def size_problems(**sizes: int | None) -> list[str]:
         for key, value in sizes.items()
         if value is not None and not 1 <= value <= 10_000
     ]
+
+
+def sizes_of(config: Any, plain: Any) -> Any:
+    """Return the configuration of the class `plain` whose keys, except the kind, have the values of `config`."""
+    names = {field.name for field in fields(plain)} & {field.name for field in fields(config)} - {"kind"}
+    return plain(**{name: getattr(config, name) for name in names})

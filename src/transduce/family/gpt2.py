@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.around import NO_PAST, Past, with_cache
+from transduce.family.configs import GPT2Config
 from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
@@ -27,47 +28,46 @@ def gelu(x: Tensor) -> Tensor:
 class GPT2(nn.Module):
     """The decoder of GPT-2.
 
-    dropout: one probability for the embedding, the attention weights and the residuals.
-    post: True is GPT-1, with the norm after each residual, and none at the end.
+    post: True is GPT-1, with the norm after each residual, and none at the end. norm_eps: added to the variances.
+
+    The attribute `attention` is the attention function of all layers. If it has weights, they become a part of the model.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        *,
-        d_ff: int | None = None,
-        n_positions: int = 1_024,
-        dropout: float = 0.1,
-        norm_eps: float = 1e-5,
-        post: bool = False,
-    ) -> None:
+    def __init__(self, config: GPT2Config, *, norm_eps: float = 1e-5, post: bool = False) -> None:
+        assert config.vocab_size is not None
         super().__init__()
+        d_model = config.d_model
+        dropout = config.dropout
 
         def layer() -> EncoderLayer:
             residuals = [Residual(nn.LayerNorm(d_model, norm_eps), dropout, post=post) for _ in range(2)]
-            feed_forward = FeedForward(d_model, d_ff or 4 * d_model, gelu)
-            return EncoderLayer(MultiHeadAttention(d_model, n_heads, dropout=dropout), feed_forward, residuals)
+            feed_forward = FeedForward(d_model, config.d_ff or 4 * d_model, gelu)
+            return EncoderLayer(MultiHeadAttention(d_model, config.n_heads, dropout=dropout), feed_forward, residuals)
 
-        self.embedding, self.positions = nn.Embedding(vocab_size, d_model), nn.Embedding(n_positions, d_model)
+        self.embedding = nn.Embedding(config.vocab_size, d_model)
+        self.positions = nn.Embedding(config.max_positions, d_model)
         self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(layer() for _ in range(n_layers))
+        self.layers = nn.ModuleList(layer() for _ in range(config.n_layers))
         self.norm = nn.Identity() if post else nn.LayerNorm(d_model, norm_eps)
-        self.output = nn.Linear(d_model, vocab_size, bias=False)
+        self.output = nn.Linear(d_model, config.vocab_size, bias=False)
         self.output.weight = self.embedding.weight
-        self.n_heads, self.d_ff, self.n_positions = n_heads, d_ff or 4 * d_model, n_positions
-        self.norm_eps, self.post = norm_eps, post
-        initialise(self.named_parameters(), n_residuals=1 if post else 2 * n_layers)
+        self.attention: Attention = fast_attention
+        self.config = config
+        self.n_positions = config.max_positions
+        self.norm_eps = norm_eps
+        self.post = post
+        initialise(self.named_parameters(), n_residuals=1 if post else 2 * config.n_layers)
 
-    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention = fast_attention) -> tuple[Tensor, Past]:
-        """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""
+    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention | None = None) -> tuple[Tensor, Past]:
+        """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them.
+
+        attention: the attention function of all layers; None: the one of the model.
+        """
         positions, mask = past.places(ids)
         x = self.dropout(self.embedding(ids) + self.positions(positions))
         so_far: list[KeysValues] = []
         for i, layer in enumerate(self.layers):
-            x = layer(x, mask, with_cache(past.of_layer(i), so_far, attention))
+            x = layer(x, mask, with_cache(past.of_layer(i), so_far, attention or self.attention))
         return self.norm(x), Past(so_far, past.padding)
 
     def forward(self, ids: Tensor) -> Tensor:

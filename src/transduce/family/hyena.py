@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.family.configs import HyenaConfig
 from transduce.family.gpt2 import gelu
 from transduce.family.initialisation import initialise
 from transduce.family.row_states import NO_STATES, RowStates, State, with_state
@@ -119,36 +120,26 @@ class Operator(nn.Module):
 class Hyena(nn.Module):
     """A language model with these operators, and GPT-2's feed-forward parts, norms and first values.
 
-    order: products in a layer. d_ff: inner width of the feed-forward part; None: 4 d_model. n_positions: the longest
-    text, and the unit of distances. width, bands, frequency: of the networks that make filters. A high frequency lets
-    filters change fast (3.3), and needs a low learning rate: the released language models have 14.
+    width, bands, frequency: of the networks that make filters. A high frequency lets filters change fast (3.3), and
+    needs a low learning rate: the released language models have 14.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
-        *,
-        order: int = 2,
-        d_ff: int | None = None,
-        n_positions: int = 1_024,
-        width: int = 64,
-        bands: int = 16,
-        frequency: float = 1.0,
-        dropout: float = 0.1,
-    ) -> None:
+    def __init__(self, config: HyenaConfig, *, width: int = 64, bands: int = 16, frequency: float = 1.0) -> None:
+        assert config.vocab_size is not None
         super().__init__()
-        self.n_positions = n_positions
-        self.embedding, self.dropout = nn.Embedding(vocab_size, d_model), Dropout(dropout)
-        sizes = d_model, order, n_positions, width, bands, frequency
+        d_model = config.d_model
+        n_layers = config.n_layers
+        d_ff = config.d_ff or 4 * d_model
+        self.n_positions = config.max_positions
+        self.embedding, self.dropout = nn.Embedding(config.vocab_size, d_model), Dropout(config.dropout)
+        sizes = d_model, config.order, config.max_positions, width, bands, frequency
         self.operators = nn.ModuleList(Operator(*sizes) for _ in range(n_layers))
-        self.feed_forwards = nn.ModuleList(FeedForward(d_model, d_ff or 4 * d_model, gelu) for _ in range(n_layers))
+        self.feed_forwards = nn.ModuleList(FeedForward(d_model, d_ff, gelu) for _ in range(n_layers))
         self.residuals = nn.ModuleList(
-            Residual(nn.LayerNorm(d_model), dropout, post=False) for _ in range(2 * n_layers)
+            Residual(nn.LayerNorm(d_model), config.dropout, post=False) for _ in range(2 * n_layers)
         )
         self.norm = nn.LayerNorm(d_model)
-        self.output = nn.Linear(d_model, vocab_size, bias=False)
+        self.output = nn.Linear(d_model, config.vocab_size, bias=False)
         self.output.weight = self.embedding.weight
         # Short convolutions and filters keep the values of torch.
         drawn = [(name, p) for name, p in self.named_parameters() if ".conv." not in name and ".filters." not in name]

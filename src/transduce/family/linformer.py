@@ -8,6 +8,8 @@ The weights are (n,k) instead of (n,n). A mixture holds all positions, so there 
 import torch
 from torch import Tensor, nn
 
+from transduce.family.attention_configs import LinformerConfig
+from transduce.family.bert import Bert
 from transduce.model.attention import Attention, Mask, fast_attention
 
 
@@ -39,3 +41,11 @@ class Linformer(nn.Module):
         values = self.values.weight[:, :n] @ (values * is_real)
         everything = torch.ones(1, 1, dtype=torch.bool, device=keys.device)
         return self.attention(queries, keys, values, everything, dropout)
+
+
+class LinformerBert(Bert):
+    """BERT with this attention, whose mixtures all heads and layers share."""
+
+    def __init__(self, config: LinformerConfig) -> None:
+        super().__init__(config.bert)
+        self.encoder.attention = Linformer(config.max_positions, config.rank)

@@ -16,19 +16,33 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from transduce.family.configs import LladaConfig
 from transduce.family.llama import Llama
+from transduce.family.rope import UNSCALED, Rope
 from transduce.model.attention import Attention, Mask, fast_attention
 
 LOWEST_RATE = 0.001  # of masked tokens; 1/t grows without limit below it
 
 
 class Llada(nn.Module):
-    """The model: a Llama under another mask. longest: the most tokens of a line; None: no table of lengths."""
+    """The model: a Llama under another mask, and a table of lengths.
 
-    def __init__(self, llama: Llama, longest: int | None = None) -> None:
+    n_lengths: numbers of tokens of a line that have a probability; None: all up to max_positions - 2, because a line has
+    two ends; 0: no table. rope, norm_eps: of the Llama.
+    """
+
+    def __init__(
+        self,
+        config: LladaConfig,
+        *,
+        n_lengths: int | None = None,
+        rope: Rope = UNSCALED,
+        norm_eps: float = 1e-5,
+    ) -> None:
         super().__init__()
-        self.llama = llama
-        self.lengths = None if longest is None else nn.Parameter(torch.zeros(longest))
+        self.llama = Llama(config.llama, rope=rope, norm_eps=norm_eps)
+        n_lengths = config.max_positions - 2 if n_lengths is None else n_lengths
+        self.lengths = nn.Parameter(torch.zeros(n_lengths)) if n_lengths else None
 
     @property
     def output(self) -> nn.Linear:
@@ -44,7 +58,7 @@ class Llada(nn.Module):
         return self.output(self.states(ids, mask))
 
     def length_log_probs(self, lengths: Tensor) -> Tensor:
-        """Return the log-probability of each number of tokens of a line, (B,), from 1 to `longest`."""
+        """Return the log-probability of each number of tokens of a line, (B,), from 1 on."""
         assert self.lengths is not None
         return self.lengths.log_softmax(dim=0)[lengths - 1]
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.around import NO_PAST, Past, with_cache, with_rotation, with_shared_heads
+from transduce.family.configs import LlamaConfig
 from transduce.family.feed_forward import GatedFeedForward
 from transduce.family.initialisation import initialise
 from transduce.family.rope import UNSCALED, Rope
@@ -23,40 +24,33 @@ from transduce.model.transformer import EncoderLayer, KeysValues, Residual
 class Llama(nn.Module):
     """The decoder of Llama.
 
-    n_kv_heads: heads of keys and values; None: n_heads. d_k: width of a head; None: d_model / n_heads. n_positions: the
-    longest text in training. rope: how the frequencies of RoPE follow from its base theta (`family/rope.py`).
+    d_k: width of a head; None: d_model / n_heads. rope: how the frequencies of RoPE follow from its base theta
+    (`family/rope.py`). norm_eps: added to the mean squares.
     """
 
     def __init__(
-        self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        *,
-        d_ff: int,
-        n_kv_heads: int | None = None,
-        d_k: int | None = None,
-        n_positions: int = 2_048,
-        rope: Rope = UNSCALED,
-        norm_eps: float = 1e-5,
-        tied: bool = False,
+        self, config: LlamaConfig, *, d_k: int | None = None, rope: Rope = UNSCALED, norm_eps: float = 1e-5
     ) -> None:
+        assert config.vocab_size is not None
         super().__init__()
-        self.n_heads, self.n_kv_heads, self.d_k = n_heads, n_kv_heads or n_heads, d_k or d_model // n_heads
-        self.d_ff, self.n_positions, self.rope, self.norm_eps, self.tied = d_ff, n_positions, rope, norm_eps, tied
+        d_model = config.d_model
+        self.config = config
+        self.n_positions = config.max_positions
+        self.d_k = d_k or d_model // config.n_heads
+        self.rope = rope
+        self.norm_eps = norm_eps
 
         def layer() -> EncoderLayer:
-            width = {"d_k": self.d_k, "d_v": self.d_k, "n_kv_heads": self.n_kv_heads}
-            attention = MultiHeadAttention(d_model, n_heads, **width, bias=False)
+            width = {"d_k": self.d_k, "d_v": self.d_k, "n_kv_heads": config.n_kv_heads}
+            attention = MultiHeadAttention(d_model, config.n_heads, **width, bias=False)
             residuals = [Residual(nn.RMSNorm(d_model, norm_eps), dropout=0.0, post=False) for _ in range(2)]
-            return EncoderLayer(attention, GatedFeedForward(d_model, d_ff, F.silu), residuals)
+            return EncoderLayer(attention, GatedFeedForward(d_model, config.d_ff, F.silu), residuals)
 
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.layers = nn.ModuleList(layer() for _ in range(n_layers))
+        self.embedding = nn.Embedding(config.vocab_size, d_model)
+        self.layers = nn.ModuleList(layer() for _ in range(config.n_layers))
         self.norm = nn.RMSNorm(d_model, norm_eps)
-        self.output = nn.Linear(d_model, vocab_size, bias=False)
-        if tied:
+        self.output = nn.Linear(d_model, config.vocab_size, bias=False)
+        if config.tied:
             self.output.weight = self.embedding.weight
         initialise(self.named_parameters())
 

@@ -6,11 +6,14 @@
 The other positions see a global one by their own projections. A text needs time linear in its length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from transduce.family.attention_configs import LongformerConfig
+from transduce.family.bert import Bert
 from transduce.family.patterns import check_at_least
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
@@ -43,3 +46,15 @@ class LongformerAttention(nn.Module):
         local = self.local(x, keys_values[:2], mask, window)
         of_global = self.of_global(x[:, : self.n_global], keys_values[2:], mask, attention)
         return torch.cat([of_global, local[:, self.n_global :]], dim=1)
+
+
+class LongformerBert(Bert):
+    """BERT with this attention."""
+
+    def __init__(self, config: LongformerConfig) -> None:
+        super().__init__(config.bert)
+        for layer in cast(Iterable[Any], self.encoder.layers):
+            attention = LongformerAttention(config.d_model, config.n_heads, config.reach, dropout=config.dropout)
+            for part in (attention.local, attention.of_global):  # as the paper makes one of a trained BERT
+                part.load_state_dict(layer.self_attention.state_dict())
+            layer.self_attention = attention

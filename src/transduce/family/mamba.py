@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.family.configs import MambaConfig
 from transduce.family.row_states import NO_STATES, RowStates, State, with_state
 from transduce.model.transformer import Residual
 
@@ -81,36 +82,38 @@ class SelectiveMixer(nn.Module):
 class Mamba(nn.Module):
     """The language model of Mamba.
 
-    d_inner: E; None: 2 d_model. d_state: S. d_step: width before W_dt; None: d_model / 16, rounded up.
-    d_conv: inputs of a convolution. n_positions: the longest text of a search; the recurrence itself has no limit.
+    d_inner: E; None: 2 d_model. d_step: width before W_dt; None: d_model / 16, rounded up. d_conv: inputs of a
+    convolution. norm_eps: added to the mean squares. The recurrence has no limit; max_positions is the longest text of a
+    search.
     """
 
     def __init__(
         self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
+        config: MambaConfig,
         *,
         d_inner: int | None = None,
-        d_state: int = 16,
         d_step: int | None = None,
         d_conv: int = 4,
-        n_positions: int = 1 << 20,
         norm_eps: float = 1e-5,
     ) -> None:
+        assert config.vocab_size is not None
         super().__init__()
-        self.d_inner, self.d_state, self.d_step = d_inner or 2 * d_model, d_state, d_step or math.ceil(d_model / 16)
-        self.d_conv, self.n_positions, self.norm_eps = d_conv, n_positions, norm_eps
+        d_model = config.d_model
+        self.config = config
+        self.n_positions = config.max_positions
+        self.d_inner = d_inner or 2 * d_model
+        self.d_step = d_step or math.ceil(d_model / 16)
+        self.d_conv = d_conv
+        self.norm_eps = norm_eps
 
-        self.embedding = nn.Embedding(vocab_size, d_model)
-        self.mixers = nn.ModuleList(
-            SelectiveMixer(d_model, self.d_inner, d_state, self.d_step, d_conv) for _ in range(n_layers)
-        )
+        sizes = d_model, self.d_inner, config.d_state, self.d_step, d_conv
+        self.embedding = nn.Embedding(config.vocab_size, d_model)
+        self.mixers = nn.ModuleList(SelectiveMixer(*sizes) for _ in range(config.n_layers))
         self.residuals = nn.ModuleList(
-            Residual(nn.RMSNorm(d_model, norm_eps), dropout=0.0, post=False) for _ in range(n_layers)
+            Residual(nn.RMSNorm(d_model, norm_eps), dropout=0.0, post=False) for _ in range(config.n_layers)
         )
         self.norm = nn.RMSNorm(d_model, norm_eps)
-        self.output = nn.Linear(d_model, vocab_size, bias=False)
+        self.output = nn.Linear(d_model, config.vocab_size, bias=False)
         self.output.weight = self.embedding.weight
         self.initialise()
 

@@ -14,8 +14,10 @@ m features estimate one weight with a relative variance of (e^(|q + k|^2) - 1) /
 import torch
 from torch import Tensor, nn
 
-from transduce.family.around import causal
-from transduce.model.attention import Mask
+from transduce.family.around import NO_PAST, Past, causal
+from transduce.family.attention_configs import PerformerConfig
+from transduce.family.gpt2 import GPT2
+from transduce.model.attention import Attention, Mask
 
 BLOCK = 128  # positions at once under the causal mask
 LARGEST = 60.0  # of the exponents of keys: e^60 times 10^12 is below the largest fp32
@@ -74,6 +76,17 @@ class Performer(nn.Module):
             return (exponents - exponents.amax(dim=-1, keepdim=True).detach()).exp()
         limit = self.directions.square().sum(dim=-1).amax() / 2
         return (exponents - (limit - LARGEST).clamp(min=0)).exp()
+
+
+class PerformerGPT2(GPT2):
+    """GPT-2 with this attention, whose directions all heads and layers share."""
+
+    def __init__(self, config: PerformerConfig) -> None:
+        super().__init__(config.gpt2)
+        self.performer = Performer(config.d_model // config.n_heads, config.n_features)
+
+    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention | None = None) -> tuple[Tensor, Past]:
+        return super().states(ids, past, attention or self.performer)
 
 
 def orthogonal_directions(n_features: int, d_k: int, seed: int) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.family.around import causal, with_bias
+from transduce.family.configs import TransformerXLConfig
 from transduce.family.positions import distances
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
@@ -80,28 +81,19 @@ class TransformerXLLayer(nn.Module):
 class TransformerXL(nn.Module):
     """The language model, with one matrix for embedding and output instead of the paper's adaptive ones.
 
-    n_memory: the positions that are kept for the next segment. n_positions: the longest text that a search may reach.
+    norm_eps: added to the variances.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        *,
-        d_ff: int | None = None,
-        n_memory: int = 64,
-        n_positions: int = 1_024,
-        dropout: float = 0.1,
-        norm_eps: float = 1e-5,
-    ) -> None:
+    def __init__(self, config: TransformerXLConfig, *, norm_eps: float = 1e-5) -> None:
+        assert config.vocab_size is not None
         super().__init__()
-        self.n_memory, self.n_positions = n_memory, n_positions
-        self.embedding, self.dropout = nn.Embedding(vocab_size, d_model), Dropout(dropout)
-        sizes = d_model, n_heads, d_ff or 4 * d_model, dropout, norm_eps
-        self.layers = nn.ModuleList(TransformerXLLayer(*sizes) for _ in range(n_layers))
-        self.output = nn.Linear(d_model, vocab_size)
+        d_model = config.d_model
+        self.n_memory = config.max_positions if config.n_memory is None else config.n_memory
+        self.n_positions = config.max_positions
+        self.embedding, self.dropout = nn.Embedding(config.vocab_size, d_model), Dropout(config.dropout)
+        sizes = d_model, config.n_heads, config.d_ff or 4 * d_model, config.dropout, norm_eps
+        self.layers = nn.ModuleList(TransformerXLLayer(*sizes) for _ in range(config.n_layers))
+        self.output = nn.Linear(d_model, config.vocab_size)
         self.output.weight = self.embedding.weight
         for parameter in self.parameters():
             if parameter.dim() == 2:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.family.configs import RWKVConfig
 from transduce.family.row_states import NO_STATES, RowStates, State, with_state
 from transduce.model.transformer import Residual
 
@@ -127,22 +128,18 @@ class ChannelMix(nn.Module):
 class RWKV(nn.Module):
     """The language model of RWKV-4.
 
-    d_ff: inner width of the feed-forward part; None: 4 d_model. n_positions: the longest text of a search; the
-    recurrence itself has no limit.
+    The recurrence has no limit; max_positions is the longest text of a search.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
-        *,
-        d_ff: int | None = None,
-        n_positions: int = 1 << 20,
-    ) -> None:
+    def __init__(self, config: RWKVConfig) -> None:
+        assert config.vocab_size is not None
         super().__init__()
-        self.d_ff, self.n_positions = d_ff or 4 * d_model, n_positions
-        self.embedding, self.embedding_norm = nn.Embedding(vocab_size, d_model), nn.LayerNorm(d_model)
+        d_model = config.d_model
+        n_layers = config.n_layers
+        self.config = config
+        self.n_positions = config.max_positions
+        self.d_ff = config.d_ff or 4 * d_model
+        self.embedding, self.embedding_norm = nn.Embedding(config.vocab_size, d_model), nn.LayerNorm(d_model)
         self.mixers = nn.ModuleList()
         for i in range(n_layers):
             self.mixers += [TimeMix(d_model, i, n_layers), ChannelMix(d_model, self.d_ff, i, n_layers)]
@@ -150,9 +147,9 @@ class RWKV(nn.Module):
             Residual(nn.LayerNorm(d_model), dropout=0.0, post=False) for _ in range(2 * n_layers)
         )
         self.norm = nn.LayerNorm(d_model)
-        self.output = nn.Linear(d_model, vocab_size, bias=False)
+        self.output = nn.Linear(d_model, config.vocab_size, bias=False)
         nn.init.uniform_(self.embedding.weight, -1e-4, 1e-4)  # small, before a norm (3.4)
-        nn.init.orthogonal_(self.output.weight, 0.5 * math.sqrt(max(1, vocab_size / d_model)))
+        nn.init.orthogonal_(self.output.weight, 0.5 * math.sqrt(max(1, config.vocab_size / d_model)))
 
     def states(self, ids: Tensor, past: RowStates = NO_STATES) -> tuple[Tensor, RowStates]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the states after them."""

@@ -16,6 +16,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from transduce.family.around import causal, with_bias, without_scale
+from transduce.family.configs import SENTINELS, T5Config
 from transduce.family.feed_forward import GatedFeedForward
 from transduce.family.gpt2 import gelu
 from transduce.family.relative_bias import RelativeBias
@@ -27,51 +28,56 @@ from transduce.model.transformer import Cache, DecoderLayer, EncoderLayer, FeedF
 class T5(nn.Module):
     """The encoder-decoder. It has the methods of `model.transformer.Transformer`, so that the search takes it.
 
-    d_k: width of a head, which need not be d_model / n_heads. gated, tied: True and False are version 1.1.
-    dropout: one probability for the embedding, attention weights, inner activations, residuals and the last states.
+    config: gated and tied, True and False, are version 1.1; a head may have another width than d_model / n_heads. The
+    last states have dropout too. n_sentinels: rows of the embedding after those of the tokenizer. n_decoder_layers:
+    None: as many as the encoder has. n_buckets, longest: of the distances, see `RelativeBias`. norm_eps: added to the
+    mean squares.
     """
 
     def __init__(
         self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
+        config: T5Config,
         *,
+        n_sentinels: int = SENTINELS,
         n_decoder_layers: int | None = None,
-        d_k: int = 64,
-        d_ff: int | None = None,
-        gated: bool = False,
-        tied: bool = True,
         n_buckets: int = 32,
         longest: int = 128,
-        dropout: float = 0.1,
         norm_eps: float = 1e-6,
     ) -> None:
+        assert config.vocab_size is not None
         super().__init__()
-        self.d_k, self.d_ff, self.n_heads = d_k, d_ff or 4 * d_model, n_heads
-        self.gated, self.tied, self.norm_eps = gated, tied, norm_eps
-        attention = partial(MultiHeadAttention, d_model, n_heads, d_k=d_k, d_v=d_k, bias=False, dropout=dropout)
+        d_model = config.d_model
+        n_heads = config.n_heads
+        dropout = config.dropout
+        n_rows = config.vocab_size + n_sentinels
+        self.config = config
+        self.d_k = config.d_k or d_model // n_heads
+        self.d_ff = config.d_ff or 4 * d_model
+        self.norm_eps = norm_eps
+        width = {"d_k": self.d_k, "d_v": self.d_k}
+        attention = partial(MultiHeadAttention, d_model, n_heads, **width, bias=False, dropout=dropout)
 
         def feed_forward() -> nn.Module:
-            if gated:
+            if config.gated:
                 return GatedFeedForward(d_model, self.d_ff, gelu, dropout=dropout)
             return FeedForward(d_model, self.d_ff, bias=False, dropout=dropout)
 
         def residuals(n: int) -> list[Residual]:
             return [Residual(nn.RMSNorm(d_model, norm_eps), dropout, post=False) for _ in range(n)]
 
-        self.embedding, self.dropout = nn.Embedding(vocab_size, d_model), Dropout(dropout)
-        self.encoder = nn.ModuleList(EncoderLayer(attention(), feed_forward(), residuals(2)) for _ in range(n_layers))
+        self.embedding, self.dropout = nn.Embedding(n_rows, d_model), Dropout(dropout)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(attention(), feed_forward(), residuals(2)) for _ in range(config.n_layers)
+        )
         self.decoder = nn.ModuleList(
             DecoderLayer((attention(), attention()), feed_forward(), residuals(3))
-            for _ in range(n_decoder_layers or n_layers)
+            for _ in range(n_decoder_layers or config.n_layers)
         )
         self.encoder_bias = RelativeBias(n_heads, is_causal=False, n_buckets=n_buckets, longest=longest)
         self.decoder_bias = RelativeBias(n_heads, is_causal=True, n_buckets=n_buckets, longest=longest)
         self.encoder_norm, self.decoder_norm = nn.RMSNorm(d_model, norm_eps), nn.RMSNorm(d_model, norm_eps)
-        self.output = nn.Linear(d_model, vocab_size, bias=False)
-        if tied:
+        self.output = nn.Linear(d_model, n_rows, bias=False)
+        if config.tied:
             self.output.weight = self.embedding.weight
         self.initialise()
 
@@ -114,7 +120,7 @@ class T5(nn.Module):
 
     def scaled(self, decoded: Tensor) -> Tensor:
         """Return what `output` makes logits of, (...,D)."""
-        return decoded * decoded.size(-1) ** -0.5 if self.tied else decoded
+        return decoded * decoded.size(-1) ** -0.5 if self.config.tied else decoded
 
     def logits(self, decoded: Tensor) -> Tensor:
         """Return the pre-softmax scores (...,V) of decoder outputs (...,D)."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.family.around import NO_PAST, Past, with_cache, with_rotation
+from transduce.family.attention_configs import T6Config
 from transduce.family.llama import Llama
 from transduce.model.attention import Attention, Mask, fast_attention
 from transduce.model.transformer import KeysValues
@@ -82,34 +83,22 @@ def with_rotation_of_factors(angles: Tensor, n_heads: int, attention: Attention)
 
 
 class T6(Llama):
-    """Llama with tensor product attention. ranks: as above; the other arguments are those of Llama."""
+    """Llama with tensor product attention."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        *,
-        d_ff: int,
-        ranks: tuple[int, int, int] = (6, 2, 2),
-        d_k: int | None = None,
-        n_positions: int = 2_048,
-        norm_eps: float = 1e-5,
-        tied: bool = False,
-    ) -> None:
-        settings = {"n_positions": n_positions, "norm_eps": norm_eps, "tied": tied}
-        super().__init__(vocab_size, d_model, n_layers, n_heads, d_ff=d_ff, d_k=d_k, **settings)
+    def __init__(self, config: T6Config) -> None:
+        super().__init__(config.llama)
+        ranks = (config.q_rank, config.kv_rank, config.kv_rank)
         for layer in self.layers:
-            layer.self_attention = TensorProductAttention(d_model, n_heads, ranks=ranks, d_k=d_k)
+            layer.self_attention = TensorProductAttention(config.d_model, config.n_heads, ranks=ranks)
 
     def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention = fast_attention) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them, as factors."""
         positions, mask = past.places(ids)
         x, angles = self.embedding(ids), self.rope.angles(positions, self.d_k)
         so_far: list[KeysValues] = []
-        products_of = with_products(self.n_heads, attention)
+        n_heads = self.config.n_heads
+        products_of = with_products(n_heads, attention)
         for i, layer in enumerate(self.layers):
             cache = with_cache(past.of_layer(i), so_far, products_of)
-            x = layer(x, mask, with_rotation_of_factors(angles, self.n_heads, cache))
+            x = layer(x, mask, with_rotation_of_factors(angles, n_heads, cache))
         return self.norm(x), Past(so_far, past.padding)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.family.configs import ViTConfig
 from transduce.family.image_sizes import check_size, resized_positions
 from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
@@ -28,40 +29,29 @@ from transduce.model.transformer import EncoderLayer, FeedForward, Residual
 class ViT(nn.Module):
     """A classifier of images.
 
-    image_size, patch_size: height and width in pixels; the first is a multiple of the second. labels: names of the
-    classes. dropout: one probability for the input, the attention weights and the residuals.
+    labels: names of the classes.
     """
 
-    def __init__(
-        self,
-        image_size: int,
-        patch_size: int,
-        d_model: int,
-        n_layers: int,
-        n_heads: int,
-        labels: Sequence[str],
-        *,
-        n_channels: int = 3,
-        d_ff: int | None = None,
-        dropout: float = 0.0,
-        norm_eps: float = 1e-6,
-    ) -> None:
+    def __init__(self, config: ViTConfig, labels: Sequence[str]) -> None:
         super().__init__()
+        d_model = config.d_model
+        norm_eps = config.norm_eps
+        dropout = config.dropout
 
         def layer() -> EncoderLayer:
             residuals = [Residual(nn.LayerNorm(d_model, norm_eps), dropout, post=False) for _ in range(2)]
-            feed_forward = FeedForward(d_model, d_ff or 4 * d_model, F.gelu)
-            return EncoderLayer(MultiHeadAttention(d_model, n_heads, dropout=dropout), feed_forward, residuals)
+            feed_forward = FeedForward(d_model, config.d_ff or 4 * d_model, F.gelu)
+            return EncoderLayer(MultiHeadAttention(d_model, config.n_heads, dropout=dropout), feed_forward, residuals)
 
         # A convolution whose stride is its width is the same linear map for each patch.
-        self.patches = nn.Conv2d(n_channels, d_model, patch_size, stride=patch_size)
+        self.patches = nn.Conv2d(config.n_channels, d_model, config.patch_size, stride=config.patch_size)
+        n_patches = (config.image_size // config.patch_size) ** 2
         self.start = nn.Parameter(torch.empty(1, 1, d_model))  # x_class
-        self.positions = nn.Parameter(torch.empty(1, 1 + (image_size // patch_size) ** 2, d_model))
+        self.positions = nn.Parameter(torch.empty(1, 1 + n_patches, d_model))
         self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(layer() for _ in range(n_layers))
+        self.layers = nn.ModuleList(layer() for _ in range(config.n_layers))
         self.norm, self.output = nn.LayerNorm(d_model, norm_eps), nn.Linear(d_model, len(labels))
-        self.image_size, self.patch_size, self.labels = image_size, patch_size, tuple(labels)
-        self.n_heads, self.d_ff, self.norm_eps = n_heads, d_ff or 4 * d_model, norm_eps
+        self.config, self.labels = config, tuple(labels)
         for tensor in self.start, self.positions, self.patches.weight:
             nn.init.normal_(tensor, std=0.02)
         initialise(self.named_parameters())
@@ -72,7 +62,7 @@ class ViT(nn.Module):
         Images of a size other than `image_size` get interpolated positions. Raises UserError if a height or a width is
         no multiple of `patch_size`.
         """
-        check_size(images, self.patch_size)
+        check_size(images, self.config.patch_size)
         patches = self.patches(images)  # (B,D,rows,columns)
         x = torch.cat([self.start.expand(len(images), -1, -1), patches.flatten(2).mT], dim=1)
         x = self.dropout(x + resized_positions(self.positions, *patches.shape[2:]))

@@ -29,7 +29,11 @@ def build(config: ModelSettings) -> nn.Module:
     return kind(config)
 
 
-def build_without_values(config: ModelConfig) -> Model:
+@overload
+def build_without_values(config: ModelConfig) -> Model: ...
+@overload
+def build_without_values(config: ModelSettings) -> nn.Module: ...
+def build_without_values(config: ModelSettings) -> nn.Module:
     """Return the model of `build` with arbitrary values in its parameters, for a caller that sets all of them.
 
     To draw the values of the base model takes 0.5 s on a CPU core. On the device "meta", it takes more than a second,

@@ -18,10 +18,10 @@ from transduce.data.text import is_blank, read_lines
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import EOS, UNK
 from transduce.errors import UserError
-from transduce.family.around import NO_PAST, Past
-from transduce.family.bert import Bert, BertEncoder
+from transduce.family.attention_configs import T6Config
+from transduce.family.bert import Bert
+from transduce.family.configs import BertConfig, GPT2Config, LlamaConfig
 from transduce.family.gpt2 import GPT2
-from transduce.family.heads import WordHead
 from transduce.family.initialisation import initialise
 from transduce.family.llama import Llama
 from transduce.family.longformer import LongformerAttention
@@ -64,26 +64,12 @@ def rows(sizes: AttentionSizes) -> tuple[TrainedForm, ...]:
 # ---- models ------------------------------------------------------------------------------------------------------
 
 
-class FormGPT2(GPT2):
-    """GPT-2 with a form of attention."""
-
-    def __init__(self, vocab_size: int, sizes: AttentionSizes, attention: Attention) -> None:
-        shape = sizes.d_model, sizes.n_layers, sizes.n_heads
-        super().__init__(vocab_size, *shape, n_positions=sizes.length, dropout=0.0)
-        self.attention = attention
-
-    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention | None = None) -> tuple[Tensor, Past]:
-        return super().states(ids, past, attention or self.attention)
-
-
 class MaskedWords(nn.Module):
     """BERT with a form of attention: the logits of all tokens from ids (B,T)."""
 
-    def __init__(self, vocab_size: int, sizes: AttentionSizes, attention: Attention) -> None:
+    def __init__(self, config: BertConfig, attention: Attention) -> None:
         super().__init__()
-        shape = sizes.d_model, sizes.n_layers, sizes.n_heads
-        encoder = BertEncoder(vocab_size, *shape, n_positions=sizes.length, dropout=0.0)
-        self.bert, self.attention = Bert(encoder, words=WordHead(encoder.embedding)), attention
+        self.bert, self.attention = Bert(config), attention
 
     def forward(self, ids: Tensor) -> Tensor:
         assert self.bert.words is not None
@@ -93,17 +79,26 @@ class MaskedWords(nn.Module):
 
 def model_of(row: TrainedForm, vocab_size: int, sizes: AttentionSizes) -> nn.Module:
     """Return the model of a row with new weights, logits (B,T,V) of ids (B,T)."""
+    shape: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "d_model": sizes.d_model,
+        "n_layers": sizes.n_layers,
+        "n_heads": sizes.n_heads,
+        "max_positions": sizes.length,
+    }
     d_ff = 8 * sizes.d_model // 3
     if row.name == "llama":
-        return Llama(vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads, d_ff=d_ff)
+        return Llama(LlamaConfig(**shape, d_ff=d_ff, tied=False))
     if row.name == "tpa":
-        return T6(vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads, d_ff=d_ff, ranks=sizes.ranks)
+        return T6(T6Config(**shape, d_ff=d_ff, tied=False, q_rank=sizes.ranks[0], kv_rank=sizes.ranks[1]))
     name = row.base if row.name == "longformer" else row.name
     (form,) = (form for form in forms(sizes) if form.name == name)
     attention = form.make(Shape(sizes.length, sizes.n_heads, sizes.d_model // sizes.n_heads))
     if row.causal:
-        return FormGPT2(vocab_size, sizes, attention)
-    model = MaskedWords(vocab_size, sizes, attention)
+        gpt2 = GPT2(GPT2Config(**shape, dropout=0.0))
+        gpt2.attention = attention
+        return gpt2
+    model = MaskedWords(BertConfig(**shape, dropout=0.0), attention)
     if row.name == "longformer":
         for layer in model.bert.encoder.layers:
             layer.self_attention = LongformerAttention(

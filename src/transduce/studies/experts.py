@@ -16,9 +16,8 @@ from msgspec import Meta
 from torch import Tensor
 
 from transduce.evaluation.study_report import Report, Section, Table
-from transduce.family.decoder import Decoder
+from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import router_loss, routings
-from transduce.family.kinds import ConfiguredDecoder
 from transduce.model.transformer import parameter_count
 from transduce.studies import small_models
 from transduce.studies.comparison import (
@@ -98,12 +97,12 @@ def run_experts(
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-def build(row: str, sizes: SegmentSizes) -> Decoder:
+def build(row: str, sizes: SegmentSizes) -> DecoderOnly:
     """Return the model of a row with random weights."""
     config = replace(sizes.decoder(), d_ff=round(4 * sizes.d_model * ROWS[row].width))
     if router := ROWS[row].router:
         config = replace(config, n_experts=N_EXPERTS, router=router, n_chosen=2)
-    return ConfiguredDecoder(config)
+    return DecoderOnly(config)
 
 
 def balance(model: SmallModel) -> Tensor:

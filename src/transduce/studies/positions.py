@@ -14,8 +14,8 @@ import torch
 from msgspec import Meta
 
 from transduce.evaluation.study_report import Report, Section, Table
-from transduce.family.decoder import Decoder
-from transduce.family.kinds import ConfiguredDecoder
+from transduce.family.configs import TransformerXLConfig, sizes_of
+from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import Bucketed, Rotary
 from transduce.family.recurrence import TransformerXL
 from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_theta
@@ -105,9 +105,8 @@ def scalings(sizes: SegmentSizes) -> dict[str, Rope]:
 def build(row: str, sizes: SegmentSizes) -> SmallModel:
     """Return the model of a row with random weights."""
     if row == XL:
-        shape = sizes.vocab_size, sizes.d_model, sizes.n_layers, sizes.n_heads
-        return TransformerXL(*shape, n_memory=sizes.segment, dropout=sizes.dropout)
-    model = ConfiguredDecoder(replace(sizes.decoder(), positions=row))
+        return TransformerXL(replace(sizes_of(sizes.decoder(), TransformerXLConfig), n_memory=sizes.segment))
+    model = DecoderOnly(replace(sizes.decoder(), positions=row))
     if row == "t5":
         n_buckets = min(32, sizes.segment)  # the training reaches all of them
         model.positions = Bucketed(sizes.n_heads, n_buckets=n_buckets, longest=sizes.segment)
@@ -121,7 +120,7 @@ def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Stream
     train_on_segments(model, streams.train, sizes, seed)
     curves = {row: points(sizes.lengths, perplexities(model, streams.valid, sizes))}
     if row == "rope":
-        assert isinstance(model, Decoder) and isinstance(model.positions, Rotary)
+        assert isinstance(model, DecoderOnly) and isinstance(model.positions, Rotary)
         for name, rope in scalings(sizes).items():
             model.positions.rope = rope
             curves[name] = points(sizes.lengths, perplexities(model, streams.valid, sizes))

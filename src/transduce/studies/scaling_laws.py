@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from transduce.errors import UserError
 from transduce.evaluation.study_report import Report
-from transduce.family.decoder import Decoder
-from transduce.family.positions import Learned
+from transduce.family.configs import DecoderConfig
+from transduce.family.decoder_only import DecoderOnly
 from transduce.model.transformer import parameter_count
 from transduce.studies import small_models
 from transduce.studies.results import Cost, Count, Duration, Loss, Results, Study, open_results
@@ -186,16 +186,22 @@ def _check_length(train: Path, ids: Tensor, sweep: Sweep) -> None:
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-def build(training: SweepTraining, sweep: Sweep) -> Decoder:
+def build(training: SweepTraining, sweep: Sweep) -> DecoderOnly:
     """Return the model of a training with random weights: GPT-2's form."""
     torch.manual_seed(SEED)
-    d_model = training.d_model
-    positions = Learned(sweep.segment, d_model)
-    shape = sweep.vocab_size, d_model, training.n_layers, d_model // D_K
-    return Decoder(*shape, positions, n_positions=sweep.segment, dropout=0.0)
+    config = DecoderConfig(
+        vocab_size=sweep.vocab_size,
+        d_model=training.d_model,
+        n_layers=training.n_layers,
+        n_heads=training.d_model // D_K,
+        positions="learned",
+        max_positions=sweep.segment,
+        dropout=0.0,
+    )
+    return DecoderOnly(config)
 
 
-def embedding_count(model: Decoder) -> int:
+def embedding_count(model: DecoderOnly) -> int:
     """Return the parameters of the embeddings, those of tokens (also the output) and of positions."""
     return parameter_count(model.embedding) + parameter_count(model.positions)
 

@@ -23,14 +23,14 @@ from transduce.evaluate import perplexity
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
-from transduce.family.decoder import Decoder
+from transduce.family.decoder_only import DecoderOnly
 from transduce.family.recurrence import NO_MEMORY, TransformerXL
 from transduce.studies.results import Cost, Count, Duration, Percent, Results, Study, open_results
 from transduce.studies.runner import Task, in_pool, reported, run_cells, timed
 from transduce.training.flops import ADDED_COUNTS
 from transduce.training.optimizer import adam, learning_rate
 
-SmallModel = Decoder | TransformerXL
+SmallModel = DecoderOnly | TransformerXL
 BATCH = 4_096  # tokens of an evaluation at a time
 SEEDS = (1, 2, 3)
 
@@ -272,7 +272,7 @@ def batches(ids: Tensor, sizes: SegmentSizes, seed: int) -> Iterator[tuple[Tenso
         yield inputs[:, i], targets[:, i], i == 0
 
 
-def flops_per_token(model: Decoder, inputs: Tensor, targets: Tensor) -> int:
+def flops_per_token(model: DecoderOnly, inputs: Tensor, targets: Tensor) -> int:
     """Return the FLOPs of the products in a training step, forward and backward, for each token of a batch (R,T)."""
     model.train()
     with FlopCounterMode(display=False, custom_mapping=ADDED_COUNTS) as counter:

@@ -1,15 +1,12 @@
 """BERT in Hugging Face's files: the encoder, and the heads that the architecture in config.json names."""
 
-from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
 from transduce.errors import UserError
-from transduce.family.bert import Bert, BertEncoder
+from transduce.family.bert import Bert
+from transduce.family.configs import BertConfig
 from transduce.family.forms.form import Entry, Form, linear
 from transduce.family.forms.settings import Settings, label_settings
-from transduce.family.heads import NEXT_SENTENCE, Classifier, Pooler, WordHead
 
 # The heads of an architecture: those of `Bert`, by the names of its arguments.
 HEADS = {
@@ -30,29 +27,24 @@ def build(settings: Settings) -> Bert:
     settings.one_of("is_decoder", False)
     settings.one_of("add_cross_attention", False)
     settings.one_of("tie_word_embeddings", True)
-    d_model = settings.size("hidden_size", multiple_of="num_attention_heads")
-    dropout = settings.number("hidden_dropout_prob", 0.1, below=1)
-    norm_eps = settings.number("layer_norm_eps", 1e-12, below=1)
-    encoder = BertEncoder(
-        settings.size("vocab_size"),
-        d_model,
-        settings.n_layers("num_hidden_layers"),
-        settings.size("num_attention_heads"),
+    heads = HEADS[architecture]
+    config = BertConfig(
+        vocab_size=settings.size("vocab_size"),
+        d_model=settings.size("hidden_size", multiple_of="num_attention_heads"),
+        n_layers=settings.n_layers("num_hidden_layers"),
+        n_heads=settings.size("num_attention_heads"),
         d_ff=settings.size("intermediate_size"),
-        n_positions=settings.size("max_position_embeddings", 512),
-        n_segments=settings.size("type_vocab_size", 2),
-        dropout=dropout,
-        norm_eps=norm_eps,
+        max_positions=settings.size("max_position_embeddings", 512),
+        dropout=settings.number("hidden_dropout_prob", 0.1, below=1),
     )
-    classifier_dropout = settings.number("classifier_dropout", dropout, below=1)
-    makers: dict[str, Callable[[], nn.Module]] = {
-        "words": lambda: WordHead(encoder.embedding, norm_eps),
-        "pooler": lambda: Pooler(d_model),
-        "next_sentence": lambda: Classifier(d_model, NEXT_SENTENCE),
-        "classifier": lambda: Classifier(d_model, _labels(settings), classifier_dropout),
-    }
-    heads: dict[str, Any] = {name: makers[name]() for name in HEADS[architecture]}
-    return Bert(encoder, **heads)
+    return Bert(
+        config,
+        heads=heads,
+        labels=_labels(settings) if "classifier" in heads else (),
+        classifier_dropout=settings.number("classifier_dropout", config.dropout, below=1),
+        n_segments=settings.size("type_vocab_size", 2),
+        norm_eps=settings.number("layer_norm_eps", 1e-12, below=1),
+    )
 
 
 def _labels(settings: Settings) -> list[str]:
@@ -64,7 +56,8 @@ def _labels(settings: Settings) -> list[str]:
 
 def settings_of(model: Bert) -> dict[str, Any]:
     """Return the config.json of a model. UserError for a set of heads that no architecture has."""
-    encoder, dropout = model.encoder, model.encoder.dropout.p
+    encoder = model.encoder
+    sizes = encoder.config
     heads = {name for name, head in model.named_children() if name != "encoder"}
     names = [name for name, of_architecture in HEADS.items() if set(of_architecture) == heads]
     if not names:
@@ -73,23 +66,22 @@ def settings_of(model: Bert) -> dict[str, Any]:
     settings = {
         "model_type": "bert",
         "architectures": names,
-        "vocab_size": encoder.embedding.num_embeddings,
-        "hidden_size": encoder.embedding.embedding_dim,
-        "num_hidden_layers": len(encoder.layers),
-        "num_attention_heads": encoder.n_heads,
+        "vocab_size": sizes.vocab_size,
+        "hidden_size": sizes.d_model,
+        "num_hidden_layers": sizes.n_layers,
+        "num_attention_heads": sizes.n_heads,
         "intermediate_size": encoder.d_ff,
         "hidden_act": "gelu",
-        "max_position_embeddings": encoder.positions.num_embeddings,
+        "max_position_embeddings": sizes.max_positions,
         "type_vocab_size": encoder.segments.num_embeddings,
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
+        "hidden_dropout_prob": sizes.dropout,
+        "attention_probs_dropout_prob": sizes.dropout,
         "layer_norm_eps": encoder.norm_eps,
         "tie_word_embeddings": True,
     }
     if model.classifier is None:
         return settings
-    dropout = model.classifier.dropout.p
-    return settings | {"classifier_dropout": dropout, **label_settings(model.classifier.labels)}
+    return settings | {"classifier_dropout": model.classifier.dropout.p, **label_settings(model.classifier.labels)}
 
 
 def entries_of(model: Bert) -> list[Entry]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from transduce.family.configs import GPT2Config
 from transduce.family.forms.form import Entry, Form, linear
 from transduce.family.forms.settings import Settings
 from transduce.family.gpt2 import GPT2
@@ -16,33 +17,33 @@ def build(settings: Settings) -> GPT2:
     settings.one_of("scale_attn_by_inverse_layer_idx", False)
     settings.one_of("add_cross_attention", False)
     d_model = settings.size("n_embd", multiple_of="n_head")
-    return GPT2(
-        settings.size("vocab_size"),
-        d_model,
-        settings.n_layers("n_layer"),
-        settings.size("n_head"),
+    config = GPT2Config(
+        vocab_size=settings.size("vocab_size"),
+        d_model=d_model,
+        n_layers=settings.n_layers("n_layer"),
+        n_heads=settings.size("n_head"),
         d_ff=settings.size("n_inner", 4 * d_model),
-        n_positions=settings.size("n_positions", 512 if post else 1_024),
+        max_positions=settings.size("n_positions", 512 if post else 1_024),
         dropout=settings.number("resid_pdrop", 0.1, below=1),
-        norm_eps=settings.number("layer_norm_epsilon", 1e-5, below=1),
-        post=post,
     )
+    return GPT2(config, norm_eps=settings.number("layer_norm_epsilon", 1e-5, below=1), post=post)
 
 
 def settings_of(model: GPT2) -> dict[str, Any]:
     """Return the config.json of a model."""
     name, architecture = ("openai-gpt", "OpenAIGPTLMHeadModel") if model.post else ("gpt2", "GPT2LMHeadModel")
-    d_ff = None if model.d_ff == 4 * model.embedding.embedding_dim else model.d_ff
+    sizes = model.config
+    d_ff = None if sizes.d_ff == 4 * sizes.d_model else sizes.d_ff
     return {
         "model_type": name,
         "architectures": [architecture],
-        "vocab_size": model.embedding.num_embeddings,
-        "n_embd": model.embedding.embedding_dim,
-        "n_layer": len(model.layers),
-        "n_head": model.n_heads,
-        "n_positions": model.n_positions,
+        "vocab_size": sizes.vocab_size,
+        "n_embd": sizes.d_model,
+        "n_layer": sizes.n_layers,
+        "n_head": sizes.n_heads,
+        "n_positions": sizes.max_positions,
         "layer_norm_epsilon": model.norm_eps,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), model.dropout.p),
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), sizes.dropout),
         **({"afn": "gelu"} if model.post else {"activation_function": "gelu_new", "n_inner": d_ff}),
         "tie_word_embeddings": True,
     }

@@ -3,10 +3,10 @@
 from typing import Any
 
 from transduce.errors import UserError
+from transduce.family.configs import LladaConfig
 from transduce.family.forms.form import Entry, Form
 from transduce.family.forms.settings import Settings
 from transduce.family.llada import Llada
-from transduce.family.llama import Llama
 from transduce.family.rope import Rope
 
 LENGTHS = "longest_line"  # the number of lengths with a probability; absent in the authors' files
@@ -31,39 +31,38 @@ def build(settings: Settings) -> Llada:
     n_rows = settings.size("embedding_size", settings.size("vocab_size"))
     if n_rows < settings.size("vocab_size"):
         raise settings.refusal("embedding_size", f"at least vocab_size={settings.size('vocab_size')}")
-    llama = Llama(
-        n_rows,
-        d_model,
-        settings.n_layers("n_layers"),
-        n_heads,
-        d_ff=settings.size("mlp_hidden_size"),
+    config = LladaConfig(
+        vocab_size=n_rows,
+        d_model=d_model,
+        n_layers=settings.n_layers("n_layers"),
+        n_heads=n_heads,
         n_kv_heads=n_kv_heads,
-        n_positions=settings.size("max_sequence_length"),
-        rope=Rope(settings.number("rope_theta", 10_000.0, below=1e12)),
-        norm_eps=settings.number("rms_norm_eps", 1e-5, below=1),
+        d_ff=settings.size("mlp_hidden_size"),
+        max_positions=settings.size("max_sequence_length"),
         tied=settings.one_of("weight_tying", True, False),
     )
-    return Llada(llama, None if settings.get(LENGTHS) is None else settings.size(LENGTHS))
+    rope = Rope(settings.number("rope_theta", 10_000.0, below=1e12))
+    n_lengths = 0 if settings.get(LENGTHS) is None else settings.size(LENGTHS)
+    return Llada(config, n_lengths=n_lengths, rope=rope, norm_eps=settings.number("rms_norm_eps", 1e-5, below=1))
 
 
 def settings_of(model: Llada) -> dict[str, Any]:
     """Return the config.json of a model."""
     llama = model.llama
-    if type(llama.rope) is not Rope or llama.d_k * llama.n_heads != llama.embedding.embedding_dim:
-        raise UserError(
-            "the Llama of a LLaDA: expected unscaled positions, and heads that share d_model; build another"
-        )
+    sizes = llama.config
+    if type(llama.rope) is not Rope:
+        raise UserError("the Llama of a LLaDA: expected unscaled positions; build another")
     return {
         "model_type": "llada",
         "architectures": ["LLaDAModelLM"],
-        "vocab_size": llama.embedding.num_embeddings,
-        "embedding_size": llama.embedding.num_embeddings,
-        "d_model": llama.embedding.embedding_dim,
-        "mlp_hidden_size": llama.d_ff,
-        "n_layers": len(llama.layers),
-        "n_heads": llama.n_heads,
-        "n_kv_heads": llama.n_kv_heads,
-        "max_sequence_length": llama.n_positions,
+        "vocab_size": sizes.vocab_size,
+        "embedding_size": sizes.vocab_size,
+        "d_model": sizes.d_model,
+        "mlp_hidden_size": sizes.d_ff,
+        "n_layers": sizes.n_layers,
+        "n_heads": sizes.n_heads,
+        "n_kv_heads": sizes.n_kv_heads or sizes.n_heads,
+        "max_sequence_length": sizes.max_positions,
         "rms_norm_eps": llama.norm_eps,
         "rope": True,
         "rope_theta": llama.rope.theta,
@@ -73,7 +72,7 @@ def settings_of(model: Llada) -> dict[str, Any]:
         "alibi": False,
         "include_bias": False,
         "include_qkv_bias": False,
-        "weight_tying": llama.tied,
+        "weight_tying": sizes.tied,
         **({} if model.lengths is None else {LENGTHS: len(model.lengths)}),
     }
 
@@ -91,11 +90,11 @@ PARTS = {
 
 def entries_of(model: Llada) -> list[Entry]:
     """Return the tensors of the file."""
-    output = "embedding" if model.llama.tied else "output"
+    output = "embedding" if model.llama.config.tied else "output"
     return [
         Entry("model.transformer.wte.weight", ("llama.embedding.weight",)),
         Entry("model.transformer.ln_f.weight", ("llama.norm.weight",)),
-        Entry("model.transformer.ff_out.weight", (f"llama.{output}.weight",), is_copy=model.llama.tied),
+        Entry("model.transformer.ff_out.weight", (f"llama.{output}.weight",), is_copy=model.llama.config.tied),
         *(
             Entry(f"model.transformer.blocks.{i}.{theirs}.weight", (f"llama.layers.{i}.{ours}.weight",))
             for i in range(len(model.llama.layers))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from transduce.family.configs import LlamaConfig
 from transduce.family.forms.form import Entry, Form
 from transduce.family.forms.rope import rope_of, rope_settings
 from transduce.family.forms.settings import Settings
@@ -28,40 +29,39 @@ def build(settings: Settings) -> Llama:
     rope = rope_of(settings)
     if isinstance(rope, DynamicRope) and d_k < 4:
         raise settings.refusal("head_dim", f"at least 4 values in a head with rope_type 'dynamic', not {d_k}")
-    return Llama(
-        settings.size("vocab_size"),
-        d_model,
-        settings.n_layers("num_hidden_layers"),
-        n_heads,
-        d_ff=settings.size("intermediate_size"),
+    config = LlamaConfig(
+        vocab_size=settings.size("vocab_size"),
+        d_model=d_model,
+        n_layers=settings.n_layers("num_hidden_layers"),
+        n_heads=n_heads,
         n_kv_heads=n_kv_heads,
-        d_k=d_k,
-        n_positions=settings.size("max_position_embeddings", 2_048),
-        rope=rope,
-        norm_eps=settings.number("rms_norm_eps", 1e-6, below=1),
+        d_ff=settings.size("intermediate_size"),
+        max_positions=settings.size("max_position_embeddings", 2_048),
         tied=settings.one_of("tie_word_embeddings", False, True),
     )
+    return Llama(config, d_k=d_k, rope=rope, norm_eps=settings.number("rms_norm_eps", 1e-6, below=1))
 
 
 def settings_of(model: Llama) -> dict[str, Any]:
     """Return the config.json of a model."""
+    sizes = model.config
     return {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
-        "vocab_size": model.embedding.num_embeddings,
-        "hidden_size": model.embedding.embedding_dim,
-        "intermediate_size": model.d_ff,
-        "num_hidden_layers": len(model.layers),
-        "num_attention_heads": model.n_heads,
-        "num_key_value_heads": model.n_kv_heads,
+        "vocab_size": sizes.vocab_size,
+        "hidden_size": sizes.d_model,
+        "intermediate_size": sizes.d_ff,
+        "num_hidden_layers": sizes.n_layers,
+        "num_attention_heads": sizes.n_heads,
+        "num_key_value_heads": sizes.n_kv_heads or sizes.n_heads,
         "head_dim": model.d_k,
-        "max_position_embeddings": model.n_positions,
+        "max_position_embeddings": sizes.max_positions,
         "rms_norm_eps": model.norm_eps,
         "rope_parameters": rope_settings(model.rope),
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
-        "tie_word_embeddings": model.tied,
+        "tie_word_embeddings": sizes.tied,
     }
 
 
@@ -77,11 +77,11 @@ PARTS = {
 
 def entries_of(model: Llama) -> list[Entry]:
     """Return the tensors of the file."""
-    output = "embedding.weight" if model.tied else "output.weight"
+    output = "embedding.weight" if model.config.tied else "output.weight"
     return [
         Entry("model.embed_tokens.weight", ("embedding.weight",)),
         Entry("model.norm.weight", ("norm.weight",)),
-        Entry("lm_head.weight", (output,), is_copy=model.tied),
+        Entry("lm_head.weight", (output,), is_copy=model.config.tied),
         *(
             Entry(f"model.layers.{i}.{theirs}.weight", (f"layers.{i}.{ours}.weight",))
             for i in range(len(model.layers))

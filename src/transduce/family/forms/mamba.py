@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from transduce.family.configs import UNLIMITED, MambaConfig
 from transduce.family.forms.form import Entry, Form, linear
 from transduce.family.forms.settings import Settings
 from transduce.family.mamba import Mamba
@@ -17,31 +18,32 @@ def build(settings: Settings) -> Mamba:
     d_model = settings.size("hidden_size")
     d_inner = settings.size("intermediate_size", int(settings.number("expand", 2, below=1_024) * d_model))
     d_step = None if settings.get("time_step_rank") == "auto" else settings.size("time_step_rank", -(-d_model // 16))
-    return Mamba(
-        settings.size("vocab_size"),
-        d_model,
-        settings.n_layers("num_hidden_layers"),
-        d_inner=d_inner,
+    config = MambaConfig(
+        vocab_size=settings.size("vocab_size"),
+        d_model=d_model,
+        n_layers=settings.n_layers("num_hidden_layers"),
         d_state=settings.size("state_size", 16),
-        d_step=d_step,
-        d_conv=settings.size("conv_kernel", 4),
-        norm_eps=settings.number("layer_norm_epsilon", 1e-5, below=1),
+        max_positions=UNLIMITED,
     )
+    d_conv = settings.size("conv_kernel", 4)
+    norm_eps = settings.number("layer_norm_epsilon", 1e-5, below=1)
+    return Mamba(config, d_inner=d_inner, d_step=d_step, d_conv=d_conv, norm_eps=norm_eps)
 
 
 def settings_of(model: Mamba) -> dict[str, Any]:
     """Return the config.json of a model."""
-    d_model = model.embedding.embedding_dim
+    sizes = model.config
+    d_model = sizes.d_model
     expand = model.d_inner / d_model
     return {
         "model_type": "mamba",
         "architectures": ["MambaForCausalLM"],
-        "vocab_size": model.embedding.num_embeddings,
+        "vocab_size": sizes.vocab_size,
         "hidden_size": d_model,
-        "num_hidden_layers": len(model.mixers),
+        "num_hidden_layers": sizes.n_layers,
         "intermediate_size": model.d_inner,
         "expand": int(expand) if expand.is_integer() else expand,
-        "state_size": model.d_state,
+        "state_size": sizes.d_state,
         "time_step_rank": model.d_step,
         "conv_kernel": model.d_conv,
         "layer_norm_epsilon": model.norm_eps,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from transduce.family.configs import UNLIMITED, RWKVConfig
 from transduce.family.forms.form import Entry, Form, linear
 from transduce.family.forms.settings import Settings
 from transduce.family.rwkv import RWKV
@@ -18,23 +19,27 @@ def build(settings: Settings) -> RWKV:
     d_model = settings.size("hidden_size")
     settings.one_of("attention_hidden_size", d_model)
     return RWKV(
-        settings.size("vocab_size"),
-        d_model,
-        settings.n_layers("num_hidden_layers"),
-        d_ff=settings.size("intermediate_size", 4 * d_model),
+        RWKVConfig(
+            vocab_size=settings.size("vocab_size"),
+            d_model=d_model,
+            n_layers=settings.n_layers("num_hidden_layers"),
+            d_ff=settings.size("intermediate_size", 4 * d_model),
+            max_positions=UNLIMITED,
+        )
     )
 
 
 def settings_of(model: RWKV) -> dict[str, Any]:
     """Return the config.json of a model."""
-    d_model = model.embedding.embedding_dim
+    sizes = model.config
+    d_model = sizes.d_model
     return {
         "model_type": "rwkv",
         "architectures": ["RwkvForCausalLM"],
-        "vocab_size": model.embedding.num_embeddings,
+        "vocab_size": sizes.vocab_size,
         "hidden_size": d_model,
         "attention_hidden_size": d_model,
-        "num_hidden_layers": len(model.mixers) // 2,
+        "num_hidden_layers": sizes.n_layers,
         "intermediate_size": model.d_ff,
         "layer_norm_epsilon": model.norm.eps,
         "rescale_every": 0,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from transduce.family.configs import T5Config
 from transduce.family.forms.form import Entry, Form
 from transduce.family.forms.settings import Settings
 from transduce.family.t5 import T5
@@ -22,45 +23,50 @@ def build(settings: Settings) -> T5:
     longest = settings.size("relative_attention_max_distance", 128)
     if longest <= n_buckets // 2:
         raise settings.refusal("relative_attention_max_distance", f"more than {n_buckets // 2}, half of the buckets")
-    return T5(
-        settings.size("vocab_size"),
-        settings.size("d_model"),
-        settings.n_layers("num_layers"),
-        settings.size("num_heads"),
-        n_decoder_layers=None
-        if settings.get("num_decoder_layers") is None
-        else settings.n_layers("num_decoder_layers"),
+    config = T5Config(
+        vocab_size=settings.size("vocab_size"),
+        d_model=settings.size("d_model"),
+        n_layers=settings.n_layers("num_layers"),
+        n_heads=settings.size("num_heads"),
         d_k=settings.size("d_kv"),
         d_ff=settings.size("d_ff"),
         gated=settings.one_of("feed_forward_proj", "relu", "gated-gelu") == "gated-gelu",
         tied=tied,
+        dropout=settings.number("dropout_rate", 0.1, below=1),
+    )
+    return T5(
+        config,
+        n_sentinels=0,  # vocab_size counts them
+        n_decoder_layers=None
+        if settings.get("num_decoder_layers") is None
+        else settings.n_layers("num_decoder_layers"),
         n_buckets=n_buckets,
         longest=longest,
-        dropout=settings.number("dropout_rate", 0.1, below=1),
         norm_eps=settings.number("layer_norm_epsilon", 1e-6, below=1),
     )
 
 
 def settings_of(model: T5) -> dict[str, Any]:
     """Return the config.json of a model."""
+    sizes = model.config
     bias = model.encoder_bias
     return {
         "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
         "vocab_size": model.embedding.num_embeddings,
-        "d_model": model.embedding.embedding_dim,
-        "num_layers": len(model.encoder),
+        "d_model": sizes.d_model,
+        "num_layers": sizes.n_layers,
         "num_decoder_layers": len(model.decoder),
-        "num_heads": model.n_heads,
+        "num_heads": sizes.n_heads,
         "d_kv": model.d_k,
         "d_ff": model.d_ff,
-        "feed_forward_proj": "gated-gelu" if model.gated else "relu",
+        "feed_forward_proj": "gated-gelu" if sizes.gated else "relu",
         "relative_attention_num_buckets": bias.n_buckets,
         "relative_attention_max_distance": bias.longest,
-        "dropout_rate": model.dropout.p,
+        "dropout_rate": sizes.dropout,
         "layer_norm_epsilon": model.norm_eps,
-        "tie_word_embeddings": model.tied,
-        "scale_decoder_outputs": model.tied,
+        "tie_word_embeddings": sizes.tied,
+        "scale_decoder_outputs": sizes.tied,
         "is_encoder_decoder": True,
         "pad_token_id": 0,
         "eos_token_id": 1,
@@ -72,14 +78,14 @@ def entries_of(model: T5) -> list[Entry]:
     """Return the tensors of the file."""
     entries = [Entry("shared.weight", ("embedding.weight",))]
     entries += [Entry(f"{side}.embed_tokens.weight", ("embedding.weight",), is_copy=True) for side in SIDES]
-    output = "embedding.weight" if model.tied else "output.weight"
-    entries.append(Entry("lm_head.weight", (output,), is_copy=model.tied))
+    output = "embedding.weight" if model.config.tied else "output.weight"
+    entries.append(Entry("lm_head.weight", (output,), is_copy=model.config.tied))
     for side, n_layers in zip(SIDES, (len(model.encoder), len(model.decoder)), strict=True):
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         entries += [Entry(bias, (f"{side}_bias.table.weight",))]
         entries += [Entry(f"{side}.final_layer_norm.weight", (f"{side}_norm.weight",))]
         for i in range(n_layers):
-            entries += _layer_entries(f"{side}.block.{i}.layer", f"{side}.{i}", SIDES[side], model.gated)
+            entries += _layer_entries(f"{side}.block.{i}.layer", f"{side}.{i}", SIDES[side], model.config.gated)
     return entries
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from transduce.family.configs import ViTConfig
 from transduce.family.forms.form import Entry, Form, linear
 from transduce.family.forms.settings import Settings, label_settings
 from transduce.family.vit import ViT
@@ -13,37 +14,38 @@ def build(settings: Settings) -> ViT:
     settings.one_of("architectures", ["ViTForImageClassification"])
     settings.one_of("hidden_act", "gelu")
     settings.one_of("qkv_bias", True)
-    return ViT(
-        settings.size("image_size", multiple_of="patch_size"),
-        settings.size("patch_size"),
-        settings.size("hidden_size", multiple_of="num_attention_heads"),
-        settings.n_layers("num_hidden_layers"),
-        settings.size("num_attention_heads"),
-        settings.labels(),
+    config = ViTConfig(
+        image_size=settings.size("image_size", multiple_of="patch_size"),
+        patch_size=settings.size("patch_size"),
+        d_model=settings.size("hidden_size", multiple_of="num_attention_heads"),
+        n_layers=settings.n_layers("num_hidden_layers"),
+        n_heads=settings.size("num_attention_heads"),
         n_channels=settings.size("num_channels", 3),
         d_ff=settings.size("intermediate_size"),
         dropout=settings.number("hidden_dropout_prob", 0.0, below=1),
         norm_eps=settings.number("layer_norm_eps", 1e-12, below=1),
     )
+    return ViT(config, settings.labels())
 
 
 def settings_of(model: ViT) -> dict[str, Any]:
     """Return the config.json of a model."""
+    sizes = model.config
     return {
         "model_type": "vit",
         "architectures": ["ViTForImageClassification"],
-        "image_size": model.image_size,
-        "patch_size": model.patch_size,
-        "num_channels": model.patches.in_channels,
-        "hidden_size": model.patches.out_channels,
-        "num_hidden_layers": len(model.layers),
-        "num_attention_heads": model.n_heads,
-        "intermediate_size": model.d_ff,
+        "image_size": sizes.image_size,
+        "patch_size": sizes.patch_size,
+        "num_channels": sizes.n_channels,
+        "hidden_size": sizes.d_model,
+        "num_hidden_layers": sizes.n_layers,
+        "num_attention_heads": sizes.n_heads,
+        "intermediate_size": sizes.d_ff or 4 * sizes.d_model,
         "hidden_act": "gelu",
         "qkv_bias": True,
-        "hidden_dropout_prob": model.dropout.p,
-        "attention_probs_dropout_prob": model.dropout.p,
-        "layer_norm_eps": model.norm_eps,
+        "hidden_dropout_prob": sizes.dropout,
+        "attention_probs_dropout_prob": sizes.dropout,
+        "layer_norm_eps": sizes.norm_eps,
         **label_settings(model.labels),
     }
 

@@ -15,9 +15,8 @@ import torch
 from transduce.config.schema import Config
 from transduce.data.labels import TOKENIZER, TextAndLabels, learn_labels
 from transduce.errors import UserError
-from transduce.family.bert import Bert, BertEncoder
-from transduce.family.configs import BertClassifierConfig
-from transduce.family.kinds import ConfiguredBertClassifier
+from transduce.family.bert import Bert, BertClassifier, BertEncoder
+from transduce.family.configs import BertClassifierConfig, sizes_of
 from transduce.family.use.model_folder import open_member
 from transduce.family.weights import WITHOUT_FORM
 from transduce.storage.model_folder import LoadedModel
@@ -50,7 +49,7 @@ def start(request: TrainRequest) -> LoadedModel:
     except (UserError, UnicodeDecodeError) as problem:
         raise UserError(f"{folder}: expected a tokenizer in UTF-8 that fits the encoder, but {problem}") from None
     torch.manual_seed(request.config.train.seed)
-    model: Any = ConfiguredBertClassifier(sizes)
+    model: Any = BertClassifier(sizes)
     model.encoder.load_state_dict(parent.encoder.state_dict())
     if parent.pooler is not None:
         model.pooler.load_state_dict(parent.pooler.state_dict())
@@ -60,14 +59,11 @@ def start(request: TrainRequest) -> LoadedModel:
 
 def _config(encoder: BertEncoder, n_classes: int) -> BertClassifierConfig:
     """Return the configuration of a classifier with this encoder."""
-    return BertClassifierConfig(
-        vocab_size=encoder.embedding.num_embeddings,
+    return replace(
+        sizes_of(encoder.config, BertClassifierConfig),
         tgt_vocab_size=n_classes,
-        d_model=encoder.embedding.embedding_dim,
-        n_layers=len(encoder.layers),
-        n_heads=encoder.n_heads,
         d_ff=encoder.d_ff,
-        max_positions=encoder.positions.num_embeddings,
         n_segments=encoder.segments.num_embeddings,
         norm_eps=encoder.norm_eps,
+        dropout=BertClassifierConfig.dropout,
     )

@@ -25,7 +25,7 @@ from transduce.decoding.request import Request
 from transduce.decoding.search import sample
 from transduce.errors import UserError
 from transduce.family.around import NO_PAST, Past
-from transduce.family.decoder import Decoder as FamilyDecoder
+from transduce.family.decoder_only import DecoderOnly
 from transduce.family.gpt2 import GPT2
 from transduce.family.hyena import Hyena
 from transduce.family.llama import Llama
@@ -35,22 +35,25 @@ from transduce.family.row_states import NO_STATES, RowStates
 from transduce.family.rwkv import RWKV
 from transduce.family.use.cpu_language_model import CpuLanguageModel
 from transduce.family.use.hugging_face_beam import best_outputs
+from transduce.model.attention import fast_attention
 
 BATCH_TOKENS = 8_192  # positions of a batch at its end, times the beam
 GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_tokens=50)
 NO_END = -1  # the id of an end that no token is
 
 Recurrence = Mamba | RWKV | Hyena  # their past is `RowStates`
-TextModel = GPT2 | Llama | FamilyDecoder | TransformerXL | Recurrence
+TextModel = GPT2 | Llama | DecoderOnly | TransformerXL | Recurrence
 Searchable = TextModel | CpuLanguageModel
 
 
 def has_kernels(model: TextModel) -> TypeGuard[GPT2 | Llama]:
     """Check whether the kernels of translation can compute the model.
 
-    They cannot for a subclass with `states` of its own, which may have another attention.
+    They cannot for a model with another attention, which a subclass may have in its own `states`.
     """
-    return isinstance(model, GPT2 | Llama) and type(model).states in (GPT2.states, Llama.states)
+    if isinstance(model, GPT2):
+        return type(model).states is GPT2.states and model.attention is fast_attention
+    return isinstance(model, Llama) and type(model).states is Llama.states
 
 
 def ready(model: TextModel, precision: Precision) -> Searchable:

@@ -35,7 +35,7 @@ class ImageClassifier(Application):
         """
         if not isinstance(images, Tensor | np.ndarray):
             raise UserError(f"images: expected an array or a tensor, not a {type(images).__name__}; convert them")
-        pixels, n_channels = torch.as_tensor(images), self.model.patches.in_channels
+        pixels, n_channels = torch.as_tensor(images), self.model.config.n_channels
         if pixels.dim() != 4 or pixels.size(1) != n_channels or not pixels.is_floating_point():
             expected = f"expected floating-point numbers of the shape (images, {n_channels}, height, width)"
             raise UserError(f"images: {expected}, not {pixels.dtype} of {(*pixels.shape,)}; convert them")
@@ -47,7 +47,7 @@ class ImageClassifier(Application):
         classes = list[dict[str, float]]()
         with faster_products(weight.device):
             for batch in pixels.split(BATCH_IMAGES):
-                n_patches = max(batch.size(2) * batch.size(3) // self.model.patch_size**2, 1)
+                n_patches = max(batch.size(2) * batch.size(3) // self.model.config.patch_size**2, 1)
                 states = in_rows(self.model.states, batch, n_patches, self.model.output.in_features)
                 logits = in_rows(self.model.output, states[:, 0])
                 classes += classes_of(finite(logits, self.folder), self.model.labels)
