@@ -90,11 +90,12 @@ def write_weights(folder: Path) -> None:
     """Write a folder with random weights in Hugging Face's form."""
     import torch
 
+    from transduce.family.configs import GPT2Config
     from transduce.family.gpt2 import GPT2
     from transduce.family.weights import Member, write_member
 
     torch.manual_seed(1)
-    write_member(folder, Member(GPT2(VOCABULARY, 768, 12, 12), {}, {}))
+    write_member(folder, Member(GPT2(GPT2Config(vocab_size=VOCABULARY, d_model=768, n_layers=12, n_heads=12)), {}, {}))
 
 
 def make_prompts(count: int, length: int, *, is_uneven: bool) -> list[list[int]]:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.family.configs import ViTConfig
 from transduce.family.vit import ViT
 from transduce.training.optimizer import adam, learning_rate
 
@@ -93,7 +94,19 @@ def vit_predictions(x: Any, y: Any, x_held: Any, *, seed: int, epochs: int) -> l
     """Train a ViT of 3 layers and 102,666 parameters from nothing, and predict the held-out images."""
     torch.manual_seed(seed)
     images, digits, held = as_images(x), torch.tensor(y), as_images(x_held)
-    model = ViT(8, 2, D_MODEL, 3, 4, LABELS, n_channels=1, d_ff=2 * D_MODEL, dropout=0.1)
+    model = ViT(
+        ViTConfig(
+            image_size=8,
+            patch_size=2,
+            d_model=D_MODEL,
+            n_layers=3,
+            n_heads=4,
+            n_channels=1,
+            d_ff=2 * D_MODEL,
+            dropout=0.1,
+        ),
+        LABELS,
+    )
     optimizer = adam(model.parameters())
     steps = epochs * -(-len(images) // BATCH)
     warmup = max(1, steps // 10)

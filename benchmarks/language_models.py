@@ -52,10 +52,6 @@ class LstmConfig:
     def problems(self) -> list[str]:
         return []
 
-    def parameter_count(self, vocab_size: int) -> int:
-        d, h = self.d_model, self.d_inner
-        return vocab_size * d + 4 * h * (d + h + 2) + 4 * h * (2 * h + 2) * (LAYERS - 1) + h * d + d
-
 
 class Lstm(nn.Module):
     """The model. It has the two names that the training of language models uses: `states` and `output`."""

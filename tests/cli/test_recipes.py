@@ -53,8 +53,9 @@ def test_an_unknown_recipe_is_refused(cli: Callable[..., CommandResult]) -> None
     assert_mistake(cli("recipes", "zzzz"), "`transduce recipes` lists the names")
 
 
-def test_recipes_load_no_slow_package() -> None:
-    calls = "app(['recipes'])\napp(['recipes', 'small'])"
+def test_a_recipe_of_the_paper_loads_no_slow_package() -> None:
+    """The list counts the members of the family by building them, so it needs torch."""
+    calls = "app(['recipes', 'small'])\napp(['recipes', 'vaswani2017-base'])"
     assert heavy_imports(f"from transduce.cli.main import app\n{calls}") == []
 
 

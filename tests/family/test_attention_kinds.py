@@ -23,8 +23,8 @@ from transduce.data.corpora import Corpus
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.family.attention_configs import LinformerConfig, LongformerConfig, PerformerConfig, T6Config
+from transduce.family.bert import Bert
 from transduce.family.configs import BertConfig, TransformerXLConfig
-from transduce.family.kinds import ConfiguredBert
 from transduce.family.performer import Performer
 from transduce.family.recurrence import TransformerXL
 from transduce.family.tasks.masked_words import MaskedWordsTask
@@ -196,7 +196,7 @@ def test_a_short_memory_of_transformer_xl_changes_steps_alone() -> None:
 # ---- a model of one's own ----------------------------------------------------------------------------------------
 
 
-class PerformerBert(ConfiguredBert):
+class PerformerBert(Bert):
     """A BERT with directions of its own, which no configuration has."""
 
     def __init__(self, config: Any) -> None:

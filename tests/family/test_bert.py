@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.errors import UserError
-from transduce.family.bert import Bert, BertEncoder
+from transduce.family.bert import Bert
+from transduce.family.configs import BertConfig
 from transduce.family.forms.bert import FORM, HEADS
 from transduce.family.forms.settings import Settings
-from transduce.family.heads import NEXT_SENTENCE, Classifier, Pooler, WordHead, sentence_vectors
+from transduce.family.heads import sentence_vectors
 from transduce.family.weights import read_member
 from transduce.model.transformer import parameter_count
 
@@ -118,7 +119,7 @@ def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:
 
 def test_a_set_of_heads_without_an_architecture_is_refused() -> None:
     with pytest.raises(UserError, match=r"expected the heads of one of BertModel \(pooler\)"):
-        FORM.settings(Bert(BertEncoder(9, 8, 1, 2)))
+        FORM.settings(Bert(BertConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2), heads=()))
 
 
 def test_padding_changes_no_state(models: Models, ids: Tensor, segments: Tensor) -> None:
@@ -159,21 +160,15 @@ BASE, LARGE = (30_522, 768, 12, 12), (30_522, 1_024, 24, 16)
 )
 def test_public_sizes_have_their_number_of_parameters(sizes: Any, heads: list[str], count: int) -> None:
     with torch.device("meta"):
-        encoder, d_model = BertEncoder(*sizes), sizes[1]
-        all_heads = {
-            "words": WordHead(encoder.embedding),
-            "pooler": Pooler(d_model),
-            "next_sentence": Classifier(d_model, NEXT_SENTENCE),
-            "classifier": Classifier(d_model, ["good", "bad"]),
-        }
-        model = Bert(encoder, **{name: all_heads[name] for name in heads})
+        names = ("vocab_size", "d_model", "n_layers", "n_heads")
+        model = Bert(BertConfig(**dict(zip(names, sizes, strict=True))), heads=heads, labels=["good", "bad"])
     assert parameter_count(model) == count
 
 
 def test_matrices_start_normal_and_biases_at_zero() -> None:
     torch.manual_seed(1)
-    encoder = BertEncoder(500, 64, 2, 4)
-    model = Bert(encoder, words=WordHead(encoder.embedding), pooler=Pooler(64), classifier=Classifier(64, "abc" * 20))
+    config = BertConfig(vocab_size=500, d_model=64, n_layers=2, n_heads=4)
+    model = Bert(config, heads=("words", "pooler", "classifier"), labels="abc" * 20)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             assert float(parameter.detach().std()) == pytest.approx(

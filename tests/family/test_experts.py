@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.around import NO_PAST
-from transduce.family.decoder import Decoder
+from transduce.family.configs import DecoderConfig, LlamaConfig
+from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import (
     Experts,
     NoisyTopK,
@@ -193,7 +194,13 @@ def test_losses_even_out_the_router() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_decoder_with_experts_decodes_after_a_cache(kind: str) -> None:
-    model: Any = disturb(Decoder(30, D, 2, 2, Rotary(6), feed_forward=lambda: experts(KINDS[kind](D, N), 20)))
+    model: Any = disturb(
+        DecoderOnly(
+            DecoderConfig(vocab_size=30, d_model=D, n_layers=2, n_heads=2),
+            positions=Rotary(6),
+            feed_forward=lambda: experts(KINDS[kind](D, N), 20),
+        )
+    )
     ids, past, states = torch.randint(30, (3, 11)), NO_PAST, []
     for chunk in ids.split([4, 1, 6], dim=1):
         new, past = model.states(chunk, past)
@@ -210,7 +217,10 @@ def test_llama_with_experts_is_mixtral() -> None:
         vocab_size=50, num_key_value_heads=2, num_local_experts=N, num_experts_per_tok=K, head_dim=6, **sizes
     )
     theirs: Any = disturb(transformers.MixtralForCausalLM(config))
-    ours: Any = Llama(50, 24, 2, 4, d_ff=20, n_kv_heads=2, norm_eps=config.rms_norm_eps)
+    ours: Any = Llama(
+        LlamaConfig(vocab_size=50, d_model=24, n_layers=2, n_heads=4, d_ff=20, n_kv_heads=2, tied=False),
+        norm_eps=config.rms_norm_eps,
+    )
     for one in ours.layers:
         one.feed_forward = Experts(TopK(24, N, K), [GatedFeedForward(24, 20, F.silu) for _ in range(N)])
     ours.rope = type(ours.rope)(config.rope_parameters["rope_theta"])

@@ -8,6 +8,7 @@ import torch
 from support.hugging_face import TOLERANCE, difference, disturb, gradient_difference, member_of
 
 from transduce.family.around import NO_PAST, Past
+from transduce.family.configs import GPT2Config
 from transduce.family.gpt2 import GPT2
 from transduce.model.transformer import parameter_count
 
@@ -77,7 +78,7 @@ def test_padding_before_a_row_changes_nothing(models: tuple[Any, Any], ids: torc
 )
 def test_public_sizes_have_their_number_of_parameters(d_model: int, n_layers: int, n_heads: int, count: int) -> None:
     with torch.device("meta"):
-        model = GPT2(50_257, d_model, n_layers, n_heads)
+        model = GPT2(GPT2Config(vocab_size=50_257, d_model=d_model, n_layers=n_layers, n_heads=n_heads))
     assert parameter_count(model) == count
     of_layer = 12 * d_model**2 + 13 * d_model
     assert count == (50_257 + 1_024) * d_model + n_layers * of_layer + 2 * d_model
@@ -85,13 +86,13 @@ def test_public_sizes_have_their_number_of_parameters(d_model: int, n_layers: in
 
 def test_gpt1_has_its_number_of_parameters() -> None:
     with torch.device("meta"):
-        model = GPT2(40_478, 768, 12, 12, n_positions=512, post=True)
+        model = GPT2(GPT2Config(vocab_size=40_478, d_model=768, n_layers=12, n_heads=12, max_positions=512), post=True)
     assert parameter_count(model) == 116_534_784
 
 
 def test_matrices_before_a_residual_start_smaller() -> None:
     torch.manual_seed(1)
-    model = GPT2(500, 64, 8, 4)
+    model = GPT2(GPT2Config(vocab_size=500, d_model=64, n_layers=8, n_heads=4))
     deviations = {name: float(parameter.detach().std()) for name, parameter in model.named_parameters()}
     assert deviations["embedding.weight"] == pytest.approx(0.02, rel=0.1)
     assert deviations["layers.3.self_attention.w_q.weight"] == pytest.approx(0.02, rel=0.1)

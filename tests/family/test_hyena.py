@@ -11,6 +11,7 @@ from support.whole_text import continuation_without_states
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.family.configs import HyenaConfig
 from transduce.family.hyena import Filters, Hyena, Operator, long_convolution
 from transduce.family.row_states import NO_STATES
 from transduce.family.use.continuation import GREEDY, continue_ids
@@ -32,7 +33,9 @@ def ids() -> Tensor:
 
 def small_hyena(order: int = 2) -> Any:
     torch.manual_seed(1)
-    return disturb(Hyena(50, 24, 2, order=order, n_positions=32, frequency=14.0))
+    return disturb(
+        Hyena(HyenaConfig(vocab_size=50, d_model=24, n_layers=2, order=order, max_positions=32), frequency=14.0)
+    )
 
 
 def filters() -> Any:
@@ -157,13 +160,13 @@ def test_the_parameters_do_not_depend_on_the_length() -> None:
     layer = 3 * (D * D + D) + 4 * 3 * D + (D * D + D) + (8 * D * D + 5 * D) + 4 * D
     network = (7 * 8 + 8) + 2 * (64 + 8) + 8 * 2 * D + 8 + 2 * D
     for n_positions in (8, 100):
-        model = Hyena(50, D, 2, n_positions=n_positions, width=8, bands=3)
+        model = Hyena(HyenaConfig(vocab_size=50, d_model=D, n_layers=2, max_positions=n_positions), width=8, bands=3)
         assert parameter_count(model) == 50 * D + 2 * (layer + network) + 2 * D
 
 
 def test_it_learns_to_repeat() -> None:
     """The second half of a text repeats the first, which the last few tokens do not tell."""
-    model = Hyena(12, 32, 2, n_positions=16, dropout=0.0)
+    model = Hyena(HyenaConfig(vocab_size=12, d_model=32, n_layers=2, max_positions=16, dropout=0.0))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     loss = torch.zeros(())
     for _ in range(100):

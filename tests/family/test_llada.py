@@ -152,7 +152,7 @@ def test_under_the_causal_mask_it_is_llama() -> None:
 
 
 def test_the_table_of_lengths_is_a_distribution() -> None:
-    model = small_llada(longest=6)
+    model = small_llada(n_lengths=6)
     lengths = torch.arange(1, 7)
     assert model.length_log_probs(lengths).exp().sum().item() == pytest.approx(1, abs=1e-6)
     rows = [np.full(n, 7) for n in (2, 6)]

@@ -11,6 +11,7 @@ from support.hugging_face import TOLERANCE, difference, disturb, gradient_differ
 
 from transduce.errors import UserError
 from transduce.family.around import NO_PAST, Past
+from transduce.family.configs import LlamaConfig
 from transduce.family.forms.llama import FORM
 from transduce.family.forms.settings import Settings
 from transduce.family.llama import Llama
@@ -167,5 +168,6 @@ def test_values_that_are_not_supported_are_refused(changes: dict[str, Any], mess
 )
 def test_public_sizes_have_their_number_of_parameters(sizes: Any, options: Any, count: int) -> None:
     with torch.device("meta"):
-        model = Llama(*sizes, **options)
+        names = ("vocab_size", "d_model", "n_layers", "n_heads")
+        model = Llama(LlamaConfig(**dict(zip(names, sizes, strict=True)), **{"tied": False, **options}))
     assert parameter_count(model) == count

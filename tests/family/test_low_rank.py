@@ -11,6 +11,7 @@ from torch import Tensor
 
 from transduce.family.around import causal, with_bias
 from transduce.family.bert import BertEncoder
+from transduce.family.configs import BertConfig, GPT2Config, T5Config
 from transduce.family.gpt2 import GPT2
 from transduce.family.linformer import Linformer
 from transduce.family.performer import BLOCK, Performer, orthogonal_directions
@@ -68,7 +69,10 @@ def test_linformer_refuses_a_mask_of_pairs(mask: str) -> None:
 @pytest.mark.parametrize("module", [Performer(8, 64), Linformer(9, 4)], ids=["performer", "linformer"])
 def test_a_bias_is_refused(module: Performer | Linformer) -> None:
     """Under a bias alone, under that of T5, and in a step, where the bias is that of one query."""
-    model, ids = T5(30, 16, 2, 2, d_ff=32, d_k=8, dropout=0.0), torch.randint(4, 30, (1, 9))
+    model, ids = (
+        T5(T5Config(vocab_size=30, d_model=16, n_layers=2, n_heads=2, d_ff=32, d_k=8, dropout=0.0), n_sentinels=0),
+        torch.randint(4, 30, (1, 9)),
+    )
     with pytest.raises(ValueError, match="mask: expected a boolean one"):
         model.encode(ids, torch.ones_like(ids, dtype=torch.bool), module)
     for n_queries in (9, 1):
@@ -85,7 +89,7 @@ def test_the_encoder_of_the_page_learns_its_mixtures_and_sees_no_padding() -> No
     code: dict[str, type[BertEncoder]] = {}
     exec(code_blocks(ROOT / "docs" / "family-attention.md", "py")[3], code)
     torch.manual_seed(1)
-    encoder = code["LinformerEncoder"](30, 12, 2, 3, dropout=0.0)
+    encoder = code["LinformerEncoder"](BertConfig(vocab_size=30, d_model=12, n_layers=2, n_heads=3, dropout=0.0))
     ids, mask = torch.randint(30, (2, 9)), real(9)[:, 0, 0]
     changed = ids.clone()
     changed[1, 7] = (ids[1, 7] + 1) % 30  # padding
@@ -93,7 +97,7 @@ def test_the_encoder_of_the_page_learns_its_mixtures_and_sees_no_padding() -> No
     torch.testing.assert_close(encoder(changed, mask)[1, :6], states[1, :6])
     states[0].square().sum().backward()
     names = [name for name, parameter in encoder.named_parameters() if parameter.grad is not None]
-    assert {"linformer.keys.weight", "linformer.values.weight"} <= {*names}
+    assert {"attention.keys.weight", "attention.values.weight"} <= {*names}
 
 
 # ---- Performer ---------------------------------------------------------------------------------------------------
@@ -190,7 +194,11 @@ def test_redrawn_directions_are_saved_with_a_model() -> None:
 
 def test_steps_of_performer_with_a_cache_are_the_whole_text() -> None:
     torch.manual_seed(1)
-    model, ids, attention = GPT2(30, 16, 2, 2, dropout=0.0), torch.randint(30, (2, 12)), Performer(8, 16)
+    model, ids, attention = (
+        GPT2(GPT2Config(vocab_size=30, d_model=16, n_layers=2, n_heads=2, dropout=0.0)),
+        torch.randint(30, (2, 12)),
+        Performer(8, 16),
+    )
     whole, _ = model.states(ids, attention=attention)
     states, past = model.states(ids[:, :7], attention=attention)
     parts = [states]

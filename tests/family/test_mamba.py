@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import transduce
 from transduce.errors import UserError
+from transduce.family.configs import MambaConfig
 from transduce.family.mamba import Mamba, SelectiveMixer, selective_scan
 from transduce.family.row_states import NO_STATES
 from transduce.family.use.continuation import GREEDY, continue_ids
@@ -41,7 +42,7 @@ def ids() -> torch.Tensor:
 
 def small_mamba() -> Any:
     torch.manual_seed(1)
-    return disturb(Mamba(50, 24, 2, d_state=5))
+    return disturb(Mamba(MambaConfig(vocab_size=50, d_model=24, n_layers=2, d_state=5)))
 
 
 def test_logits_and_gradients_are_those_of_hugging_face(models: tuple[Any, Any], ids: torch.Tensor) -> None:
@@ -132,7 +133,11 @@ def test_a_state_does_not_grow(ids: torch.Tensor) -> None:
 
 def test_a_channel_starts_with_a_step_from_a_thousandth_to_a_tenth() -> None:
     torch.manual_seed(1)
-    biases = [bias for name, bias in Mamba(50, 128, 4).named_parameters() if name.endswith("w_dt.bias")]
+    biases = [
+        bias
+        for name, bias in Mamba(MambaConfig(vocab_size=50, d_model=128, n_layers=4)).named_parameters()
+        if name.endswith("w_dt.bias")
+    ]
     steps = F.softplus(torch.cat(tuple(biases))).detach()
     assert 0.00099 < steps.min() < 0.0011 and 0.09 < steps.max() < 0.101
     assert steps.log().mean().item() == pytest.approx(math.log(0.01), abs=0.1)
@@ -141,7 +146,7 @@ def test_a_channel_starts_with_a_step_from_a_thousandth_to_a_tenth() -> None:
 @pytest.mark.parametrize(("d_model", "n_layers", "count"), [(768, 24, 129_135_360), (1_024, 48, 371_516_416)])
 def test_public_sizes_have_their_number_of_parameters(d_model: int, n_layers: int, count: int) -> None:
     with torch.device("meta"):
-        model = Mamba(50_280, d_model, n_layers)
+        model = Mamba(MambaConfig(vocab_size=50_280, d_model=d_model, n_layers=n_layers))
     assert parameter_count(model) == count
 
 
@@ -156,7 +161,7 @@ def test_a_search_with_states_is_one_of_the_whole_text(beam_size: int) -> None:
 
 def test_a_folder_continues_text_in_fp32(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    model = disturb(Mamba(300, 24, 2, d_inner=36, d_state=5))
+    model = disturb(Mamba(MambaConfig(vocab_size=300, d_model=24, n_layers=2, d_state=5), d_inner=36))
     write_member(tmp_path / "mamba", Member(model, {"eos_token_id": 0}, {"tokenizer.json": tokenizer_json()}))
     loaded = transduce.family.load(tmp_path / "mamba", precision="auto")
     assert loaded.precision == "fp32"

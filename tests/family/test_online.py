@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from transduce.family.around import causal, with_bias
+from transduce.family.configs import T5Config
 from transduce.family.online import attention_part, merge, online_attention
 from transduce.family.t5 import T5
 from transduce.model.attention import Mask, reference_attention
@@ -85,7 +86,7 @@ def test_a_query_without_a_visible_key_gives_0_under_a_bias() -> None:
 
 def test_the_encoder_of_t5_has_the_same_states() -> None:
     torch.manual_seed(1)
-    model = T5(30, 16, 2, 2, d_ff=32, d_k=8, dropout=0.0)
+    model = T5(T5Config(vocab_size=30, d_model=16, n_layers=2, n_heads=2, d_ff=32, d_k=8, dropout=0.0), n_sentinels=0)
     src, mask = torch.randint(4, 30, (2, 9)), real(9)[:, 0, 0]
     states, expected = (model.encode(src, mask, attention) for attention in (online_attention, reference_attention))
     torch.testing.assert_close(states[0], expected[0])

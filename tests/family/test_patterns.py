@@ -19,7 +19,7 @@ from transduce.data.text import read_lines
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.family.around import NO_PAST, Past, causal
 from transduce.family.big_bird import big_bird
-from transduce.family.configs import GPT2Config
+from transduce.family.configs import GPT2Config, LlamaConfig
 from transduce.family.gpt2 import GPT2
 from transduce.family.llama import Llama
 from transduce.family.longformer import LongformerAttention
@@ -153,8 +153,10 @@ def test_a_long_window_needs_less_memory_than_all_weights() -> None:
 # ---- in a model --------------------------------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[[], GPT2 | Llama]] = {
-    "gpt2": lambda: GPT2(30, 16, 2, 2, dropout=0.0),
-    "llama": lambda: Llama(30, 16, 2, 4, d_ff=32, n_kv_heads=2),
+    "gpt2": lambda: GPT2(GPT2Config(vocab_size=30, d_model=16, n_layers=2, n_heads=2, dropout=0.0)),
+    "llama": lambda: Llama(
+        LlamaConfig(vocab_size=30, d_model=16, n_layers=2, n_heads=4, d_ff=32, n_kv_heads=2, tied=False)
+    ),
 }
 ATTENTIONS = {
     "window": with_window(3),

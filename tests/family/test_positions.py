@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
 from transduce.family.around import NO_PAST, Past, with_bias
-from transduce.family.decoder import Decoder
+from transduce.family.configs import DecoderConfig
+from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import (
     Alibi,
     Bucketed,
@@ -48,7 +49,12 @@ def seed() -> None:
 
 @pytest.fixture(params=KINDS)
 def model(request: pytest.FixtureRequest) -> Any:
-    return disturb(Decoder(V, D, LAYERS, H, KINDS[request.param](), n_positions=64))
+    return disturb(
+        DecoderOnly(
+            DecoderConfig(vocab_size=V, d_model=D, n_layers=LAYERS, n_heads=H, max_positions=64),
+            positions=KINDS[request.param](),
+        )
+    )
 
 
 def random_inputs(n_queries: int, n_keys: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,7 +183,7 @@ class BloomPositions(Alibi):
 
 
 def bloom_weights(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of Bloom for a `Decoder`. It has queries, keys and values of a head side by side."""
+    """Return the weights of Bloom for a `DecoderOnly`. It has queries, keys and values of a head side by side."""
     names = {"embedding.weight": "word_embeddings.weight", "output.weight": "word_embeddings.weight"}
     names |= {f"norm.{x}": f"ln_f.{x}" for x in STATE}
     names |= {f"positions.norm.{x}": f"word_embeddings_layernorm.{x}" for x in STATE}
@@ -203,7 +209,9 @@ def test_a_decoder_with_alibi_is_bloom() -> None:
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
     config = transformers.BloomConfig(vocab_size=V, hidden_size=D, n_layer=LAYERS, n_head=H)
     theirs = disturb(transformers.BloomForCausalLM(config))
-    ours = Decoder(V, D, LAYERS, H, BloomPositions()).eval()
+    ours = DecoderOnly(
+        DecoderConfig(vocab_size=V, d_model=D, n_layers=LAYERS, n_heads=H), positions=BloomPositions()
+    ).eval()
     ours.load_state_dict(bloom_weights(theirs.state_dict()))
     ids = torch.randint(V, (3, 19))
     expected = theirs(ids).logits

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
+from transduce.family.configs import TransformerXLConfig
 from transduce.family.recurrence import NO_MEMORY, Memory, TransformerXL, with_distances
 from transduce.family.use.continuation import continue_ids
 from transduce.model.positions import sinusoids
@@ -23,7 +24,9 @@ def seed() -> None:
 
 
 def small_model(n_memory: int = 8) -> Any:
-    return disturb(TransformerXL(V, D, LAYERS, H, n_memory=n_memory))
+    return disturb(
+        TransformerXL(TransformerXLConfig(vocab_size=V, d_model=D, n_layers=LAYERS, n_heads=H, n_memory=n_memory))
+    )
 
 
 def in_segments(model: Any, ids: Tensor, lengths: list[int]) -> tuple[Tensor, Memory]:
@@ -95,7 +98,7 @@ def test_a_model_is_xlnet_that_looks_back_only() -> None:
         dropout=0.0,
     )
     theirs: Any = disturb(transformers.XLNetLMHeadModel(config))
-    ours = TransformerXL(V, D, LAYERS, H, n_memory=8).eval()
+    ours = TransformerXL(TransformerXLConfig(vocab_size=V, d_model=D, n_layers=LAYERS, n_heads=H, n_memory=8)).eval()
     ours.load_state_dict(xlnet_weights(theirs.state_dict()))
     ids = torch.randint(V, (3, 17))
     first, second = ids.split([10, 7], dim=1)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import transduce
 from transduce.errors import UserError
+from transduce.family.configs import RWKVConfig
 from transduce.family.row_states import NO_STATES
 from transduce.family.rwkv import RWKV, ChannelMix, Sums, TimeMix, wkv
 from transduce.family.use.continuation import GREEDY, continue_ids
@@ -41,7 +42,7 @@ def ids() -> Tensor:
 
 def small_rwkv() -> Any:
     torch.manual_seed(1)
-    return disturb(RWKV(50, 24, 2))
+    return disturb(RWKV(RWKVConfig(vocab_size=50, d_model=24, n_layers=2)))
 
 
 def start(n_rows: int, n_channels: int) -> Sums:
@@ -67,7 +68,10 @@ def test_greedy_search_gives_the_ids_of_hugging_face(models: tuple[Any, Any]) ->
 def test_it_starts_as_hugging_face_does_but_for_matrices_and_u(tmp_path: Path) -> None:
     """The other vectors: theirs has u = 1, and no matrix of zeros."""
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
-    ours, theirs = RWKV(50, 24, 3), member_of(transformers.RwkvForCausalLM(transformers.RwkvConfig(**SIZES)), tmp_path)
+    ours, theirs = (
+        RWKV(RWKVConfig(vocab_size=50, d_model=24, n_layers=3)),
+        member_of(transformers.RwkvForCausalLM(transformers.RwkvConfig(**SIZES)), tmp_path),
+    )
     expected = dict(theirs.named_parameters())
     for name, parameter in ours.named_parameters():
         if parameter.dim() != 2 and not name.endswith(".u"):
@@ -177,7 +181,7 @@ def test_a_state_has_five_numbers_of_each_channel(ids: Tensor) -> None:
 @pytest.mark.parametrize(("d_model", "n_layers", "count"), [(768, 12, 169_342_464), (1_024, 24, 430_397_440)])
 def test_public_sizes_have_their_number_of_parameters(d_model: int, n_layers: int, count: int) -> None:
     with torch.device("meta"):
-        model = RWKV(50_277, d_model, n_layers)
+        model = RWKV(RWKVConfig(vocab_size=50_277, d_model=d_model, n_layers=n_layers))
     assert parameter_count(model) == count
 
 
@@ -192,7 +196,7 @@ def test_a_search_with_states_is_one_of_the_whole_text(beam_size: int) -> None:
 
 def test_a_folder_continues_text_in_fp32(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    model = disturb(RWKV(300, 24, 2, d_ff=36))
+    model = disturb(RWKV(RWKVConfig(vocab_size=300, d_model=24, n_layers=2, d_ff=36)))
     write_member(tmp_path / "rwkv", Member(model, {"eos_token_id": 0}, {"tokenizer.json": tokenizer_json()}))
     loaded = transduce.family.load(tmp_path / "rwkv", precision="auto")
     assert loaded.precision == "fp32"

@@ -13,6 +13,7 @@ from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.request import Request
 from transduce.errors import UserError
+from transduce.family.configs import T5Config
 from transduce.family.forms.settings import Settings
 from transduce.family.forms.t5 import FORM
 from transduce.family.relative_bias import RelativeBias
@@ -184,14 +185,20 @@ def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:
 )
 def test_public_sizes_have_their_number_of_parameters(sizes: Any, arguments: dict[str, Any], count: int) -> None:
     with torch.device("meta"):
-        model = T5(*sizes, **arguments)
+        names = ("vocab_size", "d_model", "n_layers", "n_heads")
+        model = T5(T5Config(**dict(zip(names, sizes, strict=True)), d_k=64, **arguments), n_sentinels=0)
     assert parameter_count(model) == count
 
 
 def test_scores_start_with_a_deviation_of_about_one() -> None:
     """Scores are not divided by sqrt(d_k), so W^Q starts that much smaller."""
     torch.manual_seed(1)
-    deviations = {name: float(p.detach().std()) for name, p in T5(500, 64, 1, 4, d_k=25).named_parameters()}
+    deviations = {
+        name: float(p.detach().std())
+        for name, p in T5(
+            T5Config(vocab_size=500, d_model=64, n_layers=1, n_heads=4, d_k=25), n_sentinels=0
+        ).named_parameters()
+    }
     assert deviations["embedding.weight"] == pytest.approx(1, rel=0.05)
     assert deviations["encoder.0.self_attention.w_q.weight"] == pytest.approx(0.025, rel=0.1)
     assert deviations["encoder.0.self_attention.w_k.weight"] == pytest.approx(0.125, rel=0.1)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from transduce.family.around import NO_PAST, Past
+from transduce.family.attention_configs import T6Config
 from transduce.family.tpa import T6, TensorProductAttention, products, with_products, with_rotation_of_factors
 from transduce.family.window import with_window
 from transduce.model.attention import Mask, reference_attention
@@ -82,7 +83,7 @@ def test_the_cache_has_the_factors() -> None:
 
 def t6() -> T6:
     torch.manual_seed(1)
-    model = T6(30, 16, 2, 4, d_ff=32)
+    model = T6(T6Config(vocab_size=30, d_model=16, n_layers=2, n_heads=4, d_ff=32, tied=False))
     torch.nn.init.normal_(model.embedding.weight)
     return model
 

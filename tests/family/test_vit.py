@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.errors import UserError
+from transduce.family.configs import ViTConfig
 from transduce.family.forms.settings import Settings
 from transduce.family.forms.vit import FORM
 from transduce.family.vit import ViT
@@ -103,13 +104,15 @@ def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused() -> None:
 )
 def test_public_sizes_have_their_number_of_parameters(sizes: Any, n_classes: int, count: int) -> None:
     with torch.device("meta"):
-        model = ViT(*sizes, [str(i) for i in range(n_classes)])
+        model = ViT(ViTConfig(*sizes), [str(i) for i in range(n_classes)])
     assert parameter_count(model) == count
 
 
 def test_matrices_start_normal_and_biases_at_zero() -> None:
     torch.manual_seed(1)
-    for name, parameter in ViT(32, 4, 64, 2, 4, "abcdefghij").named_parameters():
+    for name, parameter in ViT(
+        ViTConfig(image_size=32, patch_size=4, d_model=64, n_layers=2, n_heads=4), "abcdefghij"
+    ).named_parameters():
         if parameter.dim() > 1:
             is_large = parameter.numel() > 1_000
             assert float(parameter.detach().std()) == pytest.approx(0.02, rel=0.1 if is_large else 0.3), name
@@ -119,7 +122,9 @@ def test_matrices_start_normal_and_biases_at_zero() -> None:
 
 def test_dropout_acts_in_training_only() -> None:
     torch.manual_seed(1)
-    model = ViT(8, 4, 16, 1, 2, "ab", n_channels=1, dropout=0.5)
+    model = ViT(
+        ViTConfig(image_size=8, patch_size=4, d_model=16, n_layers=1, n_heads=2, n_channels=1, dropout=0.5), "ab"
+    )
     images = torch.randn(2, 1, 8, 8)
     assert not torch.equal(model(images), model(images))
     model.eval()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from transduce.errors import UserError
 from transduce.evaluation.study_report import markdown
-from transduce.family.decoder import Decoder
+from transduce.family.configs import TransformerXLConfig
 from transduce.family.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoids
 from transduce.family.recurrence import TransformerXL
 from transduce.studies import positions
@@ -84,7 +84,7 @@ def test_rows_are_models_that_differ_in_their_positions() -> None:
     for row in ROWS:
         torch.manual_seed(1)
         model = build(row, TINY)
-        assert isinstance(model, TransformerXL if row == XL else Decoder)
+        assert isinstance(model, TransformerXL if row == XL else DecoderOnly)
         if row != XL:
             assert [name for name, one in zip(POSITIONS, KINDS, strict=True) if type(model.positions) is one] == [row]
     scaled = scalings(SIZES)
@@ -107,7 +107,9 @@ def test_the_memory_of_transformer_xl_is_trained() -> None:
     weights = []
     for n_memory in (8, 0):
         torch.manual_seed(2)
-        model: Any = TransformerXL(320, 16, 1, 2, n_memory=n_memory, dropout=0.0)
+        model: Any = TransformerXL(
+            TransformerXLConfig(vocab_size=320, d_model=16, n_layers=1, n_heads=2, n_memory=n_memory, dropout=0.0)
+        )
         train_on_segments(model, ids, TINY, seed=3)
         weights.append(model.layers[0].w_r.weight)
     assert not torch.equal(*weights)

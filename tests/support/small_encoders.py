@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from transduce.family.bert import Bert, BertEncoder
-from transduce.family.heads import Classifier, Pooler, WordHead
+from transduce.family.bert import Bert
+from transduce.family.configs import BertConfig
 from transduce.family.weights import Member, write_member
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a the dog cat bird runs sleeps sings fast on mat big small . ##s".split()
@@ -36,13 +36,8 @@ def tokenizer_json(*, mask: str = "[MASK]", cuts: bool = False, marks: bool = Tr
 def small_bert(*heads: str) -> Bert:
     """Return a BERT of 24 positions with these heads: words, pooler, classifier."""
     torch.manual_seed(1)
-    encoder = BertEncoder(len(WORDS), 48, 2, 4, n_positions=24)
-    makers = {
-        "words": lambda: WordHead(encoder.embedding),
-        "pooler": lambda: Pooler(48),
-        "classifier": lambda: Classifier(48, LABELS),
-    }
-    model = Bert(encoder, **{head: makers[head]() for head in heads})
+    config = BertConfig(vocab_size=len(WORDS), d_model=48, n_layers=2, n_heads=4, max_positions=24)
+    model = Bert(config, heads=heads, labels=LABELS, classifier_dropout=0.0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from support.hugging_face import disturb
+from transduce.family.configs import GPT2Config, T5Config, ViTConfig
 from transduce.family.gpt2 import GPT2
 from transduce.family.t5 import T5
 from transduce.family.vit import ViT
@@ -30,7 +31,7 @@ def tokenizer_json(vocab_size: int = 300, special: Sequence[str] = (END,)) -> by
 
 def small_gpt2() -> GPT2:
     torch.manual_seed(1)
-    model = GPT2(300, 24, 2, 4, n_positions=40, dropout=0.0)
+    model = GPT2(GPT2Config(vocab_size=300, d_model=24, n_layers=2, n_heads=4, max_positions=40, dropout=0.0))
     disturb(model)
     return model
 
@@ -38,7 +39,10 @@ def small_gpt2() -> GPT2:
 def t5_folder(folder: Path) -> Path:
     """Write a small T5 with a tokenizer, which ends a text with id 1."""
     torch.manual_seed(1)
-    model = T5(300, 24, 2, 4, d_k=6, gated=True, tied=False, dropout=0.0)
+    model = T5(
+        T5Config(vocab_size=300, d_model=24, n_layers=2, n_heads=4, d_k=6, gated=True, tied=False, dropout=0.0),
+        n_sentinels=0,
+    )
     disturb(model)
     with torch.no_grad():
         model.output.weight[1] *= 3  # so that some outputs end
@@ -52,7 +56,7 @@ def t5_folder(folder: Path) -> Path:
 def vit_folder(folder: Path) -> Path:
     """Write a small ViT of 12 x 12 pixels with three classes."""
     torch.manual_seed(1)
-    model = ViT(12, 4, 24, 2, 4, ["cat", "dog", "bird"])
+    model = ViT(ViTConfig(image_size=12, patch_size=4, d_model=24, n_layers=2, n_heads=4), ["cat", "dog", "bird"])
     disturb(model)
     write_member(folder, Member(model, {}))
     return folder

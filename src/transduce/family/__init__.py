@@ -44,20 +44,20 @@ What belongs to one member:
 | positions       | paper                            | what changed                                                |
 |-----------------|----------------------------------|-------------------------------------------------------------|
 | `rope.py`       | Su et al. 2021, and others       | rotated positions for longer texts                          |
-| `positions.py`  | Press et al. 2021, and others    | ways to know the order of tokens, for `decoder.py`          |
+| `positions.py`  | Press et al. 2021, and others    | ways to know the order of tokens, for `decoder_only.py`     |
 | `recurrence.py` | Dai et al. 2019                  | Transformer-XL: a memory of the segment before              |
 
 | feed-forward    | paper                            | what changed                                                |
 |-----------------|----------------------------------|-------------------------------------------------------------|
 | `experts.py`    | Shazeer et al. 2017, and others  | a mixture of experts                                        |
 
-`decoder.py` is a decoder that takes positions, a pattern and experts as parts. Around the models:
+`decoder_only.py` is a decoder that takes positions, a pattern and experts as parts. Around the models:
 
 | use           | what it is                                                                       |
 |---------------|----------------------------------------------------------------------------------|
 | `weights.py`  | folders in Hugging Face's form; `forms/` has the form of each member             |
-| `tasks/`      | what members learn, for the training loop; `kinds.py`: members of the sizes in   |
-|               | `configs.py` and `attention_configs.py`                                          |
+| `configs.py`  | the sizes of each member, with `attention_configs.py`; a member takes them       |
+| `tasks/`      | what members learn, for the training loop                                        |
 | `use/`        | text in, and text, words, vectors or classes out; `load` returns one of them     |
 """
 

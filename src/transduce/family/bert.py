@@ -29,7 +29,7 @@ from transduce.model.transformer import EncoderLayer, FeedForward, Residual
 class BertEncoder(nn.Module):
     """The encoder. n_segments: sentences of a row that it tells apart. norm_eps: added to the variances.
 
-    The attribute `attention` is the attention function of all layers. If it has weights, they become a part of the model.
+    The attribute `attention` is the attention function of all layers. If it has weights, they become a part.
     """
 
     def __init__(self, config: BertConfig, *, n_segments: int = 2, norm_eps: float = 1e-12) -> None:
@@ -71,8 +71,8 @@ class BertEncoder(nn.Module):
 class Bert(nn.Module):
     """The encoder and its heads: each use of BERT has others. A head that is absent is None.
 
-    heads: names of attributes, of words, pooler, next_sentence and classifier; the last two need the pooler. labels: names
-    of the classes of the classifier. classifier_dropout: of the pooled states; None: as everywhere else.
+    heads: some of words, pooler, next_sentence and classifier, which are attributes; the last two need the pooler.
+    labels: names of the classes of the classifier. classifier_dropout: of the pooled states; None: as everywhere else.
 
         model = Bert(BertConfig(vocab_size=30_522), heads=("words", "pooler")).eval()
         ids = torch.tensor([[101, 7592, 103, 102]])  # [CLS] hello [MASK] [SEP]

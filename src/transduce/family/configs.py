@@ -293,7 +293,7 @@ class T5Config:
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """The sizes of a ViT. The defaults are those of ViT base with patches of 16 x 16. No kind: nothing trains it here."""
+    """The sizes of a ViT. The defaults make ViT base with patches of 16 x 16. It has no kind: no task trains it."""
 
     image_size: int = 224  # height and width in pixels, a multiple of patch_size
     patch_size: int = 16  # height and width in pixels

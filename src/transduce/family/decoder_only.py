@@ -31,9 +31,8 @@ from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, R
 class DecoderOnly(nn.Module):
     """A stack of pre-norm layers under the causal mask.
 
-    positions, pattern, feed_forward: parts in place of those that the configuration names. positions: how the model
-    knows the order of tokens. pattern: of the keys that a query sees, by a mask. feed_forward: makes the part of a layer
-    that keeps the shape (N,T,D).
+    An argument replaces the part that the configuration names. positions: how the model knows the order of tokens.
+    pattern: the keys that a query sees, by a mask. feed_forward: makes the part of a layer that keeps the shape (N,T,D).
     """
 
     def __init__(

@@ -11,7 +11,7 @@
 A router alone would send all tokens to the experts that are best at first. So a loss for the balance joins that of the
 task: `balance_loss` for the last two, `importance_loss` and `load_loss` for the first. `router_loss` has their factors.
 
-    model = Decoder(4_000, 128, 4, 4, Rotary(32), feed_forward=lambda: experts(Switch(128, 8), 512))
+    model = DecoderOnly(DecoderConfig(vocab_size=4_000, d_model=128, n_layers=4, n_heads=4, n_experts=8))
     loss = cross_entropy + router_loss(routings(model))
 """
 

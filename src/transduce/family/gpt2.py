@@ -30,7 +30,7 @@ class GPT2(nn.Module):
 
     post: True is GPT-1, with the norm after each residual, and none at the end. norm_eps: added to the variances.
 
-    The attribute `attention` is the attention function of all layers. If it has weights, they become a part of the model.
+    The attribute `attention` is the attention function of all layers. If it has weights, they become a part.
     """
 
     def __init__(self, config: GPT2Config, *, norm_eps: float = 1e-5, post: bool = False) -> None:

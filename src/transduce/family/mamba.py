@@ -83,8 +83,7 @@ class Mamba(nn.Module):
     """The language model of Mamba.
 
     d_inner: E; None: 2 d_model. d_step: width before W_dt; None: d_model / 16, rounded up. d_conv: inputs of a
-    convolution. norm_eps: added to the mean squares. The recurrence has no limit; max_positions is the longest text of a
-    search.
+    convolution. norm_eps: added to the mean squares. The recurrence has no limit; max_positions limits a search.
     """
 
     def __init__(

@@ -8,7 +8,7 @@
     Bucketed      score + a learned number for each head and bucket of distances (Raffel et al. 2020, 2.1)
     Shaw          learned vectors for each distance, added to keys and to values (Shaw et al. 2018, 3.2)
 
-`family/decoder.py` has the decoder that takes one of these. Transformer-XL is in `family/recurrence.py`.
+`family/decoder_only.py` has the decoder that takes one of these. Transformer-XL is in `family/recurrence.py`.
 """
 
 import math
@@ -42,7 +42,7 @@ class Positions(nn.Module):
 class Sinusoids(Positions):
     """The sinusoids of 2017, times `scale`.
 
-    In 2017 embeddings have the deviation 1 after their factor sqrt(d_model). In `Decoder` they have 0.02, and no
+    In 2017 embeddings have the deviation 1 after their factor sqrt(d_model). In `DecoderOnly` they have 0.02, and no
     factor, so that the sinusoids times 0.02 have the same proportion to them.
     """
 

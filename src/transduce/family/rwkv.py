@@ -128,7 +128,7 @@ class ChannelMix(nn.Module):
 class RWKV(nn.Module):
     """The language model of RWKV-4.
 
-    The recurrence has no limit; max_positions is the longest text of a search.
+    The recurrence has no limit; max_positions limits a search.
     """
 
     def __init__(self, config: RWKVConfig) -> None:

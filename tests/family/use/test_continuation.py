@@ -10,8 +10,9 @@ from support.hugging_face import disturb, member_of
 
 from transduce.decoding.options import Sampling
 from transduce.errors import UserError
+from transduce.family.attention_configs import T6Config
 from transduce.family.configs import GPT2Config
-from transduce.family.kinds import ConfiguredGPT2
+from transduce.family.gpt2 import GPT2
 from transduce.family.tpa import T6
 from transduce.family.use import continuation
 from transduce.family.use.continuation import GREEDY, continue_ids, ready
@@ -154,11 +155,11 @@ def test_a_model_as_it_is_takes_prompts_of_one_length_together(models: Models, m
 
 
 def test_a_subclass_with_another_attention_is_searched_as_it_is() -> None:
-    model = T6(50, 24, 2, 4, d_ff=40)
+    model = T6(T6Config(vocab_size=50, d_model=24, n_layers=2, n_heads=4, d_ff=40, tied=False))
     assert ready(model, "fp32") is model
     with pytest.raises(UserError, match="precision='int8': expected fp32 for T6; take fp32"):
         ready(model, "int8")
-    assert isinstance(ready(ConfiguredGPT2(GPT2Config(vocab_size=50, d_model=24, n_heads=4)), "int8"), CpuLanguageModel)
+    assert isinstance(ready(GPT2(GPT2Config(vocab_size=50, d_model=24, n_heads=4)), "int8"), CpuLanguageModel)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])

@@ -14,6 +14,7 @@ from transduce.decoding.cpu_transformer import Precision
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.kernels import PLAIN, Kernels, compiled
 from transduce.decoding.options import Sampling
+from transduce.family.configs import GPT2Config, LlamaConfig
 from transduce.family.gpt2 import GPT2
 from transduce.family.llama import Llama
 from transduce.family.use import cpu_language_model
@@ -29,9 +30,23 @@ def member(name: str, vocab_size: int = 50) -> GPT2 | Llama:
     """Return a small member with random weights."""
     torch.manual_seed(1)
     if name == "llama":
-        model = Llama(vocab_size, 32, 2, 4, d_ff=64, n_kv_heads=2, n_positions=40)
+        model = Llama(
+            LlamaConfig(
+                vocab_size=vocab_size,
+                d_model=32,
+                n_layers=2,
+                n_heads=4,
+                d_ff=64,
+                n_kv_heads=2,
+                max_positions=40,
+                tied=False,
+            )
+        )
     else:
-        model = GPT2(vocab_size, 32, 2, 4, n_positions=40, dropout=0.0, post=name == "gpt1")
+        model = GPT2(
+            GPT2Config(vocab_size=vocab_size, d_model=32, n_layers=2, n_heads=4, max_positions=40, dropout=0.0),
+            post=name == "gpt1",
+        )
     disturb(model)
     return model
 
@@ -130,7 +145,7 @@ def trained() -> tuple[CpuLanguageModel, CpuLanguageModel, Tensor]:
     texts = torch.randint(50, (400, 12))
     for i in range(1, texts.size(1)):
         texts[:, i] = torch.where(torch.rand(400) < 0.9, (2 * texts[:, i - 1] + 1) % 50, texts[:, i])
-    model = GPT2(50, 32, 2, 4, n_positions=40, dropout=0.0)
+    model = GPT2(GPT2Config(vocab_size=50, d_model=32, n_layers=2, n_heads=4, max_positions=40, dropout=0.0))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(100):
         batch = texts[64 * (step % 5) :][:64]

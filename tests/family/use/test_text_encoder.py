@@ -12,6 +12,7 @@ from torch import Tensor
 
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.bert import BertEncoder
+from transduce.family.configs import BertConfig
 from transduce.family.heads import sentence_vectors
 from transduce.family.use.text_encoder import TextEncoder, in_rows
 from transduce.family.weights import Member, read_member
@@ -49,7 +50,10 @@ def test_an_answer_does_not_depend_on_the_other_lines() -> None:
 def test_a_narrow_model_has_the_same_states_in_any_batch(length: int) -> None:
     """Bit for bit: the products within attention are small."""
     torch.manual_seed(1)
-    encoder, ids = BertEncoder(20, 16, 1, 2).eval(), torch.randint(20, (300, length))
+    encoder, ids = (
+        BertEncoder(BertConfig(vocab_size=20, d_model=16, n_layers=1, n_heads=2)).eval(),
+        torch.randint(20, (300, length)),
+    )
 
     def states(ids: Tensor) -> Tensor:
         with faster_products(ids.device):
