@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transduce.errors import UserError
 from transduce.evaluation.study_report import markdown
 from transduce.family.configs import TransformerXLConfig
+from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoids
 from transduce.family.recurrence import TransformerXL
 from transduce.studies import positions

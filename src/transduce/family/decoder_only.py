@@ -32,7 +32,8 @@ class DecoderOnly(nn.Module):
     """A stack of pre-norm layers under the causal mask.
 
     An argument replaces the part that the configuration names. positions: how the model knows the order of tokens.
-    pattern: the keys that a query sees, by a mask. feed_forward: makes the part of a layer that keeps the shape (N,T,D).
+    pattern: the keys that a query sees, by a mask. feed_forward: makes the part of a layer that keeps the shape
+    (N,T,D).
     """
 
     def __init__(

@@ -27,8 +27,8 @@ LOWEST_RATE = 0.001  # of masked tokens; 1/t grows without limit below it
 class Llada(nn.Module):
     """The model: a Llama under another mask, and a table of lengths.
 
-    n_lengths: maximum number of tokens of a line that has a probability; None: max_positions - 2, because a line has two
-    ends; 0: no table. rope, norm_eps: of the Llama.
+    n_lengths: maximum number of tokens of a line that has a probability; None: max_positions - 2, because a line has
+    two ends; 0: no table. rope, norm_eps: of the Llama.
     """
 
     def __init__(
