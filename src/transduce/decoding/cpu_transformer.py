@@ -23,6 +23,7 @@ from transduce.decoding.cpu_cache import CpuCache, Tables, sources
 from transduce.decoding.decoder import reordered
 from transduce.decoding.kernels import PLAIN, Compiled, Kernels, Packed, Visible, compiled
 from transduce.model.attention import MultiHeadAttention
+from transduce.model.cpu_backend import has_fast_bf16
 from transduce.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual, Transformer
 
 Precision = Literal["fp32", "bf16", "int8"]
@@ -51,14 +52,14 @@ def pack_linear(layers: Sequence[nn.Linear], precision: Precision, kernels: Kern
         return PackedLinear(kernels, kernels.pack(weight, bias, int8=precision == "int8"))
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     weight, bias = weight.to(dtype), bias.to(dtype)
-    if weight.device.type != "cpu":
+    if weight.device.type != "cpu" or (precision == "bf16" and not has_fast_bf16(weight.device)):
 
-        def linear_on_device(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
+        def linear_of_torch(x: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
             y = F.linear(x.to(dtype), weight, bias)
             y = (y.relu() if relu else y).float()
             return y if residual is None else y + residual
 
-        return linear_on_device
+        return linear_of_torch
     onednn = torch.ops.mkldnn  # in fp32 twice as fast as MKL on some machines, and slower on none that was measured
     packed = onednn._reorder_linear_weight(weight, 256)
 
