@@ -45,6 +45,7 @@ class LstmConfig:
     kind: Literal["lstm"] = "lstm"
     vocab_size: int | None = None
     d_model: int = 256
+    n_layers: int = LAYERS
     max_positions: int = 256  # no limit of the model; the longest line is that of GPT-2
     d_inner: int = 465
     dropout: float = 0.2
