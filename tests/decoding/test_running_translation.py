@@ -79,7 +79,8 @@ def test_room_is_bounded_by_lines_and_by_tokens(noisy: Translator) -> None:
     running.admit(0, "a b c", DecodingOptions())
     running.step()
     tokens = len(noisy.tokenizer.encode("a b c")) + 1
-    assert running.room == (MOST_SEGMENTS - 1, 4_096 // 4 - tokens)
+    can_join = running.search.backend.decoder.join is not None  # without it, new lines wait for an empty beam
+    assert running.room == ((MOST_SEGMENTS - 1, 4_096 // 4 - tokens) if can_join else (0, 0))
     running.drop([0])
     assert running.room == (MOST_SEGMENTS, 4_096 // 4) and len(running) == len(running.search) == 0
     for i in range(MOST_WAITING):
