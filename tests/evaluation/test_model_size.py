@@ -1,7 +1,9 @@
 """The number of parameters from the configuration equals that of the model itself."""
 
 import pytest
+from support.made_up_kind import WINDOW, WindowConfig
 
+from transduce.config.kinds import KINDS
 from transduce.config.schema import ModelConfig
 from transduce.evaluation.model_size import parameter_count
 
@@ -23,3 +25,13 @@ def test_the_count_equals_that_of_the_model(model: ModelConfig) -> None:
     from transduce.model.transformer import parameter_count as counted
 
     assert parameter_count(model, model.vocab_size or 0) == counted(build(model))
+
+
+def test_a_kind_that_the_package_does_not_know_is_counted_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """7 billion parameters would not fit; no random number is drawn, so a training goes on as without the count."""
+    import torch
+
+    monkeypatch.setitem(KINDS, "window", WINDOW)
+    state = torch.get_rng_state()
+    assert parameter_count(WindowConfig(d_model=10_000), 350_000) == 2 * 350_000 * 10_000 + 350_000
+    assert torch.equal(torch.get_rng_state(), state)

@@ -182,10 +182,13 @@ def test_steps_with_a_cache_are_the_whole_text(name: str, attention: Attention) 
 
 
 def test_the_model_of_the_page_continues_as_it_does_without_a_cache() -> None:
-    code: dict[str, type[GPT2]] = {}
-    exec(code_blocks(ROOT / "docs" / "family-attention.md", "py")[0].replace("128", "3"), code)
     torch.manual_seed(1)
-    model, prompt = code["WindowGPT2"](30, 16, 2, 2, dropout=0.0).eval(), torch.randint(30, (8,)).tolist()
+    code: dict[str, Any] = {}
+    page = code_blocks(ROOT / "docs" / "family-attention.md", "py")[0].replace("128", "3")
+    sizes = "vocab_size=30, d_model=16, n_layers=2, n_heads=2, dropout=0.0"
+    exec(page.replace("vocab_size=8_000", sizes), code)
+    model = code["model"].eval()
+    prompt = torch.randint(30, (8,)).tolist()
     torch.nn.init.normal_(model.embedding.weight)
     ids = list(prompt)
     for _ in range(10):

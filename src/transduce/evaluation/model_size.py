@@ -1,7 +1,7 @@
 """Count the parameters of a model from its configuration.
 
 A formula counts the models of the paper without torch, because `transduce recipes` lists 60 of them at once. Any other
-kind is built without memory, and counted: about 0.02 s each after the import of torch.
+kind is built without memory and counted, which needs torch.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from transduce.config.schema import ModelConfig
 def parameter_count(model: ModelSettings, vocab_size: int) -> int:
     """Return the number of trained values; a tied matrix counts once."""
     if not isinstance(model, ModelConfig):
-        return _count_built(replace(model, vocab_size=vocab_size))  # pyright: ignore
+        return _count_built(replace(model, vocab_size=vocab_size))  # pyright: ignore[reportArgumentType]
     target = model.tgt_vocab_size or vocab_size
     tables = vocab_size * model.d_model + target * (model.d_model * (2 - model.tie_src_tgt - model.tie_output))
     tables += target * model.output_bias
