@@ -1,6 +1,6 @@
 """Loss and BLEU against the number of attention heads, pruned by importance and at random, as in Michel et al. 2019.
 
-    python benchmarks/pruning.py MODEL --valid VALID.en VALID.de --test TEST.en TEST.de --out out.json --plot heads.svg
+    python benchmarks/pruning.py MODEL --valid VALID.en VALID.de --test TEST.en TEST.de --out out.json
 
 The importance is measured on the validation text, loss and BLEU (greedy search) on the test text.
 """
@@ -40,7 +40,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=9, help="numbers of heads between all and none")
     parser.add_argument("--draws", type=int, default=3, help="random prunings of each number")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     loaded = load_model(args.model)
     model = transformer_of(loaded.model)
@@ -58,8 +57,6 @@ def main() -> None:
         rows.append({"heads": len(heads) - len(pruned), "by": name, **scores})
         print(f"| {rows[-1]['heads']} | {name} | {scores['loss']:.3f} | {scores['bleu']:.1f} |", flush=True)
         args.out.write_text(json.dumps({"heads": msgspec.to_builtins(report), "prunings": rows}, indent=1) + "\n")
-    if args.plot:
-        plot(rows, args.plot)
 
 
 def prunings(
@@ -74,29 +71,6 @@ def prunings(
         yield "by gradient", least_important(report, count, "gradient")
         for _ in range(n_draws):
             yield "at random", rng.sample(heads, count)
-
-
-def plot(rows: Sequence[dict], path: Path) -> None:
-    """Write BLEU against the number of heads, with the mean and the range of the random prunings."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    whole = [(row["heads"], row["bleu"]) for row in rows if row["by"] == "none"]
-    for name, style in (("by loss", "-o"), ("by gradient", "--s"), ("at random", ":x")):
-        values: dict[int, list[float]] = {heads: [bleu] for heads, bleu in whole}
-        for row in rows:
-            if row["by"] == name:
-                values.setdefault(row["heads"], []).append(row["bleu"])
-        means = [sum(scores) / len(scores) for scores in values.values()]
-        (line,) = axes.plot(list(values), means, style, label=name)
-        if name == "at random":
-            lowest, highest = [*map(min, values.values())], [*map(max, values.values())]
-            axes.fill_between(list(values), lowest, highest, color=line.get_color(), alpha=0.2, lw=0)
-    axes.set(xlabel="attention heads that remain", ylabel="BLEU", ylim=(0, None))
-    axes.invert_xaxis()
-    axes.legend(title="heads pruned")
-    figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

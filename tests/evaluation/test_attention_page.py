@@ -125,6 +125,19 @@ def test_svg_is_the_first_view_with_text_as_text(tmp_path: Path) -> None:
     assert sorted(map(int, filter(None, inside))) == numbers
 
 
+def test_svg_has_source_across_and_target_down() -> None:
+    """Target x attends to source c, y to a, z to b."""
+    weights = np.array([[[[0, 0, 1], [1, 0, 0], [0, 1, 0]]]], dtype="f4")
+    attended = Attended(("▁a", "▁b", "▁c"), ("▁x", "▁y", "▁z"), weights, weights, weights, np.zeros(3, "f4"))
+    root = ET.fromstring(attention_svg(attended, View("cross", 0, 0)))
+    texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
+    heights = {element.text: float(element.get("y", "")) for element in texts if element.get("class") == "row"}
+    columns = {e.text: float(m[1]) for e in texts if (m := re.match(r"translate\((\S+)", e.get("transform", "")))}
+    cells = [(float(e.get("x", "")), float(e.get("y", ""))) for e in texts if e.text == "100" and e.get("x")]
+    expected = [(columns["c"], heights["x"]), (columns["a"], heights["y"]), (columns["b"], heights["z"])]
+    np.testing.assert_allclose(cells, expected, atol=5)
+
+
 def test_svg_of_a_long_sentence_marks_the_strongest_of_each_row() -> None:
     attended = long_attended(50, layers=1, heads=1)
     picture = attention_svg(attended, View("encoder", 0, 0))

@@ -118,5 +118,20 @@ def test_words(pieces: list[str], texts: list[str]) -> None:
     assert (result[0][0], result[-1][1]) == (0, len(pieces))
 
 
+@pytest.mark.parametrize(
+    ("pieces", "texts"),
+    [
+        (["▁Das", "▁Ha", "us", "▁groß", "."], ["Das", "Ha", "·us", "groß", "."]),
+        (["Üb", "ung", "▁2", "0", "</s>"], ["Üb", "·ung", "2", "·0", "</s>"]),
+        (["▁Hau", "s"], ["Hau", "s"]),
+        (["▁私", "は", "犬"], ["私", "は", "犬"]),
+        (["▁", "▁▁a", " ", "<0x0A>"], ["␣", "␣a", "␣", "<0x0A>"]),
+        ([], []),
+    ],
+)
+def test_pieces_become_labels(pieces: list[str], texts: list[str]) -> None:
+    assert labels(pieces) == texts
+
+
 def test_labels_show_what_would_be_obeyed() -> None:
     assert labels(["▁a", "us", "▁\u202eb", "\u2028", "</s>"]) == ["a", "·us", "\\u202eb", "\\u2028", "</s>"]

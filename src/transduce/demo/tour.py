@@ -1,4 +1,4 @@
-"""The tour: generate a corpus -> train -> evaluate on unseen sentences -> translate -> plot the attention.
+"""The tour: generate a corpus -> train -> evaluate on unseen sentences -> translate -> draw the attention.
 
 The tour calls the same functions as a run on a user's corpus. `transduce.demo.grammar` writes the sentences.
 """
@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,7 @@ from transduce.config.recipes.demo import demo
 from transduce.config.schema import Config, with_value
 from transduce.demo.grammar import corpus
 from transduce.errors import UserError
-from transduce.evaluation.attention_plot import attention_picture
+from transduce.evaluation.attention_file import write_attention
 from transduce.evaluation.metrics import bleu
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.storage.run_request import TrainRequest
@@ -64,7 +63,9 @@ def run_demo(out: Path) -> Path:
     _show([(src, t.text) for src, t in zip(samples, model.translate(samples), strict=True)])
 
     _say("\n4. The attention weights of the first translation")
-    _say(f"   {_picture(model, samples[0], out / 'attention.png')}")
+    picture = out / "attention.svg"
+    write_attention(model.attend(samples[0]), picture)
+    _say(f"   {picture}")
 
     report["seconds"] = round(time.monotonic() - started_at, 1)
     (out / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
@@ -99,15 +100,6 @@ def evaluate(model: Translator, pairs: Pairs, suffix: str) -> dict[str, float]:
     scores = {f"bleu{suffix}": round(bleu(outputs, references), 2), f"exact_match{suffix}": round(exact, 2)}
     _say("   " + ", ".join(f"{name} {value}" for name, value in scores.items()))
     return scores
-
-
-def _picture(model: Translator, sentence: str, path: Path) -> str:
-    """Draw the cross-attention of the last decoder layer. Return the path of the picture, or the reason for none."""
-    if find_spec("matplotlib") is None:
-        return "no picture: matplotlib is not installed; run pip install 'transduce[plot]'"
-    weights = model.attend(sentence)
-    attention_picture(weights.cross[-1], weights.src_pieces, weights.tgt_pieces, path, title=sentence)
-    return str(path)
 
 
 def _summary(report: dict[str, float], out: Path) -> str:
