@@ -9,9 +9,9 @@ import pytest
 from support.command_line import assert_mistake, heavy_imports
 from support.toy_task import CommandResult
 
-from transduce.cli.recipes import shorten
+from transduce.cli.recipes import format_size, shorten
 from transduce.config.overrides import overridden
-from transduce.config.recipes import RECIPES
+from transduce.config.recipes import RECIPES, RecipeEntry, catalogue
 from transduce.config.schema import Config, ModelConfig, keys, value_of
 
 
@@ -53,10 +53,14 @@ def test_an_unknown_recipe_is_refused(cli: Callable[..., CommandResult]) -> None
     assert_mistake(cli("recipes", "zzzz"), "`transduce recipes` lists the names")
 
 
-def test_a_recipe_of_the_paper_loads_no_slow_package() -> None:
-    """The list counts the members of the family by building them, so it needs torch."""
-    calls = "app(['recipes', 'small'])\napp(['recipes', 'vaswani2017-base'])"
+def test_recipes_load_no_slow_package() -> None:
+    calls = "app(['recipes'])\napp(['recipes', 'small'])\napp(['recipes', 'gpt2-small'])"
     assert heavy_imports(f"from transduce.cli.main import app\n{calls}") == []
+
+
+@pytest.mark.parametrize("entry", [entry for entry in catalogue() if entry.size], ids=lambda entry: entry.name)
+def test_the_size_in_a_docstring_is_the_size_of_the_model(entry: RecipeEntry) -> None:
+    assert entry.size == format_size(RECIPES[entry.name]())
 
 
 def test_shorten_keeps_whole_clauses() -> None:

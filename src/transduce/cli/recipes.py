@@ -54,9 +54,7 @@ def table_of(name: str) -> str:
 
 def format_rows(entries: "list[RecipeEntry]", width: int) -> list[str]:
     """Return a line of at most `width` characters for each entry, with columns as wide as their longest cell."""
-    from transduce.config.recipes import RECIPES
-
-    cells = [(entry.name, format_size(RECIPES[entry.name]()), shorten(entry.time, 26)) for entry in entries]
+    cells = [(entry.name, size_of(entry).removesuffix(" parameters"), shorten(entry.time, 26)) for entry in entries]
     name, size, time = (max(map(len, column)) for column in zip(*cells, strict=True))
     room = width - (name + size + time + 5)
     return [
@@ -79,9 +77,11 @@ def format_recipe(name: str) -> str:
     from transduce.config.recipes import catalogue, find_recipe
 
     config = find_recipe(name)()
-    texts = [f"{entry.summary} Time: {entry.time}." for entry in catalogue() if entry.name == name]
-    size = f"The model has {format_size(config)} parameters. A star marks a setting that differs from its default."
-    return "\n".join([name, "", *textwrap.wrap(" ".join([*texts, size]), WIDTH), format_settings(config)])
+    entry = next((entry for entry in catalogue() if entry.name == name), None)
+    text = "" if entry is None else f"{entry.summary} Time: {entry.time}. "
+    size = format_size(config) if entry is None else size_of(entry)
+    text += f"The model has {size}. A star marks a setting that differs from its default."
+    return "\n".join([name, "", *textwrap.wrap(text, WIDTH), format_settings(config)])
 
 
 def format_settings(config: "Config") -> str:
@@ -102,8 +102,16 @@ def format_settings(config: "Config") -> str:
     return "\n".join(lines)
 
 
+def size_of(entry: "RecipeEntry") -> str:
+    """Return the number of parameters that the docstring of a recipe says, or that its configuration has."""
+    from transduce.config.recipes import RECIPES
+
+    return entry.size or format_size(RECIPES[entry.name]())
+
+
 def format_size(config: "Config") -> str:
     """Return the number of parameters in millions, with the vocabulary size that the recipe sets."""
     from transduce.evaluation.model_size import parameter_count
 
-    return f"{parameter_count(config.model, config.model.vocab_size or config.data.vocab_size) / 1e6:.1f} M"
+    count = parameter_count(config.model, config.model.vocab_size or config.data.vocab_size)
+    return f"{count / 1e6:.1f} M parameters"

@@ -1,6 +1,6 @@
 """Count the parameters of a model from its configuration.
 
-A formula counts the models of the paper without torch, because `transduce recipes` lists 60 of them at once. Any other
+A formula counts the models of the paper without torch, because `transduce recipes` lists 64 of them at once. Any other
 kind is built without memory and counted, which needs torch.
 """
 

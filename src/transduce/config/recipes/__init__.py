@@ -1,10 +1,13 @@
 """Recipes: functions that return a `Config`. A docstring names the source of the settings and the time of a training.
 
+The docstring of a member of the family also says its size, so that `transduce recipes` need not build it with torch.
+
 `--recipe NAME` takes a name of `RECIPES`; `--recipe FILE.py:FUNCTION` takes a function of your own.
 """
 
 import importlib.util
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +61,15 @@ RECIPES: dict[str, Recipe] = {
 
 @dataclass(frozen=True)
 class RecipeEntry:
-    """A recipe in a list of recipes: its name, one sentence, and the time of a training with the hardware."""
+    """A recipe in a list of recipes: its name, one sentence, and the time of a training with the hardware.
+
+    size: the number of parameters, as "5.3 M parameters"; None: the docstring does not say it.
+    """
 
     name: str
     summary: str
     time: str
+    size: str | None
 
 
 def catalogue() -> list[RecipeEntry]:
@@ -71,10 +78,10 @@ def catalogue() -> list[RecipeEntry]:
 
 
 def _entry(name: str, text: str) -> RecipeEntry:
-    """Return the entry of the recipe `name` with docstring `text`, of which one paragraph begins with "Time:"."""
+    """Return the entry of the recipe `name` with docstring `text`: "Time:" begins a paragraph, and "Size:" may."""
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
-    times = [paragraph for paragraph in paragraphs if paragraph.startswith("Time: ")]
-    return RecipeEntry(name, paragraphs[0], times[0].removeprefix("Time: ").removesuffix("."))
+    facts = dict(re.findall(r"^(Size|Time): (.*?)\.?$", "\n".join(paragraphs), re.MULTILINE))
+    return RecipeEntry(name, paragraphs[0], facts["Time"], facts.get("Size"))
 
 
 def configure(recipe: str | Config, settings: Sequence[str]) -> tuple[Config, list[str], bool]:
