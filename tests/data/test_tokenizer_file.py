@@ -195,3 +195,9 @@ def test_a_damaged_file_is_refused_or_harmless(tokenizer: Tokenizer, tmp_path: P
         else:
             assert_lossless(loaded, ["two dogs. </s> Straße", *FRAGMENTS])
     assert refusals > 400
+
+
+def test_a_sentencepiece_pair_without_a_model_is_refused() -> None:
+    text = json.dumps({"format": "transduce sentencepiece pair", "target": "", "pieces": []})
+    with pytest.raises(UserError, match="a pair of sentencepiece models .*`source`.*; import the model again"):
+        Tokenizer.from_json(text)

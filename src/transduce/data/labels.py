@@ -6,13 +6,8 @@
 The labels are those of the training text, sorted. White space before and after a label does not count.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from os import PathLike
-from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as Engine
 
@@ -21,17 +16,13 @@ from transduce.data import corpora
 from transduce.data.corpora import Corpus
 from transduce.data.engine import encode_texts, library_errors
 from transduce.data.text import is_blank
+from transduce.data.vocabulary import TokenizerLike, are_different_texts, fields_of, json_of
 from transduce.errors import UserError
 
 FORMAT = "transduce encoder and labels"
 TOKENIZER = "tokenizer.json"
 WHERE = f"the {TOKENIZER} of the encoder"
 MAX_LABELS, MAX_CHARACTERS = 1_000, 100  # different labels, and the length of one
-
-
-def is_of_labels(text: str) -> bool:
-    """Return True if a `tokenizer.json` is that of a classifier."""
-    return FORMAT in text[:100]
 
 
 def label_of(line: str) -> str:
@@ -74,57 +65,41 @@ def learn_labels(texts: Sequence[Corpus]) -> list[str]:
     return sorted(labels)
 
 
-class TextAndLabels:
+class TextAndLabels(TokenizerLike):
     """The tokenizer of one side of a classifier.
 
-    files: of the encoder's folder, `tokenizer.json` and those beside it, by name. labels: by id. vocab_size: rows of
-    the encoder's embedding, which may be more than the tokens. side: "source" or "target".
-    Raises UserError for a `tokenizer.json` that the library tokenizers refuses, or with an id that has no row.
+    files: texts of `tokenizer.json` and of other files in the encoder's folder, by name. labels: by id. vocab_size:
+    rows of the encoder's embedding, which may be more than the tokens. A row without a token has a name that no token
+    has. Raises UserError for a `tokenizer.json` that the library tokenizers refuses, or with an id that has no row.
     """
 
-    tags: Sequence[str] = ()
-
     def __init__(self, files: Mapping[str, str], labels: Sequence[str], vocab_size: int, side: str = "source") -> None:
-        self.files, self.labels = dict(files), [*labels]
-        self.vocab_size: int = len(labels) if side == "target" else vocab_size
-        self._n_rows, self._side = vocab_size, side
+        self.files = dict(files)
+        self.labels = [*labels]
+        self.side = side
+        self._n_rows = vocab_size
+        self._arguments = (self.files, self.labels, vocab_size)
         self._ids = {label: i for i, label in enumerate(labels)}
         self._engine = _engine(self.files.get(TOKENIZER, ""), vocab_size)
+        tokens = [self._engine.id_to_token(i) or f"<row {i}>" for i in range(vocab_size)]
+        self.vocabulary = self.labels if side == "target" else tokens
+        self.vocab_size: int = len(self.vocabulary)
         is_wordpiece = json.loads(self.files[TOKENIZER])["model"].get("type") == "WordPiece"
         self.kind: str = "wordpiece" if is_wordpiece else "bpe"
 
     @classmethod
     def from_json(cls, text: str) -> "TextAndLabels":
         """Return the tokenizer of a text that `to_json` returned. Raises UserError for any other text."""
-        try:
-            content = json.loads(text)
-            files, labels, vocab_size = content["files"], content["labels"], content["vocab_size"]
-        except (ValueError, KeyError, TypeError, RecursionError) as problem:
-            raise UserError(f"it has no files, labels and vocab_size ({problem!r}); use another copy") from None
-        if not _are_files(files) or not _are_labels(labels) or type(vocab_size) is not int:
+        files, labels, vocab_size = fields_of(text, "files", "labels", "vocab_size")
+        are_files = isinstance(files, dict) and TOKENIZER in files and all(type(file) is str for file in files.values())
+        are_labels = are_different_texts(labels) and 2 <= len(labels) <= MAX_LABELS
+        if not are_files or not are_labels or type(vocab_size) is not int:
             raise UserError("its files, labels or vocab_size are of another form; use another copy")
         return cls(files, labels, vocab_size)
 
-    @property
-    def target(self) -> "TextAndLabels":
-        """The tokenizer of the labels."""
-        return self if self._side == "target" else self._of_target
-
-    @cached_property
-    def _of_target(self) -> "TextAndLabels":
-        return TextAndLabels(self.files, self.labels, self._n_rows, "target")
-
-    def split_tag(self, line: str) -> tuple[str, str]:
-        """Return "" and the line: there are no tags."""
-        return "", line
-
-    def encode(self, line: str) -> list[int]:
-        """Return the ids of a line of this side. A blank line, and a label that is not known, has none."""
-        return self.encode_batch([line])[0]
-
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return `encode(line)` for each line."""
-        if self._side == "target":
+        """Return the ids of each line of this side. A blank line, and a label that is not known, has none."""
+        if self.side == "target":
             labels = map(label_of, lines)
             return [[self._ids[label]] if label in self._ids else [] for label in labels]
         encodings = encode_texts(self._engine, lines, self._n_rows, WHERE)
@@ -138,50 +113,13 @@ class TextAndLabels:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids of this side."""
-        if self._side == "target":
+        if self.side == "target":
             return " ".join(self.pieces(ids))
         return self._engine.decode([*ids], skip_special_tokens=True)
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the token or the label of each id."""
-        return [self.vocabulary[i] for i in ids]
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """The tokens or the labels by id. A row of the embedding without a token has a name that no token has."""
-        return self.labels if self._side == "target" else self._tokens
-
-    @cached_property
-    def _tokens(self) -> list[str]:
-        return [self._engine.id_to_token(i) or f"<row {i}>" for i in range(self._n_rows)]
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of `tokenizer.json`, in hexadecimal."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
     def to_json(self) -> str:
         """Return the text of `tokenizer.json`."""
-        content = {"format": FORMAT, "vocab_size": self._n_rows, "labels": self.labels, "files": self.files}
-        return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write `tokenizer.json` to `path`."""
-        Path(path).write_bytes(self.to_json().encode())
-
-    def __reduce__(self) -> tuple[type["TextAndLabels"], tuple[Any, ...]]:
-        """Pickle the arguments."""
-        return type(self), (self.files, self.labels, self._n_rows, self._side)
-
-
-def _are_files(files: Any) -> bool:
-    return isinstance(files, dict) and TOKENIZER in files and all(isinstance(text, str) for text in files.values())
-
-
-def _are_labels(labels: Any) -> bool:
-    if not isinstance(labels, list) or not 2 <= len(labels) <= MAX_LABELS:
-        return False
-    return all(isinstance(label, str) and label for label in labels) and len({*labels}) == len(labels)
+        return json_of({"format": FORMAT, "vocab_size": self._n_rows, "labels": self.labels, "files": self.files})
 
 
 def _engine(text: str, vocab_size: int) -> Engine:

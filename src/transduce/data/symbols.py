@@ -7,15 +7,10 @@
 The target uses the first ids only, so the model's softmax is as small as the set of symbols.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import groupby
-from os import PathLike
-from pathlib import Path
 
-from transduce.data.vocabulary import CONTROLS, UNK, TokenizerLike
+from transduce.data.vocabulary import CONTROLS, UNK, TokenizerLike, are_different_texts, fields_of, json_of
 from transduce.data.words import words_of
 from transduce.errors import UserError
 
@@ -23,20 +18,10 @@ FORMAT = "transduce subwords and symbols"
 MAX_SYMBOLS = 10_000
 
 
-def is_of_symbols(text: str) -> bool:
-    """Return True if a `tokenizer.json` is that of a model that writes symbols."""
-    return FORMAT in text[:100]
-
-
 def parts(text: str) -> tuple[str, list[str]]:
     """Return the `tokenizer.json` of the source, and the symbols. Raises UserError for a text of another form."""
-    try:
-        content = json.loads(text)
-        source, symbols = content["source"], content["symbols"]
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise UserError(f"it has no source and symbols ({problem!r}); use another copy") from None
-    is_list = isinstance(symbols, list) and all(isinstance(symbol, str) for symbol in symbols)
-    if not isinstance(source, str) or not is_list or problem_of(symbols):
+    source, symbols = fields_of(text, "source", "symbols")
+    if type(source) is not str or not are_different_texts(symbols) or problem_of(symbols):
         raise UserError("its symbols are not different words; use another copy")
     return source, symbols
 
@@ -52,16 +37,19 @@ def problem_of(symbols: Sequence[str]) -> str | None:
     return None
 
 
-class SubwordsAndSymbols:
-    """The tokenizer of one side of such a model. source: the tokenizer of the source alone. side: which side."""
+class SubwordsAndSymbols(TokenizerLike):
+    """The tokenizer of one side of such a model. source: the tokenizer of the source text."""
 
     def __init__(self, source: TokenizerLike, symbols: Sequence[str], side: str = "source") -> None:
         n_fixed = len(CONTROLS) + len(symbols)
         self.kind: str = source.kind
         self.vocab_size: int = n_fixed if side == "target" else len(symbols) + source.vocab_size
-        self.tags: Sequence[str] = source.tags if side == "source" else []
+        self.vocabulary = [*CONTROLS, *symbols, *source.vocabulary[len(CONTROLS) :]]
+        self.tags = source.tags if side == "source" else ()
         self.symbols = [*symbols]
-        self._source, self._side = source, side
+        self.side = side
+        self._source = source
+        self._arguments = (source, self.symbols)
         self._ids = {symbol: i for i, symbol in enumerate(symbols, start=len(CONTROLS))}
 
     @classmethod
@@ -84,32 +72,15 @@ class SubwordsAndSymbols:
             raise UserError(f"data.target_tokens='symbols': expected {problem}; use data.target_tokens=subwords")
         return cls(source, sorted(symbols))
 
-    @property
-    def target(self) -> "SubwordsAndSymbols":
-        """The tokenizer of the target, with the first ids alone."""
-        return self if self._side == "target" else self._of_target
-
-    @cached_property
-    def _of_target(self) -> "SubwordsAndSymbols":
-        return SubwordsAndSymbols(self._source, self.symbols, "target")
-
-    def encode(self, line: str) -> list[int]:
-        """Return the ids of a line of this side, without BOS and EOS."""
-        return self.encode_batch([line])[0]
-
-    def split_tag(self, line: str) -> tuple[str, str]:
-        """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""
-        return self._source.split_tag(line) if self._side == "source" else ("", line)
-
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """Return `encode(line)` for each line."""
-        if self._side == "target":
+        if self.side == "target":
             return [[self._ids.get(word, UNK) for word in words_of(line)] for line in lines]
         return [self._moved(ids) for ids in self._source.encode_batch(lines)]
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
         """Return the ids of a line under BPE-dropout, which changes no symbol."""
-        if self._side == "target":
+        if self.side == "target":
             return self.encode(line)
         return self._moved(self._source.encode_dropout(line, p=p, key=key))
 
@@ -137,22 +108,6 @@ class SubwordsAndSymbols:
         distance = direction * len(self.symbols)
         return [i if i < len(CONTROLS) else i + distance for i in ids]
 
-    @property
-    def vocabulary(self) -> list[str]:
-        """The pieces by id, of both sides. A piece of the source may be spelled as a symbol."""
-        pieces = self._source.vocabulary
-        return [*CONTROLS, *self.symbols, *pieces[len(CONTROLS) :]]
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of `tokenizer.json`, in hexadecimal."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
     def to_json(self) -> str:
         """Return the text of `tokenizer.json`."""
-        content = {"format": FORMAT, "symbols": self.symbols, "source": self._source.to_json()}
-        return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write `tokenizer.json` to `path`."""
-        Path(path).write_bytes(self.to_json().encode())
+        return json_of({"format": FORMAT, "symbols": self.symbols, "source": self._source.to_json()})

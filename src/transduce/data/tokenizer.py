@@ -21,28 +21,28 @@ On disk a tokenizer is a `tokenizer.json`, which the Hugging Face library can al
 all of it except the vocabulary and the merges. Loading refuses a file that differs in any other part.
 """
 
-import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from transduce.data import labels, sentencepiece_pair, symbols, words
 from transduce.data.bpe_dropout import BpeDropout, Draws
-from transduce.data.labels import TextAndLabels, is_of_labels
-from transduce.data.sentencepiece_pair import SentencePieces, is_pair
+from transduce.data.labels import TextAndLabels
+from transduce.data.sentencepiece_pair import SentencePieces
 from transduce.data.subwords import KINDS, bytes_of_letters, document_of, engine_of, fixed_pieces, parts_of, trainer_of
-from transduce.data.symbols import SubwordsAndSymbols, is_of_symbols, parts
+from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.text import check_text, is_blank
-from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, split_tag
-from transduce.data.words import Words, is_of_words
+from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, json_of, split_tag
+from transduce.data.words import Words
 from transduce.errors import UserError
 
 MAX_FILE_BYTES = 64 << 20
 
 
-class Tokenizer:
+class Tokenizer(TokenizerLike):
     """A vocabulary of subwords, and the rules by which text becomes ids and ids become text."""
 
     def __init__(self, text: str, side: str = "source") -> None:
@@ -51,16 +51,17 @@ class Tokenizer:
         side: "source" or "target", where a tag is ordinary text.
         """
         model, tags = parts_of(text)
-        self.tags: list[str] = tags if side == "source" else []
+        self.tags = tags if side == "source" else []
         self.kind: str = "bpe" if model["type"] == "BPE" else "wordpiece"
-        self.vocab_size: int = len(model["vocab"])
+        self.side = side
+        self.vocabulary = list(model["vocab"])
+        self.vocab_size: int = len(self.vocabulary)
         self._text = text
-        self._side = side
-        self._vocabulary: dict[str, int] = model["vocab"]
+        self._arguments = (text,)
+        self._ids: dict[str, int] = model["vocab"]
         self._merges: list[list[str]] = model.get("merges", [])
-        self._pieces = list(self._vocabulary)
         self._special = {*CONTROLS, *tags}
-        self._engine = engine_of(document_of(self.kind, self._vocabulary, self._merges, tags))
+        self._engine = engine_of(document_of(self.kind, self._ids, self._merges, tags))
 
     @classmethod
     def learn(
@@ -89,17 +90,12 @@ class Tokenizer:
                 f"data.vocab_size={vocab_size}: expected at least {size:,}, because the text has "
                 f"{size - len(fixed):,} different characters; or set data.tokenizer=wordpiece, made of bytes"
             )
-        document = document_of(kind, model["vocab"], model.get("merges", []), tags)
-        return cls(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+        return cls(json_of(document_of(kind, model["vocab"], model.get("merges", []), tags)))
 
     def encode(self, line: str) -> list[int]:
         """Return the ids of a line, without BOS and EOS. Raises UserError if it has a lone surrogate."""
         tag, text = self.split_tag(check_text(line))
         return self._with_tag(tag, self._engine.encode(text, add_special_tokens=False).ids)
-
-    def split_tag(self, line: str) -> tuple[str, str]:
-        """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""
-        return split_tag(line, self.tags)
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """Return `encode(line)` for each line, faster."""
@@ -114,7 +110,7 @@ class Tokenizer:
         characters. Raises UserError for word pieces.
         """
         if self.kind != "bpe":
-            raise UserError(f"data.bpe_dropout={p}: expected 0, because the tokenizer is {self.kind} and not bpe")
+            return super().encode_dropout(line, p=p, key=key)
         if not 0 <= p <= 1:
             raise UserError(f"data.bpe_dropout={p}: expected 0 to 1")
         if p == 0:
@@ -124,7 +120,7 @@ class Tokenizer:
 
     def _with_tag(self, tag: str, ids: list[int]) -> list[int]:
         """Return the ids of a line from its tag, "" for none, and the ids of the rest."""
-        return [self._vocabulary[tag], *ids] if tag else ids
+        return [self._ids[tag], *ids] if tag else ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of any ids. The text may hold any character, also LF.
@@ -135,23 +131,13 @@ class Tokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the piece of each id in printable form: ▁ for a space, <0x41> for a byte of a partial character."""
-        pieces = [self._pieces[token] for token in ids]
+        pieces = super().pieces(ids)
         return pieces if self.kind == "bpe" else [p if p in self._special else _printable(p) for p in pieces]
 
     @property
     def target(self) -> "Tokenizer":
         """The tokenizer of the target language: this one, which both languages share, but without tags."""
-        return self._without_tags if self.tags else self
-
-    @property
-    def vocabulary(self) -> list[str]:
-        """The pieces by id, as they are on disk, without duplicates."""
-        return self._pieces
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of `tokenizer.json`, in hexadecimal."""
-        return hashlib.sha256(self._text.encode()).hexdigest()
+        return super().target if self.tags else self
 
     def to_json(self) -> str:
         """Return the text of `tokenizer.json`."""
@@ -164,18 +150,9 @@ class Tokenizer:
         where: the origin of the text, for messages. Raises UserError for any other text.
         """
         try:
-            if is_of_symbols(text):
-                source, symbols = parts(text)
-                return SubwordsAndSymbols(Words.from_json(source) if is_of_words(source) else cls(source), symbols)
-            if is_of_labels(text):
-                return TextAndLabels.from_json(text)
-            return SentencePieces(text) if is_pair(text) else cls(text)
+            return _read(text, FORMATS)
         except UserError as error:
             raise UserError(f"{os.fspath(where)}: expected a tokenizer of transduce, but {error}") from error
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write `tokenizer.json` to `path`."""
-        Path(path).write_bytes(self._text.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenizerLike:
@@ -193,17 +170,26 @@ class Tokenizer:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{where}: expected a tokenizer.json, but it cannot be read: {error}") from error
 
-    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str, ...]]:
-        """Pickle the text: an unpickled engine would turn the text </s> into the control id."""
-        return type(self), (self._text, self._side)
-
-    @cached_property
-    def _without_tags(self) -> "Tokenizer":
-        return Tokenizer(self._text, "target")
-
     @cached_property
     def _dropout(self) -> BpeDropout:
-        return BpeDropout(self._vocabulary, self._merges, self._engine)
+        return BpeDropout(self._ids, self._merges, self._engine)
+
+
+def _read(text: str, formats: Mapping[str, Callable[[str], TokenizerLike]]) -> TokenizerLike:
+    """Return the tokenizer of a text that has one of some formats, or the format of the library."""
+    return next((read for name, read in formats.items() if name in text[:100]), Tokenizer)(text)
+
+
+def _read_symbols(text: str) -> SubwordsAndSymbols:
+    source, names = symbols.parts(text)
+    return SubwordsAndSymbols(_read(source, {words.FORMAT: Words.from_json}), names)
+
+
+FORMATS: dict[str, Callable[[str], TokenizerLike]] = {
+    symbols.FORMAT: _read_symbols,
+    labels.FORMAT: TextAndLabels.from_json,
+    sentencepiece_pair.FORMAT: SentencePieces,
+}  # a file names its format in its first 100 characters
 
 
 def _printable(piece: str) -> str:

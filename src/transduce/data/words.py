@@ -11,25 +11,16 @@ the first of its classes that the vocabulary has: with three last letters, with 
     p53-dependent      a0- -ent    a0- -nt    a0-
 """
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from os import PathLike
-from pathlib import Path
 
 from transduce.data.bpe_dropout import Draws
-from transduce.data.vocabulary import CONTROLS, UNK
+from transduce.data.vocabulary import CONTROLS, UNK, TokenizerLike, are_different_texts, fields_of, json_of
 from transduce.errors import UserError
 
 FORMAT = "transduce words"
 RARE = 1  # a word that the training text has so often gets no id of its own
 LEAST = 10  # rare words that a class must have for an id of its own
-
-
-def is_of_words(text: str) -> bool:
-    """Return True if a `tokenizer.json` is that of a source whose words are tokens."""
-    return FORMAT in text[:100]
 
 
 def classes_of(word: str) -> tuple[str, str, str]:
@@ -45,18 +36,20 @@ def classes_of(word: str) -> tuple[str, str, str]:
     return f"{shape} -{word[-3:].lower()}", f"{shape} -{word[-2:].lower()}", shape
 
 
-class Words:
+class Words(TokenizerLike):
     """The tokenizer of a text whose words, between spaces, are tokens. Another word gets the id of its class.
 
-    words, classes: those of the vocabulary, in the order of their ids. vocabulary: all tokens by id.
+    words, classes: parts of the vocabulary, in the order of their ids.
     """
 
     kind = "words"
-    tags: Sequence[str] = ()
 
-    def __init__(self, words: Sequence[str], classes: Sequence[str]) -> None:
-        self.words, self.classes = [*words], [*classes]
+    def __init__(self, words: Sequence[str], classes: Sequence[str], side: str = "source") -> None:
+        self.words = [*words]
+        self.classes = [*classes]
+        self.side = side
         self.vocabulary = [*CONTROLS, *words, *classes]
+        self._arguments = (self.words, self.classes)
         self._ids = {token: i for i, token in enumerate(self.vocabulary)}
         self.vocab_size: int = len(self._ids)
 
@@ -74,29 +67,15 @@ class Words:
     @classmethod
     def from_json(cls, text: str) -> "Words":
         """Return the tokenizer of a text that `to_json` returned. Raises UserError for any other text."""
-        try:
-            content = json.loads(text)
-            words, classes = content["words"], content["classes"]
-        except (ValueError, KeyError, TypeError, RecursionError) as problem:
-            raise UserError(f"it has no words and classes ({problem!r}); use another copy") from None
-        tokens = [*words, *classes] if isinstance(words, list) and isinstance(classes, list) else [None]
-        is_text = all(isinstance(token, str) and token for token in tokens)
-        if not is_text or len({*tokens, *CONTROLS}) < len(tokens) + len(CONTROLS):
+        words, classes = fields_of(text, "words", "classes")
+        are_texts = are_different_texts(words) and are_different_texts(classes)
+        if not are_texts or not are_different_texts([*CONTROLS, *words, *classes]):
             raise UserError("its words and classes are not different texts; use another copy")
         return cls(words, classes)
 
-    @property
-    def target(self) -> "Words":
-        """This tokenizer: only its source is of use."""
-        return self
-
-    def split_tag(self, line: str) -> tuple[str, str]:
-        """Return "" and the line: there are no tags."""
-        return "", line
-
-    def encode(self, line: str) -> list[int]:
-        """Return the ids of a line, without BOS and EOS: one for each word."""
-        return [self._id(word) for word in words_of(line)]
+    def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each line, without BOS and EOS: one for each word."""
+        return [[self._id(word) for word in words_of(line)] for line in lines]
 
     def _id(self, word: str) -> int:
         number = self._ids.get(word, UNK)
@@ -104,10 +83,6 @@ class Words:
 
     def _class_id(self, word: str) -> int:
         return next((self._ids[one] for one in classes_of(word) if one in self._ids), UNK)
-
-    def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return `encode(line)` for each line."""
-        return [self.encode(line) for line in lines]
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
         """Return the ids of a line in which each word, with probability `p`, has the id of its class.
@@ -124,23 +99,9 @@ class Words:
         """Return the words and classes with spaces between them. Control ids are left out."""
         return " ".join(self.pieces(i for i in ids if i >= len(CONTROLS)))
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the word or the class of each id."""
-        return [self.vocabulary[i] for i in ids]
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of `tokenizer.json`, in hexadecimal."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
     def to_json(self) -> str:
         """Return the text of `tokenizer.json`."""
-        content = {"format": FORMAT, "words": self.words, "classes": self.classes}
-        return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write `tokenizer.json` to `path`."""
-        Path(path).write_bytes(self.to_json().encode())
+        return json_of({"format": FORMAT, "words": self.words, "classes": self.classes})
 
 
 def words_of(line: str) -> list[str]:
