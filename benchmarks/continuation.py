@@ -43,7 +43,7 @@ def transduce(precision: str, folder: Path) -> Continue:
     from dataclasses import replace
 
     from transduce.family import load
-    from transduce.family.use.continuation import GREEDY, continue_ids
+    from transduce.family.inference.continuation import GREEDY, continue_ids
     from transduce.model.cpu_backend import keep_freed_memory
 
     keep_freed_memory()
@@ -92,7 +92,7 @@ def write_weights(folder: Path) -> None:
 
     from transduce.family.configs import GPT2Config
     from transduce.family.gpt2 import GPT2
-    from transduce.family.weights import Member, write_member
+    from transduce.family.hugging_face.folder import Member, write_member
 
     torch.manual_seed(1)
     write_member(folder, Member(GPT2(GPT2Config(vocab_size=VOCABULARY, d_model=768, n_layers=12, n_heads=12)), {}, {}))

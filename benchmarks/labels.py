@@ -34,8 +34,8 @@ import numpy as np
 
 from transduce.data.corpora import Corpus
 from transduce.data.text import read_lines
+from transduce.family.inference.text_encoder import TextEncoder
 from transduce.family.tasks.classes import macro_f1
-from transduce.family.use.text_encoder import TextEncoder
 from transduce.storage.run_request import TrainRequest
 from transduce.train import train
 

@@ -16,7 +16,7 @@ from support.small_members import gpt2_folder
 from support.toy_task import ROOT, CommandResult, write_lines
 
 from transduce import Sampling
-from transduce.family.use.language_model import LanguageModel
+from transduce.family.inference.language_model import LanguageModel
 
 LINES = ["two young men", "", "a dog", " \t", "Zürich", "a man", "x" * 100, "the man sits on"]
 SEARCHES: list[tuple[list[object], dict[str, Any]]] = [

@@ -25,12 +25,12 @@ from transduce.evaluation.model_size import parameter_count
 from transduce.family.attention_configs import LinformerConfig, LongformerConfig, PerformerConfig, T6Config
 from transduce.family.bert import Bert
 from transduce.family.configs import BertConfig, TransformerXLConfig
+from transduce.family.inference.model_folder import member_of
+from transduce.family.inference.text_encoder import TextEncoder
 from transduce.family.performer import Performer
-from transduce.family.recurrence import TransformerXL
 from transduce.family.tasks.masked_words import MaskedWordsTask
 from transduce.family.tasks.token_scores import evaluate_restored
-from transduce.family.use.model_folder import member_of
-from transduce.family.use.text_encoder import TextEncoder
+from transduce.family.transformer_xl import TransformerXL
 from transduce.model.attention import Attention, fast_attention
 from transduce.model.build import build
 from transduce.model.transformer import Transformer

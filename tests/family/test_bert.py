@@ -14,11 +14,11 @@ from torch.nn import functional as F
 
 from transduce.errors import UserError
 from transduce.family.bert import Bert
+from transduce.family.bert_heads import sentence_vectors
 from transduce.family.configs import BertConfig
-from transduce.family.forms.bert import FORM, HEADS
-from transduce.family.forms.settings import Settings
-from transduce.family.heads import sentence_vectors
-from transduce.family.weights import read_member
+from transduce.family.hugging_face.bert import CONVERSION, HEADS
+from transduce.family.hugging_face.folder import read_member
+from transduce.family.hugging_face.settings import Settings
 from transduce.model.transformer import parameter_count
 
 SIZES = {
@@ -113,13 +113,13 @@ def test_gradients_are_those_of_hugging_face(models: Models, ids: Tensor, segmen
 def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:
     ours, theirs = models
     expected = json.loads(theirs.config.to_json_string(use_diff=False))
-    settings = FORM.settings(ours)
+    settings = CONVERSION.settings(ours)
     assert settings == {name: expected[name] for name in settings}
 
 
 def test_a_set_of_heads_without_an_architecture_is_refused() -> None:
     with pytest.raises(UserError, match=r"expected the heads of one of BertModel \(pooler\)"):
-        FORM.settings(Bert(BertConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2), heads=()))
+        CONVERSION.settings(Bert(BertConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2), heads=()))
 
 
 def test_padding_changes_no_state(models: Models, ids: Tensor, segments: Tensor) -> None:
@@ -191,7 +191,7 @@ def test_dropout_acts_in_training_only(models: Models, ids: Tensor, segments: Te
 def test_classes_without_a_name_are_refused(names: Any) -> None:
     settings = {**SIZES, "architectures": ["BertForSequenceClassification"], "id2label": names}
     with pytest.raises(UserError, match="config.json: id2label=.*: expected a name for each of the numbers from 0 on"):
-        FORM.build(Settings(settings, "config.json"))
+        CONVERSION.build(Settings(settings, "config.json"))
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ def test_classes_without_a_name_are_refused(names: Any) -> None:
 def test_classes_with_other_probabilities_are_refused(changes: dict[str, Any], message: str) -> None:
     settings = {**SIZES, "architectures": ["BertForSequenceClassification"], **changes}
     with pytest.raises(UserError, match=f"^config.json: .*{message}"):
-        FORM.build(Settings(settings, "config.json"))
+        CONVERSION.build(Settings(settings, "config.json"))
 
 
 def test_an_architecture_of_another_kind_is_refused() -> None:
     with pytest.raises(UserError, match=r"architectures=\['BertForTokenClassification'\]: expected \['BertModel'\] or"):
-        FORM.build(Settings({**SIZES, "architectures": ["BertForTokenClassification"]}, "config.json"))
+        CONVERSION.build(Settings({**SIZES, "architectures": ["BertForTokenClassification"]}, "config.json"))
 
 
 def old_folder(folder: Path, architecture: str) -> Bert:

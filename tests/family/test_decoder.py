@@ -19,7 +19,7 @@ from transduce.config.validation import problems
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
-from transduce.family.around import NO_PAST, Past
+from transduce.family.attention_wrappers import NO_PAST, Past
 from transduce.family.configs import DecoderConfig, HyenaConfig
 from transduce.family.experts import router_loss, routings
 from transduce.family.rope import LinearRope, Rope, YarnRope, ntk_theta

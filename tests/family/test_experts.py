@@ -10,7 +10,7 @@ from support.hugging_face import TOLERANCE, difference, disturb
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.family.around import NO_PAST
+from transduce.family.attention_wrappers import NO_PAST
 from transduce.family.configs import DecoderConfig, LlamaConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import (

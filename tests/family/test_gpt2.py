@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.hugging_face import TOLERANCE, difference, disturb, gradient_difference, member_of
 
-from transduce.family.around import NO_PAST, Past
+from transduce.family.attention_wrappers import NO_PAST, Past
 from transduce.family.configs import GPT2Config
 from transduce.family.gpt2 import GPT2
 from transduce.model.transformer import parameter_count

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from transduce.family.configs import HyenaConfig
 from transduce.family.hyena import Filters, Hyena, Operator, long_convolution
+from transduce.family.inference.continuation import GREEDY, continue_ids
 from transduce.family.row_states import NO_STATES
-from transduce.family.use.continuation import GREEDY, continue_ids
 from transduce.model.transformer import parameter_count
 
 D, L = 6, 20

@@ -11,10 +11,10 @@ from support.small_diffusion import small_llada
 from torch.nn import functional as F
 
 from transduce.data.vocabulary import BOS, EOS
-from transduce.family.around import causal
+from transduce.family.attention_wrappers import causal
+from transduce.family.inference.model_folder import MASK
 from transduce.family.llada import LOWEST_RATE, weights_by_count, weights_by_rate, weights_of_count
 from transduce.family.tasks.diffusion_bound import length_nats, masked_batch, spread_weights, summed_bound
-from transduce.family.use.model_folder import MASK
 from transduce.model.attention import fast_attention
 
 N, V = 4, 3

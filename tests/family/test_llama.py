@@ -10,12 +10,12 @@ import torch
 from support.hugging_face import TOLERANCE, difference, disturb, gradient_difference, member_of
 
 from transduce.errors import UserError
-from transduce.family.around import NO_PAST, Past
+from transduce.family.attention_wrappers import NO_PAST, Past
 from transduce.family.configs import LlamaConfig
-from transduce.family.forms.llama import FORM
-from transduce.family.forms.settings import Settings
+from transduce.family.hugging_face.folder import read_member, write_member
+from transduce.family.hugging_face.llama import CONVERSION
+from transduce.family.hugging_face.settings import Settings
 from transduce.family.llama import Llama
-from transduce.family.weights import read_member, write_member
 from transduce.model.transformer import parameter_count
 
 SIZES = {
@@ -154,7 +154,7 @@ def test_a_text_beyond_the_positions_has_the_dynamic_angles_of_hugging_face(tmp_
 )
 def test_values_that_are_not_supported_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        FORM.build(Settings(SIZES | changes, "config.json"))
+        CONVERSION.build(Settings(SIZES | changes, "config.json"))
 
 
 @pytest.mark.parametrize(

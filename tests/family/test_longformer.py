@@ -11,10 +11,10 @@ from support.documents import code_blocks
 from support.toy_task import ROOT
 from torch import Tensor, nn
 
+from transduce.family.attention_patterns import first, restricted, union, with_pattern
 from transduce.family.bert import BertEncoder
 from transduce.family.big_bird import big_bird, big_bird_blocks, of_blocks
 from transduce.family.longformer import LongformerAttention
-from transduce.family.patterns import first, restricted, union, with_pattern
 from transduce.model.attention import MultiHeadAttention, reference_attention
 
 D = 12

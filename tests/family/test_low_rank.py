@@ -9,7 +9,7 @@ from support.documents import code_blocks
 from support.toy_task import ROOT
 from torch import Tensor
 
-from transduce.family.around import causal, with_bias
+from transduce.family.attention_wrappers import causal, with_bias
 from transduce.family.bert import BertEncoder
 from transduce.family.configs import BertConfig, GPT2Config, T5Config
 from transduce.family.gpt2 import GPT2

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 import transduce
 from transduce.errors import UserError
 from transduce.family.configs import MambaConfig
+from transduce.family.hugging_face.folder import Member, write_member
+from transduce.family.inference.continuation import GREEDY, continue_ids
 from transduce.family.mamba import Mamba, SelectiveMixer, selective_scan
 from transduce.family.row_states import NO_STATES
-from transduce.family.use.continuation import GREEDY, continue_ids
-from transduce.family.weights import Member, write_member
 from transduce.model.transformer import parameter_count
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3, "state_size": 5, "time_step_rank": 4}
@@ -174,8 +174,8 @@ def test_a_folder_continues_text_in_fp32(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"use_bias": True}, {"hidden_act": "gelu"}, {"expand": 0}, {"state_size": 0}])
 def test_a_config_that_it_cannot_have_is_refused(change: dict[str, Any]) -> None:
-    from transduce.family.forms.mamba import build
-    from transduce.family.forms.settings import Settings
+    from transduce.family.hugging_face.mamba import build
+    from transduce.family.hugging_face.settings import Settings
 
     values = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2}
     with torch.device("meta"):

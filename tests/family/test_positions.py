@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
-from transduce.family.around import NO_PAST, Past, with_bias
+from transduce.family.attention_wrappers import NO_PAST, Past, with_bias
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
+from transduce.family.inference.continuation import continue_ids
 from transduce.family.positions import (
     Alibi,
     Bucketed,
@@ -27,7 +28,6 @@ from transduce.family.positions import (
     relative_attention,
 )
 from transduce.family.rope import YarnRope
-from transduce.family.use.continuation import continue_ids
 from transduce.model.attention import MultiHeadAttention
 
 V, D, LAYERS, H = 40, 24, 2, 4

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from transduce.errors import UserError
-from transduce.family.forms.rope import rope_of, rope_settings
-from transduce.family.forms.settings import Settings
+from transduce.family.hugging_face.rope import rope_of, rope_settings
+from transduce.family.hugging_face.settings import Settings
 from transduce.family.rope import DynamicRope, LinearRope, Llama3Rope, Rope, YarnRope, ntk_theta
 
 K, THETA, S, L = 64, 10_000.0, 8.0, 2_048

@@ -15,10 +15,10 @@ from torch import Tensor
 import transduce
 from transduce.errors import UserError
 from transduce.family.configs import RWKVConfig
+from transduce.family.hugging_face.folder import Member, write_member
+from transduce.family.inference.continuation import GREEDY, continue_ids
 from transduce.family.row_states import NO_STATES
 from transduce.family.rwkv import RWKV, ChannelMix, Sums, TimeMix, wkv
-from transduce.family.use.continuation import GREEDY, continue_ids
-from transduce.family.weights import Member, write_member
 from transduce.model.transformer import parameter_count
 
 SIZES = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 3}
@@ -215,8 +215,8 @@ def test_a_folder_continues_text_in_fp32(tmp_path: Path) -> None:
     [{"attention_hidden_size": 48}, {"layer_norm_epsilon": 1e-6}, {"tie_word_embeddings": True}, {"hidden_size": 0}],
 )
 def test_a_config_that_it_cannot_have_is_refused(change: dict[str, Any]) -> None:
-    from transduce.family.forms.rwkv import build
-    from transduce.family.forms.settings import Settings
+    from transduce.family.hugging_face.rwkv import build
+    from transduce.family.hugging_face.settings import Settings
 
     values = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2}
     with torch.device("meta"):

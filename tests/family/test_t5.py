@@ -14,11 +14,11 @@ from transduce.decoding.decoder import Decoder
 from transduce.decoding.request import Request
 from transduce.errors import UserError
 from transduce.family.configs import T5Config
-from transduce.family.forms.settings import Settings
-from transduce.family.forms.t5 import FORM
+from transduce.family.hugging_face.settings import Settings
+from transduce.family.hugging_face.t5 import CONVERSION
+from transduce.family.inference.hugging_face_beam import best_outputs
 from transduce.family.relative_bias import RelativeBias
 from transduce.family.t5 import T5
-from transduce.family.use.hugging_face_beam import best_outputs
 from transduce.model.transformer import parameter_count
 
 SIZES = {
@@ -157,7 +157,7 @@ def test_buckets_are_those_of_hugging_face(is_causal: bool, n_buckets: int, long
 def test_buckets_that_cannot_be_are_refused(key: str, value: int, expected: str) -> None:
     settings = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], **SIZES, key: value}
     with pytest.raises(UserError, match=f"config.json: {key}={value}: expected {expected}"):
-        FORM.build(Settings(settings, "config.json"))
+        CONVERSION.build(Settings(settings, "config.json"))
 
 
 def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:
@@ -165,7 +165,7 @@ def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:
     expected = json.loads(theirs.config.to_json_string(use_diff=False))
     if not ours.config.tied:
         expected["tie_word_embeddings"] = False  # transformers 5 always writes True
-    settings = FORM.settings(ours)
+    settings = CONVERSION.settings(ours)
     assert settings == {name: expected[name] for name in settings}
 
 

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from transduce.errors import UserError
 from transduce.family.configs import ViTConfig
-from transduce.family.forms.settings import Settings
-from transduce.family.forms.vit import FORM
+from transduce.family.hugging_face.settings import Settings
+from transduce.family.hugging_face.vit import CONVERSION
 from transduce.family.vit import ViT
 from transduce.model.transformer import parameter_count
 
@@ -82,13 +82,13 @@ def test_a_patch_is_a_row_of_numbers_times_a_matrix(models: Models) -> None:
 def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:
     ours, theirs = models
     expected = json.loads(theirs.config.to_json_string(use_diff=False))
-    settings = FORM.settings(ours)
+    settings = CONVERSION.settings(ours)
     assert settings == {name: expected[name] for name in settings}
 
 
 def test_an_image_size_that_is_no_multiple_of_the_patch_is_refused() -> None:
     with pytest.raises(UserError, match="config.json: image_size=13: expected a multiple of patch_size=4"):
-        FORM.build(Settings(SIZES | {"image_size": 13}, "config.json"))
+        CONVERSION.build(Settings(SIZES | {"image_size": 13}, "config.json"))
 
 
 @pytest.mark.parametrize(

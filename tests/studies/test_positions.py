@@ -17,7 +17,7 @@ from transduce.evaluation.study_report import markdown
 from transduce.family.configs import TransformerXLConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoids
-from transduce.family.recurrence import TransformerXL
+from transduce.family.transformer_xl import TransformerXL
 from transduce.studies import positions
 from transduce.studies.positions import POSITIONS, ROWS, XL, build, report, run_positions, scalings
 from transduce.studies.results import read_results

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.family.weights import read_member
+from transduce.family.hugging_face.folder import read_member
 
 TOLERANCE = 1e-5  # of the largest value
 

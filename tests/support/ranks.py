@@ -31,7 +31,7 @@ from support.small_runs import Texts, train_on
 from transduce.cli.main import main
 from transduce.config.schema import Config, ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
-from transduce.family.online import attention_part, merge
+from transduce.family.online_softmax import attention_part, merge
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask
 from transduce.training import distributed, sharding, state

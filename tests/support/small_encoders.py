@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from transduce.family.bert import Bert
 from transduce.family.configs import BertConfig
-from transduce.family.weights import Member, write_member
+from transduce.family.hugging_face.folder import Member, write_member
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] a the dog cat bird runs sleeps sings fast on mat big small . ##s".split()
 LABELS = ["good", "bad\n\x1b", "neither"]

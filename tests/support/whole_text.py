@@ -9,7 +9,7 @@ from torch import Tensor
 from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.request import Request
-from transduce.family.use.hugging_face_beam import best_outputs
+from transduce.family.inference.hugging_face_beam import best_outputs
 
 
 @dataclass(frozen=True)

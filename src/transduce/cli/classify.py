@@ -30,7 +30,7 @@ def classify(
         return f"{printable(label)}\t{probability:.4f}"
 
     def load() -> Job:
-        from transduce.family.use.text_encoder import TextEncoder
+        from transduce.family.inference.text_encoder import TextEncoder
 
         encoder = TextEncoder.load(folder)
         return Job(lambda lines, _: encoder.classify(lines), text)

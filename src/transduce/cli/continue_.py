@@ -15,7 +15,7 @@ from transduce.cli.translate import Epsilon, Seed, Temperature, TopK, TopP
 
 if TYPE_CHECKING:
     from transduce.cli.stream import Answers
-    from transduce.family.use import text_generator
+    from transduce.family.inference import text_generator
 
 Folder = Annotated[
     Path,
@@ -78,7 +78,7 @@ def continue_(
     options = DecodingOptions.from_arguments(**asdict(decoding))
 
     def load() -> "Answers":
-        from transduce.family.use.language_model import LanguageModel
+        from transduce.family.inference.language_model import LanguageModel
         from transduce.model.cpu_backend import keep_freed_memory
 
         keep_freed_memory()

@@ -32,7 +32,7 @@ def embed(
         return " ".join(f"{value:.6f}" for value in vector.tolist())
 
     def load() -> Job:
-        from transduce.family.use.text_encoder import TextEncoder
+        from transduce.family.inference.text_encoder import TextEncoder
 
         encoder = TextEncoder.load(folder)
         return Job(lambda lines, _: encoder.embed(lines), text, record=lambda vector: vector.tolist())

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from transduce.cli import stream
-    from transduce.family.use.text_encoder import Answer
+    from transduce.family.inference.text_encoder import Answer
 
 Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's form with tokenizer.json, or RUN/model.")]
 

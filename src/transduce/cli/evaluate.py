@@ -132,8 +132,8 @@ def _scores_of_lines(
 
 def _scores_of_classes(model: Path, sentences: Path, labels: Path) -> "ClassScores":
     """Return the scores of a classifier on sentences."""
+    from transduce.family.inference.text_encoder import TextEncoder
     from transduce.family.tasks.class_scores import evaluate_classes
-    from transduce.family.use.text_encoder import TextEncoder
 
     return evaluate_classes(TextEncoder.load(model), sentences, labels)
 
@@ -143,14 +143,14 @@ def _scores_of_text(model: Path, text: Path) -> "TextScores | TokenScores":
 
     For a BERT or T5 that was trained here by restoring tokens, they are the scores of these tokens.
     """
+    from transduce.family.hugging_face.folder import read_member
+    from transduce.family.inference.language_model import LanguageModel
+    from transduce.family.inference.model_folder import is_trained_here, member_of
+    from transduce.family.inference.text_filler import TextFiller
     from transduce.family.llada import Llada
     from transduce.family.tasks.diffusion_bound import evaluate_bound
     from transduce.family.tasks.text_scores import evaluate_text
     from transduce.family.tasks.token_scores import RESTORING_TASKS, evaluate_restored
-    from transduce.family.use.language_model import LanguageModel
-    from transduce.family.use.model_folder import is_trained_here, member_of
-    from transduce.family.use.text_filler import TextFiller
-    from transduce.family.weights import read_member
     from transduce.storage.model_folder import load_model
 
     loaded = load_model(model) if is_trained_here(model) else None

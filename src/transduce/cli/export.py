@@ -36,7 +36,7 @@ def export(
     if to != "ctranslate2" and precision != "fp32":
         raise UserError(f"--precision={precision}: must not be set with --to {to}; leave it out")
     if to == "huggingface":
-        from transduce.family.use.model_folder import export_member
+        from transduce.family.inference.model_folder import export_member
 
         summary = export_member(model, out)
     elif to == "marian":

@@ -13,8 +13,8 @@ from transduce.console import printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
-    from transduce.family.use.text_encoder import TextEncoder, Word
-    from transduce.family.use.text_filler import TextFiller
+    from transduce.family.inference.text_encoder import TextEncoder, Word
+    from transduce.family.inference.text_filler import TextFiller
 
 Folder = Annotated[
     Path, Parameter(help="Folder of a BERT or LLaDA: in Hugging Face's form with tokenizer.json, or RUN/model.")
@@ -23,7 +23,7 @@ Folder = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Diffusion:
-    """Arguments of `family.use.diffusion.Filling`; None: its default."""
+    """Arguments of `family.inference.diffusion.Filling`; None: its default."""
 
     steps: Annotated[
         int | None, Integer, Parameter(help="LLaDA: steps for each line.", show_default="one for each [MASK]")
@@ -77,10 +77,10 @@ def fill(
     settings = {name: value for name, value in asdict(diffusion).items() if value is not None}
 
     def load() -> Job:
+        from transduce.family.inference.model_folder import open_member
+        from transduce.family.inference.text_encoder import TextEncoder
+        from transduce.family.inference.text_filler import TextFiller
         from transduce.family.llada import Llada
-        from transduce.family.use.model_folder import open_member
-        from transduce.family.use.text_encoder import TextEncoder
-        from transduce.family.use.text_filler import TextFiller
 
         member = open_member(folder)
         if isinstance(member.model, Llada):
@@ -108,7 +108,7 @@ def _words_of(encoder: "TextEncoder", n_best: int) -> Job:
 
 def _lines_of(filler: "TextFiller", settings: dict[str, Any]) -> Job:
     """Return the job of printing lines whose masks are filled. settings: arguments of `Filling`."""
-    from transduce.family.use.diffusion import Filling
+    from transduce.family.inference.diffusion import Filling
 
     filling = Filling(**settings)
     return Job(lambda lines, number: filler.fill(lines, filling, number), lambda line: re.sub(r"[\r\n]", " ", line))

@@ -8,8 +8,8 @@ positions P, segments S (first or second sentence), and LN for layer norm:
     h = LN(h + Attention(h))                   post-norm, as in 2017
     h = LN(h + W_2 gelu(W_1 h))                the exact GELU instead of ReLU
 
-`family/heads.py` has the heads, which make words, one vector or classes of the states h. Letters in shape comments are
-those of `model/transformer.py`.
+`family/bert_heads.py` has the heads, which make words, one vector or classes of the states h. Letters in shape comments
+are as in `model/transformer.py`.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.family.bert_heads import NEXT_SENTENCE, Classifier, Pooler, WordHead
 from transduce.family.configs import BertClassifierConfig, BertConfig
-from transduce.family.heads import NEXT_SENTENCE, Classifier, Pooler, WordHead
 from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout

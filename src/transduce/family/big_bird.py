@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from transduce.family.patterns import Pattern, check_at_least
+from transduce.family.attention_patterns import Pattern, check_at_least
 
 
 def big_bird(size: int, n_random: int, n_heads: int, *, seed: int = 0) -> Pattern:

@@ -15,12 +15,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from transduce.family.around import NO_PAST, Past, with_cache
+from transduce.family.attention_patterns import Pattern, both, restricted
+from transduce.family.attention_wrappers import NO_PAST, Past, with_cache
 from transduce.family.configs import DecoderConfig
 from transduce.family.experts import NoisyTopK, Switch, TopK, experts
 from transduce.family.gpt2 import gelu
 from transduce.family.initialisation import initialise
-from transduce.family.patterns import Pattern, both, restricted
 from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids
 from transduce.family.rope import LinearRope, Rope, YarnRope, ntk_theta
 from transduce.model.attention import MultiHeadAttention

@@ -12,7 +12,7 @@ truth, so the model learns from plain text. With the embedding E, the learned po
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.family.around import NO_PAST, Past, with_cache
+from transduce.family.attention_wrappers import NO_PAST, Past, with_cache
 from transduce.family.configs import GPT2Config
 from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention

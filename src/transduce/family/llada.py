@@ -7,7 +7,7 @@ line, and each token is masked with probability t, alone:
     -log p(x) <= loss(x)                                                                       eq. 4
 
 If k ~ U{1..n} is drawn instead, k of the n tokens are masked, and n/k replaces 1/t, the expectation is the same (eq.
-6). It varies less: the weight is that of the tokens that are masked, and at most n. `use/diffusion.py` writes text.
+6). It varies less: the weight depends on the masked tokens, and is at most n. `inference/diffusion.py` writes text.
 
 LLaDA is given n. Here a table has a probability for each n, so that a line has one, its end included, as in a decoder.
 """

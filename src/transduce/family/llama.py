@@ -12,7 +12,7 @@ What changed since GPT-2: each part is another one, and no linear map has a bias
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.family.around import NO_PAST, Past, with_cache, with_rotation, with_shared_heads
+from transduce.family.attention_wrappers import NO_PAST, Past, with_cache, with_rotation, with_shared_heads
 from transduce.family.configs import LlamaConfig
 from transduce.family.feed_forward import GatedFeedForward
 from transduce.family.initialisation import initialise

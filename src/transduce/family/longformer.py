@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from transduce.family.attention_configs import LongformerConfig
+from transduce.family.attention_patterns import check_at_least
 from transduce.family.bert import Bert
-from transduce.family.patterns import check_at_least
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
 

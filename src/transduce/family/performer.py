@@ -14,8 +14,8 @@ m features estimate one weight with a relative variance of (e^(|q + k|^2) - 1) /
 import torch
 from torch import Tensor, nn
 
-from transduce.family.around import NO_PAST, Past, causal
 from transduce.family.attention_configs import PerformerConfig
+from transduce.family.attention_wrappers import NO_PAST, Past, causal
 from transduce.family.gpt2 import GPT2
 from transduce.model.attention import Attention, Mask
 

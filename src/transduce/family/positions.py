@@ -8,7 +8,7 @@
     Bucketed      score + a learned number for each head and bucket of distances (Raffel et al. 2020, 2.1)
     Shaw          learned vectors for each distance, added to keys and to values (Shaw et al. 2018, 3.2)
 
-`family/decoder_only.py` has the decoder that takes one of these. Transformer-XL is in `family/recurrence.py`.
+`family/decoder_only.py` has the decoder that takes one of these. Transformer-XL is in `family/transformer_xl.py`.
 """
 
 import math
@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from transduce.family.around import with_bias, with_rotation
+from transduce.family.attention_wrappers import with_bias, with_rotation
 from transduce.family.relative_bias import RelativeBias
 from transduce.family.rope import UNSCALED, Rope
 from transduce.model.attention import Attention, Mask, attention_weights, fast_attention

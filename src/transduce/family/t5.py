@@ -15,7 +15,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from transduce.family.around import causal, with_bias, without_scale
+from transduce.family.attention_wrappers import causal, with_bias, without_scale
 from transduce.family.configs import SENTINELS, T5Config
 from transduce.family.feed_forward import GatedFeedForward
 from transduce.family.gpt2 import gelu

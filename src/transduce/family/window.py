@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.family.patterns import check_at_least, restricted, union, with_pattern
+from transduce.family.attention_patterns import check_at_least, restricted, union, with_pattern
 from transduce.model.attention import Attention, Mask, fast_attention
 
 LEAST = 16  # positions in a block, if the reach is smaller: smaller products are slow

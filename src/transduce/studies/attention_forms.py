@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from transduce.family.around import with_rotation
+from transduce.family.attention_patterns import fixed, strided, with_pattern
+from transduce.family.attention_wrappers import with_rotation
 from transduce.family.big_bird import big_bird
 from transduce.family.linformer import Linformer
 from transduce.family.longformer import LongformerAttention
-from transduce.family.online import online_attention
-from transduce.family.patterns import fixed, strided, with_pattern
+from transduce.family.online_softmax import online_attention
 from transduce.family.performer import Performer
 from transduce.family.rope import Rope
-from transduce.family.tpa import TensorProductAttention, with_products, with_rotation_of_factors
+from transduce.family.tensor_product_attention import TensorProductAttention, with_products, with_rotation_of_factors
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention, reference_attention
 from transduce.studies.results import Cost, Count

@@ -25,7 +25,7 @@ from transduce.family.gpt2 import GPT2
 from transduce.family.initialisation import initialise
 from transduce.family.llama import Llama
 from transduce.family.longformer import LongformerAttention
-from transduce.family.tpa import T6
+from transduce.family.tensor_product_attention import T6
 from transduce.model.attention import Attention
 from transduce.model.transformer import parameter_count
 from transduce.studies.attention_forms import AttentionSizes, Shape, forms, longformer_title

@@ -17,8 +17,8 @@ from transduce.evaluation.study_report import Report, Section, Table
 from transduce.family.configs import TransformerXLConfig, sizes_of
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import Bucketed, Rotary
-from transduce.family.recurrence import TransformerXL
 from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_theta
+from transduce.family.transformer_xl import TransformerXL
 from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import (
     Difference,

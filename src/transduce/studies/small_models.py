@@ -24,7 +24,7 @@ from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
-from transduce.family.recurrence import NO_MEMORY, TransformerXL
+from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
 from transduce.studies.results import Cost, Count, Duration, Percent, Results, Study, open_results
 from transduce.studies.runner import Task, in_pool, reported, run_cells, timed
 from transduce.training.flops import ADDED_COUNTS

@@ -27,10 +27,10 @@ from transduce.data.vocabulary import BOS, EOS
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.family.configs import BertClassifierConfig, BertConfig
+from transduce.family.inference.text_encoder import TextEncoder
 from transduce.family.tasks.classes import ClassTask, macro_f1
 from transduce.family.tasks.fine_tuning import start
 from transduce.family.tasks.masked_words import MaskedWordsTask
-from transduce.family.use.text_encoder import TextEncoder
 from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model, save_model

@@ -23,13 +23,13 @@ from transduce.data.vocabulary import BOS, EOS
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.family.configs import LladaConfig
+from transduce.family.hugging_face.folder import read_member
+from transduce.family.inference.diffusion import Filling
+from transduce.family.inference.model_folder import MASK
+from transduce.family.inference.text_filler import TextFiller
 from transduce.family.llada import weights_by_rate
 from transduce.family.tasks.diffusion import DiffusionTask
 from transduce.family.tasks.diffusion_bound import masked_outputs, score_bound
-from transduce.family.use.diffusion import Filling
-from transduce.family.use.model_folder import MASK
-from transduce.family.use.text_filler import TextFiller
-from transduce.family.weights import read_member
 from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model

@@ -21,8 +21,8 @@ from transduce.data.vocabulary import BOS, EOS, PAD
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.family.configs import BertConfig
+from transduce.family.inference.text_encoder import TextEncoder
 from transduce.family.tasks.masked_words import MASK, MaskedWordsTask, masked
-from transduce.family.use.text_encoder import TextEncoder
 from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model

@@ -22,8 +22,8 @@ from transduce.data.vocabulary import EOS, PAD
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.family.configs import SENTINELS, T5Config
+from transduce.family.inference.text_to_text import TextToText
 from transduce.family.tasks.spans import SpanTask, corrupted_line
-from transduce.family.use.text_to_text import TextToText
 from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model

@@ -10,8 +10,8 @@ from transduce.console import printable
 from transduce.data.labels import label_of, problem_of
 from transduce.data.text import is_blank, read_pairs
 from transduce.errors import UserError
+from transduce.family.inference.text_encoder import TextEncoder
 from transduce.family.tasks.classes import macro_f1, unknown_label
-from transduce.family.use.text_encoder import TextEncoder
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from transduce.data.vocabulary import BOS, EOS, TokenizerLike
 from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
 from transduce.decoding.segmentation import encode_lines
 from transduce.errors import NotFiniteError, UserError
+from transduce.family.inference.model_folder import MASK
+from transduce.family.inference.text_filler import TextFiller
 from transduce.family.llada import weights_of_count
 from transduce.family.tasks.text_scores import TextScores, encoded_text, scores_of
-from transduce.family.use.model_folder import MASK
-from transduce.family.use.text_filler import TextFiller
 from transduce.training.loss import projected_cross_entropy, token_log_probs
 
 SAMPLES = 8  # masks of each line of which the bound is estimated

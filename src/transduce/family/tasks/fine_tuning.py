@@ -17,8 +17,8 @@ from transduce.data.labels import TOKENIZER, TextAndLabels, learn_labels
 from transduce.errors import UserError
 from transduce.family.bert import Bert, BertClassifier, BertEncoder
 from transduce.family.configs import BertClassifierConfig, sizes_of
-from transduce.family.use.model_folder import open_member
-from transduce.family.weights import WITHOUT_FORM
+from transduce.family.hugging_face.folder import WITHOUT_CONVERSION
+from transduce.family.inference.model_folder import open_member
 from transduce.storage.model_folder import LoadedModel
 from transduce.storage.run_request import TrainRequest
 
@@ -33,7 +33,7 @@ def start(request: TrainRequest) -> LoadedModel:
     member = open_member(folder)
     parent = member.model
     kind = member.settings.get("model_type")
-    if not isinstance(parent, Bert) or kind in WITHOUT_FORM:
+    if not isinstance(parent, Bert) or kind in WITHOUT_CONVERSION:
         raise UserError(
             f"{folder}: model_type={kind!r}: expected a BERT; use one in Hugging Face's form, or train one "
             "with --recipe bert-small"

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.batches import Batch, indices_of, pad
 from transduce.data.vocabulary import BOS, EOS, TokenizerLike
+from transduce.family.inference.model_folder import MASK
 from transduce.family.tasks.text_scores import check_lines
 from transduce.family.tasks.token_scores import score_tokens
-from transduce.family.use.model_folder import MASK
 from transduce.model.build import build
 from transduce.training.progress import format_scores
 from transduce.training.task import summed_loss

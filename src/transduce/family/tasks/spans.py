@@ -17,10 +17,10 @@ from transduce.config.schema import Config, TrainConfig
 from transduce.data.batches import Batch, indices_of, pad
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.family.configs import SENTINELS
-from transduce.family.spans import DENSITY, MEAN_SPAN, corrupted
+from transduce.family.inference.model_folder import START
+from transduce.family.span_corruption import DENSITY, MEAN_SPAN, corrupted
 from transduce.family.tasks.text_scores import check_lines
 from transduce.family.tasks.token_scores import score_tokens
-from transduce.family.use.model_folder import START
 from transduce.model.build import build
 from transduce.training.progress import format_scores
 from transduce.training.task import summed_loss

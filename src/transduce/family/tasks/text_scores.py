@@ -23,10 +23,10 @@ from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, encode_lines, excess
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluate import perplexity
-from transduce.family.use.application import Application
-from transduce.family.use.language_model import LanguageModel
-from transduce.family.use.text_generator import ids_of
-from transduce.family.use.tokenizer import encode_texts, tokenizer_of
+from transduce.family.inference.application import Application
+from transduce.family.inference.language_model import LanguageModel
+from transduce.family.inference.text_generator import ids_of
+from transduce.family.inference.tokenizer import encode_texts, tokenizer_of
 from transduce.training.loss import token_log_probs
 
 

@@ -1,0 +1,59 @@
+"""Members as a user has them: each comes from a folder, and goes into one in Hugging Face's form."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from tokenizers import Encoding, Tokenizer
+
+from transduce.config.validation import as_path
+from transduce.errors import UserError
+from transduce.family.hugging_face.folder import DECODERS_ONLY_HERE, ENCODERS_ONLY_HERE, Member, write_member
+from transduce.family.inference.model_folder import open_member
+from transduce.family.inference.tokenizer import decode_ids, encode_texts, tokenizer_of
+
+# What takes a member, by its model_type.
+USES = {
+    **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba", "rwkv", *DECODERS_ONLY_HERE), "`transduce continue`"),
+    "llada": "`transduce fill`",
+    "bert": "`transduce fill`, `embed` or `classify`",
+    **dict.fromkeys(ENCODERS_ONLY_HERE, "`transduce fill` or `embed`"),
+}
+
+
+class Application:
+    """A member in use, and the folder that it comes from, for messages."""
+
+    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
+        self.member, self.folder = member, folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Load a folder in Hugging Face's form, or RUN/model of a training of such a member.
+
+        Raises UserError for one that is damaged, or has another member.
+        """
+        path = as_path("folder", folder)
+        return cls(open_member(path), path)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a new folder in Hugging Face's form. Raises UserError if `folder` exists."""
+        write_member(as_path("folder", folder), self.member)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the folder. Raises UserError if it has none."""
+        return tokenizer_of(self.member, self.folder)
+
+    def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
+        return encode_texts(self.tokenizer, texts, self.member, self.folder)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return decode_ids(self.tokenizer, ids, self.folder)
+
+    def another(self, expected: str) -> UserError:
+        """Return the error for a member that is not the `expected` one."""
+        kind = self.member.settings.get("model_type")
+        remedy = f"use {USES.get(str(kind), '`transduce.family.load` in Python')}"
+        return UserError(f"{self.folder}: model_type={kind!r}: expected {expected}; {remedy}")

@@ -1,0 +1,201 @@
+"""Continuation of token ids: a search that starts from a prompt instead of a source (section 6.1).
+
+A prompt is a state that waits for the first step. The token that the search feeds in that step, BOS of a translation,
+stands for the prompt.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor
+
+from transduce.config.schema import SearchConfig
+from transduce.decoding.batched_search import length_batches, search_batches
+from transduce.decoding.cpu_cache import CpuCache
+from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.decoder import Decoder, most_likely, reordered
+from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.kernels import compiled
+from transduce.decoding.options import Sampling
+from transduce.decoding.request import Request
+from transduce.decoding.search import sample
+from transduce.errors import UserError
+from transduce.family.attention_wrappers import NO_PAST, Past
+from transduce.family.decoder_only import DecoderOnly
+from transduce.family.gpt2 import GPT2
+from transduce.family.hyena import Hyena
+from transduce.family.inference.cpu_language_model import CpuLanguageModel
+from transduce.family.inference.hugging_face_beam import best_outputs
+from transduce.family.llama import Llama
+from transduce.family.mamba import Mamba
+from transduce.family.row_states import NO_STATES, RowStates
+from transduce.family.rwkv import RWKV
+from transduce.family.transformer_xl import NO_MEMORY, Memory, TransformerXL
+from transduce.model.attention import fast_attention
+
+BATCH_TOKENS = 8_192  # positions of a batch at its end, times the beam
+GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_tokens=50)
+NO_END = -1  # the id of an end that no token is
+
+Recurrence = Mamba | RWKV | Hyena  # their past is `RowStates`
+TextModel = GPT2 | Llama | DecoderOnly | TransformerXL | Recurrence
+Searchable = TextModel | CpuLanguageModel
+
+
+def has_kernels(model: TextModel) -> TypeGuard[GPT2 | Llama]:
+    """Check whether the kernels of translation can compute the model.
+
+    They cannot for a model with another attention, which a subclass may have in its own `states`.
+    """
+    if isinstance(model, GPT2):
+        return type(model).states is GPT2.states and model.attention is fast_attention
+    return isinstance(model, Llama) and type(model).states is Llama.states
+
+
+def ready(model: TextModel, precision: Precision) -> Searchable:
+    """Return the model on a CPU made ready to continue texts in `precision`, where that is faster or the only way.
+
+    A model without kernels is searched as it is. Raises UserError where that is not possible in `precision`.
+    """
+    if not has_kernels(model):
+        if precision != "fp32":
+            raise UserError(f"precision={precision!r}: expected fp32 for {type(model).__name__}; take fp32")
+        return model
+    return model if precision == "fp32" and compiled() is None else CpuLanguageModel(model, precision)
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """The state of N rows: their past, and before the first step the prompts too, each (T,)."""
+
+    past: Past | Memory | RowStates | CpuCache
+    prompts: Sequence[Tensor] = ()
+
+    def select(self, rows: Tensor, sentences: Tensor) -> "Prompted":
+        """Return the state whose row i continues row rows[i] of this one."""
+        prompts = [self.prompts[i] for i in rows.tolist()] if self.prompts else ()
+        return Prompted(self.past.select(rows, sentences), prompts)
+
+
+def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
+    """Return a decoding step of the model. ends: the ids that end a text; the first one stands for all of them.
+
+    Each end is a token of its own, with its own probability. `best` gives all of them the id of the first one.
+    """
+    device = "cpu" if isinstance(model, CpuLanguageModel) else model.embedding.weight.device
+    end_ids = torch.tensor(ends, dtype=torch.int64, device=device)
+
+    def log_probs(states: Tensor) -> Tensor:
+        return model.output(states).log_softmax(dim=-1)
+
+    def best(states: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+        if barred:  # the first end, and so all
+            barred = ends
+        if isinstance(model, CpuLanguageModel):
+            n_candidates = min(count + len(barred), model.vocab_size)
+            values, ids = reordered(*model.best(states, n_candidates), count, barred)
+        else:
+            values, ids = most_likely(log_probs(states), count, barred)
+        if len(ends) > 1:
+            ids[torch.isin(ids, end_ids)] = ends[0]
+        return values, ids
+
+    step = partial(_step_of_rows if isinstance(model, CpuLanguageModel) else _step, model)
+    return Decoder(step, device, log_probs, best)
+
+
+def _step(model: Any, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
+    """Return the states (N,D) after the last ids, and after the prompts, all of one length, in the first step."""
+    assert not isinstance(state.past, CpuCache)
+    ids = torch.stack([*state.prompts]) if state.prompts else last_ids[:, None]
+    states, past = model.states(ids, state.past)
+    return states[:, -1], Prompted(past)
+
+
+def _step_of_rows(model: CpuLanguageModel, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
+    """Return the same as `_step`; the prompts may differ in length."""
+    assert isinstance(state.past, CpuCache)
+    prompts = state.prompts or last_ids[:, None]
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    states, past = model.states(torch.cat([*prompts]), lengths, state.past)
+    return states, Prompted(past)
+
+
+def continue_ids(
+    model: Searchable,
+    prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    settings: SearchConfig = GREEDY,
+    sampling: Sampling | None = None,
+    seeds: Sequence[int] = (),
+) -> list[Hypothesis]:
+    """Return the continuation of each prompt: that of `best_outputs`, or a sample with a seed for each prompt.
+
+    A prompt needs no padding for its neighbours: a model made ready takes prompts of any length together, several
+    batches at a time in the threads of torch; a member as it is takes those of one length.
+    prompts: at least one id each, and fewer than the model has positions. ends: the ids that end a text; none: every
+    continuation has settings.max_extra_tokens ids. A continuation also ends at the last position of the model.
+    """
+    for number, prompt in enumerate(prompts):
+        if not 1 <= len(prompt) < model.n_positions:
+            raise UserError(f"prompt {number + 1}: expected 1 to {model.n_positions - 1:,} ids, not {len(prompt):,}")
+    ends = [*dict.fromkeys(ends)]
+    if not ends:
+        settings = replace(settings, min_tokens=0)  # nothing ends a text early
+    work = _Work(model, decoder_of(model, ends), prompts, ends, settings, sampling, seeds)
+    lengths = [min(len(prompt) + settings.max_extra_tokens, model.n_positions) for prompt in prompts]
+    if not isinstance(model, CpuLanguageModel):
+        return search_batches(
+            work.search, list(_even_batches(prompts, max(lengths, default=0) * settings.beam_size)), 1
+        )
+    n_threads = torch.get_num_threads()
+    batches = length_batches(lengths, settings.beam_size, BATCH_TOKENS, n_threads)
+    return search_batches(work.search, list(batches), n_threads)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The arguments of `continue_ids`, to be searched batch by batch."""
+
+    model: Searchable
+    decoder: Decoder[Prompted]
+    prompts: Sequence[Sequence[int]]
+    ends: Sequence[int]
+    settings: SearchConfig
+    sampling: Sampling | None
+    seeds: Sequence[int]
+
+    @torch.inference_mode()
+    def search(self, members: Sequence[int]) -> list[Hypothesis]:
+        """Return the outputs of one batch of prompts."""
+        prompts = [torch.tensor(self.prompts[i], device=self.decoder.device) for i in members]
+        most = [min(self.settings.max_extra_tokens, self.model.n_positions - len(prompt)) for prompt in prompts]
+        request = Request(search=self.settings, max_lengths=most, bos=0, eos=self.ends[0] if self.ends else NO_END)
+        state = Prompted(_start(self.model, prompts), prompts)
+        if self.sampling is None:
+            return best_outputs(self.decoder, state, request, n_ends=len(self.ends))
+        seeds = [self.seeds[i] for i in members]
+        ends = self.ends[1:]
+        return sample(self.decoder, state, request, sampling=self.sampling, seeds=seeds, other_ends=ends)
+
+
+def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | Memory | RowStates | CpuCache:
+    """Return the past of texts before their first token."""
+    if isinstance(model, CpuLanguageModel):
+        return model.start(len(prompts), sum(map(len, prompts)))
+    if isinstance(model, TransformerXL):
+        return NO_MEMORY
+    return NO_STATES if isinstance(model, Recurrence) else NO_PAST
+
+
+def _even_batches(prompts: Sequence[Sequence[int]], cost: int) -> Iterator[list[int]]:
+    """Yield the indices of prompts in batches of one length. cost: the most positions of one, times the beam."""
+    by_length, n_rows = defaultdict[int, list[int]](list), max(1, BATCH_TOKENS // max(cost, 1))
+    for index, prompt in enumerate(prompts):
+        by_length[len(prompt)].append(index)
+    for _, members in sorted(by_length.items()):
+        yield from (members[i : i + n_rows] for i in range(0, len(members), n_rows))

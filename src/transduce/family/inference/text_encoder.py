@@ -1,0 +1,197 @@
+"""BERT as a user has it: lines in; words, vectors or classes out."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from tokenizers import Encoding
+from torch import Tensor
+
+from transduce.data.text import is_blank
+from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, check_lines, excess
+from transduce.errors import NotFiniteError, UserError
+from transduce.family.bert import Bert
+from transduce.family.bert_heads import sentence_vectors
+from transduce.family.hugging_face.folder import Member
+from transduce.family.inference.application import Application
+from transduce.model.cpu_backend import faster_products
+
+MASK = "[MASK]"
+BATCH_TOKENS = 8_192
+PLACES = 256  # masked places at a time: their logits are rows of the whole vocabulary
+# oneDNN computes a product of fewer than 16 rows in another way, with other rounding (1e-7). Of the products within
+# attention, torch leaves to it only those of more than 4,096 multiplications. Beyond both, a row does not depend on the
+# others.
+ROWS = 32
+MULTIPLICATIONS = 4_096
+
+Value = TypeVar("Value")
+
+
+class Word(NamedTuple):
+    """A word for a masked place, and its probability."""
+
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Value]):
+    """The answer to a line. value: None for a line without text. problem: of the line; None if it has none."""
+
+    value: Value | None = None
+    problem: str | None = None
+
+
+class TextEncoder(Application):
+    """A BERT with the tokenizer of its folder. Raises UserError for another member, or one without a tokenizer.
+
+    Lines of one length are a batch, without padding. On a CPU, an answer does not depend on the other lines.
+    Raises UserError for lines that are no list of strings, and NotFiniteError if an output of the model is not finite.
+    """
+
+    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
+        super().__init__(member, folder)
+        if not isinstance(member.model, Bert):
+            raise self.another("a text encoder, BERT")
+        self.model = member.model
+        self.n_positions = self.model.encoder.positions.num_embeddings
+        n_special = self.tokenizer.num_special_tokens_to_add(False)
+        if n_special >= self.n_positions:
+            raise UserError(
+                f"{folder}/tokenizer.json: expected fewer special tokens in a line than the {self.n_positions:,} "
+                f"positions of the model, not {n_special:,}; use a whole folder"
+            )
+        self.tokenizer.enable_truncation(self.n_positions)
+
+    def fill(self, lines: Sequence[str], n_best: int = 5) -> list[Answer[list[list[Word]]]]:
+        """Return the `n_best` most likely words for each [MASK] of each line, the most likely first."""
+        head, mask = self.model.words, self.tokenizer.token_to_id(MASK)
+        if head is None:
+            raise self._without("a head for masked words, as in BertForMaskedLM")
+        if mask is None:
+            raise self._without(f"the token {MASK} in its tokenizer.json")
+        most = self.tokenizer.get_vocab_size()
+        if type(n_best) is not int or not 1 <= n_best <= most:
+            raise UserError(f"n_best={n_best!r}: expected an integer from 1 to {most:,}, the size of the vocabulary")
+
+        def words(ids: Tensor, states: Tensor) -> list[list[list[Word]]]:
+            is_masked = ids == mask
+            of_places: list[list[Word]] = []
+            for places in states[is_masked].split(PLACES):
+                best = in_rows(head, places).softmax(dim=-1).topk(n_best, dim=-1)
+                finite(best.values, self.folder)
+                for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                    texts = (self.tokenizer.id_to_token(number) or "" for number in numbers)
+                    of_places.append(list(map(Word, texts, values)))
+            places_left = iter(of_places)
+            return [[next(places_left) for _ in range(count)] for count in is_masked.sum(dim=1).tolist()]
+
+        answers = self._answers(lines, words)
+        problem = f"expected {MASK} in the line; put it in place of a word"
+        return [Answer(a.value, a.problem or (problem if a.value == [] else None)) for a in answers]
+
+    def embed(self, lines: Sequence[str]) -> list[Answer[Tensor]]:
+        """Return a vector of length 1 for each line, (D,): the mean of the states of its tokens."""
+        return self._answers(lines, lambda ids, states: list(sentence_vectors(states, torch.ones_like(ids))))
+
+    def classify(self, lines: Sequence[str]) -> list[Answer[dict[str, float]]]:
+        """Return the probability of each class for each line, by its label, the most likely first."""
+        pooler, classifier = self.model.pooler, self.model.classifier
+        if pooler is None or classifier is None:
+            raise self._without("a classifier, as in BertForSequenceClassification")
+
+        def classes(_: Tensor, states: Tensor) -> list[dict[str, float]]:
+            logits = in_rows(lambda first: classifier(pooler(first)), states[:, :1])
+            return classes_of(finite(logits, self.folder), classifier.labels)
+
+        return self._answers(lines, classes)
+
+    @torch.inference_mode()
+    def _answers(self, lines: Sequence[str], values: Callable[[Tensor, Tensor], list[Value]]) -> list[Answer[Value]]:
+        """Return the answers to lines. values: those of a batch, from its ids (B,T) and states (B,T,D)."""
+        check_lines(lines=lines)
+        is_long = [len(line) > MAX_LINE_CHARACTERS for line in lines]
+        answers = [
+            Answer[Value](None, excess(line, None) if long else None) for line, long in zip(lines, is_long, strict=True)
+        ]
+        numbers = [i for i, line in enumerate(lines) if not is_long[i] and not is_blank(line)]
+        encodings = dict(zip(numbers, self._encode_texts([lines[i] for i in numbers]), strict=True))
+        lengths = {i: len(encoding.ids) for i, encoding in encodings.items()}
+        for i in [i for i, length in lengths.items() if not length]:
+            answers[i] = Answer(None, "expected text, but the tokenizer drops all characters; change the line")
+            del lengths[i]
+        embedding = self.model.encoder.embedding.weight
+        device, d_model = embedding.device, embedding.size(1)
+        for members in _batches(lengths):
+            ids = torch.tensor([encodings[i].ids for i in members], device=device)
+            with faster_products(device):
+                states = in_rows(self._encode, ids, ids.size(1), d_model)
+                finite(states.norm(dim=-1), self.folder)  # if it overflows, the vector of `embed` has the length 0
+                of_batch = values(ids, states)
+            for i, value in zip(members, of_batch, strict=True):
+                answers[i] = Answer(value, self._cut_problem(encodings[i]))
+        return answers
+
+    def _encode(self, ids: Tensor) -> Tensor:
+        return self.model.encoder(ids, torch.ones_like(ids, dtype=torch.bool))
+
+    def _cut_problem(self, encoding: Encoding) -> str | None:
+        """Return the problem of a line of which the model reads only the beginning."""
+        if not encoding.overflowing:
+            return None
+        n_special = sum(encoding.special_tokens_mask)
+        n_tokens = len(encoding.ids) + sum(len(part.ids) - n_special for part in encoding.overflowing)
+        return (
+            f"expected at most {self.n_positions:,} tokens, not {n_tokens:,}, and the rest is not read; split the line"
+        )
+
+    def _without(self, part: str) -> UserError:
+        (architecture,) = self.member.settings.get("architectures") or ["a model"]
+        return UserError(f"{self.folder}: expected {part}, not {architecture}; use a folder that has it")
+
+
+def finite(values: Tensor, folder: Path | str) -> Tensor:
+    """Return `values`, which the model of `folder` computed. Raises NotFiniteError if one of them is not finite."""
+    if not values.isfinite().all():
+        raise NotFiniteError(f"{folder}: expected outputs that are finite numbers; use another copy")
+    return values
+
+
+def classes_of(logits: Tensor, labels: Sequence[str]) -> list[dict[str, float]]:
+    """Return the probability of each class by its label, the most likely first, for each row of logits (B,V).
+
+    Of classes with equal labels, such as the two cranes of ImageNet, the most likely one counts.
+    """
+    rows = logits.softmax(dim=-1).sort(dim=-1, descending=True, stable=True)
+    pairs = zip(rows.indices.tolist(), rows.values.tolist(), strict=True)
+    answers = list[dict[str, float]]()
+    for index, values in pairs:
+        answers.append({})
+        for i, p in zip(index, values, strict=True):
+            answers[-1].setdefault(labels[int(i)], p)
+    return answers
+
+
+def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1, d_model: int | None = None) -> Tensor:
+    """Return function(x), where each entry of `x` gives `width` rows of its matrix products.
+
+    A few entries are repeated until they give ROWS rows. d_model: width of attention between the rows of an entry, if
+    there is one; then until the products with its weights have more than MULTIPLICATIONS, too.
+    """
+    least = ROWS if d_model is None else max(ROWS, MULTIPLICATIONS // (width * d_model) + 1)
+    copies = -(-least // max(len(x) * width, 1))
+    return function(torch.cat([x] * copies))[: len(x)] if copies > 1 else function(x)
+
+
+def _batches(lengths: Mapping[int, int]) -> Iterator[list[int]]:
+    """Yield the numbers of lines in batches of equal lengths. lengths: 1 or more tokens, by the number of the line."""
+    by_length = defaultdict[int, list[int]](list)
+    for number, length in lengths.items():
+        by_length[length].append(number)
+    for length, numbers in sorted(by_length.items()):
+        n_rows = max(BATCH_TOKENS // length, 1)
+        yield from (numbers[i : i + n_rows] for i in range(0, len(numbers), n_rows))

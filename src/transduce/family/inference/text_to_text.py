@@ -1,0 +1,90 @@
+"""T5 as a user has it: text in, another text out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transduce.config.schema import SearchConfig
+from transduce.data.batches import pad
+from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
+from transduce.decoding.decoder import Decoder
+from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
+from transduce.decoding.request import Request
+from transduce.decoding.search import sample
+from transduce.decoding.segmentation import MAX_LINE_TOKENS
+from transduce.errors import UserError
+from transduce.family.hugging_face.folder import Member
+from transduce.family.inference.hugging_face_beam import best_outputs
+from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
+from transduce.family.t5 import T5
+
+
+class TextToText(TextGenerator):
+    """A T5 with the tokenizer of its folder, which also adds the end to a text. Raises UserError for another member."""
+
+    longest = MAX_LINE_TOKENS
+
+    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
+        super().__init__(member, folder)
+        if not isinstance(member.model, T5):
+            raise self.another("a model from text to text, T5")
+        self.model = member.model
+        self.start, self.end = self._id("decoder_start_token_id"), self._id("eos_token_id")
+
+    def _id(self, key: str) -> int:
+        ids = ids_of(self.member, key)
+        if len(ids) != 1:
+            raise UserError(f"{self.folder}: {key}: expected one id of the vocabulary; use a whole folder")
+        return ids[0]
+
+    def generate(self, text: str, *, max_tokens: int = 50, **keywords: Unpack[DecodingKeywords]) -> Output:
+        """Return the output for one text. The arguments are those of `generate_texts`."""
+        return self.generate_texts([text], max_tokens=max_tokens, **keywords)[0]
+
+    def generate_texts(
+        self,
+        texts: Sequence[str],
+        *,
+        max_tokens: int = 50,
+        options: DecodingOptions = DEFAULTS,
+        first_number: int = 1,
+        **keywords: Unpack[DecodingKeywords],
+    ) -> list[Output]:
+        """Return the output for each text. The other texts change it by rounding at most.
+
+        max_tokens: of an output, its end counted. options: a search, by default greedy, or a draw; keywords replace
+        some of them. first_number: of the first text, on which its draw depends. A blank text has a blank output.
+        Raises UserError for options that cannot be met.
+        """
+        return self._outputs(texts, max_tokens, options, first_number, keywords)
+
+    @torch.inference_mode()
+    def _search(
+        self, ids: list[list[int]], settings: SearchConfig, sampling: Sampling | None, seeds: list[int]
+    ) -> list[Hypothesis]:
+        device = self.model.output.weight.device
+        decoder = Decoder(self.model.decode_step, device, _log_probs)
+        outputs = dict[int, Hypothesis]()
+        for members in length_batches([*map(len, ids)], settings.beam_size, BATCH_TOKENS[device.type]):
+            src, mask = (x.to(device) for x in pad([np.asarray(ids[i]) for i in members]))
+            state = self.model.start(self.model.encode(src, mask), mask)
+            most = [settings.max_extra_tokens] * len(members)
+            request = Request(search=settings, max_lengths=most, bos=self.start, eos=self.end)
+            if sampling is None:
+                of_batch = best_outputs(decoder, state, request)
+            else:
+                of_batch = sample(decoder, state, request, sampling=sampling, seeds=[seeds[i] for i in members])
+            outputs.update(zip(members, of_batch, strict=True))
+        return [outputs[i] for i in range(len(ids))]
+
+    def _text(self, ids: list[int], output: Hypothesis) -> str:
+        return self._decode(output.ids)
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    return logits.log_softmax(dim=-1)

@@ -1,0 +1,49 @@
+"""The tokenizer of a member: tokenizer.json of its folder, read by the library tokenizers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Encoding, Tokenizer
+
+from transduce.data import engine
+from transduce.data.engine import library_errors
+from transduce.errors import UserError
+from transduce.family.hugging_face.folder import Member
+
+
+def tokenizer_of(member: Member, folder: Path | str) -> Tokenizer:
+    """Return the tokenizer of a member, without padding. A file of it may have set some."""
+    content = member.files.get("tokenizer.json")
+    if content is None:
+        raise UserError(f"{folder}: expected tokenizer.json; use a whole folder")
+    expected = f"{folder}/tokenizer.json: expected a tokenizer"
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{expected} ({problem}); use another copy") from None
+    with library_errors(expected):
+        tokenizer = Tokenizer.from_str(text)
+    most = max(tokenizer.get_vocab().values(), default=-1)
+    n_rows = member.settings["vocab_size"]
+    if most >= n_rows:
+        raise UserError(
+            f"{folder}/tokenizer.json: expected ids below vocab_size={n_rows:,}, not {most:,}; use a whole folder"
+        )
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    encode_texts(tokenizer, [""], member, folder)  # its special tokens
+    return tokenizer
+
+
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], member: Member, folder: Path | str, *, add_special_tokens: bool = True
+) -> list[Encoding]:
+    """Return the tokens of each text. Raises UserError if the tokenizer cannot encode it for the member."""
+    n_rows, where = member.settings["vocab_size"], f"{folder}/tokenizer.json"
+    return engine.encode_texts(tokenizer, texts, n_rows, where, add_special_tokens=add_special_tokens)
+
+
+def decode_ids(tokenizer: Tokenizer, ids: Sequence[int], folder: Path | str) -> str:
+    """Return the text of ids. Raises UserError if the tokenizer cannot decode them."""
+    with library_errors(f"{folder}/tokenizer.json: expected a tokenizer that decodes any ids"):
+        return tokenizer.decode(ids)
