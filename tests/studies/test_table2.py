@@ -1,9 +1,9 @@
 """Table 2: systems at equal cost; an interrupted study resumes, and a missing run is reported."""
 
-import copy
 import json
 import shutil
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from support.studies import write_study
 
 from transduce.errors import UserError
 from transduce.studies import step_costs, table2
+from transduce.studies.results import Results, read_results
 from transduce.studies.table2_budgets import SHARES, Budgets
 from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.texts import Texts
@@ -46,25 +47,64 @@ def convolutional():
 FUNCTIONS = {"post-norm": "post", "pre-norm": "pre"}
 
 
+@dataclass(frozen=True)
+class Folder:
+    """A folder with a recipe, texts, and the study in `out`."""
+
+    path: Path
+    texts: Texts
+
+    @property
+    def out(self) -> Path:
+        return self.path / "out"
+
+    def trainings(self) -> list[Training]:
+        """Return two seeds of tiny systems."""
+        recipe = self.path / "recipe.py"
+        return [Training(one, seed, f"{recipe}:{FUNCTIONS.get(one, one)}") for seed in (1, 2) for one in SYSTEMS]
+
+    def run(self, *, jobs: int | None = None, rerun: bool = False) -> dict[str, dict[str, Any]]:
+        """Run the study, and return its entries."""
+        return table2.run_table2(self.texts, self.out, jobs=jobs, rerun=rerun).entries
+
+    def results(self) -> Results:
+        return read_results(self.out / "results.json", table2.STUDY)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
+    """Return a study that is done. Tests must not change it. All steps take the same time."""
+    path = tmp_path_factory.mktemp("table2")
+    folder = Folder(path, write_study(path, RECIPE, has_test=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table2, "trainings", folder.trainings)
+        patch.setattr(step_costs._Stepper, "seconds", lambda _: 0.5)
+        folder.run(jobs=3)
+        yield folder
+
+
 @pytest.fixture
-def texts(tmp_path: Path) -> Texts:
-    return write_study(tmp_path, RECIPE, has_test=True)
+def folder(complete: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """Return a copy of the complete study with the first seed only."""
+    copy = tmp_path / "copy"
+    shutil.copytree(complete.path, copy)
+    keep_first(copy / "out", 4 + 4)
+    folder = Folder(copy, complete.texts)
+    monkeypatch.setattr(table2, "trainings", lambda: folder.trainings()[:4])
+    return folder
 
 
-@pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Two seeds of tiny systems, and a machine on which all steps take the same time."""
-    recipe = tmp_path / "recipe.py"
-    trainings = [Training(one, seed, f"{recipe}:{FUNCTIONS.get(one, one)}") for seed in (1, 2) for one in SYSTEMS]
-    monkeypatch.setattr(table2, "trainings", lambda: trainings)
-    monkeypatch.setattr(step_costs._Stepper, "seconds", lambda _: 0.5)
+def keep_first(out: Path, count: int) -> None:
+    """Keep the first entries of the results."""
+    results = read_results(out / "results.json", table2.STUDY)
+    results.entries = dict([*results.entries.items()][:count])
+    results.save()
 
 
 @pytest.mark.slow
-def test_every_system_is_evaluated_within_each_budget(tmp_path: Path, texts: Texts) -> None:
-    out = tmp_path / "out"
-    results = table2.run_table2(texts, out, jobs=3)
-    entries = json.loads((out / "results.json").read_text("utf-8"))["cells"]
+def test_every_system_is_evaluated_within_each_budget(complete: Folder, tmp_path: Path) -> None:
+    results = complete.results()
+    entries = json.loads(results.path.read_text("utf-8"))["cells"]
     assert {name: entry["status"] for name, entry in entries.items()} == dict.fromkeys(entries, "done")
     assert len(entries) == 4 + 8, "the costs and the trainings"
     budgets = Budgets(results)
@@ -84,9 +124,9 @@ def test_every_system_is_evaluated_within_each_budget(tmp_path: Path, texts: Tex
         assert "test" not in entries[f"{system}-1"], "only the points see the test text"
     assert [point["step"] for point in entries["recurrent-2"]["curve"]] == [10, 20, 30, 40]
 
-    shutil.rmtree(out / "runs")
-    second = table2.run_table2(texts, out)
-    assert second.entries == results.entries, "from results.json alone"
+    shutil.copy(results.path, tmp_path)
+    again = table2.run_table2(complete.texts, tmp_path)
+    assert again.entries == results.entries, "from results.json alone"
 
 
 COSTS = ("seconds", "cpu_seconds", "ended_at", "session", "command")
@@ -98,55 +138,40 @@ def reproducible(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.slow
-def test_a_study_that_loses_its_runs_continues_from_its_results(
-    tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, plan = tmp_path / "out", table2.trainings()
-    with monkeypatch.context() as first:
-        first.setattr(table2, "trainings", lambda: plan[:5])
-        before = table2.run_table2(texts, out, jobs=3).entries
-    assert len(before) == 4 + 5
-    report = (out / "report.md").read_text("utf-8")
-    assert "ConvS2S (quoted) | 25.16 | 40.46 | 9.6e18 | 1.5e20" in report
-    shutil.rmtree(out / "runs")
-
-    after = table2.run_table2(texts, out, jobs=3).entries
+def test_a_study_that_loses_its_runs_continues_from_its_results(complete: Folder, tmp_path: Path) -> None:
+    out = tmp_path
+    shutil.copy(complete.out / "results.json", out)
+    keep_first(out, 4 + 5)
+    before = read_results(out / "results.json", table2.STUDY).entries
+    after = table2.run_table2(complete.texts, out, jobs=3).entries
     assert {name: after[name] for name in before} == before
-    reference = table2.run_table2(texts, tmp_path / "uninterrupted", jobs=3).entries
-    assert reproducible(after) == reproducible(reference)
+    assert reproducible(after) == reproducible(complete.results().entries)
+    assert "ConvS2S (quoted) | 25.16 | 40.46 | 9.6e18 | 1.5e20" in (out / "report.md").read_text("utf-8")
     page = (out / "report.html").read_text("utf-8")
     assert page.count("<svg role") == 4 and "not run" not in page and "LSTM with attention" in page
 
 
 @pytest.mark.slow
-def test_trainings_of_other_budgets_are_evaluated_again_only_when_asked(
-    tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = table2.trainings()[:4]
-    monkeypatch.setattr(table2, "trainings", lambda: plan)
-    results = table2.run_table2(texts, tmp_path, jobs=3)
-    before = copy.deepcopy(results.entries)
+def test_trainings_of_other_budgets_are_evaluated_again_only_when_asked(folder: Folder) -> None:
+    results = folder.results()
+    before = folder.results().entries
     results.entries["recurrent-1"]["points"].pop(0)
     results.save()
     with pytest.raises(UserError, match=r"recurrent-1: evaluated at steps \[10, .* then, \[5, 10, .* now"):
-        table2.run_table2(texts, tmp_path)
-    assert reproducible(table2.run_table2(texts, tmp_path, rerun=True).entries) == reproducible(before)
+        folder.run()
+    assert reproducible(folder.run(rerun=True)) == reproducible(before)
     with pytest.raises(UserError, match="give --test SRC REF"):
-        table2.run_table2(replace(texts, test=None), tmp_path / "other")
+        table2.run_table2(replace(folder.texts, test=None), folder.path / "other")
 
 
 @pytest.mark.slow
-def test_a_change_of_a_recipe_changes_its_cost_only_when_asked(
-    tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = table2.trainings()[:4]
-    monkeypatch.setattr(table2, "trainings", lambda: plan)
-    before = dict(table2.run_table2(texts, tmp_path, jobs=3).entries)
-    recipe = tmp_path / "recipe.py"
+def test_a_change_of_a_recipe_changes_its_cost_only_when_asked(folder: Folder) -> None:
+    before = folder.results().entries
+    recipe = folder.path / "recipe.py"
     recipe.write_text(recipe.read_text("utf-8").replace('tiny("recurrent", 40)', 'tiny("recurrent", 20)'), "utf-8")
     with pytest.raises(UserError, match="train.max_steps=40 then, 20 now"):
-        table2.run_table2(texts, tmp_path)
-    results = table2.run_table2(texts, tmp_path, rerun=True)
-    assert results.entries["recurrent-1"]["steps"] == 20
-    assert max(point["step"] for point in results.entries["post-norm-1"]["points"]) == 20
-    assert results.entries["post-norm-1"]["curve"] == before["post-norm-1"]["curve"], "evaluated again, not trained"
+        folder.run()
+    entries = folder.run(rerun=True)
+    assert entries["recurrent-1"]["steps"] == 20
+    assert max(point["step"] for point in entries["post-norm-1"]["points"]) == 20
+    assert entries["post-norm-1"]["curve"] == before["post-norm-1"]["curve"], "evaluated again, not trained"

@@ -208,6 +208,7 @@ run_table4(Treebanks(*(folder / f"{name}.trees" for name in ("train", "valid", "
 """
 
 
+@pytest.mark.slow
 def test_a_killed_study_of_a_tiny_treebank_resumes(
     banks: Treebanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

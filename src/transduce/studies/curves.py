@@ -85,9 +85,10 @@ def _common_costs(curve: Curve, other: Curve) -> list[float]:
 
 def _zero(curves: Mapping[str, Curve], pair: tuple[str, str], low: float, high: float) -> float:
     """Return the cost between `low` and `high` where the means are equal, by bisection. The second leads at `low`."""
+    leader, other = (curves[name] for name in pair)
     for _ in range(50):
         middle = math.sqrt(low * high)
-        if lead(curves, *pair, middle).value > 0:
+        if statistics.fmean(leader.at(middle)) > statistics.fmean(other.at(middle)):
             high = middle
         else:
             low = middle

@@ -29,14 +29,14 @@ class Budgets:
 
     def __init__(self, results: Results) -> None:
         self.results = results
+        self.configs = {system: self._config(system) for system in SYSTEMS}
 
     def all(self) -> list[Budget]:
         """Return every budget; none as long as the cost of a system is not known."""
-        if not all(self._config(system) for system in SYSTEMS):
+        steps = {system: config.train.max_steps for system, config in self.configs.items() if config}
+        if len(steps) < len(SYSTEMS):
             return []
-        totals = {
-            cost: [self._max_steps(system) * self.step_cost(system, cost) for system in SYSTEMS] for cost in COSTS
-        }
+        totals = {cost: [n * self.step_cost(system, cost) for system, n in steps.items()] for cost in COSTS}
         return [Budget(cost, share * min(values)) for cost, values in totals.items() for share in SHARES]
 
     def step_cost(self, system: str, cost: str) -> float:
@@ -46,7 +46,7 @@ class Budgets:
 
     def step(self, system: str, budget: Budget) -> int:
         """Return the step of the last checkpoint of a system within `budget`, or of its first one."""
-        config = self._config(system)
+        config = self.configs[system]
         every = config.train.checkpoint_every_steps if config else 1
         steps = budget.limit / self.step_cost(system, budget.cost) * (1 + 1e-9)
         return max(1, int(steps) // every) * every
@@ -68,11 +68,6 @@ class Budgets:
     def entries(self, system: str) -> list[dict[str, Any]]:
         """Return the trainings of a system that are done."""
         return [entry for entry in self.results.done(system) if "curve" in entry]
-
-    def _max_steps(self, system: str) -> int:
-        config = self._config(system)
-        assert config is not None
-        return config.train.max_steps
 
     def _config(self, system: str) -> Config | None:
         """Return the configuration whose cost was measured; None if none was, or by 0.1.0."""

@@ -18,7 +18,7 @@ from transduce.studies.comparison import (
     noise,
     rows_table,
 )
-from transduce.studies.curves import Crossing, Curve, crossings
+from transduce.studies.curves import Curve, crossings
 from transduce.studies.results import Results, config_of
 from transduce.studies.table2_budgets import Budget, Budgets, cost_name
 from transduce.studies.table2_search import SYSTEMS
@@ -115,10 +115,14 @@ class _Study:
         self.results = results
         self.budgets = Budgets(results)
         self.all_budgets = self.budgets.all()
+        self.entries = {system: self.budgets.entries(system) for system in SYSTEMS}
+        self.titles = {system: self._title(system) for system in SYSTEMS}
+        self.curves = {(cost, figure): self._curves(cost, figure) for cost in NAMES for figure in FIGURES}
+        self.crossings = {pair: crossings(curves) for pair, curves in self.curves.items()}
 
-    def title(self, system: str) -> str:
+    def _title(self, system: str) -> str:
         """Return the name of a system; a Transformer's has the order of its norms, as it was trained."""
-        configs = [config_of(entry) for entry in self.budgets.entries(system)]
+        configs = [config_of(entry) for entry in self.entries[system]]
         norms = {config.model.norm for config in configs if config and config.model.kind == "transformer"}
         return f"Transformer ({' and '.join(sorted(norms))}-norm)" if norms else SYSTEMS[system]
 
@@ -146,11 +150,11 @@ class _Study:
         for system in ("post-norm", "pre-norm"):
             changes = {name: self.change(system, name, budget, "BLEU") for name in RIVALS}
             verdicts = [
-                f"{IN_WORDS[change.verdict(more_is_better=True)]} the {self.title(name)}"
+                f"{IN_WORDS[change.verdict(more_is_better=True)]} the {self.titles[name]}"
                 for name, change in changes.items()
                 if change
             ]
-            words.append(f"the {self.title(system)} is {' and '.join(verdicts)}")
+            words.append(f"the {self.titles[system]} is {' and '.join(verdicts)}")
         return f"Here, by BLEU after {self.limit(budget)}, {'; '.join(words)}."
 
     # ---- at the budgets ------------------------------------------------------------------------------------------
@@ -178,7 +182,7 @@ class _Study:
             if not any(points):
                 quiet.add(number)
                 cells = ["not run", *[""] * (2 * len(budgets) - 1)] if budgets else []
-            rows.append([self.title(system), *cells])
+            rows.append([self.titles[system], *cells])
         return Table(head, rows, quiet=frozenset(quiet))
 
     def pairs(self) -> Table:
@@ -188,42 +192,38 @@ class _Study:
             for system, other in PAIRS:
                 changes = [self.change(system, other, budget, figure) for figure in FIGURES]
                 cells = [cell for change, name in zip(changes, FIGURES, strict=True) for cell in _cells(change, name)]
-                rows.append([f"{self.title(system)} and {self.title(other)}", self.limit(budget), *cells])
+                rows.append([f"{self.titles[system]} and {self.titles[other]}", self.limit(budget), *cells])
         head = ["systems", "budget", "BLEU", "by BLEU", "perplexity", "by perplexity"]
         return Table(head, rows, words=frozenset(range(6)))
 
     # ---- curves --------------------------------------------------------------------------------------------------
 
-    def curves(self, cost: str, figure: str) -> dict[str, Curve]:
+    def _curves(self, cost: str, figure: str) -> dict[str, Curve]:
         """Return the curve of each system by its title: of the validation text, at the steps that all seeds have."""
         curves = {}
         key = "valid_bleu" if figure == "BLEU" else "valid_perplexity"
         for system in SYSTEMS if self.all_budgets else ():
-            seeds = [{point["step"]: point for point in entry["curve"]} for entry in self.budgets.entries(system)]
+            seeds = [{point["step"]: point for point in entry["curve"]} for entry in self.entries[system]]
             steps = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
             values = [[seed[step][key] for step in steps] for seed in seeds]
             if figure != "BLEU":
                 values = [[-math.log(value) for value in seed] for seed in values]
             if len(steps) > 1:
                 unit = self.budgets.step_cost(system, cost)
-                curves[self.title(system)] = Curve([step * unit for step in steps], values)
+                curves[self.titles[system]] = Curve([step * unit for step in steps], values)
         return curves
-
-    def crossings(self, cost: str, figure: str) -> list[Crossing]:
-        """Return the crossings of the curves."""
-        return crossings(self.curves(cost, figure))
 
     def progress(self, cost: str, figure: str) -> Figure | None:
         """Return the figure of a score against cost, with a curve for each system; None without curves."""
         unit, name = (1e12, "TFLOP") if cost == "flops" else (1.0, "seconds")
-        curves = self.curves(cost, figure)
+        curves = self.curves[cost, figure]
         if not curves:
             return None
         points = {
             system: [(x / unit, _shown(y, figure)) for x, y in zip(curve.costs, curve.mean(), strict=True)]
             for system, curve in curves.items()
         }
-        rings = [(one.cost / unit, _shown(one.value, figure)) for one in self.crossings(cost, figure)]
+        rings = [(one.cost / unit, _shown(one.value, figure)) for one in self.crossings[cost, figure]]
         alt = "; ".join(
             f"{system}: " + ", ".join(f"{y:.2f} after {x:,.1f}" for x, y in curve) for system, curve in points.items()
         )
@@ -241,7 +241,7 @@ class _Study:
                 words = [
                     f"{one.leader} passes {one.other} at {self.limit(Budget(cost, one.cost))} "
                     f"({figure} {_shown(one.value, figure):.2f})"
-                    for one in self.crossings(cost, figure)
+                    for one in self.crossings[cost, figure]
                 ]
                 text = "; ".join(words) or "no system passes another by more than the spread of the seeds"
                 paragraphs.append(f"Crossings of {figure} by {NAMES[cost]}: {text}.")
@@ -251,13 +251,13 @@ class _Study:
 
     def settings(self, system: str) -> str:
         """Return a system with its sizes, steps and peak of the learning rate, as it was trained."""
-        entries = self.budgets.entries(system)
+        entries = self.entries[system]
         config = config_of(entries[0]) if entries else None
         if config is None:
-            return f"{self.title(system)}: {'settings not recorded' if entries else 'not run'}"
+            return f"{self.titles[system]}: {'settings not recorded' if entries else 'not run'}"
         train = config.train
         return (
-            f"{self.title(system)}: {architecture(config.model)}, {train.max_steps:,} steps, lr_factor "
+            f"{self.titles[system]}: {architecture(config.model)}, {train.max_steps:,} steps, lr_factor "
             f"{train.lr_factor:g}, {train.warmup_steps:,} steps of warm-up, dropout {config.model.dropout:g}"
         )
 
@@ -267,15 +267,15 @@ class _Study:
         head += ["GFLOP/s", "steps", "seeds", "processor time"]
         rows = []
         for system in SYSTEMS:
-            entries = self.budgets.entries(system)
+            entries = self.entries[system]
             cost = self.results.entries.get(cost_name(system), {})
             if not entries or cost.get("status") != "done":
-                rows.append([self.title(system), "not run"])
+                rows.append([self.titles[system], "not run"])
                 continue
             seconds = cost["seconds_per_step"]
             rows.append(
                 [
-                    self.title(system),
+                    self.titles[system],
                     f"{entries[0]['parameters'] / 1e6:.2f} M",
                     _short(cost["flops_per_step"]),
                     _short(cost["flops_per_target_token"]),
