@@ -93,6 +93,6 @@ def test_done_cells_are_computed_again_only_when_asked(results: Results, capsys:
     capsys.readouterr()
     run_cells(["a", "b"], make, in_turn, results)
     assert "there is nothing to do" in capsys.readouterr().err
-    run_cells(["a", "b"], make, in_turn, results, again=["b"], discard=discarded.append)
+    run_cells(["a", "b"], make, in_turn, results, again={"b": partial(discarded.append, "b")})
     assert (results.entries["a"]["names"], results.entries["b"]["names"]) == (["a", "b"], ["b"])
     assert discarded == ["b"]

@@ -14,10 +14,9 @@ from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.studies.results import Results, encode_config, provenance, read_results
-from transduce.studies.table3 import PLANS, STUDY, run_table3, trainings
+from transduce.studies.table3 import PLANS, STUDY, Table3Texts, run_table3, trainings
 from transduce.studies.table3_paper import CLAIMS, PAPER
 from transduce.studies.table3_report import LARGE_BASE, SIZES, report, table
-from transduce.studies.texts import Texts
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -245,13 +244,13 @@ def test_the_papers_scale_has_the_papers_bleu(results: Results) -> None:
 
 def test_the_papers_scale_needs_the_papers_bleu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transduce.evaluation.metrics._has_sacremoses", lambda: False)
-    texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
+    texts = Table3Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
     with pytest.raises(UserError, match=r"--scale=paper: expected .*pip install 'transduce\[eval\]'"):
         run_table3(texts, tmp_path / "out", trainings("paper"), scale="paper")
 
 
 def test_a_changed_recipe_is_refused_also_for_rows_that_are_not_selected(tmp_path: Path) -> None:
-    texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
+    texts = Table3Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
     study = Results(tmp_path / "results.json", STUDY, {"scale": "small", "language": "en", **texts.read()})
     config = table3.small("base")
     config = replace(config, train=replace(config.train, seed=4, lr_factor=0.7))
@@ -287,7 +286,7 @@ def test_all_dots_are_within_their_panels(results: Results) -> None:
 
 def test_finished_trainings_are_reported_without_their_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """From results.json alone: no runs, and no model, are needed."""
-    texts = Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
+    texts = Table3Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
     out = tmp_path / "out"
     out.mkdir()
     study = Results(out / "results.json", STUDY, {"scale": "small", "language": "en", **texts.read()})

@@ -146,7 +146,7 @@ def table3(
         --valid valid.en valid.de --language de --out table3 \
         --rows base h1 --seeds 1 2 3 --jobs 2
     """
-    from transduce.studies.table3 import run_table3, trainings
+    from transduce.studies.table3 import Table3Texts, run_table3, trainings
     from transduce.studies.texts import Texts
 
     if seeds is not None and len({*seeds}) < len(seeds):
@@ -155,8 +155,8 @@ def table3(
     _check_jobs(jobs)
     large = Texts(large_train, large_valid, language=language) if large_train and large_valid else None
     selection = trainings(scale, rows, seeds, has_large_text=large is not None)
-    texts = Texts(train, valid, test, language)
-    run_table3(texts, out, selection, scale=scale, large=large, jobs=jobs, rerun=rerun)
+    texts = Table3Texts(train, valid, test, language, large)
+    run_table3(texts, out, selection, scale=scale, jobs=jobs, rerun=rerun)
     _print_report(out)
 
 

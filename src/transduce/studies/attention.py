@@ -3,7 +3,7 @@
 The costs of all forms at one length are measured in turn, and are one entry of results.json. Each training is another.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -13,7 +13,7 @@ from transduce.studies.attention_forms import SIZES, AttentionSizes
 from transduce.studies.attention_models import TokenTexts, TrainedForm
 from transduce.studies.attention_report import report
 from transduce.studies.results import Cost, Count, Duration, Results, Study, open_results
-from transduce.studies.runner import Task, in_turn, print_line, reported, run_cells, timed
+from transduce.studies.runner import Control, Endings, Task, Work, in_turn, print_line, run_tasks, timed
 from transduce.studies.small_models import hashes
 from transduce.training.halves import threads
 
@@ -63,22 +63,26 @@ def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes 
     text. Raises the errors of `runner.run_cells`, too.
     """
     results = open_results(out, STUDY, {**hashes(train, valid), "sizes": sizes.as_settings()})
-    lengths = {f"costs-{n}": n for n in sizes.lengths}
     trainings = {f"{row.name}-{seed}": (row, seed) for row in attention_models.rows(sizes) for seed in row.seeds}
+    origins: dict[str, dict[str, Any]] = {
+        **{name: {"row": row.name, "seed": seed} for name, (row, seed) in trainings.items()},
+        **{f"costs-{n}": {"n": n} for n in sizes.lengths},
+    }
 
-    def make(names: list[str]) -> list[Task]:
+    def prepare() -> Callable[[str], Work]:
         texts = attention_models.token_texts(train, valid, sizes)
-        measurements = [Task(name, {"n": n}, partial(_costs, n, sizes)) for name, n in lengths.items() if name in names]
-        tasks = []
-        for name, (row, seed) in trainings.items():
-            if name in names:
-                work = partial(timed, _train, row, seed, texts, sizes)
-                tasks.append(Task(name, {"row": row.name, "seed": seed}, work))
-        return [*measurements, *tasks]
 
-    with reported(results, report):
-        run_cells([*trainings, *lengths], make, in_turn, results, advice=f"see {out / 'report.md'}")
-    return results
+        def work_of(name: str) -> Work:
+            if name in trainings:
+                return partial(timed, _train, *trainings[name], texts, sizes)
+            return partial(_costs, origins[name]["n"], sizes)
+
+        return work_of
+
+    def costs_first(tasks: Sequence[Task], control: Control) -> Endings:
+        return in_turn(sorted(tasks, key=lambda task: task.name in trainings), control)
+
+    return run_tasks(origins, prepare, costs_first, results, report)
 
 
 def _costs(n: int, sizes: AttentionSizes) -> dict[str, Any]:

@@ -54,9 +54,10 @@ def run_in_process(
         return [Task(name, origins[name], partial(work, name)) for name in names]
 
     diverged = [training.name for training in trainings if _has_diverged(training, results)]
-    again = [*outdated_trainings(trainings, results), *diverged] if rerun else []
+    names = [*outdated_trainings(trainings, results), *diverged] if rerun else []
+    again = {name: partial(_remove, runs / name) for name in names}
     try:
-        run_cells([*by_name], make, in_turn, results, again=again, discard=lambda name: _remove(runs / name))
+        run_cells([*by_name], make, in_turn, results, again=again)
     finally:
         tidy()
 

@@ -35,10 +35,10 @@ from transduce.studies.small_models import (
     SegmentSizes,
     SmallCell,
     SmallModel,
+    SmallStudy,
     Streams,
     perplexities,
     progress_in_words,
-    run_study,
     train_on_segments,
 )
 
@@ -84,7 +84,7 @@ def run_positions(
     train, valid: texts whose lines follow each other. jobs: number of trainings at the same time, each on one thread;
     None: one for each core. Raises UserError at the end if trainings have failed.
     """
-    return run_study(STUDY, ROWS, train_and_evaluate, report, (train, valid), out, sizes, jobs)
+    return SmallStudy(STUDY, ROWS, train_and_evaluate, report).run((train, valid), out, sizes, jobs)
 
 
 # ---- a training --------------------------------------------------------------------------------------------------

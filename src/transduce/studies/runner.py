@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
@@ -30,6 +30,10 @@ from transduce.evaluation.study_report import Report, write_report
 from transduce.studies.results import Results, cores, read_results
 from transduce.training.signals import StopSignal
 
+Figures = Mapping[str, Any]
+Work = Callable[[], Figures]
+C = TypeVar("C")
+
 
 @dataclass(frozen=True)
 class Task:
@@ -40,7 +44,7 @@ class Task:
 
     name: str
     origin: Mapping[str, Any]
-    work: Callable[[], Mapping[str, Any]]
+    work: Work
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,6 @@ class Control:
     status: "StatusLine"
 
 
-C = TypeVar("C")
 Endings = Generator[Ending, None, None]
 Execution = Callable[[list[C], Control], Endings]
 
@@ -82,28 +85,28 @@ def run_cells(
     results: Results,
     *,
     advice: str | None = None,
-    again: Collection[str] = (),
-    discard: Callable[[str], None] = lambda name: None,
+    again: Mapping[str, Callable[[], None]] | None = None,
 ) -> None:
     """Compute and record the cells that are not done, in the folder of `results.path`.
 
     make: returns the cells of the names that are not done. advice: the end of the message about failed cells; None: no
-    error for them. again: names of cells that are computed again, after `discard` has removed what they left.
+    error for them. again: the cells that are computed again, each with a function that removes its earlier files.
 
     A failed cell is recorded, and the others continue. After SIGINT, SIGTERM or SIGHUP the running cells end; a second
     SIGINT or SIGTERM ends the study at once.
     Raises UserError before the first cell if another study runs in the folder, and at the end if cells have failed.
     Raises KeyboardInterrupt after a signal.
     """
-    queue = [name for name in names if name in again or not results.is_done(name)]
+    discards = again or {}
+    queue = [name for name in names if name in discards or not results.is_done(name)]
     if not queue:
         print_line(f"{results.path} has all {len(names)} entries; there is nothing to do")
         return
     cells = make(queue)
     failed = []
     with exclusive_folder(results) as lock, StopSignal() as stop, StatusLine() as status:
-        for name in again:
-            discard(name)
+        for name, discard in discards.items():
+            discard()
             results.entries[name] = {"status": "not run"}
         results.start_session(names)
         with closing(execute(cells, Control(lock, stop, status))) as endings:
@@ -116,6 +119,28 @@ def run_cells(
         raise KeyboardInterrupt
     if failed and advice:
         raise UserError(f"{len(failed)} of {len(names)} trainings failed: {', '.join(failed)}; {advice}")
+
+
+def run_tasks(
+    origins: Mapping[str, Mapping[str, Any]],
+    prepare: Callable[[], Callable[[str], Work]],
+    execute: Execution[Task],
+    results: Results,
+    report: Callable[[Results], Report],
+) -> Results:
+    """Compute and record the tasks that are not done, write the report, and return the results.
+
+    origins: of each task, by its name. prepare: reads the texts if a task is not done, and returns a function from the
+    name of a task to its work. Raises the errors of `run_cells`.
+    """
+
+    def make(names: list[str]) -> list[Task]:
+        work_of = prepare()
+        return [Task(name, origins[name], work_of(name)) for name in names]
+
+    with reported(results, report):
+        run_cells([*origins], make, execute, results, advice=f"see {results.path.parent / 'report.md'}")
+    return results
 
 
 def _record(ending: Ending, results: Results) -> None:
@@ -168,7 +193,7 @@ def reported(results: Results, report: Callable[[Results], Report]) -> Iterator[
 # ---- executions --------------------------------------------------------------------------------------------------
 
 
-def timed(work: Callable[..., Mapping[str, Any]], *arguments: Any) -> dict[str, Any]:
+def timed(work: Callable[..., Figures], *arguments: Any) -> dict[str, Any]:
     """Return the figures of `work`, with the seconds by the clock and of processor time that it took."""
     started_at = time.monotonic()
     processor_started_at = time.process_time()

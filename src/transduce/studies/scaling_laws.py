@@ -8,7 +8,7 @@ section 3.1). All budgets of a seed are the beginning of one order of segments.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from transduce.family.decoder_only import DecoderOnly
 from transduce.model.transformer import parameter_count
 from transduce.studies import small_models
 from transduce.studies.results import Cost, Count, Duration, Loss, Results, Study, open_results
-from transduce.studies.runner import Task, in_pool, print_line, reported, run_cells, timed
+from transduce.studies.runner import Work, in_pool, print_line, run_tasks, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
 from transduce.studies.small_models import (
@@ -151,26 +151,18 @@ def run_scaling(
     results = open_results(out, STUDY, {**hashes(train, valid), "sweep": sweep.as_settings()})
     trainings = {training.name: training for training in sweep.trainings()}
 
-    def make(names: list[str]) -> list[Task]:
+    origins = {name: {"row": training.row, "tokens": training.tokens} for name, training in trainings.items()}
+
+    def prepare() -> Callable[[str], Work]:
         streams = read_streams(train, valid, sweep.sizes())
         _check_length(train, streams.train, sweep)
-        queue = [trainings[name] for name in names]
-        return [
-            Task(
-                training.name,
-                {"row": training.row, "tokens": training.tokens},
-                partial(timed, train_and_evaluate, training, sweep, streams),
-            )
-            for training in queue
-        ]
+        return lambda name: partial(timed, train_and_evaluate, trainings[name], sweep, streams)
 
     def fitted_report(results: Results) -> Report:
         print_line("fitting the laws ...")
         return report(results, fit_laws(results, resamples))
 
-    with reported(results, fitted_report):
-        run_cells([*trainings], make, in_pool(jobs), results, advice=f"see {out / 'report.md'}")
-    return results
+    return run_tasks(origins, prepare, in_pool(jobs), results, fitted_report)
 
 
 def _check_length(train: Path, ids: Tensor, sweep: Sweep) -> None:

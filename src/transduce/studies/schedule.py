@@ -9,6 +9,7 @@ resumes from its checkpoint. When all trainings have finished, the study does no
 import os
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from transduce.config.schema import Config
 from transduce.errors import UserError
@@ -54,10 +55,10 @@ def run_trainings(
         if changes_since(results.entries[name], by_name[name].config()):
             remove_training(runs / name)
 
+    again = {name: partial(discard, name) for name in outdated_trainings(trainings, results)}
     advice = f"see their logs in {runs}, then run the same command again (to train from step 0, remove their folders "
     advice += "there first)"
-    again = outdated_trainings(trainings, results)
-    run_cells([*by_name], make, execute, results, advice=advice, again=again, discard=discard)
+    run_cells([*by_name], make, execute, results, advice=advice, again=again)
 
 
 def refuse_outdated(trainings: Sequence[Training], results: Results) -> None:

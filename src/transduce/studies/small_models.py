@@ -26,7 +26,7 @@ from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
 from transduce.studies.results import Cost, Count, Duration, Percent, Results, Study, open_results
-from transduce.studies.runner import Task, in_pool, reported, run_cells, timed
+from transduce.studies.runner import Work, in_pool, run_tasks, timed
 from transduce.training.flops import ADDED_COUNTS
 from transduce.training.optimizer import adam, learning_rate
 
@@ -115,36 +115,32 @@ class Streams:
     valid: Tensor
 
 
-def run_study(
-    study: Study,
-    rows: Sequence[str],
-    figures: Callable[[SegmentSizes, str, int, Streams], dict[str, Any]],
-    report: Callable[[Results], Report],
-    texts: tuple[Path, Path],
-    out: Path,
-    sizes: SegmentSizes,
-    jobs: int | None,
-) -> Results:
-    """Train and evaluate the rows that are not yet in OUT/results.json, each with all seeds, and write the report.
+@dataclass(frozen=True)
+class SmallStudy:
+    """A study whose cells are rows of small models, each with all seeds.
 
     figures: trains a row with a seed, and returns its figures; it is sent to other processes, so it must be picklable.
-    texts: for training and for the evaluation. jobs: number of trainings at a time; None: one for each core.
-    Raises UserError for a text that is too short. Raises the errors of `runner.run_cells`, too.
     """
-    results = open_results(out, study, {**hashes(*texts), "sizes": sizes.as_settings()})
-    cells = {f"{row}-{seed}": (row, seed) for seed in SEEDS for row in rows}
 
-    def make(names: list[str]) -> list[Task]:
-        streams = read_streams(*texts, sizes)
-        tasks = []
-        for name in names:
-            row, seed = cells[name]
-            tasks.append(Task(name, {"row": row, "seed": seed}, partial(timed, figures, sizes, row, seed, streams)))
-        return tasks
+    study: Study
+    rows: Sequence[str]
+    figures: Callable[[SegmentSizes, str, int, Streams], dict[str, Any]]
+    report: Callable[[Results], Report]
 
-    with reported(results, report):
-        run_cells([*cells], make, in_pool(jobs), results, advice=f"see {out / 'report.md'}")
-    return results
+    def run(self, texts: tuple[Path, Path], out: Path, sizes: SegmentSizes, jobs: int | None) -> Results:
+        """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
+
+        texts: for training and for the evaluation. jobs: number of trainings at a time; None: one for each core.
+        Raises UserError for a text that is too short. Raises the errors of `runner.run_cells`, too.
+        """
+        results = open_results(out, self.study, {**hashes(*texts), "sizes": sizes.as_settings()})
+        cells = {f"{row}-{seed}": {"row": row, "seed": seed} for seed in SEEDS for row in self.rows}
+
+        def prepare() -> Callable[[str], Work]:
+            streams = read_streams(*texts, sizes)
+            return lambda name: partial(timed, self.figures, sizes, *cells[name].values(), streams)
+
+        return run_tasks(cells, prepare, in_pool(jobs), results, self.report)
 
 
 def progress_in_words(results: Results) -> str:

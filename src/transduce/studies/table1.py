@@ -22,7 +22,7 @@ from transduce.evaluation.study_charts import COLOURS, powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
 from transduce.studies.layers import Convolutional, Recurrent, RestrictedSelfAttention, SelfAttention
 from transduce.studies.results import Cost, Count, Exponent, Results, Study, open_results
-from transduce.studies.runner import Task, in_turn, reported, run_cells, timed
+from transduce.studies.runner import in_turn, run_tasks, timed
 
 KERNEL = 3
 WINDOW = 65  # r: itself and 32 on either side
@@ -218,13 +218,13 @@ def run_table1(out: Path) -> Results:
     }  # fmt: skip
     results = open_results(out, STUDY, settings)
     kinds = {kind.name: kind for kind in KINDS}
-
-    def make(names: list[str]) -> list[Task]:
-        return [Task(name, {}, partial(timed, measure, kinds[name])) for name in names]
-
-    with reported(results, report):
-        run_cells([*kinds], make, in_turn, results, advice=f"see {out / 'report.md'}")
-    return results
+    return run_tasks(
+        {name: {} for name in kinds},
+        lambda: lambda name: partial(timed, measure, kinds[name]),
+        in_turn,
+        results,
+        report,
+    )
 
 
 def measure(kind: LayerKind) -> dict[str, Any]:

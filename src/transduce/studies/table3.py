@@ -5,6 +5,7 @@ model is then trained on both texts, and each row is compared with the base of i
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -96,27 +97,36 @@ def _training(row: str, seed: int, scale: Scale) -> Training:
     return Training(row, seed, recipe_of(row, scale), averaged=AVERAGED)
 
 
+@dataclass(frozen=True)
+class Table3Texts(Texts):
+    """The texts of all rows. large: the texts of the rows of another size; None: the same texts."""
+
+    large: Texts | None = None
+
+    def read(self) -> dict[str, str]:
+        """Return the hashes of all texts, by their names. Raises UserError as `Texts.read`."""
+        larger = self.large.read() if self.large else {}
+        return super().read() | {f"{LARGE} {name}": value for name, value in larger.items()}
+
+
 def run_table3(
-    texts: Texts,
+    texts: Table3Texts,
     out: Path,
     selection: Sequence[Training],
     *,
     scale: Scale = "small",
-    large: Texts | None = None,
     jobs: int | None = None,
     rerun: bool = False,
 ) -> Results:
     """Train and evaluate the rows of `selection` that are not yet in OUT/results.json, and write the report.
 
-    selection: from `trainings`, at this scale. large: texts of the rows of another size; None: those of all rows.
-    jobs, rerun: as in `schedule.run_trainings`.
+    selection: from `trainings`, at this scale. jobs, rerun: as in `schedule.run_trainings`.
     """
     if scale == "paper" and (missing := missing_scores()):
         raise UserError(f"--scale=paper: expected the BLEU of the paper, bleu_compound_split; {missing}")
-    hashes = texts.read() | ({f"{LARGE} {name}": value for name, value in large.read().items()} if large else {})
-    results = open_results(out, STUDY, {"scale": scale, "language": texts.language, **hashes})
+    results = open_results(out, STUDY, {"scale": scale, "language": texts.language, **texts.read()})
     refuse_outdated(_other_trainings(scale, selection, results), results)
-    other_texts: dict[str, Texts] = {row: large for row in (LARGE_BASE, *SIZES)} if large else {}
+    other_texts: dict[str, Texts] = {row: texts.large for row in (LARGE_BASE, *SIZES)} if texts.large else {}
     with reported(results, report):
         run_trainings(selection, texts, results, jobs=jobs, rerun=rerun, other_data=other_texts)
     return results
