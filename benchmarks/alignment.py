@@ -84,7 +84,7 @@ def lexicon(pairs: Iterable[tuple[set[str], set[str]]]) -> dict[str, str]:
 
 
 def links(words: dict[str, str], src: Places, tgt: Places) -> Iterator[tuple[int, int]]:
-    """Yield the place of each target word that is in the lexicon, and that of its source word."""
+    """Yield the place of each target word that is in the lexicon, and the place of its source word."""
     counts = Counter(word for word, _ in src), Counter(word for word, _ in tgt)
     origins = dict(src)
     for word, place in tgt:

@@ -4,12 +4,12 @@
 
 The weights are random, of the size of GPT-2 small: 12 layers of 768, 50,257 tokens. A batch has 16 prompts of 32 random
 ids, or with --uneven of 1 to 32. Each gets 64 tokens more by greedy search, without an end. Each side is a process that
-has loaded the weights and warmed up. The sides take turns, round by round. The time is that of the whole call.
+has loaded the weights and warmed up. The sides take turns, round by round. The time is the time of the whole call.
 
 - Hugging Face: `generate` of transformers, with its cache, in fp32, in bf16, and in torch's dynamic int8 of all linear
   layers. Uneven prompts are padded on the left.
 - Speeds are tokens a second. With --processor-time they are tokens a second of processor time, for a busy machine.
-- Equal continuations: the share of the prompts whose continuation is that of transduce in fp32.
+- Equal continuations: the share of the prompts whose continuation equals the one of transduce in fp32.
 
 The script adds to benchmarks/results/continuation.json. transformers comes with `pip install '.[export]'`.
 """
@@ -147,7 +147,7 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[dict[str, list[floa
 
 
 def ratios_of(speeds: dict[str, list[float]]) -> dict[str, float]:
-    """Return our median speed over that of Hugging Face in fp32, and over its best, for each of our sides."""
+    """Return our median speed divided by Hugging Face's in fp32, and by its best, for each of our sides."""
     medians = {side: statistics.median(values) for side, values in speeds.items()}
     theirs = {side: median for side, median in medians.items() if side.startswith("huggingface")}
     ratios = dict[str, float]()

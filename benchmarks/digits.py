@@ -1,10 +1,10 @@
-"""ViT on scikit-learn's digits, 1,797 images of 8 x 8 pixels, beside classical classifiers of the same pixels.
+"""ViT on scikit-learn's digits, 1,797 images of 8 x 8 pixels, compared with classical classifiers of the same pixels.
 
     pip install scikit-learn
     python benchmarks/digits.py [--splits 3] [--epochs 100] [--out digits.json]
 
-Each split holds out 360 images, the same share of each digit. The ViT sees patches of 2 x 2 pixels. Its weights are
-those of the last step. One thread; times are processor time.
+Each split holds out 360 images, the same share of each digit. The ViT sees patches of 2 x 2 pixels. The weights of
+the last step count. One thread; times are processor time.
 """
 
 import argparse

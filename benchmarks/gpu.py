@@ -83,7 +83,7 @@ def gradient_of(model: Transformer, batch: Batch, train: TrainConfig, device: to
 
 
 def equal_outputs(reference: Transformer, model: Transformer, scale: Scale) -> dict[str, str]:
-    """Return how many outputs of a search equal those of the CPU. AssertionError below 95 %."""
+    """Return how many outputs of a search equal the CPU's outputs. AssertionError below 95 %."""
     assert model.config.vocab_size is not None
     sources = [source.tolist() for source in sentences(40, scale.longest // 2, model.config.vocab_size, 4)]
     settings = SearchConfig(max_extra_tokens=10)

@@ -1,4 +1,4 @@
-"""The part of gpu.py that trains: our steps compared with those of other programs, in one common loop."""
+"""The part of gpu.py that trains: our steps compared with other programs, in one common loop."""
 
 import importlib.util
 import statistics

@@ -1,4 +1,4 @@
-"""The part of gpu.py that translates: our search compared with those of other programs."""
+"""The part of gpu.py that translates: our search compared with other programs."""
 
 import importlib.util
 import tempfile

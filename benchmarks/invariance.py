@@ -1,4 +1,4 @@
-"""The effect of the batch on a translation: lines together, alone and shuffled, with a count of the differences.
+"""The effect of the batch on a translation: lines together, one by one and shuffled, with a count of the differences.
 
     python benchmarks/invariance.py MODEL FILE [--lines 1000] [--precision fp32|bf16]
 

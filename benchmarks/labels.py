@@ -1,4 +1,4 @@
-"""Right answers of a fine-tuned BERT with few labels, beside tf-idf and logistic regression.
+"""Right answers of a fine-tuned BERT with few labels, compared with tf-idf and logistic regression.
 
     python benchmarks/labels.py --corpora news.txt captions.txt biology.txt --out FOLDER --write-text
     transduce train --recipe bert-small --train FOLDER/train.txt --valid FOLDER/valid.txt --out bert
@@ -45,7 +45,7 @@ LEAST_WORDS, FOLDS = 3, 5
 
 
 def sentences_of(corpora: Sequence[Path]) -> dict[str, list[str]]:
-    """Return the different sentences of each corpus, letters alone. One that occurs in two corpora is in neither."""
+    """Return the different sentences of each corpus, only letters. One that occurs in two corpora is in neither."""
     texts = {path.stem: {letters(line) for line in read_lines(path)} for path in corpora}
     counts = Counter(line for lines in texts.values() for line in lines)
     return {

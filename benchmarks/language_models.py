@@ -1,4 +1,4 @@
-"""Perplexity of a small GPT-2 beside an LSTM of the same size, or a Llama beside a LLaDA, on the same text and budget.
+"""Perplexity of a small GPT-2 and an LSTM of the same size, or a Llama and a LLaDA, on the same text and budget.
 
     python benchmarks/language_models.py --train train.txt --valid valid.txt --test test.txt --out FOLDER [--set ...]
 
@@ -40,13 +40,13 @@ LAYERS = 2
 
 @dataclass(frozen=True)
 class LstmConfig:
-    """The sizes of the LSTM. d_inner: width of a layer's state; None: that of a GPT-2 of the recipe with d_model."""
+    """The sizes of the LSTM. d_inner: width of a layer's state."""
 
     kind: Literal["lstm"] = "lstm"
     vocab_size: int | None = None
     d_model: int = 256
     n_layers: int = LAYERS
-    max_positions: int = 256  # no limit of the model; the longest line is that of GPT-2
+    max_positions: int = 256  # no limit of the model; the longest line is as for GPT-2
     d_inner: int = 465
     dropout: float = 0.2
 

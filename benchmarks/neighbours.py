@@ -1,12 +1,12 @@
-"""The speed of training and translation beside programs that keep cores busy.
+"""The speed of training and translation next to programs that keep cores busy.
 
     python benchmarks/neighbours.py [--sizes demo tiny base] [--neighbours 0 1 2] [--rounds 3] [--threads 2]
 
 A neighbour is a process in an endless loop. Sides of training: `halves`, each thread with a half of the batch, which is
 what transduce does; and `operations`, all threads in each operation, which is the common way. The side of translation
-translates lines in batches, one thread each. All take turns, alone and beside each number of neighbours, on random
+translates lines in batches, one thread each. All take turns, with each number of neighbours, on random
 tokens. The first round warms up. The tables have tokens or lines a second, medians of the rounds, and the share of the
-speed alone. The script writes the sizes that it measured to results/neighbours.json.
+speed without neighbours. The script writes the sizes that it measured to results/neighbours.json.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def busy_programs(count: int) -> Iterator[None]:
 
 
 def measure(args: argparse.Namespace, size: str) -> dict[str, dict[int, list[float]]]:
-    """Return the speeds of each side beside each number of neighbours, one for each round after the first."""
+    """Return the speeds of each side with each number of neighbours, one for each round after the first."""
     workers = [Worker(side, [sys.executable, __file__, "work", side, size], args.threads) for side in args.sides]
     speeds: dict[str, dict[int, list[float]]] = {side: {n: [] for n in args.neighbours} for side in args.sides}
     for number in range(args.rounds + 1):
@@ -146,9 +146,9 @@ def print_table(size: str, speeds: dict[str, dict[int, list[float]]], neighbours
     print(f"\n| {size} | " + " | ".join(f"{n} neighbours | share" for n in neighbours))
     print("|---" * (1 + 2 * len(neighbours)) + "|")
     for side, by_count in speeds.items():
-        alone = statistics.median(by_count[neighbours[0]])
+        undisturbed = statistics.median(by_count[neighbours[0]])
         medians = [statistics.median(by_count[n]) for n in neighbours]
-        print(f"| {side} | " + " | ".join(f"{speed:,.0f} | {speed / alone:.2f}" for speed in medians) + " |")
+        print(f"| {side} | " + " | ".join(f"{speed:,.0f} | {speed / undisturbed:.2f}" for speed in medians) + " |")
     if {"halves", "operations"} <= speeds.keys():
         pairs = zip(*(speeds[side][neighbours[0]] for side in ("halves", "operations")), strict=True)
         print(f"halves / operations, alone: {statistics.median(a / b for a, b in pairs):.2f}")

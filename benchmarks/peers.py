@@ -23,7 +23,7 @@ def install(
 ) -> str:
     """Return the interpreter of the environment `name`, with `packages` installed on the first call.
 
-    is_constrained: False for a peer that needs other versions than those of constraints.txt.
+    is_constrained: False for a peer that needs other versions than constraints.txt has.
     """
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"

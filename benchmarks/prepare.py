@@ -1,6 +1,6 @@
 """The speed and memory of preparing a large corpus, and of opening 36 million pairs.
 
-    python benchmarks/prepare.py speed [--pairs 300000] [--rounds 3]    against the tokenizers library alone
+    python benchmarks/prepare.py speed [--pairs 300000] [--rounds 3]    against the tokenizers library
     python benchmarks/prepare.py memory [--pairs 1000000]               the peak of a preparation, also with 10000000
     python benchmarks/prepare.py index [--pairs 36000000]               opening, and the first batch
 
@@ -72,7 +72,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def speed(folder: Path, pairs: int, rounds: int) -> dict[str, float]:
-    """Return lines a second of the library alone and of ours, in turn.
+    """Return lines a second of the library and of ours, in turn.
 
     The library has its lines in memory and stores no ids.
     """

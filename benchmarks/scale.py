@@ -92,7 +92,7 @@ def translation(cell: Cell) -> Callable[[], object]:
 
 
 def encoder(cell: Cell) -> Callable[[], object]:
-    """Return the encoder alone: in translation, with or without compiled kernels; in training; with slow attention."""
+    """Return only the encoder: in translation, with or without compiled kernels; in training; with slow attention."""
     import torch
 
     from transduce.data.batches import pad

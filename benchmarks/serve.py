@@ -1,9 +1,9 @@
-"""`transduce serve` under load, beside CTranslate2 behind the same HTTP layer, and beside LibreTranslate itself.
+"""`transduce serve` under load, compared with CTranslate2 behind the same HTTP layer, and with LibreTranslate itself.
 
     python benchmarks/serve.py MODEL --src test.en [--seconds 20] [--rounds 3] [--clients 1 8 32 64] [--open-seconds 60]
 
-All sides have the same weights (int8, beam 4, one thread for each search), each in a process of its own. They take
-turns, round by round. Each request has one sentence. CPU time is that of the server's processes, not the clients'.
+All sides have the same weights (int8, beam 4, one thread for each search), each in a separate process. They take
+turns, round by round. Each request has one sentence. CPU time is the time of the server, without the clients.
 
 - transduce: lookahead 5, one engine thread. "exact": without a lookahead. "2 threads": two engine threads.
   "2 processes": two servers, half of the clients at each.
@@ -254,7 +254,7 @@ def measure(side: Side, work: Any, expected: dict[str, str]) -> dict[str, Any]:
     if side.name in OURS:
         key = "exact" if "exact" in side.name else "lookahead"
         wrong = [line for line, text in tally.texts.items() if text != expected[f"{key} {line}"]]
-        assert not wrong, f"{side.name}: {len(wrong)} answers are not those of the file, such as {wrong[0]!r}"
+        assert not wrong, f"{side.name}: {len(wrong)} answers differ from the file, such as {wrong[0]!r}"
     n = tally.statuses[200]
     statuses = {str(status): count for status, count in tally.statuses.items()}
     speeds = {"per_cpu_second": n / max(cpu, 1e-9), "per_second": n / seconds}
@@ -329,7 +329,7 @@ def print_tables(results: dict[str, Any]) -> None:
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
-    """Return our speed per CPU-second over that of the best peer of each kind, by the number of clients."""
+    """Return our speed per CPU-second divided by the speed of the best peer of each kind, by the number of clients."""
     found = {}
     for clients, sides in results["closed"].items():
         speeds = {name: median(rounds, "per_cpu_second") for name, rounds in sides.items()}

@@ -4,7 +4,7 @@
         [--vocabulary 32000] [--candidates 20 50 100] [--common 1000] [--precision int8] [--beam-size 4] [--rounds 3]
 
 The shortlist is learned from the training text. `--vocabulary` gives the output matrix more rows, with random weights
-and a bias of -40, so that the search does not take them: then the time is that of a larger vocabulary, and the outputs
+and a bias of -40, so that the search does not take them: then the time is as with a larger vocabulary, and the outputs
 are the same. Only a model that was trained with that vocabulary says what a shortlist covers there.
 
 The searches take turns on one thread. Times are processor time, medians over the rounds; a gain is the median of the
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--test", type=Path, nargs=2, required=True)
     parser.add_argument("--lines", type=int, default=500)
     parser.add_argument("--pairs", type=int, default=200_000, help="pairs to learn from")
-    parser.add_argument("--vocabulary", type=int, help="rows of the output matrix; default: those of the model")
+    parser.add_argument("--vocabulary", type=int, help="rows of the output matrix; default: as in the model")
     parser.add_argument("--candidates", type=int, nargs="+", default=[20, 50, 100])
     parser.add_argument("--common", type=int, default=1_000)
     parser.add_argument("--precision", nargs="+", default=["int8"], choices=["int8", "fp32"])
@@ -114,7 +114,7 @@ def widened(loaded: LoadedModel, n_rows: int) -> LoadedModel:
 def compare(
     translators: dict[str, Translator], pairs: Sequence[tuple[str, str]], beam_size: int, rounds: int, precision: str
 ) -> None:
-    """Print time and quality of each shortlist, beside those of no shortlist."""
+    """Print time and quality of each shortlist, and without a shortlist."""
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     seconds = {name: list[float]() for name in translators}
     outputs = dict[str, list[Translation]]()

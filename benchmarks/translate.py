@@ -11,7 +11,7 @@ includes reading and detokenising, not loading. Then each side translates single
   as many hypotheses have ended as the beam has.
 - Length penalty of the peers: length^0.6, the nearest to the paper's that they have.
 - Hugging Face's Marian is post-norm. The weights of a pre-norm model go into its M2M100.
-- A ratio is that of our best setting, with "exact" that of our default. The lowest ratios are over all models.
+- A ratio is of our best setting, or with "exact" of our default. The lowest ratios are over all models.
 
 The script writes benchmarks/results/translate.json.
 """
@@ -273,7 +273,7 @@ def table(results: Speeds, title: str) -> str:
 
 
 def speed_ratios(beam4: Speeds, greedy: Speeds) -> dict[str, float]:
-    """Return our speed divided by that of the best peer, for each comparison whose sides ran."""
+    """Return our speed divided by the speed of the best peer, for each comparison whose sides ran."""
     ratios = {}
     for name, results, ours, peers in (
         ("ratio_int8_beam4_exact", beam4, "transduce int8", "ctranslate2 int8"),
@@ -312,7 +312,7 @@ def latency_ratios(latencies: Latencies) -> dict[str, float]:
 
 
 def measure_latencies(sides: Sequence[Side], count: int) -> Latencies:
-    """Return the latency of one sentence alone, over the first `count` sentences."""
+    """Return the latency of single sentences, over the first `count` sentences."""
     latencies = {}
     for side in sides:
         times = [1e3 * seconds for seconds in json.loads(side.worker.ask(f"alone 4 {count}"))]
@@ -333,7 +333,7 @@ def print_tables(title: str, result: dict[str, Any]) -> None:
     print(f"\n## {title}\n")
     rates = result["sentences_per_second"]
     print(table(rates["beam4"], "beam 4, sentences/s"), "", table(rates["greedy"], "greedy, sentences/s"), sep="\n")
-    print("\n| one sentence alone, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
+    print("\n| single sentences, beam 4, ms | median | 95 % | BLEU of the file |\n|---|---|---|---|")
     for name, (median, most) in sorted(result["latency_ms"].items(), key=lambda item: item[1]):
         print(f"| {name} | {median:.1f} | {most:.1f} | {result['bleu'][name]:.2f} |")
     print("\n" + "\n".join(f"{name} {value:.2f}" for name, value in result["ratios"].items()))

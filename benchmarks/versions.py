@@ -6,8 +6,8 @@
 Each side is a process that imports transduce from its own checkout, has loaded its model and compiled its kernels, and
 has warmed up. The sides take turns, round by round, with the whole file. The time includes reading and detokenising,
 not loading. Two starts of the same code differ by up to 5 %, so both sides are started several times. Printed is the
-time of this checkout divided by that of the other one: the median of all rounds, the least and the most of the starts'
-medians, and the number of lines whose text differs. `alone` translates the first lines of the file one by one.
+time of this checkout divided by the time of the other one: the median of all rounds, the range of the medians of the
+starts, and the number of lines whose text differs. `alone` translates the first lines of the file one by one.
 
 The script writes benchmarks/results/versions.json.
 """
@@ -71,7 +71,7 @@ def measure(model: Path, precision: str, args: argparse.Namespace) -> dict[str, 
 
 
 def ratios_of(sides: Sequence[Side], search: str, args: argparse.Namespace) -> list[float]:
-    """Return the time of the first side over that of the second one in each round but the first, a warm-up."""
+    """Return the time of the first side divided by the second one's, in each round except the first, a warm-up."""
     ratios = []
     for number in range(args.rounds + 1):
         seconds = {side: side.seconds(search, args) for side in in_turn(sides, number)}

@@ -58,7 +58,7 @@ def hostile_line(rng: random.Random) -> str:
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_the_batch_changes_no_translation(noisy: Translator, beam_size: int) -> None:
-    """Lines alone, in batches of any size, and in any order."""
+    """Single lines, lines in batches of any size, and in any order."""
     rng = random.Random(1)
     lines = LINES + [" ".join(rng.choices("abcdefghij", k=rng.randint(1, 9))) for _ in range(40)]
     n_best = min(beam_size, 3)
@@ -209,7 +209,7 @@ def test_a_long_line_is_split_and_nothing_is_lost(model: Translator, line: str, 
 
 
 def test_gaps_between_segments_are_kept(model: Translator) -> None:
-    """The segments with their gaps are the line again, but for the width of its gaps."""
+    """The segments with their gaps are the line again, except the width of its gaps."""
     for line in (LONG[0], LONG[1], JAPANESE):
         joint_text = "".join(text + gap for text, gap in split_line(line, model.tokenizer, 20))
         assert joint_text.split() == line.split()

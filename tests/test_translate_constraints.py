@@ -76,7 +76,7 @@ UNUSUAL = [
 
 @pytest.mark.parametrize("size", [2, 6])
 def test_any_characters_are_met(noisy: Translator, size: int) -> None:
-    """Most have no pieces of their own: bytes spell them, in parts of characters. Few outputs reach the most tokens."""
+    """Most are not pieces: bytes spell them, in parts of characters. Few outputs reach the most tokens."""
     phrases = [[UNUSUAL[i], UNUSUAL[(i * 5 + 3) % len(UNUSUAL)]] for i in range(len(UNUSUAL))]
     constraints = [{"must": pair, "must_not": ["c"]} for pair in phrases]
     translations = noisy.translate(["a b c"] * len(phrases), constraints=constraints, beam_size=size)

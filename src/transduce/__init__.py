@@ -2,7 +2,7 @@
 
     transduce.load("run/model").translate(["A dog runs."])    use a trained model
     transduce.fit(...)                                        train a model
-    transduce.Transformer(transduce.ModelConfig(...))         build the model alone
+    transduce.Transformer(transduce.ModelConfig(...))         build only the model
     transduce.family.load("gpt2")                             use a descendant, from a folder of Hugging Face
 
 Each name is imported on first use, so that `import transduce` does not load torch.

@@ -103,7 +103,7 @@ class Translator:
         self._name = " and ".join(one.name for one in loaded)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the models made ready, which hold addresses in memory: a copy makes its own ready."""
+        """Return all except the prepared models, which hold addresses in memory: a copy prepares its own."""
         return {name: value for name, value in self.__dict__.items() if not name.endswith("_backend")}
 
     def translate(
@@ -119,7 +119,7 @@ class Translator:
     ) -> list[Translation]:
         """Translate each line; the translation of a line does not depend on the other lines.
 
-        keywords: the fields of `DecodingOptions`, such as beam_size=8; they replace those of `options`.
+        keywords: the fields of `DecodingOptions`, such as beam_size=8; they replace the fields of `options`.
         prefixes: text that each output must begin with, one for each line; "" for none.
         constraints: of each line a `LineConstraint`, a dict of its fields (must, must_not, prefix), or None.
         terms: of each term in a line its translation, which the output must have: `Terms.load(FILE)`, or a dict.
@@ -180,7 +180,7 @@ class Translator:
         return most_tokens(self._max_positions)
 
     def running(self) -> RunningTranslation[Any]:
-        """Return a translation of lines that come and go, for a service."""
+        """Return a continuous translation, to which a service adds lines at any step."""
         return RunningTranslation(self._backend_of, self.tokenizer, self.config)
 
     @property
@@ -194,7 +194,7 @@ class Translator:
     def parallel_searches(self) -> int:
         """The number of `running` translations that are fastest together, each in a thread."""
         is_compiled = all(isinstance(one, CpuTransformer) and one.stacks for one in self._backend.models)
-        return min(torch.get_num_threads(), MOST_SEARCHES) if is_compiled else 1  # else torch has threads of its own
+        return min(torch.get_num_threads(), MOST_SEARCHES) if is_compiled else 1  # else torch has its own threads
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:
         """Return the log-probability of each given translation, log P(tgt | src), with each token's share.
@@ -287,7 +287,7 @@ class Translator:
 
     @functools.cached_property
     def _backend(self) -> Backend:
-        """The models as the search takes them, made ready at the first translation."""
+        """The models as the search takes them, prepared at the first translation."""
         return choose_backend(self.models, self.precision)
 
     @functools.cached_property

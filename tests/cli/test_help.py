@@ -44,7 +44,7 @@ def test_commands_are_listed_in_the_order_of_use() -> None:
     assert [f"study {name}" for name in studies] == STUDIES
 
 
-# Print the help of each command into a pipe without a reader, in a process of its own.
+# Print the help of each command into a pipe without a reader, in a separate process.
 CLOSED_PIPE = """
 import os, sys
 from transduce.cli.main import main

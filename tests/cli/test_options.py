@@ -12,7 +12,7 @@ from transduce.cli.options import Integer
 
 
 def commands(of: App) -> Iterator[App]:
-    """Yield every command, also those of `study`."""
+    """Yield every command, also the commands of `study`."""
     for name in of:
         if name[0] != "-":
             yield of[name]

@@ -1,4 +1,4 @@
-"""Recipes: each is valid and pure, and its docstring names its source. Table 3 is that of the paper."""
+"""Recipes: each is valid and pure, and its docstring names its source. Table 3 equals the paper's."""
 
 import dataclasses
 from pathlib import Path

@@ -161,7 +161,7 @@ def test_a_pair_over_the_budget_has_its_own_batch() -> None:
 
 
 def random_lengths(count: int = 20_000) -> np.ndarray:
-    """Return lengths like those of translations: correlated, and mostly short."""
+    """Return lengths as translations have them: correlated, and mostly short."""
     chance = np.random.default_rng(1)
     src = np.clip(chance.gamma(4, 4, count).astype(np.int64), 2, 100)
     return np.stack([src, np.clip((src * chance.normal(1.1, 0.2, count)).astype(np.int64), 2, 100)], axis=1)

@@ -41,7 +41,7 @@ def plain(tmp_path: Path) -> Corpus:
 
 
 def both_ways(corpus: Corpus, folder: Path) -> list[tuple[str, str]]:
-    """Return the pairs of a corpus, which must equal those of its plain files."""
+    """Return the pairs of a corpus, which must equal the pairs of its plain files."""
     pairs = list(read_pairs(corpus))
     assert list(text.read_pairs(*plain_files(corpus, folder))) == pairs
     return pairs

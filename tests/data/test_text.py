@@ -29,7 +29,7 @@ FILES = {
     "mixed line ends": (b"a\r\nb\nc\r\n", ["a", "b", "c"]),
     "lone CR": (b"a\rb\n\rc\r\r\nd\r", ["a\rb", "\rc\r", "d\r"]),
     "BOM": (BOM + b"a\nb\n", ["a", "b"]),
-    "BOM alone": (BOM, [""]),
+    "only BOM": (BOM, [""]),
     "BOM and CRLF": (BOM + b"\r\na", ["", "a"]),
     "two BOMs": (BOM + BOM + b"a", ["\ufeffa"]),
     "BOM in a later line": (b"a\n" + BOM + b"b\n", ["a", "\ufeffb"]),

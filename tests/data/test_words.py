@@ -32,7 +32,7 @@ def test_dropout_gives_words_the_ids_of_their_classes() -> None:
     changed = [(old, new) for old, new in zip(plain, dropped, strict=True) if old != new]
     hearing, class_of_hearing = WORDS.encode("hearing zzzing")
     assert {new for old, new in changed if old == hearing} == {class_of_hearing}
-    assert WORDS.encode("aaing")[0] not in {old for old, _ in changed}  # it has no id of its own
+    assert WORDS.encode("aaing")[0] not in {old for old, _ in changed}  # it has no separate id
     assert sum(old == hearing for old, _ in changed) == pytest.approx(100, abs=40)  # of 500, four standard deviations
     assert WORDS.encode_dropout(line, p=0.2, key="1:0:7") == dropped != WORDS.encode_dropout(line, p=0.2, key="1:1:7")
     assert WORDS.encode_dropout(line, p=0, key="1:0:7") == plain

@@ -140,7 +140,7 @@ def test_a_wrong_checksum_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_wrong_file_that_comes_in_parts_is_received_twice_at_most(tmp_path: Path) -> None:
-    """The first parts may be of two versions; those of the second download are not."""
+    """The first parts may be of two versions; the parts of the second download are not."""
     with server(cuts=[4_000, 1 << 20, 4_000, 1 << 20]) as files:
         with pytest.raises(UserError, match="expected the SHA256"):
             fetch(remote(files, checksum=sha256(OTHER)), tmp_path)

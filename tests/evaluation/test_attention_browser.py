@@ -1,4 +1,4 @@
-"""The page of attention in Chromium: by the keyboard alone, narrow and wide, light and dark, on paper (slow tests)."""
+"""The page of attention in Chromium: by keyboard only, narrow and wide, light and dark, on paper (slow tests)."""
 
 import json
 import shutil

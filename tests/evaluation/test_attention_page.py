@@ -34,7 +34,7 @@ def test_weights_in_the_page_are_those_of_the_arrays() -> None:
 
 @pytest.mark.parametrize(("length", "megabytes"), [(30, 0.25), (100, 2)])
 def test_a_page_of_the_base_model_is_small(length: int, megabytes: float) -> None:
-    """6 layers of 8 heads, three times, with random weights, which are harder to compress than those of a model."""
+    """6 layers of 8 heads, three times, with random weights, which are harder to compress than a model's."""
     size = len(page_of(long_attended(length, layers=6, heads=8)).encode())
     print(f"{length} tokens: {size / MEGABYTE:.2f} MB")
     assert size < megabytes * MEGABYTE

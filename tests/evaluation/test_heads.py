@@ -74,7 +74,7 @@ def test_the_loss_is_that_of_the_translator(loaded: LoadedModel, model: Transfor
 
 
 def test_a_head_that_is_off_is_a_head_that_is_pruned(model: Transformer, batches: list[Batch]) -> None:
-    """Each head alone, for which the encoder may run once, and several of all parts together."""
+    """Each single head, for which the encoder may run once, and several of all parts together."""
     figures = measure_heads(model, batches)
     off = [Head("encoder", 1, 2), Head("decoder", 2, 4), Head("cross", 1, 1)]
     together = loss_without(model, batches, off)
@@ -94,7 +94,7 @@ def test_gradients_are_derivatives_of_the_loss_of_each_sentence(loaded: LoadedMo
     """Against finite differences, in float64, sentence by sentence. The batch has them together, with padding."""
     model = transformer_of(loaded.model)
     together = batches_of(loaded, PAIRS, tmp_path)
-    alone = [batches_of(loaded, [pair], tmp_path) for pair in PAIRS]
+    singles = [batches_of(loaded, [pair], tmp_path) for pair in PAIRS]
     gradients = [figures.gradient for figures in measure_heads(model, together).heads]
     tokens = sum(len(batch.tgt_indices) for batch in together)
     model.double()
@@ -102,7 +102,7 @@ def test_gradients_are_derivatives_of_the_loss_of_each_sentence(loaded: LoadedMo
     for head, gradient in zip(heads_of(model), gradients, strict=True):
         columns = heads_module._columns(model, head)
         original, slopes = columns.clone(), []
-        for batches in alone:
+        for batches in singles:
             losses = []
             for factor in (1 + step, 1 - step):
                 columns.copy_(original * factor)
@@ -113,7 +113,7 @@ def test_gradients_are_derivatives_of_the_loss_of_each_sentence(loaded: LoadedMo
 
 
 def test_entropy_and_shares_are_those_of_the_weights(loaded: LoadedModel, model: Transformer, tmp_path: Path) -> None:
-    """Sums over the weights of each sentence alone, against one batch with padding."""
+    """Sums over the weights of each single sentence, against one batch with padding."""
     report = {figures.name: figures for figures in measure_heads(model, batches_of(loaded, PAIRS, tmp_path)).heads}
     weights = [all_weights(model, batches_of(loaded, [pair], tmp_path)[0]) for pair in PAIRS]
     for head in heads_of(model):

@@ -177,7 +177,7 @@ def test_names_and_order() -> None:
 
 
 def test_perfect_output_scores_100_and_empty_output_0() -> None:
-    refs = [line for line in REFS if "“" not in line]  # a curly quote is straightened in the output alone
+    refs = [line for line in REFS if "“" not in line]  # a curly quote is straightened only in the output
     assert [score.value for score in corpus_scores(refs, refs)] == pytest.approx([100] * 7)
     assert all(score.value <= 100 for score in corpus_scores(refs, refs))
     assert [score.value for score in corpus_scores([""] * 5, REFS)] == [0] * 7

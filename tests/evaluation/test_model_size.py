@@ -1,4 +1,4 @@
-"""The number of parameters from the configuration equals that of the model itself."""
+"""The number of parameters from the configuration equals the number in the model itself."""
 
 import pytest
 from support.made_up_kind import WINDOW, WindowConfig

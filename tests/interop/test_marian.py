@@ -218,7 +218,7 @@ def test_wrong_settings_are_refused(changes: dict[str, Any], message: str, origi
     settings = json.loads((original / "config.json").read_bytes()) | changes
     content = {key: value for key, value in settings.items() if value is not ...}
     copy = shutil.copytree(original, tmp_path / "copy")
-    (copy / "generation_config.json").unlink()  # its values come before those of config.json
+    (copy / "generation_config.json").unlink()  # its values come before the values of config.json
     assert message in refused(copy, "config.json", json.dumps(content).encode(), tmp_path / "out")
 
 

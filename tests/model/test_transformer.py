@@ -163,7 +163,7 @@ def test_without_dropout_training_gives_the_same_output() -> None:
 
 
 def assert_dropped(actual: Tensor, plain: Tensor, probability: float) -> None:
-    """Check that each value is 0 or that of `plain` / (1 - probability), and that a share of `probability` is 0."""
+    """Check that each value is 0 or `plain` / (1 - probability), and that a share of `probability` is 0."""
     is_kept = actual != 0
     assert_close(actual[is_kept], (plain / (1 - probability)).expand_as(actual)[is_kept], rtol=1e-5, atol=1e-6)
     share = 1 - is_kept.double().mean().item()

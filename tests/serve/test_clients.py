@@ -100,7 +100,7 @@ def test_deep_translator(address: str) -> None:
 
 
 def test_libretranslate_of_npm(address: str) -> None:
-    """This client asks for a target only if /languages lists it. It sends its key in a field of its own, apiKey."""
+    """This client asks for a target only if /languages lists it. It sends its key in a separate field, apiKey."""
     assert npm_results(address, "libretranslate") == {
         "single": "c b a",
         "list": ["b a", "d c"],

@@ -93,7 +93,7 @@ async def post(service: Served, text: str | Sequence[str], leaves: bool | asynci
     return await service.request("POST", "/translate", body(text), JSON, leaves)
 
 
-def test_a_newcomer_joins_at_the_next_step_and_leaves_when_it_is_done() -> None:
+def test_a_new_request_joins_at_the_next_step_and_leaves_when_it_is_done() -> None:
     model = Stepper()
     permits = model.permits = threading.Semaphore(0)
     with served(model) as service:

@@ -113,7 +113,7 @@ def test_requests_drawn_from_the_description_get_no_5xx(server: ServerProcess, t
 
 
 def test_no_word_of_a_client_is_in_log_metrics_or_the_answer_to_another(hasty_server: ServerProcess) -> None:
-    """1,000 requests, each with a word of its own in every place that a client can fill."""
+    """1,000 requests, each with a different word in every place that a client can fill."""
     answers: dict[int, bytes] = {}
 
     async def client(number: int) -> None:

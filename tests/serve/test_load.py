@@ -1,4 +1,4 @@
-"""A server under load: more than it can do, clients that leave, long work, one client beside another (slow tests)."""
+"""A server under load: more than it can do, clients that leave, long work, one client next to another (slow tests)."""
 
 import asyncio
 import random
@@ -162,18 +162,18 @@ def test_one_client_does_not_starve_another(tmp_path: Path) -> None:
     config = ModelConfig(vocab_size=None, d_model=256, n_layers=4, n_heads=8, d_ff=1024)
     model = save_to(random_model(config), tmp_path / "model")
     with server_process(tmp_path, model, "--beam-size", 4) as server:
-        alone, beside, n_long, step = asyncio.run(_times_beside_a_flood(server))
+        quiet, during, n_long, step = asyncio.run(_times_with_a_flood(server))
         server.stop_and_check()
-    print(f"\np95 alone {1e3 * p95(alone):.1f} ms, beside {1e3 * p95(beside):.1f} ms, a step {1e3 * step:.1f} ms")
-    print(f"{len(beside)} single sentences were answered beside {n_long} requests of 128 texts")
+    print(f"\np95 before {1e3 * p95(quiet):.1f} ms, during {1e3 * p95(during):.1f} ms, a step {1e3 * step:.1f} ms")
+    print(f"{len(during)} single sentences were answered during {n_long} requests of 128 texts")
     assert n_long > 0
-    assert len(beside) >= 4 * n_long
+    assert len(during) >= 4 * n_long
 
 
-async def _times_beside_a_flood(server: ServerProcess) -> tuple[list[float], list[float], int, float]:
-    """Return the times of single sentences alone and beside a flood.
+async def _times_with_a_flood(server: ServerProcess) -> tuple[list[float], list[float], int, float]:
+    """Return the times of single sentences before and during a flood.
 
-    Then the number of requests of the flood that were answered beside them, and the mean time of a step.
+    Then the number of requests of the flood that were answered meanwhile, and the mean time of a step.
     """
     lines = toy_lines(5, 400)
     n_long = 0
@@ -195,13 +195,13 @@ async def _times_beside_a_flood(server: ServerProcess) -> tuple[list[float], lis
             assert (await connection.translate(lines[:128])).status == 200
             n_long += 1
 
-    alone = (await singles(120))[20:]
+    quiet = (await singles(120))[20:]
     flooding = asyncio.ensure_future(flood())
     await asyncio.sleep(1)
     await singles(20)
     before, n_long = await read_metrics(server.port), 0
-    beside = await singles(200)
+    during = await singles(200)
     after = await read_metrics(server.port)
     flooding.cancel()
     seconds, count = (after[name] - before[name] for name in ("step_seconds_sum", "step_seconds_count"))
-    return alone, beside, n_long, seconds / count
+    return quiet, during, n_long, seconds / count

@@ -1,4 +1,4 @@
-"""The page at / in Chromium: by the keyboard alone, narrow and wide, light and dark (slow test)."""
+"""The page at / in Chromium: by keyboard only, narrow and wide, light and dark (slow test)."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Phrases over HTTP: `must`, `must_not`, `prefix` beside the texts, `unmetConstraints` in the answer, and refusals."""
+"""Phrases over HTTP: `must`, `must_not`, `prefix` next to the texts, `unmetConstraints` in the answer, and refusals."""
 
 from collections.abc import Iterator
 from typing import Any

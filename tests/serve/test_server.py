@@ -160,7 +160,7 @@ def test_pipelined_and_half_closed_requests(server: ServerProcess) -> None:
 
 
 def test_a_body_longer_than_its_length_gets_the_answer_to_the_request(server: ServerProcess) -> None:
-    """A usual mistake: the length is that of the characters, and not of the bytes."""
+    """A usual mistake: the length counts the characters, and not the bytes."""
     body = json.dumps({**FIELDS, "q": "\u00e4 b"}, ensure_ascii=False).encode()
     head = f"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body) - 1}\r\n\r\n"
     answer = exchange(server, head.encode() + body)
@@ -178,7 +178,7 @@ def test_a_damaged_chunk_gets_400_at_once(server: ServerProcess) -> None:
 
 
 def test_clients_that_leave_in_the_middle_are_no_defect(server: ServerProcess, toy: Toy) -> None:
-    """The log of the server, which is read at its end, must have requests alone."""
+    """The log of the server, which is read at its end, must have only requests."""
     body = json.dumps({**FIELDS, "q": toy.unseen[:100]}).encode()
     head = f"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     for _ in range(5):

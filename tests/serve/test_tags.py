@@ -1,4 +1,4 @@
-"""A served model of several target languages: the tag of a request is that of its target."""
+"""A served model of several target languages: the tag of a request belongs to its target."""
 
 from collections.abc import Sequence
 from dataclasses import replace

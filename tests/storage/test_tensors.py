@@ -1,4 +1,4 @@
-"""Safetensors files: equal to those of the library; damaged ones are refused; the mean of checkpoints."""
+"""Safetensors files: equal to the library's; damaged ones are refused; the mean of checkpoints."""
 
 import dataclasses
 import json

@@ -13,7 +13,7 @@ CASES: tuple[Case, ...] = ("nominative", "accusative", "dative", "genitive")
 
 
 def links_of(source: str, target: str) -> dict[int, set[int]]:
-    """Return the place of each content word of the target, and that of its English word.
+    """Return the place of each content word of the target, and the place of its English word.
 
     Each of the two must be the only form of its lexeme in its sentence. A verb with a particle has two English words:
     "came" and "back" of "zurückgekommen".

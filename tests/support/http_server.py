@@ -14,8 +14,8 @@ class Files:
     """The files of a server by path, how it serves them, and the requests that it got.
 
     cuts: for each of the next answers, the bytes after which the connection ends. before_cut: called between these
-    bytes and the end. statuses: those of the next answers. redirects: addresses by path. has_ranges: it answers to
-    Range. headers: sent with every file. validator: ETag, or a date as Last-Modified.
+    bytes and the end. statuses: HTTP statuses of the next answers. redirects: addresses by path. has_ranges: it answers
+    to Range. headers: sent with every file. validator: ETag, or a date as Last-Modified.
     """
 
     content: dict[str, bytes]

@@ -1,4 +1,4 @@
-"""Members of the family beside the models of Hugging Face transformers with the same random weights."""
+"""Members of the family compared with the models of Hugging Face transformers with the same random weights."""
 
 import copy
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def gradient_difference_of(ours: Any, theirs: Any, losses: Sequence[Tensor]) -> 
         new.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
     with TemporaryDirectory() as folder:
         expected = dict(member_of(gradients, Path(folder)).named_parameters())
-    # softmax cancels what a key's bias adds to all scores: its gradient is 0 but for rounding
+    # softmax cancels what a key's bias adds to all scores: its gradient is 0 except for rounding
     pairs = [
         (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad, expected[name])
         for name, parameter in ours.named_parameters()

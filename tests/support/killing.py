@@ -3,7 +3,7 @@
     cd tests && python -m support.killing --kills 500
 
 This trains the small runs, kills the training process at every file operation and at random moments, and resumes. Then
-it compares every file with those of an undisturbed run. A fork server, which has imported torch once, forks the
+it compares every file with the files of an undisturbed run. A fork server, which has imported torch once, forks the
 training processes, so each starts in a fraction of a second.
 """
 

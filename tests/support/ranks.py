@@ -54,7 +54,7 @@ class Outcome:
 
 
 def new_store() -> TCPStore:
-    """Return a store for the rendezvous, which outlives the ranks as that of torchrun does."""
+    """Return a store for the rendezvous, which outlives the ranks as torchrun's store does."""
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
@@ -237,7 +237,7 @@ def ring_attention(n: int) -> list[Any]:
                 send.wait()
             part = received
             of_part = attention_part(queries, *part, everything)
-            for i, is_visible in enumerate((distance <= rank, True)):  # the part is that of rank - distance
+            for i, is_visible in enumerate((distance <= rank, True)):  # the part belongs to rank - distance
                 if is_visible:
                     outputs[i] = merge(outputs[i], of_part)
     return [output.tolist() for output, _ in outputs]
@@ -255,7 +255,7 @@ def wait_for_leader(seconds: float, *, dies: bool = False) -> str:
 
 
 def lose_a_rank_during_work_of_the_leader() -> None:
-    """Kill the last rank while rank 0 works alone."""
+    """Kill the last rank while only rank 0 works."""
     with distributed.process_group():
         if distributed.rank() == distributed.world_size() - 1:
             distributed.barrier()

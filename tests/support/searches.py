@@ -1,4 +1,4 @@
-"""Sentences that are searched together while others come and go, and what each gives alone."""
+"""Sentences that are searched by continuous batching, and what each gives in its own search."""
 
 import random
 from collections.abc import Hashable, Sequence

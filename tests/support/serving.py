@@ -89,7 +89,7 @@ class Reverser:
 
 @dataclass
 class Answer:
-    """An HTTP answer. events: those of a stream."""
+    """An HTTP answer. events: the events of a stream."""
 
     status: int
     headers: dict[str, str]

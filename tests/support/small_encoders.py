@@ -17,7 +17,7 @@ LABELS = ["good", "bad\n\x1b", "neither"]
 def tokenizer_json(*, mask: str = "[MASK]", cuts: bool = False, marks: bool = True) -> bytes:
     """Return a tokenizer as BERT has one.
 
-    cuts: it cuts and pads to 8 tokens, as that of MiniLM does to 128. marks: it adds [CLS] and [SEP].
+    cuts: it cuts and pads to 8 tokens, as MiniLM's does to 128. marks: it adds [CLS] and [SEP].
     """
     words = [mask if word == "[MASK]" else word for word in WORDS]
     tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))

@@ -1,4 +1,4 @@
-"""On a GPU: results equal to those of the CPU in fp32 and bf16, few waits, and a training run."""
+"""On a GPU: results equal to the CPU's in fp32 and bf16, few waits, and a training run."""
 
 import warnings
 from collections.abc import Iterator

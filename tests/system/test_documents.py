@@ -67,7 +67,7 @@ def test_every_command_is_accepted_by_the_command_line(page: Path) -> None:
 
 
 def setting_names(section: str) -> set[str]:
-    """Return the keys of a section of the configuration: those of all kinds of model for the model."""
+    """Return the keys of a section of the configuration: for the model, the keys of all kinds of model."""
     classes = map(config_class, KINDS) if section == "model" else [SECTIONS[section]]
     return {field.name for cls in classes for field in dataclasses.fields(cls)}
 

@@ -60,7 +60,7 @@ def test_the_killer_records_all_file_operations(killer: Killer) -> None:
 
 
 def test_a_run_killed_at_any_operation_of_a_save_resumes(killer: Killer) -> None:
-    """The operations are those of the save at step 18, and of the removal of older checkpoints."""
+    """The operations belong to the save at step 18, and of the removal of older checkpoints."""
     death = DEATH[killer.config.train.use]
     begin, end = killer.first("step-00000018"), killer.first("step-00000024")
     assert end - begin > 12

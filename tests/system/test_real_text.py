@@ -45,7 +45,7 @@ def test_tokens_are_lossless_on_every_line(corpus: tuple[Path, Path, Path, Path]
 
 @pytest.mark.slow
 def test_a_short_training_learns(corpus: tuple[Path, Path, Path, Path], tmp_path: Path) -> None:
-    """After 120 steps with BPE-dropout the loss is below that of equal probabilities."""
+    """After 120 steps with BPE-dropout the loss is lower than with equal probabilities."""
     from support.trainings import train
 
     from transduce.storage.run_log import read_log

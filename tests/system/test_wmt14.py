@@ -1,6 +1,6 @@
 """The rehearsal of docs/wmt14.md: its commands, in their order, on archives in WMT's layout, to the four BLEUs.
 
-The training text is that of the corpora wmt_news_en_de and wmt_news_en_fr; newstest2013 and newstest2014 are the real
+The training text comes from the corpora wmt_news_en_de and wmt_news_en_fr; newstest2013 and newstest2014 are the real
 ones. The recipes become tiny, and keep what does not change the size. `pytest -s` prints the figures.
 """
 

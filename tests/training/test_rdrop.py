@@ -149,7 +149,7 @@ class FixedDropout(torch.nn.Module):
 
 
 def model_with_two_passes() -> Transformer:
-    """Return a model with dropout that depends on the pass alone, so that two divisions of a batch can be compared."""
+    """Return a model with dropout that depends only on the pass, so that two divisions of a batch can be compared."""
     model = small_transformer(dropout=0.3)
     for module in [*model.modules()]:
         for name, child in module.named_children():

@@ -130,8 +130,7 @@ class Pruning:
         note = (
             f"`transduce prune` switched off {len(self.names)} of {self.n_heads} attention heads{earlier}, by {by}: "
             f"{', '.join(self.names)}. Loss {before['loss']} to {after['loss']}, BLEU by greedy search "
-            f"{before['bleu']} to {after['bleu']}, {self.where}. The scores above are those of the model before any "
-            "pruning."
+            f"{before['bleu']} to {after['bleu']}, {self.where}. The scores above were measured before any pruning."
         )
         return f"{card.partition(TITLE)[0]}{TITLE}{in_markdown(note)}\n"
 

@@ -33,7 +33,7 @@ To = Annotated[str | None, Parameter(name="--to", help="Language that a single m
 Host = Annotated[str, Parameter(help="Address to listen on. 0.0.0.0 is every one of this machine.")]
 Port = Annotated[int, Integer, Parameter(help="Port to listen on. 0 is a free one.")]
 MetricsPort = Annotated[
-    int | None, Integer, Parameter(help="Port of /metrics alone.", show_default="/metrics is on --port")
+    int | None, Integer, Parameter(help="Separate port of /metrics.", show_default="/metrics is on --port")
 ]
 ApiKeys = Annotated[
     Path | None, Parameter(help="File with the accepted keys, one on a line.", show_default="no key is needed")
@@ -191,7 +191,7 @@ def load_and_run(
 ) -> None:
     """Load the models, and serve them on bound sockets.
 
-    engines: precision and engine, None for those of the folder. sockets: of the service, and of the metrics or None.
+    engines: precision and engine; None: the folder's. sockets: of the service, and of the metrics or None.
     """
     from transduce.cli.stream import Models as Folders
     from transduce.cli.stream import load_translator

@@ -16,14 +16,12 @@ Out = Annotated[
 ]
 Rows = Annotated[
     list[str] | None,
-    Parameter(
-        consume_multiple=True, help="Rows to train, such as base h1 n2, or all.", show_default="those of the plan"
-    ),
+    Parameter(consume_multiple=True, help="Rows to train, such as base h1 n2, or all.", show_default="as in the plan"),
 ]
 Seeds = Annotated[
     list[int] | None,
     Integer,
-    Parameter(consume_multiple=True, help="Seeds of each row.", show_default="those of the plan"),
+    Parameter(consume_multiple=True, help="Seeds of each row.", show_default="as in the plan"),
 ]
 
 SmallJobs = Annotated[

@@ -87,10 +87,11 @@ KINDS = {
 class TaskEntry:
     """The class of a task, as "module:class", and facts that are checked before it is imported.
 
-    scores: by which `train.best_by` can choose, beside the loss. is_of_one_text: the task learns from one text, and not
-    from source and target. sides: the two texts in words, and as values of an option.
+    scores: figures by which `train.best_by` can choose, except the loss.
+    is_of_one_text: the task learns from one text, and not from source and target.
+    sides: the two texts in words, and as values of an option.
     start: the function, as "module:function", that makes the model to start from of a `TrainRequest`, which must name
-    one. None: the run may start from a model of its own kind.
+    one. None: the run may start from a model of the same kind.
     """
 
     task_class: str

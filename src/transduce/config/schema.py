@@ -152,7 +152,7 @@ class TrainConfig:
     max_steps: int = 100_000  # optimizer steps (§5.2)
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
-    decay_steps: int = 0  # last steps, in which a factor takes the learning rate linearly towards 0; 0: eq. 3 alone
+    decay_steps: int = 0  # last steps, in which a factor takes the learning rate linearly towards 0; 0: only eq. 3
     adam_beta2: float = 0.98  # second-moment decay of Adam (§5.3)
     label_smoothing: float = 0.1  # epsilon_ls: probability of the true token that all others share equally (§5.4)
     rdrop: float = 0.0  # alpha of R-Drop: weight of the divergence of two passes with other dropout; 0: one pass

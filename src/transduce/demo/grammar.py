@@ -74,7 +74,7 @@ def lexeme_count() -> int:
 
 
 def distinct_pairs_lower_bound() -> int:
-    """Return the number of sentences of one template alone: The <adjective> <noun> <verb> the <adjective> <noun>.
+    """Return the number of sentences of a single template: The <adjective> <noun> <verb> the <adjective> <noun>.
 
     The verb is in the present tense and both nouns are singular or plural. The verb allows the nouns, and each noun
     allows its adjective. No two of these sentences have the same English, because no two words share a form.

@@ -18,7 +18,7 @@ from transduce.training.loss import token_log_probs
 def all_weights(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the attention weights for one sentence pair, and the log-probability of each target token (T,).
 
-    The weights are those of encoder (L,H,S,S), decoder (L,H,T,T) and cross-attention (L,H,T,S). The model gets an
+    The weights are of encoder (L,H,S,S), decoder (L,H,T,T) and cross-attention (L,H,T,S). The model gets an
     attention function that records them. The rivals of Table 2 have only cross-attention: the arrays of encoder and
     decoder then have no layers.
     """
@@ -44,7 +44,7 @@ def all_weights(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def alignment_layer(n_layers: int) -> int:
-    """Return the decoder layer, from 1, whose cross-attention aligns words: that at two thirds of the depth.
+    """Return the decoder layer, from 1, whose cross-attention aligns words: the one at two thirds of the depth.
 
     It is the best one of each model that was measured, with 2, 4 and 6 layers. The last one of 4 has 5 % of the links
     less right, and the last one of 6 has 14 % less (docs/log/heads.md).

@@ -17,7 +17,7 @@ from transduce.evaluation.attention_svg import attention_svg
 from transduce.evaluation.attention_view import KINDS, find_view, head_name, views
 from transduce.storage.atomic_folder import replacement
 
-MOST_TOKENS = 1_000  # of a side, for a picture or a page; arrays have no limit of their own
+MOST_TOKENS = 1_000  # of a side, for a picture or a page; arrays have no other limit
 SUFFIXES = (".html", ".svg", ".npz")
 
 

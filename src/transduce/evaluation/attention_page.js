@@ -183,7 +183,7 @@ function worthBar(worth) {
   return bar;
 }
 
-// Paint the small pictures; those of rollout, which take longest, after the others are on the screen.
+// Paint the small pictures; the rollout, which takes longest, after the others are on the screen.
 async function paintHeads() {
   const { kind } = state, buttons = [...$("heads").querySelectorAll("button")];
   const isLate = button => button.dataset.head === "rollout";

@@ -72,7 +72,7 @@ def _layers(attended: Attended, view: View) -> dict[str, list[int]]:
 
 
 def _description(attended: Attended, view: View, layers: dict[str, list[int]]) -> dict[str, Any]:
-    """Return what the script needs beside the weights. Layers and heads count from 1, pieces from 0."""
+    """Return what the script needs except the weights. Layers and heads count from 1, pieces from 0."""
     whole = all(len(layers[kind]) == len(getattr(attended, kind)) for kind in KINDS)
     return {
         "kinds": [

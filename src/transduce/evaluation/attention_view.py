@@ -44,7 +44,7 @@ class View:
         return layers[self.layer, self.head]
 
     def pieces(self, attended: Attended) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the pieces of the rows and those of the columns."""
+        """Return the pieces of the rows and the pieces of the columns."""
         rows = attended.src_pieces if self.kind == "encoder" else attended.tgt_pieces
         return rows, attended.tgt_pieces if self.kind == "decoder" else attended.src_pieces
 
@@ -90,7 +90,7 @@ def rollout(layers: np.ndarray) -> np.ndarray:
 
 
 def _rollout(attended: Attended, kind: str, layer: int) -> np.ndarray:
-    """Return the rollout up to `layer`. That of cross-attention follows its mean through the whole encoder."""
+    """Return the rollout up to `layer`. The rollout of cross-attention follows its mean through the whole encoder."""
     if kind == "cross":
         return attended.cross[layer].mean(0) @ rollout(attended.encoder)
     return rollout(getattr(attended, kind)[: layer + 1])

@@ -92,7 +92,7 @@ def transformer_of(model: Model) -> Transformer:
 
 
 def heads_of(model: Transformer) -> list[Head]:
-    """Return the heads of a model: those of the encoder, of the decoder, and of its attention to the source."""
+    """Return the heads of a model: of the encoder, of the decoder, and of its attention to the source."""
     layers, numbers = range(1, model.config.n_layers + 1), range(1, model.config.n_heads + 1)
     return [Head(part, layer, number) for part in PARTS for layer in layers for number in numbers]
 
@@ -258,7 +258,7 @@ def _loss(
 
 
 def _gradients(model: Transformer, batches: Sequence[Batch]) -> Tensor:
-    """Return the sum over sentences of |d loss / d gate| (3L,H). Each sentence has gates of its own."""
+    """Return the sum over sentences of |d loss / d gate| (3L,H). Each sentence has its own gates."""
     total = torch.zeros_like(_gates(model))
     for batch in batches:
         gates = _gates(model, len(batch.src)).requires_grad_()

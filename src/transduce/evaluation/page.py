@@ -16,10 +16,10 @@ def fill_page(
     """Return the page of `template`, a file in the same folder.
 
     It has the head and the style that all pages share: $head is page_head.html, $style is page.css.
-    fields: HTML for each placeholder of the template, by name. policy: the content security policy of the page beside
+    fields: HTML for each placeholder of the template, by name. policy: the content security policy of the page after
     `default-src 'none'`, with placeholders for hashes.
     parts: placeholders that are filled with files of the same folder, styles or scripts, joined. The hash that allows
-    such an element in the page's policy is the placeholder NAME_hash; $style_hash is that of the shared style.
+    such an element in the page's policy is the placeholder NAME_hash; $style_hash belongs to the shared style.
     """
     folder = Path(__file__).parent
     texts = {

@@ -1,4 +1,4 @@
-"""The figures of studies as SVG: costs that grow by a power, and changes compared with those of the paper.
+"""The figures of studies as SVG: costs that grow by a power, and changes compared with the paper's.
 
 Horizontal positions are per cent of the width, and text keeps its size. A figure therefore fits phones and screens.
 """

@@ -67,7 +67,7 @@ class Report:
 
 
 def write_report(out: Path, report: Report, sessions: Sequence[dict[str, Any]]) -> None:
-    """Write OUT/report.md and OUT/report.html, each whole or not at all. sessions: those of results.json."""
+    """Write OUT/report.md and OUT/report.html, each whole or not at all. sessions: as in results.json."""
     complete = Report(report.title, report.lead, [*report.sections, _reproduction(sessions)])
     write_page(out / "report.md", markdown(complete))
     write_page(out / "report.html", html_page(complete))

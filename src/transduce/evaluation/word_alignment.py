@@ -64,7 +64,7 @@ def _places(text: str) -> list[tuple[int, int]]:
 
 
 def _is_one_word(character: str, following: str) -> bool:
-    """Return True if a sign above, below or beside a letter joins two neighbouring characters to one word."""
+    """Return True if a sign above, below or next to a letter joins two neighbouring characters to one word."""
     return _is_sign(following) or (_is_sign(character) and following.isalnum())
 
 

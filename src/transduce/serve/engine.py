@@ -4,7 +4,7 @@ A model of `transduce.load` searches step by step (`decoding/running_translation
 sentence leaves at the step at which it is done, and at the next one if it is not wanted any more.
 CTranslate2 gives no way into its search, and gets `WholeBatches`.
 
-The sentences of short requests and those of long ones are searched apart, and so are those of several models. These
+Short and long requests are searched separately, and so are the sentences of several models. These
 searches share the time of a thread. A step with many sentences takes ten times as long as one with a single sentence,
 and a short request must not wait for a long one at each of its steps.
 """
@@ -87,7 +87,7 @@ def search_of(model: Model) -> Search[Sentence]:
 class EngineStep:
     """A step of a search, for the metrics.
 
-    n_sentences: that were searched. translated: those that ended, with a translation. seconds: of the step.
+    n_sentences: that were searched. translated: the sentences that ended with a translation. seconds: of the step.
     """
 
     n_sentences: int
@@ -99,7 +99,7 @@ class EngineStep:
 class Engine:
     """Threads that translate what waits in a queue.
 
-    models: of the sentences in the queue. n_threads: each has searches of its own, and takes its share of the
+    models: of the sentences in the queue. n_threads: each has its own searches, and takes its share of the
     sentences. None: as many as the models gain by.
     """
 
@@ -210,7 +210,7 @@ class _Task:
                 self.sentences.add(sentence)
 
     def step(self) -> EngineStep:
-        """Make a step, and finish the sentences that end. Those that are aligned come last, for that takes long."""
+        """Make a step, and finish the sentences that end. Aligned ones come last, because alignment takes long."""
         start = time.monotonic()
         n_sentences, translated, n_target = len(self.sentences), list[Sentence](), 0
         ended = self._outcomes()

@@ -12,7 +12,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """The metrics of one server, in a registry of its own."""
+    """The metrics of one server, in its own registry."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -128,7 +128,7 @@ class Models:
 def tag_of(tags: Sequence[str], target: str) -> str | None:
     """Return the tag of a language: its letters are the code, such as <2fr> and >>fr<<. None for a model without tags.
 
-    Raises UserError if no tag, or more than one, is that of the language.
+    Raises UserError if no tag, or more than one, belongs to the language.
     """
     if not tags:
         return None

@@ -1,6 +1,6 @@
 """Requests: the four forms of a request -> fields by name, and checks of single fields.
 
-The forms are JSON, urlencoded, multipart, and the query of the URL. Form and query add up; JSON stands alone.
+The forms are JSON, urlencoded, multipart, and the query of the URL. Form and query add up; JSON excludes them.
 """
 
 import asyncio

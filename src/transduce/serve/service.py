@@ -51,7 +51,7 @@ class TranslateCall:
 class Answer:
     """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence.
 
-    unmet: the phrases that the translation lacks, and those that it must not have; no alternative has more of them.
+    unmet: the phrases that the translation lacks, and the forbidden ones that it has; no alternative has more of them.
     """
 
     text: str
@@ -74,7 +74,7 @@ class _Text:
 
     @property
     def failure(self) -> Refusal | None:
-        """Its problem, or that of its first sentence on which the model failed, once all have their results."""
+        """Its problem, or the problem of its first sentence on which the model failed, once all have their results."""
         failures = (sentence.result.exception() for sentence in self.sentences)
         return self.problem or next((one for one in failures if isinstance(one, Refusal)), None)
 
@@ -234,7 +234,7 @@ class Work:
 
 @functools.lru_cache(maxsize=256)
 def _options(options: DecodingOptions, tag: str | None, n_alternatives: int, split: Split | None) -> DecodingOptions:
-    """Return the options of a request. Their checks take 0.05 ms, so that those of earlier requests are kept."""
+    """Return the options of a request. Their checks take 0.05 ms, so the options of earlier requests are cached."""
     n_best = n_alternatives + 1 if n_alternatives else options.n_best
     return dataclasses.replace(options, tag=tag, n_best=n_best, split=options.split if split is None else split)
 

@@ -1,4 +1,4 @@
-// A page of attention in Chromium, by the keyboard alone: node attention.mjs FILE CHROMIUM [FOLDER FOR PICTURES]
+// A page of attention in Chromium, by keyboard only: node attention.mjs FILE CHROMIUM [FOLDER FOR PICTURES]
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
 

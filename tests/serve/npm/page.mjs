@@ -1,4 +1,4 @@
-// The page in Chromium, by the keyboard alone: node page.mjs ADDRESS CHROMIUM TEXT [FOLDER FOR PICTURES]
+// The page in Chromium, by keyboard only: node page.mjs ADDRESS CHROMIUM TEXT [FOLDER FOR PICTURES]
 import { chromium } from "playwright-core";
 
 const [address, executablePath, text, folder] = process.argv.slice(2);

@@ -9,11 +9,11 @@ def parse() -> Config:
     We chose everything: a treebank of half of the size of the Wall Street Journal needs a smaller model than the
     paper's. Each word is a token, as in the by-word form of the trees, so that symbols 2 i and 2 i + 1 belong to token
     i (docs/log/parsing.md). In each epoch 15 % of the words get the token of the rare words with their spelling.
-    Symbols have a vocabulary of their own, as in the 2017 code. R-Drop, and a learning rate that falls to 0, suit a
+    Symbols have their own vocabulary, as in the 2017 code. R-Drop, and a learning rate that falls to 0, suit a
     small treebank (docs/log/parsing.md).
 
     Time: about 75 minutes on two cores (28 epochs of 290 steps, 160 s each), from the speed of the first 100 steps;
-    beside other programs it took 135 minutes. F1 81.8 on the test set with beam 4.
+    while other programs ran, it took 135 minutes. F1 81.8 on the test set with beam 4.
 
         transduce linearize craft_const/train.clean.trees --out train
         transduce linearize dev300.trees --out dev

@@ -16,7 +16,7 @@ def base() -> Config:
     of these.
     We chose: the initialisation of vaswani2017-base (that code no longer had the joint fan-out of Q, K and V).
 
-    Time: not measured: about that of vaswani2017-base, 12 hours on 8 P100.
+    Time: not measured: about as vaswani2017-base, 12 hours on 8 P100.
     """
     start = vaswani2017.base()
     return replace(

@@ -85,7 +85,7 @@ def small(row: str) -> Config:
 
 
 def schedule(steps: int) -> list[str]:
-    """Return the settings of a shorter training of a small row: a tenth of it is warm-up, the peak is that of `small`.
+    """Return the settings of a shorter training of a small row: a tenth of it is warm-up, the peak is as in `small`.
 
     The peak of eq. 3 grows with lr_factor, and falls with the square root of the warm-up.
     """

@@ -1,7 +1,8 @@
 """The models of Table 4 at small scale: parsers of several depths and widths, for about 20,000 trees and one core.
 
-The paper's table has one model, of 4 layers with d_model 1024. `transduce study table4` trains these beside base, and
-base on parts of the treebank and with the top-down form of the trees (docs/results.md). The start is `craft-parse`:
+The paper's table has one model, of 4 layers with d_model 1024. `transduce study table4` trains these
+and base. It trains base also on parts of the treebank, and with the top-down form of the trees (docs/results.md). The
+start is `craft-parse`:
 
 - A smaller model, half of the batch and fewer steps make the rows affordable: 3,600 steps are about 7 epochs
   of CRAFT, where `craft-parse` has 28.

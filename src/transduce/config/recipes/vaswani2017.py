@@ -61,7 +61,7 @@ def big() -> Config:
 def base_enfr() -> Config:
     """English-French, base model: 38.1 BLEU in Table 2.
 
-    The paper fixes: as base, with a vocabulary of 32,000 word pieces. The 2017 code has word pieces of its own, without
+    The paper fixes: as base, with a vocabulary of 32,000 word pieces. The 2017 code has its own word pieces, without
     merges. We chose: word pieces that are learned by BPE merges.
 
     Time: 12 hours on 8 P100, in the paper.
@@ -82,7 +82,7 @@ def big_enfr() -> Config:
 
 
 def parse() -> Config:
-    """Constituency parsing, section 6.3: English, trained on the Wall Street Journal alone, 91.3 F1 in Table 4.
+    """Constituency parsing, section 6.3: English, trained on only the Wall Street Journal, 91.3 F1 in Table 4.
 
     The paper fixes: 4 layers, d_model 1024, 16,000 tokens, output length at most input + 300, beam 21, alpha 0.3. It
     tuned dropout and learning rate on section 22 and does not give them. It gives neither steps nor batch.
