@@ -27,7 +27,9 @@ from transduce.training.optimizer import adam, learning_rate
 
 LABELS = tuple("0123456789")
 HELD_OUT = 360
-D_MODEL, BATCH, PEAK_RATE = 64, 64, 2e-3
+D_MODEL = 64
+BATCH = 64
+PEAK_RATE = 2e-3
 
 
 def main() -> None:
@@ -93,7 +95,9 @@ def of_library(module: str, name: str, **settings: Any) -> Callable[..., list[in
 def vit_predictions(x: Any, y: Any, x_held: Any, *, seed: int, epochs: int) -> list[int]:
     """Train a ViT of 3 layers and 102,666 parameters from nothing, and predict the held-out images."""
     torch.manual_seed(seed)
-    images, digits, held = as_images(x), torch.tensor(y), as_images(x_held)
+    images = as_images(x)
+    digits = torch.tensor(y)
+    held = as_images(x_held)
     model = ViT(
         ViTConfig(
             image_size=8,

@@ -28,7 +28,9 @@ def ceiling(scale: Scale) -> float:
 
 def useful_flops(config: ModelConfig, batch: Batch) -> float:
     """Return the FLOPs of a step, forward and backward, on tokens without padding."""
-    d, f, n = config.d_model, config.d_ff, config.n_layers
+    d = config.d_model
+    f = config.d_ff
+    n = config.n_layers
     assert config.vocab_size is not None
     src, tgt = batch.src_mask.sum(1).double(), batch.tgt_mask.sum(1).double()
     products = src.sum() * n * (6 * d * d + 2 * d * f) + tgt.sum() * (

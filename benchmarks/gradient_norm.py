@@ -20,7 +20,9 @@ from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
 from transduce.training.optimizer import adam
 
-PIECES, PAIRS, TOKENS = 6_000, 136, 14  # pairs of typical length, as many as in a batch of the recipe
+PIECES = 6_000
+PAIRS = 136  # as many as in a batch of the recipe
+TOKENS = 14  # a typical length
 STEPS = 20
 
 
@@ -32,7 +34,9 @@ def main() -> None:
     gradients = Gradients(model, TranslationTask(), config.train, torch.device("cpu"), print)
     rng = np.random.default_rng(1)
     src, tgt = ([rng.integers(4, PIECES, TOKENS) for _ in range(PAIRS)] for _ in range(2))
-    batch, steps, norms = collate(src, tgt), [], []
+    batch = collate(src, tgt)
+    steps = []
+    norms = []
     for count in range(1, STEPS + 1):
         begin = time.perf_counter()
         gradients.of([batch], seed=count)

@@ -54,7 +54,9 @@ def training(side: str, size: str) -> Callable[[], int]:
 
     if side == "operations":
         halves.count = lambda model, device: 1
-    config, rng, count = configuration(size), np.random.default_rng(1), iter(range(1, 1 << 30))
+    config = configuration(size)
+    rng = np.random.default_rng(1)
+    count = iter(range(1, 1 << 30))
     model = Transformer(config.model).train()
     optimizer = adam(model.parameters(), config.train.adam_beta2)
     gradients = Gradients(model, TranslationTask(), config.train, torch.device("cpu"), print)

@@ -216,8 +216,12 @@ async def closed_loop(side: Side, lines: Sequence[str], clients: int, seconds: f
 
 async def open_loop(side: Side, lines: Sequence[str], rate: float, seconds: float, seed: int) -> Tally:
     """Send requests at random moments, `rate` a second, however many are under way."""
-    tally, rng, idle = Tally(), random.Random(seed), dict[int, list[Connection]]()
-    start, moment, tasks = time.perf_counter(), 0.0, []
+    tally = Tally()
+    rng = random.Random(seed)
+    idle = dict[int, list[Connection]]()
+    start = time.perf_counter()
+    moment = 0.0
+    tasks = []
 
     async def one(port: int, planned: float, line: str) -> None:
         pool = idle.setdefault(port, [])

@@ -259,7 +259,9 @@ def useful_flops(config: Any, src_tokens: float, tgt_tokens: float) -> float:
     The products of attention itself, under 2 % at these lengths, do not count.
     """
     c = config.model
-    d, f, n = c.d_model, c.d_ff, c.n_layers
+    d = c.d_model
+    f = c.d_ff
+    n = c.n_layers
     per_src = n * (4 * d * d + 2 * d * f) + n * 2 * d * d  # the encoder, and keys and values for the decoder
     per_tgt = n * (6 * d * d + 2 * d * f) + d * c.vocab_size
     return 3 * 2 * (src_tokens * per_src + tgt_tokens * per_tgt)

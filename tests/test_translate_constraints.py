@@ -113,7 +113,9 @@ def test_lines_that_come_and_go_are_translated_as_in_a_file(noisy: Translator) -
     from transduce.decoding.phrases.line_constraint import LineConstraint
 
     expected = noisy.translate(LINES, constraints=CONSTRAINTS, n_best=2)
-    running, done, options = noisy.running(), dict[Any, Any](), DecodingOptions(n_best=2)
+    running = noisy.running()
+    done = dict[Any, Any]()
+    options = DecodingOptions(n_best=2)
     for i, (line, constraint) in enumerate(zip(LINES, CONSTRAINTS, strict=True)):
         running.admit(i, line, options, LineConstraint.of(constraint))
         done |= running.step()

@@ -37,7 +37,9 @@ def test_a_treebank_becomes_words_symbols_and_trees(
 
 
 def test_a_malformed_tree_leaves_the_files_as_they_were(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
-    good, bad, out = tmp_path / "good.mrg", tmp_path / "bad.mrg", tmp_path / "train"
+    good = tmp_path / "good.mrg"
+    bad = tmp_path / "bad.mrg"
+    out = tmp_path / "train"
     good.write_text(TREES)
     bad.write_text(TREES + "(S (NN a) b)\n")
     assert cli("linearize", good, "--out", out).code == 0

@@ -70,7 +70,9 @@ def test_model_defaults_are_the_papers_base_model() -> None:
 
 
 def test_training_and_search_defaults_are_the_papers() -> None:
-    data, train, search = DataConfig(), TrainConfig(), SearchConfig()
+    data = DataConfig()
+    train = TrainConfig()
+    search = SearchConfig()
     assert (data.tokenizer, data.vocab_size, data.batch_tokens) == ("bpe", 37_000, 25_000)
     assert (train.max_steps, train.warmup_steps, train.lr_factor, train.adam_beta2) == (100_000, 4_000, 1.0, 0.98)
     assert (train.label_smoothing, train.use, train.average_checkpoints) == (0.1, "average", 5)

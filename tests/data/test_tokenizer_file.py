@@ -182,7 +182,9 @@ def mutate(node: Any, chance: random.Random) -> Any:
 def test_a_damaged_file_is_refused_or_harmless(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Damage within a piece gives another valid vocabulary. The SHA-256 in the manifest of a model detects it."""
     small = Tokenizer.learn(sentences(20), kind=tokenizer.kind, vocab_size=FIXED[tokenizer.kind] + 80)
-    chance, document, path = random.Random(6), json.loads(small.to_json()), tmp_path / "tokenizer.json"
+    chance = random.Random(6)
+    document = json.loads(small.to_json())
+    path = tmp_path / "tokenizer.json"
     contents = [damaged(small.to_json().encode(), chance) for _ in range(300)]
     contents += [json.dumps(mutate(document, chance)).encode() for _ in range(300)]
     refusals = 0

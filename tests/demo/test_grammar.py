@@ -117,7 +117,9 @@ class Narrow(random.Random):
 
 def collide(construct: Construction, world: int, n: int) -> int:
     """Count repeated English sentences, and check that each comes from one tree and so has one German sentence."""
-    rng, trees, collisions = Narrow(world), dict[str, Sentence](), 0
+    rng = Narrow(world)
+    trees = dict[str, Sentence]()
+    collisions = 0
     for _ in range(n):
         tree = construct(rng)
         english = english_sentence(tree)

@@ -58,7 +58,9 @@ def changed_member(change: Callable[[tarfile.TarInfo], None], name: str = "x") -
 
 def link(kind: bytes, target: str) -> Callable[[tarfile.TarInfo], None]:
     def change(member: tarfile.TarInfo) -> None:
-        member.type, member.linkname, member.size = kind, target, 0
+        member.type = kind
+        member.linkname = target
+        member.size = 0
 
     return change
 
@@ -95,7 +97,9 @@ def test_a_name_that_leads_outside_is_another_name(tmp_path: Path, folder: Path,
 
 def test_permissions_and_owners_of_the_archive_do_not_count(tmp_path: Path, folder: Path) -> None:
     def change(member: tarfile.TarInfo) -> None:
-        member.mode, member.uid, member.gid = 0o6777, 12, 12
+        member.mode = 0o6777
+        member.uid = 12
+        member.gid = 12
 
     extract(archive_of(tmp_path, changed_member(change)), {"x": folder / "x"})
     status = (folder / "x").stat()

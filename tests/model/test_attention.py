@@ -37,7 +37,9 @@ def test_the_softmax_has_the_worked_numbers() -> None:
 
 
 def test_attention_equals_plain_loops() -> None:
-    queries, keys, values = noise(2, 3, 4, 5), noise(2, 3, 6, 5), noise(2, 3, 6, 7)
+    queries = noise(2, 3, 4, 5)
+    keys = noise(2, 3, 6, 5)
+    values = noise(2, 3, 6, 7)
     mask = mask_of(6, 4)[:, None, None, :] & torch.ones(6, 6, dtype=torch.bool).tril(2)[:4]
     actual = reference_attention(queries, keys, values, mask, 0.0)
     for b, h in product(range(2), range(3)):
@@ -119,7 +121,9 @@ def test_dropout_draws_from_the_generator_of_its_thread(width: int) -> None:
 
 
 def test_a_floating_mask_is_added_to_the_scores() -> None:
-    queries, keys, values = noise(2, 3, 4, 5), noise(2, 3, 6, 5), noise(2, 3, 6, 7)
+    queries = noise(2, 3, 4, 5)
+    keys = noise(2, 3, 6, 5)
+    values = noise(2, 3, 6, 7)
     bias = noise(3, 4, 6).detach()
     scores = queries @ keys.mT / math.sqrt(5) + bias
     for attention in (reference_attention, fast_attention):

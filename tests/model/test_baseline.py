@@ -30,7 +30,10 @@ def mask_of(*lengths: int) -> Tensor:
 
 @both
 def test_padding_and_neighbours_do_not_change_the_output(kind: type[Baseline]) -> None:
-    model, src, tgt, mask = model_of(kind), ids(2, 6), ids(2, 5), mask_of(6, 3)
+    model = model_of(kind)
+    src = ids(2, 6)
+    tgt = ids(2, 5)
+    mask = mask_of(6, 3)
     together = model(src, mask, tgt)
     wider = torch.cat([src, ids(2, 4, seed=3)], dim=1), torch.cat([mask, torch.zeros(2, 4, dtype=torch.bool)], dim=1)
     torch.testing.assert_close(model(*wider, tgt), together, rtol=1e-10, atol=1e-10)
@@ -39,7 +42,10 @@ def test_padding_and_neighbours_do_not_change_the_output(kind: type[Baseline]) -
 
 @both
 def test_outputs_depend_on_every_source_token_and_no_later_target_token(kind: type[Baseline]) -> None:
-    model, src, tgt, mask = model_of(kind), ids(1, 6), ids(1, 5), mask_of(6)
+    model = model_of(kind)
+    src = ids(1, 6)
+    tgt = ids(1, 5)
+    mask = mask_of(6)
     plain = model(src, mask, tgt)
     for index in range(6):
         other = src.clone()
@@ -62,7 +68,9 @@ def test_a_source_of_padding_gives_finite_values_and_gradients(kind: type[Baseli
 
 @both
 def test_a_step_with_the_cache_equals_decoding_the_prefix(kind: type[Baseline]) -> None:
-    model, src, mask = model_of(kind), ids(3, 6), mask_of(6, 2, 4)
+    model = model_of(kind)
+    src = ids(3, 6)
+    mask = mask_of(6, 2, 4)
     cache = model.start(model.encode(src, mask), mask)
     prefixes = torch.full((3, 1), BOS)
     logits, cache = model.decode_step(prefixes[:, -1], cache)

@@ -90,7 +90,9 @@ def test_the_parameters_that_an_option_adds(changes: dict[str, Any], more: int) 
 )
 def test_each_tie_is_optional(tie_src_tgt: bool, tie_output: bool, matrices: int) -> None:
     model = Transformer(replace(CONFIG, tie_src_tgt=tie_src_tgt, tie_output=tie_output))
-    src, tgt, output = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
+    src = model.src_embedding.weight
+    tgt = model.tgt_embedding.weight
+    output = model.output.weight
     assert (tgt is src) == tie_src_tgt
     assert (output is tgt) == tie_output
     assert (output is src) == (tie_src_tgt and tie_output)

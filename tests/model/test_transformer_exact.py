@@ -40,7 +40,9 @@ from transduce.model.transformer import DecoderLayer, EncoderLayer
 @pytest.mark.parametrize("width", [6, LONG + 4])
 def test_the_whole_model_with_reference_attention(norm: Any, width: int) -> None:
     model = model_of(replace(CONFIG, norm=norm))
-    src, src_mask, tgt_in = ids(2, width), mask_of(width, 4), ids(2, width, seed=5)
+    src = ids(2, width)
+    src_mask = mask_of(width, 4)
+    tgt_in = ids(2, width, seed=5)
     slow = model.decode(tgt_in, model.encode(src, src_mask, reference_attention), src_mask, reference_attention)
     assert_close(model(src, src_mask, tgt_in), model.logits(slow), rtol=1e-10, atol=1e-10)
 
@@ -53,7 +55,9 @@ def test_every_attention_of_the_model_can_be_recorded() -> None:
         return calls[-1] @ values
 
     model = model_of(CONFIG)
-    src, src_mask, tgt_in = ids(2, 6), mask_of(6, 4), ids(2, 5)
+    src = ids(2, 6)
+    src_mask = mask_of(6, 4)
+    tgt_in = ids(2, 5)
     states = model.decode(tgt_in, model.encode(src, src_mask, recording), src_mask, recording)
     assert_close(model.logits(states), model(src, src_mask, tgt_in), rtol=1e-12, atol=1e-12)
     assert [tuple(weights.shape[2:]) for weights in calls] == [(6, 6)] * 2 + [(5, 5), (5, 6)] * 2
@@ -107,7 +111,9 @@ def test_multi_head_attention_equals_torchs(is_causal: bool, width: int, dtype: 
     ours = model_of(CONFIG, dtype).encoder[0].self_attention
     theirs = nn.MultiheadAttention(8, 2, batch_first=True, dtype=dtype)
     copy_attention(ours, theirs)
-    x, y, src_mask = noise(2, width, 8, dtype=dtype), noise(2, width, 8, dtype=dtype), mask_of(width, 4)
+    x = noise(2, width, 8, dtype=dtype)
+    y = noise(2, width, 8, dtype=dtype)
+    src_mask = mask_of(width, 4)
     visible = causal(width) if is_causal else torch.ones(width, width, dtype=torch.bool)
     actual = ours(x, ours.keys_values(y), src_mask[:, None, None, :] & visible)
     expected, _ = theirs(x, y, y, key_padding_mask=~src_mask, attn_mask=~visible, need_weights=False)
@@ -134,7 +140,9 @@ def test_the_decoder_layer_equals_torchs(norm: Any, width: int, dtype: torch.dty
     ours = model_of(replace(CONFIG, norm=norm), dtype).decoder[0]
     theirs = nn.TransformerDecoderLayer(8, 2, 12, norm_first=norm == "pre", dtype=dtype, **TORCH_LAYER)
     copy_layer(ours, theirs)
-    x, memory, src_mask = noise(2, 5, 8, dtype=dtype), noise(2, width, 8, dtype=dtype), mask_of(width, 4)
+    x = noise(2, 5, 8, dtype=dtype)
+    memory = noise(2, width, 8, dtype=dtype)
+    src_mask = mask_of(width, 4)
     cross = ours.cross_attention.keys_values(memory)
     actual, _ = ours(x, None, cross, (causal(5), src_mask[:, None, None, :]))
     expected = theirs(x, memory, tgt_mask=~causal(5), memory_key_padding_mask=~src_mask)
@@ -170,7 +178,9 @@ def test_the_encoder_layer_equals_plain_loops(config: ModelConfig) -> None:
 @all_configs
 def test_the_decoder_layer_equals_plain_loops(config: ModelConfig) -> None:
     layer = model_of(config).decoder[0]
-    x, memory, src_mask = noise(2, 5, 8), noise(2, 6, 8), mask_of(6, 4)
+    x = noise(2, 5, 8)
+    memory = noise(2, 6, 8)
+    src_mask = mask_of(6, 4)
     actual, _ = layer(x, None, layer.cross_attention.keys_values(memory), (causal(5), src_mask[:, None, None, :]))
     for b in range(2):
         masks = causal(5).tolist(), [src_mask[b].tolist()] * 5
@@ -184,7 +194,9 @@ def test_the_decoder_layer_equals_plain_loops(config: ModelConfig) -> None:
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_the_whole_model_equals_plain_loops(config: ModelConfig, tied: bool) -> None:
     model = model_of(replace(config, tie_src_tgt=tied, tie_output=tied))
-    src, src_mask, tgt_in = ids(2, 6), mask_of(6, 4), ids(2, 5, seed=5)
+    src = ids(2, 6)
+    src_mask = mask_of(6, 4)
+    tgt_in = ids(2, 5, seed=5)
     logits = model(src, src_mask, tgt_in)
     for b, length in enumerate((6, 4)):
         expected = reference.transformer(

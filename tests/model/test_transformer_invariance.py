@@ -28,7 +28,9 @@ def assert_unchanged(actual: Tensor, plain: Tensor) -> None:
 @pytest.mark.parametrize("width", [8, LONG + 4], ids=["short", "long"])
 def test_the_future_does_not_change_the_past(width: int, norm: Any, dtype: torch.dtype) -> None:
     model = model_of(replace(CONFIG, norm=norm), dtype)
-    src, src_mask, tgt_in = ids(2, 6), mask_of(6, 4), ids(2, width, seed=5)
+    src = ids(2, 6)
+    src_mask = mask_of(6, 4)
+    tgt_in = ids(2, width, seed=5)
     plain = model(src, src_mask, tgt_in)
     for t in (1, 5, width - 1):
         other = tgt_in.clone()
@@ -43,7 +45,9 @@ def test_the_future_does_not_change_the_past(width: int, norm: Any, dtype: torch
 @pytest.mark.parametrize("width", [8, LONG + 4], ids=["short", "long"])
 def test_ids_of_padding_do_not_change_the_output(width: int, norm: Any, dtype: torch.dtype) -> None:
     model = model_of(replace(CONFIG, norm=norm), dtype)
-    src, src_mask, tgt_in = ids(3, width), mask_of(width, 3, 1), ids(3, 5, seed=5)
+    src = ids(3, width)
+    src_mask = mask_of(width, 3, 1)
+    tgt_in = ids(3, 5, seed=5)
     memories = [model.encode(x, src_mask) for x in (torch.where(src_mask, src, (src + 1) % 13), src)]
     assert_unchanged(memories[0][src_mask], memories[1][src_mask])
     assert_unchanged(*(model.decode(tgt_in, memory, src_mask) for memory in memories))
@@ -51,7 +55,9 @@ def test_ids_of_padding_do_not_change_the_output(width: int, norm: Any, dtype: t
 
 def test_every_source_token_changes_every_output() -> None:
     model = model_of(CONFIG)
-    src, src_mask, tgt_in = ids(1, 6), mask_of(6), ids(1, 5, seed=5)
+    src = ids(1, 6)
+    src_mask = mask_of(6)
+    tgt_in = ids(1, 5, seed=5)
     plain = model(src, src_mask, tgt_in)
     for s in range(6):
         other = src.clone()
@@ -65,7 +71,9 @@ def test_every_source_token_changes_every_output() -> None:
 @pytest.mark.parametrize("more", [1, 9, LONG])
 def test_padding_does_not_change_the_output(more: int, norm: Any, dtype: torch.dtype) -> None:
     model = model_of(replace(CONFIG, norm=norm), dtype)
-    src, src_mask, tgt_in = ids(2, 6), mask_of(6, 4), ids(2, 5, seed=5)
+    src = ids(2, 6)
+    src_mask = mask_of(6, 4)
+    tgt_in = ids(2, 5, seed=5)
     plain = model(src, src_mask, tgt_in)
     assert_unchanged(model(F.pad(src, (0, more)), F.pad(src_mask, (0, more)), tgt_in), plain)
     assert_unchanged(model(src, src_mask, F.pad(tgt_in, (0, more)))[:, :5], plain)
@@ -75,7 +83,9 @@ def test_padding_does_not_change_the_output(more: int, norm: Any, dtype: torch.d
 @both_norms
 def test_a_sentence_does_not_depend_on_its_batch(norm: Any, dtype: torch.dtype) -> None:
     model = model_of(replace(CONFIG, norm=norm), dtype)
-    src, src_mask, tgt_in = ids(3, 6), mask_of(3, 6, 1), ids(3, 5, seed=5)
+    src = ids(3, 6)
+    src_mask = mask_of(3, 6, 1)
+    tgt_in = ids(3, 5, seed=5)
     together = model(src, src_mask, tgt_in)
     for b, length in enumerate((3, 6, 1)):
         single = model(src[b : b + 1, :length], src_mask[b : b + 1, :length], tgt_in[b : b + 1])
@@ -87,7 +97,9 @@ def test_a_sentence_does_not_depend_on_its_batch(norm: Any, dtype: torch.dtype) 
 @pytest.mark.parametrize("width", [5, LONG + 4], ids=["short", "long"])
 def test_a_row_of_padding_gives_finite_values_and_gradients(width: int, norm: Any, dtype: torch.dtype) -> None:
     model = model_of(replace(CONFIG, norm=norm), dtype)
-    src, src_mask, tgt_in = ids(2, width), mask_of(width, 0), ids(2, 4, seed=5)
+    src = ids(2, width)
+    src_mask = mask_of(width, 0)
+    tgt_in = ids(2, 4, seed=5)
     logits = model(src, src_mask, tgt_in)
     assert logits.isfinite().all()
     assert_unchanged(model(src[:1], src_mask[:1], tgt_in[:1])[0], logits[0])
@@ -109,7 +121,9 @@ MODELS_WITH_CACHE = {
 @pytest.mark.parametrize("config", MODELS_WITH_CACHE.values(), ids=MODELS_WITH_CACHE.keys())
 def test_a_step_with_the_cache_equals_decoding_the_prefix(config: ModelConfig) -> None:
     model = model_of(config)
-    src, src_mask, tgt_in = ids(3, 6), mask_of(6, 4, 1), ids(3, 7, seed=5)
+    src = ids(3, 6)
+    src_mask = mask_of(6, 4, 1)
+    tgt_in = ids(3, 7, seed=5)
     memory = model.encode(src, src_mask)
     cache = model.start(memory, src_mask)
     for t in range(7):

@@ -54,7 +54,9 @@ def test_requests_take_turns(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_sentences_are_taken_for_which_their_model_has_room(loop: asyncio.AbstractEventLoop) -> None:
-    queue, other, full = SentenceQueue(Limits()), Reverser(), Reverser()
+    queue = SentenceQueue(Limits())
+    other = Reverser()
+    full = Reverser()
     queue.put(sentences(loop, "a1 a2 a3"))
     queue.put(sentences(loop, "f1", full))
     queue.put(sentences(loop, "x1 x2", other))
@@ -122,7 +124,9 @@ def test_a_closed_queue_lets_the_engine_finish(loop: asyncio.AbstractEventLoop) 
 def test_results_of_one_step_wake_the_event_loop_once(
     loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, calls, wake = asyncio.new_event_loop(), list[object](), loop.call_soon_threadsafe
+    other = asyncio.new_event_loop()
+    calls = list[object]()
+    wake = loop.call_soon_threadsafe
     monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: (calls.append(call), wake(*call)))
     some, gone = sentences(loop, "a b c"), sentences(other, "d")
     other.close()

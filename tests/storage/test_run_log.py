@@ -98,7 +98,9 @@ class Board:
     """Replaces TensorBoard's SummaryWriter."""
 
     def __init__(self, folder: str, purge_step: int) -> None:
-        self.folder, self.purge_step, self.is_open = folder, purge_step, True
+        self.folder = folder
+        self.purge_step = purge_step
+        self.is_open = True
         self.scalars: list[tuple[str, float, int]] = []
 
     def add_scalar(self, name: str, value: float, step: int) -> None:

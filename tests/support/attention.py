@@ -48,7 +48,9 @@ def random_attended(
 
     n, t = len(src), len(tgt)
     log_probs = np.log(np.linspace(0.3, 1, t, dtype="f4"))
-    encoder, decoder, cross = weights(n_self, n, n), weights(n_self, t, t, is_causal=True), weights(layers, t, n)
+    encoder = weights(n_self, n, n)
+    decoder = weights(n_self, t, t, is_causal=True)
+    cross = weights(layers, t, n)
     return Attended(tuple(src), tuple(tgt), encoder, decoder, cross, log_probs)
 
 

@@ -5,7 +5,10 @@ from torch import Tensor
 
 from transduce.model.attention import Attention, Mask
 
-B, H, K, W = 2, 3, 8, 6
+B = 2
+H = 3
+K = 8
+W = 6
 
 
 def random_inputs(n: int, n_queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -71,7 +71,9 @@ def multi_head(x: Matrix, memory: Matrix, weights: Weights, n_heads: int, mask: 
         width = len(matrix[0]) // n_heads
         return [row[head * width : (head + 1) * width] for row in matrix]
 
-    queries, keys, values = linear(x, weights, "w_q"), linear(memory, weights, "w_k"), linear(memory, weights, "w_v")
+    queries = linear(x, weights, "w_q")
+    keys = linear(memory, weights, "w_k")
+    values = linear(memory, weights, "w_v")
     concatenation: Matrix = [[] for _ in x]
     for head in range(n_heads):
         output = attention(of_head(queries, head), of_head(keys, head), of_head(values, head), mask)

@@ -21,7 +21,9 @@ from transduce.decoding.decoder import Decoder
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.search import Request, beam_search
 
-BOS, EOS, V = 0, 1, 6
+BOS = 0
+EOS = 1
+V = 6
 WORDS = range(2, V)
 Table = Callable[[int, tuple[int, ...]], Tensor]  # (sentence, tokens so far) -> log_probs (V,) float32
 Path = tuple[tuple[int, ...], float]  # tokens with EOS if finished, log-probability

@@ -45,7 +45,9 @@ def alone(backend: Backend, job: Job) -> list[Hypothesis]:
 
 def run(search: RunningSearch, jobs: Sequence[Job], seed: int) -> dict[Hashable, list[Hypothesis]]:
     """Search the jobs, which come at random steps; jobs that come back are admitted again."""
-    chance, waiting, outputs = random.Random(seed), list(jobs), dict[Hashable, list[Hypothesis]]()
+    chance = random.Random(seed)
+    waiting = list(jobs)
+    outputs = dict[Hashable, list[Hypothesis]]()
     while waiting or len(search):
         if chance.random() < 0.4 or not len(search):
             del waiting[: search.admit(waiting[: chance.randint(1, 9)])]

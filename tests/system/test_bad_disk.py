@@ -200,7 +200,9 @@ class FullAfter:
 
     def __init__(self, file: Any, room: int) -> None:
         self.file, self.room = file, room
-        self.name, self.fileno, self.close = file.name, file.fileno, file.close
+        self.name = file.name
+        self.fileno = file.fileno
+        self.close = file.close
 
     def write(self, content: bytes) -> int:
         if not self.room:

@@ -53,7 +53,9 @@ def test_the_gpu_script_runs_on_a_cpu_with_torch_alone(tmp_path: Path) -> None:
 
 
 def test_two_checkouts_are_compared_each_with_its_own_package(tmp_path: Path) -> None:
-    other, source, out = tmp_path / "other", tmp_path / "test.en", tmp_path / "versions.json"
+    other = tmp_path / "other"
+    source = tmp_path / "test.en"
+    out = tmp_path / "versions.json"
     shutil.copytree(ROOT / "src" / "transduce", other / "src" / "transduce")
     with (other / "src" / "transduce" / "translate.py").open("a", encoding="utf-8") as code:
         code.write(

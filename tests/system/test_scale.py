@@ -41,7 +41,9 @@ def test_training_stores_no_n_by_n_matrix(has_mask: bool) -> None:
     """The batch has one sentence, or also a shorter second one, which needs a mask."""
     model = model_of(replace(CONFIG, dropout=0.1), torch.float32).train()
     lengths = (LENGTH, 700) if has_mask else (LENGTH,)
-    src, tgt, mask = ids(len(lengths), LENGTH), ids(len(lengths), LENGTH, seed=5), mask_of(*lengths)
+    src = ids(len(lengths), LENGTH)
+    tgt = ids(len(lengths), LENGTH, seed=5)
+    mask = mask_of(*lengths)
     with Largest() as largest:
         decoded = model.decode(tgt, model.encode(src, mask), mask)
         projected_cross_entropy(decoded[mask], model.output.weight, tgt[mask], 0.1).backward()

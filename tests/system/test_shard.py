@@ -124,7 +124,9 @@ def test_a_sharded_run_equals_an_unsharded_one(run_without_shards: Path, run_wit
 
 def test_a_killed_run_ends_with_the_same_bits(texts: Texts, run_with_shards: Path, tmp_path: Path) -> None:
     """The other rank exits without saving. Both restart with shards."""
-    store, run, faults = new_store(), tmp_path / "run", [*NAN, Fault(1, 14, "kill")]
+    store = new_store()
+    run = tmp_path / "run"
+    faults = [*NAN, Fault(1, 14, "kill")]
     ranks = Ranks(tmp_path / "killed", store, 2, train_and_record, EMA, texts, run, faults, **SHARD)
     first, second = ranks.outcomes()
     assert (first.code, second.code) == (1, -signal.SIGKILL)

@@ -13,7 +13,9 @@ from transduce.data.batches import Batch, collate
 from transduce.model.build import build
 from transduce.training.flops import ADDED_COUNTS, step_flops
 
-V, D, L = 30, 8, 2
+V = 30
+D = 8
+L = 2
 TRANSFORMER = ModelConfig(vocab_size=V, d_model=D, n_layers=L, n_heads=2, d_k=3, d_v=5, d_ff=12, dropout=0.1)
 
 
@@ -40,7 +42,10 @@ def attention(queries: int, keys: int, width: int) -> int:
 
 
 PAIRS = ((5, 7), (3, 4))
-B, S, T, TOKENS = 2, 5, 7, 11
+B = 2
+S = 5
+T = 7
+TOKENS = 11
 
 
 def transformer_flops() -> int:

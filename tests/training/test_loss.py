@@ -18,7 +18,9 @@ from transduce.training import loss
 from transduce.training.loss import label_smoothed_cross_entropy, projected_cross_entropy, token_log_probs
 
 all_smoothings = pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.4])
-N, D, V = 7, 6, 11
+N = 7
+D = 6
+V = 11
 
 
 def random(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -79,7 +81,9 @@ def test_the_loss_of_equal_logits_is_the_logarithm_of_the_vocabulary_size() -> N
 
 @all_smoothings
 def test_both_losses_equal_the_reference(label_smoothing: float) -> None:
-    hidden, projection, targets = random(N, D), random(V, D, seed=3), targets_of()
+    hidden = random(N, D)
+    projection = random(V, D, seed=3)
+    targets = targets_of()
     logits = hidden @ projection.T
     expected = reference.smoothed_loss(logits.tolist(), targets.tolist(), label_smoothing)
     assert label_smoothed_cross_entropy(logits, targets, label_smoothing).item() == pytest.approx(expected, rel=1e-6)
@@ -111,7 +115,9 @@ def test_the_projected_loss_equals_the_plain_one(
 @all_smoothings
 def test_the_projected_loss_in_float64(label_smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     set_chunk_rows(monkeypatch, 2)
-    hidden, projection, targets = random(N, D, dtype=torch.float64), random(V, D, dtype=torch.float64), targets_of()
+    hidden = random(N, D, dtype=torch.float64)
+    projection = random(V, D, dtype=torch.float64)
+    targets = targets_of()
     logits = (hidden @ projection.T).tolist()
     expected = reference.smoothed_loss(logits, targets.tolist(), label_smoothing)
     total = projected_cross_entropy(hidden, projection, targets, label_smoothing)
@@ -124,7 +130,9 @@ def test_the_projected_loss_in_float64(label_smoothing: float, monkeypatch: pyte
 @all_smoothings
 def test_weights_scale_the_loss_of_each_target(label_smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     set_chunk_rows(monkeypatch, 3)
-    hidden, projection, targets = random(N, D), random(V, D, seed=3), targets_of()
+    hidden = random(N, D)
+    projection = random(V, D, seed=3)
+    targets = targets_of()
     weights = torch.tensor([0.0, 1.0, 2.5, 0.5, 1.0, 7.0, 3.0])
     value = projected_cross_entropy(hidden, projection, targets, label_smoothing, weights=weights)
     rows = hidden @ projection.T
@@ -145,7 +153,9 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 def test_a_detached_input_gets_no_gradient() -> None:
-    hidden, projection, targets = random(N, D), random(V, D), targets_of()
+    hidden = random(N, D)
+    projection = random(V, D)
+    targets = targets_of()
     projected_cross_entropy(hidden, projection.detach(), targets, 0.1).backward()
     plain = label_smoothed_cross_entropy(hidden @ projection.detach().T, targets, 0.1)
     assert_close(hidden.grad, *torch.autograd.grad(plain, [hidden]), rtol=1e-5, atol=1e-6)
@@ -165,7 +175,9 @@ def test_large_logits_give_finite_losses_and_gradients(sign: int) -> None:
 
 @all_smoothings
 def test_the_loss_of_no_rows_is_zero(label_smoothing: float) -> None:
-    hidden, projection, targets = random(0, D), random(V, D), targets_of(0)
+    hidden = random(0, D)
+    projection = random(V, D)
+    targets = targets_of(0)
     value = projected_cross_entropy(hidden, projection, targets, label_smoothing)
     value.backward()
     plain = label_smoothed_cross_entropy(hidden @ projection.T, targets, label_smoothing)
@@ -196,7 +208,10 @@ def test_bf16_differs_by_less_than_half_a_percent() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 3, 100])
 def test_log_probabilities_of_the_targets(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     set_chunk_rows(monkeypatch, rows)
-    hidden, projection, bias, targets = random(N, D), random(V, D), random(V, seed=5), targets_of()
+    hidden = random(N, D)
+    projection = random(V, D)
+    bias = random(V, seed=5)
+    targets = targets_of()
     log_probs = token_log_probs(hidden, projection, targets, bias)
     expected = (hidden @ projection.T + bias).log_softmax(1)[torch.arange(N), targets]
     assert_close(log_probs, expected.detach(), rtol=1e-6, atol=1e-6)

@@ -31,7 +31,9 @@ from transduce.training.gradients import Gradients
 from transduce.training.loss import label_smoothed_cross_entropy, projected_cross_entropy, projected_rdrop
 from transduce.training.task import translation_loss
 
-N, D, V = 7, 6, 11
+N = 7
+D = 6
+V = 11
 CPU = torch.device("cpu")
 
 
@@ -203,7 +205,9 @@ def test_every_kind_of_model_can_be_trained(kind: str, precision: str) -> None:
     torch.manual_seed(1)
     sizes = {"n_heads": 2, "d_ff": 32} if kind == "transformer" else {}
     model = build(ModelConfig(kind=kind, vocab_size=40, d_model=16, n_layers=2, dropout=0.3, **sizes)).train()  # pyright: ignore[reportArgumentType]
-    batches, norms, losses = micro_batches_of(*random_pairs(4, 12), 2), [], []
+    batches = micro_batches_of(*random_pairs(4, 12), 2)
+    norms = []
+    losses = []
     for alpha in (1.0, 5.0, 1.0):
         config = TrainConfig(rdrop=alpha, precision=precision)  # pyright: ignore[reportArgumentType]
         figures = Gradients(model, TranslationTask(), config, CPU, lambda lines: None).of(batches, seed=3)

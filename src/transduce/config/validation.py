@@ -211,7 +211,9 @@ def _train_problems(train: TrainConfig) -> list[str]:
 
 def _task_problems(config: Config) -> list[str]:
     """Return a line for each setting that does not fit the task."""
-    task, best_by, lines = config.train.task, config.train.best_by, []
+    task = config.train.task
+    best_by = config.train.best_by
+    lines = []
     if task not in KINDS[config.model.kind].tasks:
         expected = " or ".join(map(repr, kinds_of(task)))
         lines.append(

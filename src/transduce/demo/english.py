@@ -100,7 +100,9 @@ def _english_front(clause: Clause) -> list[str]:
 
 def _english_verb(clause: Clause, inverted: bool) -> tuple[list[str], list[str]]:
     """Return the auxiliary, if there is one, and the verb. Questions and negations need the auxiliary "do"."""
-    person, tense, base = person_of(clause.subject), clause.tense, clause.verb.english
+    person = person_of(clause.subject)
+    tense = clause.tense
+    base = clause.verb.english
     needs_do = inverted or clause.negated
     if isinstance(tense, Modal):
         if tense.auxiliary:

@@ -112,7 +112,9 @@ def german_clause(clause: Clause, order: Order, *, front: list[str] | None = Non
 
 def _german_verb(clause: Clause, order: Order) -> tuple[list[str], list[str]]:
     """Return the finite verb, and the end of the bracket: a separable prefix, a participle or an infinitive."""
-    verb, person, tense = clause.verb, person_of(clause.subject), clause.tense
+    verb = clause.verb
+    person = person_of(clause.subject)
+    tense = clause.tense
     if order == "infinitive":
         return [], [verb.zu_infinitive]
     if isinstance(tense, Modal):

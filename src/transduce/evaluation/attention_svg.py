@@ -11,12 +11,16 @@ from transduce.evaluation.pieces import labels
 # The colours of weights from 0 to 1, evenly spaced by the root of the weight. One hue; only the lightness counts.
 LIGHT = ("#f1f3f6", "#cfe1ea", "#86b7cf", "#3f80a8", "#1d4e79", "#0d2440")
 DARK = ("#1b222a", "#24405a", "#2f6a8f", "#5aa6c9", "#a5d6e6", "#f2fbff")
-INK, PAPER, FAINT = "#1b2430", "#ffffff", "#5a6572"
+INK = "#1b2430"
+PAPER = "#ffffff"
+FAINT = "#5a6572"
 
 LONGEST_LABEL = 18  # characters
 FEW = 32  # columns; the cells of a larger matrix have no numbers
 LEVELS = 32  # of colour
-MARGIN, HEADING, SCALE = 16, 34, 34  # pixels: around the picture, the line above it, the scale below it
+MARGIN = 16  # pixels around the picture
+HEADING = 34  # pixels of the line above it
+SCALE = 34  # pixels of the scale below it
 WIDE = 0x2E80  # from here on, characters are about twice as wide
 STYLE = (
     f"text {{ font: 13px system-ui, sans-serif; fill: {INK} }} .name {{ font-weight: bold }} "

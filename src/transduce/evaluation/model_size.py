@@ -23,7 +23,9 @@ def parameter_count(model: ModelSettings, vocab_size: int) -> int:
 
 def _transformer(model: ModelConfig) -> int:
     """Return the number of values of a Transformer without its embedding tables."""
-    d, d_ff, heads = model.d_model, model.d_ff, model.n_heads
+    d = model.d_model
+    d_ff = model.d_ff
+    heads = model.n_heads
     keys = heads * (model.d_k or d // heads)
     values = heads * (model.d_v or d // heads)
     attention = 2 * d * (keys + values) + (2 * keys + values + d if model.attention_bias else 0)

@@ -48,7 +48,9 @@ class History:
 
 def read_history(run: Path) -> History:
     """Return the content of RUN/log.jsonl, which a training may be writing. Raises UserError for a damaged line."""
-    curves, skipped, last = {key: Curve() for key in _KEYS}, [], 0
+    curves = {key: Curve() for key in _KEYS}
+    skipped = []
+    last = 0
     for number, line in enumerate(reports(run), start=1):
         step = line["step"]
         if not last <= step < 2**53:

@@ -104,7 +104,10 @@ def _bleu_from_stats(stats: "np.ndarray") -> "np.ndarray":
     """Return corpus BLEU (...), 0 to 100, of counts (..., 10), with sacreBLEU's default smoothing."""
     import numpy as np
 
-    hyp_len, ref_len, matches, totals = stats[..., 0], stats[..., 1], stats[..., 2:6], stats[..., 6:]
+    hyp_len = stats[..., 0]
+    ref_len = stats[..., 1]
+    matches = stats[..., 2:6]
+    totals = stats[..., 6:]
     # "exp" smoothing: the k-th order without a match counts as 1/2^k matches.
     numerators = np.where(matches > 0, matches, 0.5 ** np.cumsum(matches == 0, axis=-1))
     mean_log_precision = np.log(numerators / np.maximum(totals, 1)).mean(axis=-1)

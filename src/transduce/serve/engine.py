@@ -212,7 +212,9 @@ class _Task:
     def step(self) -> EngineStep:
         """Make a step, and finish the sentences that end. Aligned ones come last, because alignment takes long."""
         start = time.monotonic()
-        n_sentences, translated, n_target = len(self.sentences), list[Sentence](), 0
+        n_sentences = len(self.sentences)
+        translated = list[Sentence]()
+        n_target = 0
         ended = self._outcomes()
         self.sentences -= ended.keys()
         for is_aligned in (False, True):
