@@ -65,7 +65,7 @@ def report_forbidden(model: Translator, src: Sequence[str], free: Sequence[str],
     translations = model.translate(src, constraints=[{"must_not": [word]} for word in words], **options)
     texts = [translation.text for translation in translations]
     n_broken = sum(bool(re.search(rf"(?<!\w){word}(?!\w)", text)) for word, text in zip(words, texts, strict=True))
-    shares = [len(text.split()) / max(1, len(one.split())) for text, one in zip(texts, free, strict=True)]
+    shares = [len(text.split()) / max(1, len(other.split())) for text, other in zip(texts, free, strict=True)]
     print(f"| a word of each free output forbidden: outputs with it | {n_broken} |")
     short = [sum(share < least for share in shares) for least in (0.7, 0.5)]
     print(f"| of fewer than 70 %, 50 % of the words of the free output | {short[0]}, {short[1]} |")

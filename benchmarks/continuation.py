@@ -104,7 +104,7 @@ def make_prompts(count: int, length: int, *, is_uneven: bool) -> list[list[int]]
 
     torch.manual_seed(2)
     lengths = torch.randint(1, length + 1, (count,)).tolist() if is_uneven else [length] * count
-    return [torch.randint(VOCABULARY, (one,)).tolist() for one in lengths]
+    return [torch.randint(VOCABULARY, (length,)).tolist() for length in lengths]
 
 
 def work(side: str, folder: Path, threads: int, clock: str) -> None:

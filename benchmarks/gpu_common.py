@@ -116,7 +116,7 @@ def waits(work: Callable[[], Any]) -> int | None:
             work()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(one.message) for one in messages)
+    return sum("synchroniz" in str(warning.message) for warning in messages)
 
 
 def or_problem(work: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:

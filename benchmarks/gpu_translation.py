@@ -45,7 +45,7 @@ def measure(translate: Translate, scale: Scale) -> dict[str, Any]:
     vocab_size = scale.sizes["base"].vocab_size
     assert vocab_size is not None
     sources = [source.tolist() for source in sentences(scale.sentences, scale.longest // 2, vocab_size, 6)]
-    one, speeds = [sources[len(sources) // 2]], {}
+    single, speeds = [sources[len(sources) // 2]], {}
     for size in (128, 512):
         parts = [sources[begin : begin + size] for begin in range(0, len(sources), size)]
         tokens = sum(len(part) * (len(part[-1]) + 1) for part in parts)  # outputs have the longest length, the last
@@ -58,8 +58,8 @@ def measure(translate: Translate, scale: Scale) -> dict[str, Any]:
     return {
         "tokens_per_second": max(speeds.values()),
         "by_sentences_at_once": speeds,
-        "latency_ms": round(1e3 * seconds(lambda: translate(one), 10), 2),
-        "waits_a_token": (count := waits(lambda: translate(one))) and round(count / (len(one[0]) + 1), 2),
+        "latency_ms": round(1e3 * seconds(lambda: translate(single), 10), 2),
+        "waits_a_token": (count := waits(lambda: translate(single))) and round(count / (len(single[0]) + 1), 2),
     }
 
 

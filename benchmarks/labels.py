@@ -107,7 +107,9 @@ def by_words(learn: Pairs, test: Pairs) -> list[str]:
 def by_vectors(learn: Pairs, test: Pairs, encoder: TextEncoder) -> list[str]:
     """Return the labels of logistic regression on the vectors of an encoder that does not learn."""
     ours, theirs = (encoder.embed(lines_of(part)) for part in (learn, test))
-    vectors = [np.stack([one.value.numpy() for one in side if one.value is not None]) for side in (ours, theirs)]
+    vectors = [
+        np.stack([answer.value.numpy() for answer in side if answer.value is not None]) for side in (ours, theirs)
+    ]
     return by_regression(vectors[0], learn, vectors[1])
 
 
@@ -166,12 +168,12 @@ def scores(answers: Sequence[str], test: Pairs) -> dict[str, float]:
 
 def table(results: Sequence[dict[str, Any]], key: str) -> str:
     """Return the mean of a score over the seeds, and its range, by the number of labels and the method."""
-    counts, methods = (list(dict.fromkeys(one[name] for one in results)) for name in ("labels", "method"))
+    counts, methods = (list(dict.fromkeys(result[name] for result in results)) for name in ("labels", "method"))
     rows = [f"| labels | {' | '.join(methods)} |", "|---" * (len(methods) + 1) + "|"]
     for count in counts:
         cells = []
         for method in methods:
-            values = [one[key] for one in results if (one["labels"], one["method"]) == (count, method)]
+            values = [result[key] for result in results if (result["labels"], result["method"]) == (count, method)]
             spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
             cells.append(f"{np.mean(values):.1f}{spread}" if values else "")
         rows.append(f"| {count:,} | {' | '.join(cells)} |")

@@ -160,17 +160,17 @@ def tables(quick: bool) -> dict[str, tuple[str, list[Cell]]]:
     base = {"vocab_size": vocabularies[1] * 2, "batch": 1}
     result: dict[str, tuple[str, list[Cell]]] = {}
     for what in ("training", "translation"):
-        one = {**base, "what": what}
+        start = {**base, "what": what}
         result[f"{what}: length, {tokens:,} tokens in all"] = (
             "length",
-            [{**one, "length": n, "batch": tokens // n} for n in lengths],
+            [{**start, "length": n, "batch": tokens // n} for n in lengths],
         )
-        result[f"{what}: length, one sentence"] = ("length", [{**one, "length": n} for n in lengths])
+        result[f"{what}: length, one sentence"] = ("length", [{**start, "length": n} for n in lengths])
         batches = (1, 8, 64, 512) if not quick else (1, 4)
-        result[f"{what}: sentences of 32 tokens"] = ("batch", [{**one, "length": 32, "batch": n} for n in batches])
+        result[f"{what}: sentences of 32 tokens"] = ("batch", [{**start, "length": 32, "batch": n} for n in batches])
         result[f"{what}: vocabulary, {tokens:,} tokens in sentences of 32"] = (
             "vocab_size",
-            [{**one, "length": 32, "batch": tokens // 32, "vocab_size": n} for n in vocabularies],
+            [{**start, "length": 32, "batch": tokens // 32, "vocab_size": n} for n in vocabularies],
         )
     ways = ("packed", "packed, kernels in torch", "plain model", "training", "the weights of eq. 1 held")
     long = [{**base, "what": "encoder", "length": lengths[-1], "how": how} for how in ways]

@@ -234,7 +234,7 @@ async def open_loop(side: Side, lines: Sequence[str], rate: float, seconds: floa
         port = side.ports[len(tasks) % len(side.ports)]
         tasks.append(asyncio.ensure_future(one(port, start + moment, rng.choice(lines))))
     await asyncio.gather(*tasks)
-    for connection in (one for pool in idle.values() for one in pool):
+    for connection in (connection for pool in idle.values() for connection in pool):
         connection.close()
     return tally
 
@@ -302,7 +302,7 @@ def run(args: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, Any
                 closed[str(clients)][side.name].append(measure(side, loop, expected))
     opened: dict[str, dict[str, Any]] = {}
     for side in [side for side in sides if args.open_seconds and side.name in args.open_sides]:
-        capacity = statistics.median(one["per_second"] for one in closed[str(max(args.clients))][side.name])
+        capacity = statistics.median(tally["per_second"] for tally in closed[str(max(args.clients))][side.name])
         for share in SHARES:
             loop = open_loop(side, lines, share * capacity, args.open_seconds, 1)
             opened.setdefault(side.name, {})[str(share)] = measure(side, loop, expected)
@@ -312,7 +312,7 @@ def run(args: argparse.Namespace, work: Path, stack: ExitStack) -> dict[str, Any
 
 
 def median(rounds: Sequence[dict[str, Any]], key: str) -> float:
-    return statistics.median(one[key] for one in rounds)
+    return statistics.median(tally[key] for tally in rounds)
 
 
 def print_tables(results: dict[str, Any]) -> None:
@@ -327,9 +327,9 @@ def print_tables(results: dict[str, Any]) -> None:
     print("\n| open loop | share of capacity | per second | p50 ms | p95 ms | p99 ms | statuses |")
     print("|---|---|---|---|---|---|---|")
     for name, shares in results["open"].items():
-        for share, one in shares.items():
-            times = " | ".join(f"{one[key]:.0f}" for key in ("p50", "p95", "p99"))
-            print(f"| {name} | {share} | {one['per_second']:.1f} | {times} | {one['statuses']} |")
+        for share, load in shares.items():
+            times = " | ".join(f"{load[key]:.0f}" for key in ("p50", "p95", "p99"))
+            print(f"| {name} | {share} | {load['per_second']:.1f} | {times} | {load['statuses']} |")
 
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:

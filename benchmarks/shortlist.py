@@ -58,7 +58,8 @@ def main() -> None:
     )
     for precision in args.precision:
         translators = {
-            name: Translator([replace(loaded, shortlist=one)], precision=precision) for name, one in shortlists.items()
+            name: Translator([replace(loaded, shortlist=shortlist)], precision=precision)
+            for name, shortlist in shortlists.items()
         }
         for beam_size in args.beam_size:
             compare(translators, pairs, beam_size, args.rounds, precision)
@@ -89,7 +90,7 @@ def print_coverage(
         if shortlist is not None:
             common = {*shortlist.common.tolist()}
             lists = [common | {*shortlist.own(source).tolist()} for source in sources]
-            hits = [[token in one for token in ids] for one, ids in zip(lists, references, strict=True)]
+            hits = [[token in tokens for token in ids] for tokens, ids in zip(lists, references, strict=True)]
             pieces = sum(map(sum, hits)) / max(1, sum(map(len, hits)))
             whole = statistics.mean(map(all, hits))
             print(f"| {name} | {statistics.mean(map(len, lists)):,.0f} | {pieces:.1%} | {whole:.0%} |")
@@ -126,11 +127,11 @@ def compare(
             outputs[name] = translator.translate(sources, beam_size=beam_size, shortlist=name != "none")
             seconds[name].append(time.process_time() - start)
     for name, of_name in seconds.items():
-        gain = statistics.median(free / one for free, one in zip(seconds["none"], of_name, strict=True))
+        gain = statistics.median(free / limited for free, limited in zip(seconds["none"], of_name, strict=True))
         texts = [translation.text for translation in outputs[name]]
         bleu = sacrebleu.corpus_bleu(texts, [references]).score
         chrf = sacrebleu.corpus_chrf(texts, [references]).score
-        changed = sum(one.text != other.text for one, other in zip(outputs[name], outputs["none"], strict=True))
+        changed = sum(output.text != other.text for output, other in zip(outputs[name], outputs["none"], strict=True))
         figures = f"{statistics.median(of_name):.2f} | {gain:.2f} | {bleu:.2f} | {chrf:.2f} | {changed}"
         print(f"| {precision} | {beam_size} | {name} | {figures} |", flush=True)
 

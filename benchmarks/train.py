@@ -294,7 +294,7 @@ def take_turns(args: argparse.Namespace, folder: str, texts: Sequence[Path]) -> 
 
 def summary(args: argparse.Namespace, rounds: Rounds, ceilings: Sequence[float], vocab_size: int) -> dict[str, Any]:
     """Return the figures of one size and precision as they are stored."""
-    speeds = {side: [one["tokens"] / one["seconds"] for one in answers] for side, answers in rounds.items()}
+    speeds = {side: [answer["tokens"] / answer["seconds"] for answer in answers] for side, answers in rounds.items()}
     medians = {side: statistics.median(values) for side, values in speeds.items()}
     best_peer = max(medians[side] for side in medians if side != "transduce")
     config = configuration(args.size)

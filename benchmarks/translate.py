@@ -81,7 +81,8 @@ def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
             max_decoding_length=128,
         )
         return [
-            tokenizer.decode([ids[piece] for piece in one.hypotheses[0] if piece != CONTROLS[EOS]]) for one in outputs
+            tokenizer.decode([ids[piece] for piece in output.hypotheses[0] if piece != CONTROLS[EOS]])
+            for output in outputs
         ]
 
     return translate
@@ -385,7 +386,7 @@ def main() -> None:
     for model, result in results.items():
         print_tables(model, result)
     ratios = [result["ratios"] for result in results.values()]
-    lowest = {name: min(one[name] for one in ratios) for name in ratios[0]}
+    lowest = {name: min(ratio[name] for ratio in ratios) for name in ratios[0]}
     print(f"\nlowest ratios on {processor()}: {lowest}")
     facts = {"processor": processor(), "cores": os.cpu_count(), "threads": args.threads, "lines": len(references)}
     facts |= {"date": date.today().isoformat(), "command": command_line()}

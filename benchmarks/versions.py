@@ -55,7 +55,9 @@ def measure(model: Path, precision: str, args: argparse.Namespace) -> dict[str, 
     for _ in range(args.starts):
         with tempfile.TemporaryDirectory() as folder:
             checkouts = enumerate((ROOT, args.other))
-            this, other = sides = [Side(one, model, precision, Path(folder) / f"{i}.txt", args) for i, one in checkouts]
+            this, other = sides = [
+                Side(checkout, model, precision, Path(folder) / f"{i}.txt", args) for i, checkout in checkouts
+            ]
             for search in args.searches:
                 ratios[search].append(ratios_of(sides, search, args))
                 if search != "alone":
@@ -120,7 +122,10 @@ def main() -> None:
     args = arguments()
     this, other = commit(ROOT), commit(args.other)
     print(f"| time of {this} over {other} | median | least | most | lines that differ |\n|---|---|---|---|---|")
-    models = {model.name: {one: measure(model, one, args) for one in args.precisions} for model in args.models}
+    models = {
+        model.name: {precision: measure(model, precision, args) for precision in args.precisions}
+        for model in args.models
+    }
     facts = {"this": this, "other": other, "processor": processor(), "threads": args.threads, "lines": args.lines}
     facts |= {"date": date.today().isoformat(), "command": command_line()}
     write_results(args.out, {**facts, "time_ratios": models})

@@ -59,8 +59,8 @@ def loss_by_hand(model: Translator, src: list[str], ref: list[str]) -> float:
 def test_translations_and_references_can_be_pipes() -> None:
     """A pipe can be read only once: two systems share the references."""
     lines = "".join(f"{number} a b c d\n" for number in range(900)).encode()
-    with piped(lines, lines, lines) as (one, two, ref):
-        evaluation = evaluate_hypotheses([one, two], ref, language="de", tokenize="13a")
+    with piped(lines, lines, lines) as (first, second, ref):
+        evaluation = evaluate_hypotheses([first, second], ref, language="de", tokenize="13a")
     assert evaluation.lines == 900
     assert [scores[0].value for scores in evaluation.systems.values()] == pytest.approx([100, 100])
 
@@ -147,13 +147,13 @@ def test_given_translations_are_evaluated_without_a_model(test_set: evaluate.Tes
     ref = test_set.ref
     lines = ref.read_text("utf-8").splitlines()
     right, wrong = write_lines(tmp_path / "right", lines), write_lines(tmp_path / "wrong", ["x y z"] * len(lines))
-    one = evaluate_hypotheses([right], ref, language="en", tokenize="13a")
-    assert one.perplexity is None and one.significance is None
-    assert next(s.value for s in one.systems[str(right)] if s.name == "exact_match") == 100
-    two = evaluate_hypotheses([wrong, right], ref, language="en", tokenize="13a")
-    assert two.significance is not None
-    assert two.significance.delta > 0 and two.significance.p_value < 0.05
-    assert "p = " in format_evaluation(two) and str(wrong) in format_evaluation(two)
+    evaluation = evaluate_hypotheses([right], ref, language="en", tokenize="13a")
+    assert evaluation.perplexity is None and evaluation.significance is None
+    assert next(s.value for s in evaluation.systems[str(right)] if s.name == "exact_match") == 100
+    comparison = evaluate_hypotheses([wrong, right], ref, language="en", tokenize="13a")
+    assert comparison.significance is not None
+    assert comparison.significance.delta > 0 and comparison.significance.p_value < 0.05
+    assert "p = " in format_evaluation(comparison) and str(wrong) in format_evaluation(comparison)
     same = evaluate_hypotheses([right, right], ref, language="en", tokenize="13a")
     assert same.significance is not None and same.significance.p_value == 1
     with pytest.raises(UserError, match="--hyp: expected 1 or 2 files, not 3"):

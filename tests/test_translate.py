@@ -338,9 +338,9 @@ def test_an_ensemble_of_equal_models_is_the_model(toy: Toy, model: Translator) -
 
 
 def test_an_ensemble_is_the_mean_of_the_probabilities(toy: Toy, model: Translator, noisy: Translator) -> None:
-    one = LoadedModel(model.models[0], model.config, model.tokenizer)
+    first = LoadedModel(model.models[0], model.config, model.tokenizer)
     other = LoadedModel(noisy.models[0], noisy.config, noisy.tokenizer)
-    both = Translator([one, other])
+    both = Translator([first, other])
     best = both.translate(["a b c"])[0]
     assert sum(best.token_log_probs) == pytest.approx(both.score(["a b c"], [best.text])[0].log_prob, abs=1e-4)
     log_probs = [t.score(["a b"], ["b a"])[0].token_log_probs for t in (model, noisy, both)]

@@ -51,9 +51,11 @@ def test_a_thousand_sentences_have_their_phrases_or_name_them(noisy: Translator)
     for start in range(0, len(order), 7):
         few = order[start : start + 7]
         mixed = [constraints[i] if i % 3 else None for i in few]
-        for i, one in zip(few, noisy.translate([lines[i] for i in few], constraints=mixed, beam_size=4), strict=True):
+        for i, translation in zip(
+            few, noisy.translate([lines[i] for i in few], constraints=mixed, beam_size=4), strict=True
+        ):
             if i % 3:
-                assert (one.text, one.unmet) == (translations[i].text, translations[i].unmet)
+                assert (translation.text, translation.unmet) == (translations[i].text, translations[i].unmet)
 
 
 UNUSUAL = [

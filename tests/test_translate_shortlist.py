@@ -93,8 +93,8 @@ def test_samples_and_alignments(noisy: Translator) -> None:
 def test_an_ensemble_uses_the_shortlist_of_its_first_model(toy: Toy) -> None:
     translator = with_shortlist(transduce.load(toy.model, toy.model), toy)
     alone = with_shortlist(transduce.load(toy.model), toy)
-    for one, other in zip(*(t.translate(toy.unseen[:9], shortlist=True) for t in (translator, alone)), strict=True):
-        assert one.text == other.text and one.score == pytest.approx(other.score, abs=1e-4)
+    for output, other in zip(*(t.translate(toy.unseen[:9], shortlist=True) for t in (translator, alone)), strict=True):
+        assert output.text == other.text and output.score == pytest.approx(other.score, abs=1e-4)
 
 
 # ---- a service ---------------------------------------------------------------------------------------------------
@@ -138,8 +138,8 @@ def test_a_search_that_runs_keeps_its_shortlists(noisy: Translator) -> None:
 
 def test_copies_have_the_shortlist(noisy: Translator) -> None:
     expected = noisy.translate(LINES[:3], shortlist=True)
-    for one in (copy.copy(noisy), copy.deepcopy(noisy), pickle.loads(pickle.dumps(noisy))):  # noqa: S301
-        assert one.translate(LINES[:3], shortlist=True) == expected
+    for translator in (copy.copy(noisy), copy.deepcopy(noisy), pickle.loads(pickle.dumps(noisy))):  # noqa: S301
+        assert translator.translate(LINES[:3], shortlist=True) == expected
 
 
 def test_a_model_without_one_is_refused(toy: Toy) -> None:

@@ -93,14 +93,14 @@ class Translator:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if precision == "int8" and device.type == "cuda":
             raise UserError("precision='int8': expected fp32 or bf16 on a GPU; take bf16")
-        self.models = [one.model.to(device).eval() for one in loaded]
+        self.models = [model.model.to(device).eval() for model in loaded]
         self.tokenizer = loaded[0].tokenizer
         self.config = loaded[0].config
         self.precision = fastest_precision(device, self.models) if precision == "auto" else precision
         self.shortlist = loaded[
             0
         ].shortlist  # models of an ensemble share a tokenizer, so the first one's is good for all
-        self._name = " and ".join(one.name for one in loaded)
+        self._name = " and ".join(model.name for model in loaded)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all except the prepared models, which hold addresses in memory: a copy prepares its own."""
@@ -193,7 +193,7 @@ class Translator:
     @property
     def parallel_searches(self) -> int:
         """The number of `running` translations that are fastest together, each in a thread."""
-        is_compiled = all(isinstance(one, CpuTransformer) and one.stacks for one in self._backend.models)
+        is_compiled = all(isinstance(model, CpuTransformer) and model.stacks for model in self._backend.models)
         return min(torch.get_num_threads(), MOST_SEARCHES) if is_compiled else 1  # else torch has its own threads
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:

@@ -34,15 +34,15 @@ def test_lines_of_json(toy: Toy, tmp_path: Path, cli: Cli) -> None:
     assert first.startswith("i") and not {*first.split()} & {"b"} and ("x" in first.split() or "y y" in first)
     assert second.startswith("j") and blank == ""
     objects = [json.loads(line) for line in lines_of(cli(*arguments, "--json", "--n-best", "2"))]
-    assert [one["text"] for one in objects] == [first, second, blank]
-    assert [one["unmet"] for one in objects] == [[], [], []] and objects[0]["alternatives"][0]["unmet"] == []
+    assert [values["text"] for values in objects] == [first, second, blank]
+    assert [values["unmet"] for values in objects] == [[], [], []] and objects[0]["alternatives"][0]["unmet"] == []
 
 
 def test_terms_of_a_file(toy: Toy, tmp_path: Path, cli: Cli) -> None:
     terms = write_lines(tmp_path / "terms.tsv", ["b c\tx y|x z", "e\tw"])
     source = write_lines(tmp_path / "in", ["a b c", "d", "e f"])
-    both, free, one = lines_of(cli("translate", toy.model, "--input", source, "--terms", terms))
-    assert ("x y" in both or "x z" in both) and free == "d" and "w" in one.split()
+    both, free, last = lines_of(cli("translate", toy.model, "--input", source, "--terms", terms))
+    assert ("x y" in both or "x z" in both) and free == "d" and "w" in last.split()
 
 
 def test_json_without_constraints_has_no_field_more(toy: Toy, tmp_path: Path, cli: Cli) -> None:

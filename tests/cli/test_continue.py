@@ -57,19 +57,22 @@ def test_a_line_of_output_is_the_line_and_its_continuation_in_python(
 ) -> None:
     expected = LanguageModel.load(folder).continue_texts(LINES, max_tokens=8, **options)
     in_json = cli("continue", folder, "--input", source, "--max-tokens", 8, "--json", *arguments)
-    assert [json.loads(line) for line in in_json.out.splitlines()] == [vars(one) for one in expected]
+    assert [json.loads(line) for line in in_json.out.splitlines()] == [vars(continuation) for continuation in expected]
     result = cli("continue", folder, "--input", source, "--max-tokens", 8, *arguments)
-    wholes = [line + one.text.replace("\n", " ").replace("\r", " ") for line, one in zip(LINES, expected, strict=True)]
+    wholes = [
+        line + continuation.text.replace("\n", " ").replace("\r", " ")
+        for line, continuation in zip(LINES, expected, strict=True)
+    ]
     assert result.out.decode().split("\n") == [*wholes[:6], "", wholes[7], ""]
     problem = f"transduce: {source}:7: expected at most 39 tokens, not 100; split the line\n"
     assert (result.code, result.err, in_json.err) == (0, problem, problem)
-    assert any(one.text for one in expected)
+    assert any(continuation.text for continuation in expected)
 
 
 def test_a_precision_is_that_of_python(folder: Path, source: Path, cli: Callable[..., CommandResult]) -> None:
     expected = LanguageModel.load(folder, precision="int8").continue_texts(LINES)
     result = cli("continue", folder, "--input", source, "--precision", "int8", "--json")
-    assert [json.loads(line) for line in result.out.splitlines()] == [vars(one) for one in expected]
+    assert [json.loads(line) for line in result.out.splitlines()] == [vars(continuation) for continuation in expected]
     chosen = LanguageModel.load(folder, precision="auto").precision
     assert cli("continue", folder, "--input", source, "--precision", "auto").err.startswith(
         f"transduce: precision {chosen}\n"

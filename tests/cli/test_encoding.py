@@ -39,11 +39,11 @@ def test_fill_prints_words_with_probabilities(folder: Path, source: Path, cli: C
     result = cli("fill", folder, "--input", source, "--n-best", 2)
     assert result.code == 0
     assert result.err == f"transduce: {source}:3: expected [MASK] in the line; put it in place of a word\n"
-    one, blank, without, two = [line.split("\t") for line in result.out.decode().split("\n")[:-1]]
-    assert blank == without == [""] and len(one) == 1 and len(two) == 2
+    first, blank, without, second = [line.split("\t") for line in result.out.decode().split("\n")[:-1]]
+    assert blank == without == [""] and len(first) == 1 and len(second) == 2
     record = objects(cli("fill", folder, "--input", source, "--n-best", 2, "--json"))
     assert record[1] is None and record[2] == []
-    for fields, places in ((one, record[0]), (two, record[3])):
+    for fields, places in ((first, record[0]), (second, record[3])):
         assert fields == [" ".join(f"{x['word']} {x['probability']:.4f}" for x in words) for words in places]
 
 

@@ -54,9 +54,9 @@ def test_parse_writes_one_tree_for_each_line(
         json.loads(line)
         for line in cli("parse", model, "--input", sentences, "--beam-size", 2, "--json").out.splitlines()
     ]
-    assert [one["tree"] for one in objects] == [None if tree is None else str(tree) for tree in trees]
-    assert sum(one["n_overruled"] for one in objects) == int(match[1])
-    assert sum(one["n_symbols"] for one in objects) == int(match[2])
+    assert [values["tree"] for values in objects] == [None if tree is None else str(tree) for tree in trees]
+    assert sum(values["n_overruled"] for values in objects) == int(match[1])
+    assert sum(values["n_symbols"] for values in objects) == int(match[2])
     assert objects[4]["problem"].startswith("expected at most")
 
     assert sorted(path.name for path in pictures.iterdir()) == ["1.svg", "3.svg", "4.svg"]

@@ -267,9 +267,9 @@ def test_minimum_bayes_risk(toy: Toy, tmp_path: Path, cli: Callable[..., Command
     command = ["translate", toy.model, "--input", source, "--mbr", 8, "--temperature", 3]
     lines = cli(*command).out.decode().splitlines()
     best = [json.loads(line) for line in cli(*command, "--json", "--n-best", 8).out.splitlines()]
-    assert [one["text"] for one in best] == lines
-    for one in (best[0], best[2]):
-        utilities = [other["utility"] for other in (one, *one["alternatives"])]
+    assert [output["text"] for output in best] == lines
+    for output in (best[0], best[2]):
+        utilities = [other["utility"] for other in (output, *output["alternatives"])]
         assert utilities == sorted(utilities, reverse=True) and 0 < utilities[0] <= 100
     assert len(best[0]["alternatives"]) == 7 and best[1]["utility"] is None
     assert cli(*command, "--seed", 1).out.decode().splitlines() == lines
@@ -279,7 +279,7 @@ def test_minimum_bayes_risk(toy: Toy, tmp_path: Path, cli: Callable[..., Command
     beam = cli("translate", toy.model, "--input", source, "--mbr", 4, "--beam-size", 4)
     likeliest = transduce.load(toy.model).translate(["a b c d e f"], beam_size=4, n_best=4)[0]
     assert (beam.code, beam.err) == (0, "")
-    assert beam.out.decode().splitlines()[0] in [one.text for one in (likeliest, *likeliest.alternatives)]
+    assert beam.out.decode().splitlines()[0] in [output.text for output in (likeliest, *likeliest.alternatives)]
 
 
 def test_two_models_are_an_ensemble(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:

@@ -124,7 +124,7 @@ def plain_plan(lengths: np.ndarray, batch_tokens: int) -> list[list[tuple[int, i
 
     batches: list[list[tuple[int, int]]] = [[]]
     for pair in sorted(map(tuple, lengths.tolist()), key=sort_key):
-        fits = all(sum(one[side] for one in batches[-1]) + pair[side] <= batch_tokens for side in (0, 1))
+        fits = all(sum(member[side] for member in batches[-1]) + pair[side] <= batch_tokens for side in (0, 1))
         if batches[-1] and not fits:
             batches.append([])
         batches[-1].append(pair)
@@ -269,9 +269,9 @@ def test_global_random_generators_are_not_used(store: TokenStore, tokenizer: Tok
 def test_accumulation_divides_a_step_and_does_not_change_it(
     store: TokenStore, tokenizer: Tokenizer, accumulate: int
 ) -> None:
-    one = steps(Batches(store, tokenizer, CONFIG, seed=3), START, 40)
+    whole = steps(Batches(store, tokenizer, CONFIG, seed=3), START, 40)
     many = steps(Batches(store, tokenizer, CONFIG, seed=3, share=Share(accumulate=accumulate)), START, 40)
-    for (parts, state), (shares, other_state) in zip(one, many, strict=True):
+    for (parts, state), (shares, other_state) in zip(whole, many, strict=True):
         pairs = as_pairs(*parts)
         assert state == other_state and len(shares) == min(accumulate, len(pairs))
         assert sorted(pair for part in shares for pair in as_pairs(part)) == sorted(pairs)

@@ -48,7 +48,7 @@ def test_any_text_has_an_id_for_each_word(text: str) -> None:
 def test_a_control_piece_in_the_text_is_no_control_id() -> None:
     text = Words.learn(["</s> <pad> a a </s>"] * 3, vocab_size=100)
     assert text.encode("</s> <pad>") == [UNK, UNK]
-    assert all(" " in one for one in classes_of("</s>"))  # a class cannot be a word
+    assert all(" " in name for name in classes_of("</s>"))  # a class cannot be a word
 
 
 def test_the_vocabulary_has_at_most_the_asked_size() -> None:

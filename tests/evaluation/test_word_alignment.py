@@ -98,7 +98,8 @@ def test_an_ensemble_takes_the_mean_of_its_models(model: Translator, toy: Toy) -
     both = transduce.load(toy.model, toy.model)
     lines = toy.unseen[:20]
     alignments = [
-        [translation.alignment for translation in one.translate(lines, alignment=True)] for one in (both, model)
+        [translation.alignment for translation in translator.translate(lines, alignment=True)]
+        for translator in (both, model)
     ]
     assert alignments[0] == alignments[1]
 

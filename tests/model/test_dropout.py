@@ -19,8 +19,8 @@ def test_each_value_is_dropped_with_the_stated_probability(p: float) -> None:
 def test_neighbours_and_successive_masks_are_independent() -> None:
     torch.manual_seed(1)
     masks = [keep_mask(MILLION, 0.5).double() - 0.5 for _ in range(2)]
-    for one, other in [(masks[0][1:], masks[0][:-1]), (masks[0][:, 1:], masks[0][:, :-1]), (masks[0], masks[1])]:
-        assert (4 * one * other).mean().abs() < 4e-3
+    for mask, other in [(masks[0][1:], masks[0][:-1]), (masks[0][:, 1:], masks[0][:, :-1]), (masks[0], masks[1])]:
+        assert (4 * mask * other).mean().abs() < 4e-3
 
 
 @pytest.mark.parametrize("p", [1e-12, 1 - 1e-12])

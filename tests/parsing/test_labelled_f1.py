@@ -12,9 +12,9 @@ GOLD = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sees) (NP (DT a) (NN dog)) (ADVP
 
 
 def tree(text: str) -> Tree:
-    one = tree_of_line(text, "test", 1)
-    assert one is not None
-    return one
+    result = tree_of_line(text, "test", 1)
+    assert result is not None
+    return result
 
 
 def scores(*pairs: tuple[str, str | None]) -> LabelledScores:
@@ -22,33 +22,33 @@ def scores(*pairs: tuple[str, str | None]) -> LabelledScores:
 
 
 def test_the_gold_tree_itself_is_perfect() -> None:
-    one = scores((GOLD, GOLD))
-    assert (one.precision, one.recall, one.f1, one.exact, one.tagging) == (100, 100, 100, 100, 100)
-    assert (one.matched, one.gold, one.output, one.valid, one.sentences) == (5, 5, 5, 1, 1)  # S NP VP NP ADVP
+    score = scores((GOLD, GOLD))
+    assert (score.precision, score.recall, score.f1, score.exact, score.tagging) == (100, 100, 100, 100, 100)
+    assert (score.matched, score.gold, score.output, score.valid, score.sentences) == (5, 5, 5, 1, 1)  # S NP VP NP ADVP
 
 
 def test_a_bracket_is_correct_if_label_and_span_are() -> None:
     # S and the first NP are correct. The gold VP and NP span 2-6 and 3-5; here they span 2-5 and 3-6.
     output = "(S (NP (DT The) (NN cat)) (X (VP (VBZ sees) (DT a) (NN dog))) (ADVP (RB well)) (. .))"
-    one = scores((GOLD, output))
-    assert (one.matched, one.gold, one.output) == (3, 5, 5)  # S, NP, ADVP
-    assert (one.precision, one.recall, one.f1) == (60, 60, 60)
-    assert (one.exact, one.tagging) == (0, 100)
+    score = scores((GOLD, output))
+    assert (score.matched, score.gold, score.output) == (3, 5, 5)  # S, NP, ADVP
+    assert (score.precision, score.recall, score.f1) == (60, 60, 60)
+    assert (score.exact, score.tagging) == (0, 100)
 
 
 def test_precision_and_recall_have_their_own_denominators() -> None:
-    one = scores((GOLD, "(S (DT The) (NN cat) (VBZ sees) (NP (DT a) (NN dog)) (NN well) (. .))"))
-    assert (one.precision, one.recall) == (100, 40)  # S and NP, of 5
-    assert one.f1 == pytest.approx(2 * 100 * 40 / 140, abs=1e-4)
-    assert one.tagging == pytest.approx(100 * 5 / 6, abs=1e-4)  # of six words without the full stop
+    score = scores((GOLD, "(S (DT The) (NN cat) (VBZ sees) (NP (DT a) (NN dog)) (NN well) (. .))"))
+    assert (score.precision, score.recall) == (100, 40)  # S and NP, of 5
+    assert score.f1 == pytest.approx(2 * 100 * 40 / 140, abs=1e-4)
+    assert score.tagging == pytest.approx(100 * 5 / 6, abs=1e-4)  # of six words without the full stop
 
 
 def test_the_outermost_node_is_no_bracket_whatever_its_name() -> None:
     for name in ("ROOT", "TOP", "S1", ""):
-        one = scores(
+        score = scores(
             (GOLD.replace("TOP", name), f"({name} (X (DT The) (NN cat) (VBZ sees) (DT a) (NN dog) (RB well) (. .)))")
         )
-        assert (one.f1, one.output, one.gold) == (0, 1, 5)
+        assert (score.f1, score.output, score.gold) == (0, 1, 5)
 
 
 def test_punctuation_is_deleted_by_the_gold_tags() -> None:
@@ -68,9 +68,9 @@ def test_a_bracket_around_punctuation_alone_does_not_count() -> None:
 
 def test_quotes_colons_and_dashes_are_punctuation_and_brackets_are_words() -> None:
     gold = "(S (`` ``) (NP (-LRB- -LRB-) (NN a) (-RRB- -RRB-)) ('' '') (: --) (. ?))"
-    one = scores((gold, "(S (`` ``) (-LRB- -LRB-) (NP (NN a) (-RRB- -RRB-)) ('' '') (: --) (. ?))"))
-    assert (one.matched, one.tagging) == (1, 100)
-    assert one.gold == 2
+    score = scores((gold, "(S (`` ``) (-LRB- -LRB-) (NP (NN a) (-RRB- -RRB-)) ('' '') (: --) (. ?))"))
+    assert (score.matched, score.tagging) == (1, 100)
+    assert score.gold == 2
 
 
 def test_advp_and_prt_are_the_same_label() -> None:
@@ -78,23 +78,23 @@ def test_advp_and_prt_are_the_same_label() -> None:
 
 
 def test_each_gold_bracket_counts_once() -> None:
-    one = scores(("(NP (NP (NN a)))", "(NP (NP (NP (NN a))))"))
-    assert (one.matched, one.gold, one.output) == (2, 2, 3)
+    score = scores(("(NP (NP (NN a)))", "(NP (NP (NP (NN a))))"))
+    assert (score.matched, score.gold, score.output) == (2, 2, 3)
 
 
 @pytest.mark.parametrize("output", [None, "(S (NN a))", "(S (NN a) (NN c))"])
 def test_an_output_that_cannot_be_aligned_counts_as_wrong(output: str | None) -> None:
     good = "(S (NP (NN a)) (VP (VB b)))"
-    one = scores((good, good), ("(S (NN a) (NN b))", output))
-    assert (one.sentences, one.valid) == (2, 1)
-    assert (one.precision, one.recall) == (100, 75)  # 3 of 3, 3 of 4
-    assert (one.exact, one.tagging) == (50, 50)
-    assert "2 sentences, of which 1 have a tree over the same words" in str(one)
+    score = scores((good, good), ("(S (NN a) (NN b))", output))
+    assert (score.sentences, score.valid) == (2, 1)
+    assert (score.precision, score.recall) == (100, 75)  # 3 of 3, 3 of 4
+    assert (score.exact, score.tagging) == (50, 50)
+    assert "2 sentences, of which 1 have a tree over the same words" in str(score)
 
 
 def test_no_output_at_all_gives_zero() -> None:
-    one = scores((GOLD, None))
-    assert (one.precision, one.recall, one.f1, one.exact, one.tagging, one.valid) == (0, 0, 0, 0, 0, 0)
+    score = scores((GOLD, None))
+    assert (score.precision, score.recall, score.f1, score.exact, score.tagging, score.valid) == (0, 0, 0, 0, 0, 0)
 
 
 def test_a_line_of_the_output_without_a_tree_is_none(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_every_line_gets_a_tree_over_its_words(form: Form, precision: str, beam_
 def test_a_sentence_has_the_same_tree_in_any_batch(form: Form, precision: str) -> None:
     parser = parser_of(random_parser(form, 2), precision=precision)
     together = parser.parse([*LINES, *reversed(LINES)])
-    for line, one, other in zip(LINES, together, reversed(together), strict=False):
-        assert one.tree == other.tree == parser.parse([line])[0].tree
+    for line, parse, other in zip(LINES, together, reversed(together), strict=False):
+        assert parse.tree == other.tree == parser.parse([line])[0].tree
 
 
 def test_an_ensemble_of_two_parsers_gives_trees() -> None:

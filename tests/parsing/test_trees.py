@@ -46,8 +46,8 @@ def test_words_have_their_own_parentheses_in_memory() -> None:
 def test_every_random_tree_survives_writing_and_reading() -> None:
     generator = random.Random(1)
     for n_words in [*range(1, 30)] * 20:
-        one = random_tree(generator, n_words)
-        assert tree_of_line(str(one), "test", 1) == one
+        expected = random_tree(generator, n_words)
+        assert tree_of_line(str(expected), "test", 1) == expected
 
 
 def test_a_tree_of_any_depth_is_read_and_written() -> None:

@@ -84,7 +84,7 @@ def test_libretranslate_aio(address: str, tmp_path: Path) -> None:
         async with AsyncLibreTranslate(address, api_key=KEY) as client:
             return await asyncio.gather(*(client.translate(["a b", letter], "en", "de") for letter in "cd"))
 
-    assert [one.translated_text for one in asyncio.run(asynchronous())] == [["b a", "c"], ["b a", "d"]]
+    assert [answer.translated_text for answer in asyncio.run(asynchronous())] == [["b a", "c"], ["b a", "d"]]
 
 
 def test_deep_translator(address: str) -> None:
@@ -170,10 +170,10 @@ def test_mastodon() -> None:
             body = {"q": texts, "source": source, "target": "de", "format": "html", "api_key": None}
             answer = service.call("POST", "/translate", json.dumps(body).encode(), JSON).json
             assert answer["translatedText"] == ["<p>b a<br>d c</p>", "b &lt; a", "", "c"]
-            found = [one["language"] for one in answer.get("detectedLanguage", [])]
+            found = [language["language"] for language in answer.get("detectedLanguage", [])]
             assert found == (["en"] * 4 if source == "auto" else [])
         listed = service.call("GET", "/languages").json
-        assert {one["code"]: one["targets"] for one in listed} == {"en": ["de", "en"], "de": ["de"]}
+        assert {language["code"]: language["targets"] for language in listed} == {"en": ["de", "en"], "de": ["de"]}
     with served(keys=["k"]) as service:
         assert service.post("/translate", **{**body, "api_key": "wrong"}).status == 403
 
@@ -182,7 +182,7 @@ def test_mastodon() -> None:
 def test_weblate(key: str) -> None:
     """It reads the codes of /languages, and sends a list as JSON; older versions send one text in a form."""
     with served(keys=[key] if key else []) as service:
-        assert [one["code"] for one in service.call("GET", "/languages").json] == ["en", "de"]
+        assert [language["code"] for language in service.call("GET", "/languages").json] == ["en", "de"]
         fields = {"api_key": key, "q": ["a b", "c"], "source": "en", "target": "de"}
         assert service.post("/translate", **fields).json == {"translatedText": ["b a", "c"]}
         assert service.form("/translate", {**fields, "q": "a b"}).json == {"translatedText": "b a"}
@@ -204,8 +204,9 @@ def test_the_web_page_of_libretranslate() -> None:
         answer = service.call("POST", "/translate", body, headers).json
         assert answer["translatedText"] == "b a" and answer["alternatives"] == ["b a 1", "b a 2", "b a 3"]
         assert set(answer["detectedLanguage"]) == {"language", "confidence"}
-        listed = {one["code"]: one for one in service.call("GET", "/languages").json}
-        assert all(code in listed for one in listed.values() for code in one["targets"])  # it looks each of them up
+        listed = {language["code"]: language for language in service.call("GET", "/languages").json}
+        # it looks each of them up
+        assert all(code in listed for language in listed.values() for code in language["targets"])
         model.gate.clear()
         assert service.call("POST", "/translate", body, headers, leaves=True).status == 0
         model.gate.set()

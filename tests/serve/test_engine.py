@@ -161,13 +161,13 @@ def test_models_share_the_time(clock: list[float]) -> None:
     with served({("en", "de"): first, ("de", "en"): second}) as service:
 
         async def both() -> list[Answer]:
-            one = asyncio.ensure_future(post(service, ["a " * 20] * 4))
+            english = asyncio.ensure_future(post(service, ["a " * 20] * 4))
             await until(lambda: service.engine.running == 4)
             other = service.request("POST", "/translate", body("x " * 20, source="de", target="en"), JSON)
-            two = asyncio.ensure_future(other)
+            german = asyncio.ensure_future(other)
             await until(lambda: service.queue.waiting_sentences == 1)
             permits.release(100)
-            return [await one, await two]
+            return [await english, await german]
 
         assert [answer.status for answer in asyncio.run(both())] == [200, 200]
     names = "".join(lines[0][0] for lines in steps)
@@ -293,7 +293,7 @@ def test_alternatives_and_html_come_from_the_same_search(model: Translator, toy:
 
         async def several() -> list[Answer]:
             bodies = body(line, alternatives=2), body(f"<p>{line}</p>", format="html"), body(line)
-            return await asyncio.gather(*(service.request("POST", "/translate", one, JSON) for one in bodies))
+            return await asyncio.gather(*(service.request("POST", "/translate", body, JSON) for body in bodies))
 
         with_others, html, plain = (answer.json for answer in asyncio.run(several()))
         others = [t.text for t in best.alternatives if t.text != best.text]

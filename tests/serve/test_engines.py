@@ -49,7 +49,7 @@ def test_a_model_of_an_older_version_is_served_as_it_translated(tmp_path: Path) 
     lines = (GOLDEN / "valid.src").read_text("utf-8").splitlines()
     expected = [json.loads(line) for line in (GOLDEN / "run.translations.jsonl").read_text("utf-8").splitlines()]
     with server_process(tmp_path, GOLDEN / "run" / "model", "--beam-size", 3) as server:
-        assert answers(server, lines) == [one["text"] for one in expected]
+        assert answers(server, lines) == [output["text"] for output in expected]
         server.stop_and_check()
 
 

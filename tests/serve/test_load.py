@@ -37,7 +37,7 @@ pytestmark = [
 def test_twice_the_load_gets_answers_429_or_503_and_right_ones(server: ServerProcess, toy: Toy) -> None:
     """200 clients for 60 s, each with lists of eight: three times what may wait. Refused ones wait for 0.1 s."""
     translations = transduce.load(toy.model).translate(toy.unseen)
-    expected = {line: one.text for line, one in zip(toy.unseen, translations, strict=True)}
+    expected = {line: translation.text for line, translation in zip(toy.unseen, translations, strict=True)}
     statuses: Counter[int] = Counter()
     times: list[float] = []
     largest: Counter[str] = Counter()

@@ -68,12 +68,12 @@ def test_sentences_are_taken_for_which_their_model_has_room(loop: asyncio.Abstra
 
 def test_requests_of_many_sentences_or_tokens_are_long(loop: asyncio.AbstractEventLoop) -> None:
     queue, requests = SentenceQueue(Limits()), [sentences(loop, "a " * count) for count in (1, 8, 9)]
-    for one in requests:
-        queue.put(one)
+    for request in requests:
+        queue.put(request)
     (many_tokens,) = sentences(loop, "a")
     many_tokens.n_tokens = 513
     queue.put([many_tokens])
-    assert [one[0].is_short for one in requests] == [True, True, False] and not many_tokens.is_short
+    assert [request[0].is_short for request in requests] == [True, True, False] and not many_tokens.is_short
     long = queue.take(lambda: {(id(MODEL), True): (0, 0), (id(MODEL), False): (99, 999)}, waits=False)
     assert long is not None and len(long) == 10
 
@@ -105,9 +105,9 @@ def test_dropped_sentences_leave_the_queue(loop: asyncio.AbstractEventLoop) -> N
     first, second = sentences(loop, "a1 a2"), sentences(loop, "b1")
     queue.put(first)
     queue.put(second)
-    (one,) = taken(queue, 1)
+    (sentence,) = taken(queue, 1)
     queue.drop(first)
-    assert not one.is_wanted
+    assert not sentence.is_wanted
     assert (queue.waiting_sentences, queue.waiting_tokens, lines(queue, 9)) == (1, 2, "b1")
 
 

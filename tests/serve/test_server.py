@@ -151,9 +151,9 @@ def test_a_connection_that_does_not_wait_for_answers_is_closed(server: ServerPro
 
 
 def test_pipelined_and_half_closed_requests(server: ServerProcess) -> None:
-    one = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = one.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    assert exchange(server, one * 20 + last).count(b'{"status":"ok"}') == 21
+    request = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    assert exchange(server, request * 20 + last).count(b'{"status":"ok"}') == 21
     for cut in (b"POST /translate HTTP/1.1\r\nContent-Length: 9\r\n\r\n{", b"GET / HT", b""):
         exchange(server, cut, ends=True)
     assert post(server, q="a b")[0] == 200

@@ -38,7 +38,7 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 def gradient_difference(ours: Any, theirs: Any, ids: Tensor) -> float:
     """Return the largest difference of the gradients of the mean loss of next tokens, of all parameters."""
     logits = ours(ids), theirs(ids).logits
-    losses = [F.cross_entropy(one[:, :-1].flatten(0, 1), ids[:, 1:].flatten()) for one in logits]
+    losses = [F.cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten()) for scores in logits]
     return gradient_difference_of(ours, theirs, losses)
 
 

@@ -25,11 +25,11 @@ def has(text: str, phrase: str) -> bool:
 
 def check(translation: Translation, constraint: Any) -> None:
     """Assert that each phrase is in the text, or named."""
-    for one in (translation, *translation.alternatives):
+    for output in (translation, *translation.alternatives):
         for entry in (constraint or {}).get("must", []):
             alternatives = [entry] if isinstance(entry, str) else entry
-            is_in = any(has(one.text, phrase) for phrase in alternatives)
-            assert is_in or "|".join(alternatives) in one.unmet, (one.text, entry, one.unmet)
+            is_in = any(has(output.text, phrase) for phrase in alternatives)
+            assert is_in or "|".join(alternatives) in output.unmet, (output.text, entry, output.unmet)
         for phrase in (constraint or {}).get("must_not", []):
-            assert not has(one.text, phrase), (one.text, phrase)
-        assert one.text.startswith((constraint or {}).get("prefix", ""))
+            assert not has(output.text, phrase), (output.text, phrase)
+        assert output.text.startswith((constraint or {}).get("prefix", ""))

@@ -46,7 +46,9 @@ def table2_results(folder: Path) -> Results:
             **_training(training.row, training.seed, steps),
             "config": encode_config(config),
             "curve": curve,
-            "points": [one | {"averaged": point.averaged} for one, point in zip(scores, training.points, strict=True)],
+            "points": [
+                values | {"averaged": point.averaged} for values, point in zip(scores, training.points, strict=True)
+            ],
         }
     return results
 
@@ -136,7 +138,7 @@ def positions_results(folder: Path) -> Results:
                 "status": "done",
                 "row": row,
                 "seed": seed,
-                "points": {name: length_points(SIZES.lengths, one) for name, one in values.items()},
+                "points": {name: length_points(SIZES.lengths, losses) for name, losses in values.items()},
             }
     results.entries["shaw-1"] = {"status": "not run"}
     return results

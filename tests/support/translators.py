@@ -32,9 +32,9 @@ def assert_same(translations: Sequence[Translation], expected: Sequence[Translat
     for a, b in zip(translations, expected, strict=True):
         _assert_equal(a, b)
         assert len(a.alternatives) == len(b.alternatives)
-        for one, other in zip(a.alternatives, b.alternatives, strict=True):
-            if one.text == other.text or abs(one.score - other.score) > 1e-5:
-                _assert_equal(one, other)
+        for alternative, other in zip(a.alternatives, b.alternatives, strict=True):
+            if alternative.text == other.text or abs(alternative.score - other.score) > 1e-5:
+                _assert_equal(alternative, other)
 
 
 def _assert_equal(a: Translation, b: Translation) -> None:

@@ -159,7 +159,7 @@ def test_classifiers_of_few_labels_are_compared(
     monkeypatch.setattr(sys, "argv", [*map(str, command), "--methods", "fine-tuned"])
     script["main"]()
     output, results = capsys.readouterr().out, json.loads((tmp_path / "runs" / "labels.json").read_text())
-    assert [(one["labels"], one["method"]) for one in results] == [(15, "fine-tuned"), (18, "fine-tuned")]
+    assert [(result["labels"], result["method"]) for result in results] == [(15, "fine-tuned"), (18, "fine-tuned")]
     assert f"| labels | fine-tuned |\n|---|---|\n| 15 | {results[0]['accuracy']:.1f} |" in output
     if importlib.util.find_spec("sklearn") is None:
         monkeypatch.setattr(sys, "argv", [*map(str, command)])

@@ -122,8 +122,8 @@ def tensor(name: str = "w", dtype: str = "F32", shape: Any = (2,), offsets: Any 
 
 
 def empty_tensors(count: int) -> bytes:
-    one = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    return header(compact({f"{number}": one for number in range(count)}))
+    tensor = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    return header(compact({f"{number}": tensor for number in range(count)}))
 
 
 def content_of(folder: Path, name: str = "model.safetensors") -> bytes:

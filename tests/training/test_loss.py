@@ -137,7 +137,7 @@ def test_weights_scale_the_loss_of_each_target(label_smoothing: float, monkeypat
     value = projected_cross_entropy(hidden, projection, targets, label_smoothing, weights=weights)
     rows = hidden @ projection.T
     alone = [label_smoothed_cross_entropy(rows[i : i + 1], targets[i : i + 1], label_smoothing) for i in range(N)]
-    expected = sum((weight * one for weight, one in zip(weights, alone, strict=True)), torch.zeros(()))
+    expected = sum((weight * loss for weight, loss in zip(weights, alone, strict=True)), torch.zeros(()))
     assert_close(value, expected, rtol=1e-6, atol=0)
     gradients = [torch.autograd.grad(total, [hidden, projection]) for total in (value, expected)]
     for actual, of_definition in zip(*gradients, strict=True):

@@ -94,7 +94,8 @@ def continue_(
                 continuations = model.continue_texts(texts, max_tokens=max_tokens, options=options, first_number=number)
                 number += len(texts)
                 yield [
-                    Answer(_line(text, one, json), one.problem) for text, one in zip(texts, continuations, strict=True)
+                    Answer(_line(text, continuation, json), continuation.problem)
+                    for text, continuation in zip(texts, continuations, strict=True)
                 ]
 
         return answers

@@ -87,22 +87,22 @@ class _Parsing:
 
         return answers
 
-    def _line(self, one: "Parse") -> bytes:
+    def _line(self, result: "Parse") -> bytes:
         """Count a tree, draw it, and return its line."""
         import msgspec
 
         from transduce.parsing.tree_picture import tree_picture
 
         self.n_lines += 1
-        self.n_trees += one.tree is not None
-        self.n_symbols += one.n_symbols
-        self.n_overruled += one.n_overruled
-        self.n_changed += one.n_overruled > 0
-        if self.svg is not None and one.tree is not None:
-            (self.svg / f"{self.n_lines}.svg").write_text(tree_picture(one.tree), "utf-8")
-        text = "" if one.tree is None else str(one.tree)
-        values = {"tree": text or None, "score": one.score, "n_symbols": one.n_symbols}
-        values |= {"n_overruled": one.n_overruled, "problem": one.problem}
+        self.n_trees += result.tree is not None
+        self.n_symbols += result.n_symbols
+        self.n_overruled += result.n_overruled
+        self.n_changed += result.n_overruled > 0
+        if self.svg is not None and result.tree is not None:
+            (self.svg / f"{self.n_lines}.svg").write_text(tree_picture(result.tree), "utf-8")
+        text = "" if result.tree is None else str(result.tree)
+        values = {"tree": text or None, "score": result.score, "n_symbols": result.n_symbols}
+        values |= {"n_overruled": result.n_overruled, "problem": result.problem}
         return (msgspec.json.encode(values) if self.json else text.encode()) + b"\n"
 
     def report(self) -> None:

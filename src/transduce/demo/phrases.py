@@ -120,9 +120,9 @@ def _qualities(rng: random.Random, noun: Noun, percent: int) -> tuple[Quality, .
     fitting = [word for word in adjectives(noun.kind) if not noun.german.lower().startswith(word.stem)]
     if chance(rng, 90):
         return (_quality(rng, fitting, very=10),)
-    one = rng.choice(fitting)
-    other = rng.choice([word for word in fitting if word.rank != one.rank])
-    return tuple(Quality(word) for word in sorted((one, other), key=lambda word: word.rank))
+    first = rng.choice(fitting)
+    second = rng.choice([word for word in fitting if word.rank != first.rank])
+    return tuple(Quality(word) for word in sorted((first, second), key=lambda word: word.rank))
 
 
 def _quality(rng: random.Random, fitting: Sequence[Adjective], *, very: int) -> Quality:

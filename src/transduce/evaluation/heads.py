@@ -197,7 +197,7 @@ def read_batches(src: Path, tgt: Path, tokenizer: TokenizerLike, model: Transfor
     ids, too_long = encode_pairs(sources, targets, tokenizer, model.config.max_positions)
     if too_long is not None:
         raise UserError(f"{(src, tgt)[too_long.side]}:{numbers[too_long.index]}: {too_long.excess}")
-    rows = [(np.asarray(one, np.int64), np.asarray(other, np.int64)) for one, other in ids]
+    rows = [(np.asarray(src, np.int64), np.asarray(tgt, np.int64)) for src, tgt in ids]
     return [
         collate([rows[i][0] for i in members], [rows[i][1] for i in members]).to(model.output.weight.device)
         for members in length_batches([max(map(len, row)) for row in rows], 1, BATCH_TOKENS)

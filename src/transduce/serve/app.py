@@ -104,7 +104,7 @@ class Front:
         self._libre = libre
         self._deepl = deepl
         self._headers = [
-            (name.lower().encode(), one.encode("latin-1")) for name, one in answer_headers(settings).items()
+            (name.lower().encode(), value.encode("latin-1")) for name, value in answer_headers(settings).items()
         ]
         self._log = log
         self._paths = paths

@@ -94,7 +94,7 @@ class DeepL(ClientApi):
         mode, keeps_lines = SPLITS[split]
         return TranslateCall(
             texts,
-            [(one, target) for one in sources],
+            [(source, target) for source in sources],
             is_html=fields.optional_text("tag_handling") == "html",
             split=mode,
             keeps_lines=keeps_lines,

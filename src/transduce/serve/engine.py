@@ -218,7 +218,9 @@ class _Task:
         ended = self._outcomes()
         self.sentences -= ended.keys()
         for is_aligned in (False, True):
-            outputs = {key: _output(key, one) for key, one in ended.items() if key.needs_alignment is is_aligned}
+            outputs = {
+                key: _output(key, outcome) for key, outcome in ended.items() if key.needs_alignment is is_aligned
+            }
             finish(outputs)
             for sentence, output in outputs.items():
                 if isinstance(output, Output):

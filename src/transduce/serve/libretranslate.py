@@ -97,11 +97,11 @@ class LibreTranslate(ClientApi):
                 raise invalid(f"{text} is not supported")
         assert target_code is not None
         sources = [source_code or models.detect(text, target_code)[0] for text in texts]
-        for one in sources:
-            if one != target_code and (one, target_code) not in models.by_pair:
-                names = f"{name_of(target_code)} ({target_code})", f"{name_of(one)} ({one})"
+        for source in sources:
+            if source != target_code and (source, target_code) not in models.by_pair:
+                names = f"{name_of(target_code)} ({target_code})", f"{name_of(source)} ({source})"
                 raise invalid(f"{names[0]} is not available as a target language from {names[1]}")
-        pairs = [(one, target_code) for one in sources]
+        pairs = [(source, target_code) for source in sources]
         constraints = constraints_of(fields, len(texts), is_list)
         if any(constraints) and FORMATS[name]:
             raise invalid("Invalid request: $.format: expected text with must, must_not or prefix, not html")
@@ -121,7 +121,7 @@ class LibreTranslate(ClientApi):
     ) -> dict[str, Any]:
         """Return the answer: lists if the texts were a list, else the first of each."""
         problems = [answer.problem for answer in answers]
-        if problems[0] is not None and (not is_list or all(one and one.status >= 500 for one in problems)):
+        if problems[0] is not None and (not is_list or all(problem and problem.status >= 500 for problem in problems)):
             raise problems[0].at(PLACE)
         lists: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
         if is_auto:
@@ -136,7 +136,7 @@ class LibreTranslate(ClientApi):
         if call.constraints:
             lists["unmetConstraints"] = [list(answer.unmet) for answer in answers]
         if any(problems):
-            lists["problems"] = [one and one.message for one in problems]
+            lists["problems"] = [problem and problem.message for problem in problems]
         return lists if is_list else {name: values[0] for name, values in lists.items()}
 
     def _stream(self, call: TranslateCall, request: Request, is_list: bool, is_auto: bool) -> Response:

@@ -105,7 +105,7 @@ class Models:
 
     def targets_of(self, source: str) -> list[str]:
         """Return the languages into which `source` can be translated, itself included."""
-        return list(dict.fromkeys([*(target for one, target in self.by_pair if one == source), source]))
+        return list(dict.fromkeys([*(target for code, target in self.by_pair if code == source), source]))
 
     def detect(self, text: str, target: str | None = None) -> tuple[str, float]:
         """Return the most likely source language of `text`, and the confidence, from 0 to 100; 0 is "cannot tell".
@@ -119,7 +119,7 @@ class Models:
             return sources[0], 0.0
         counts = []
         for source in sources:
-            model = next(model for (one, _), model in self.by_pair.items() if one == source)
+            model = next(model for (code, _), model in self.by_pair.items() if code == source)
             counts.append((len(model.tokenizer.encode(text)), source))
         (fewest, best), (second, _) = sorted(counts, key=lambda pair: pair[0])[:2]
         return best, round(100.0 * (1 - fewest / second), 1) if second else 0.0

@@ -66,7 +66,7 @@ def _column(fields: Fields, name: str, n_texts: int, is_list: bool) -> Sequence[
         return [[value] if isinstance(value, str) and fields.is_form and name != "prefix" else value]
     if not isinstance(value, list) or len(value) != n_texts:
         raise invalid(f"Invalid request: $.{name}: expected a list with an entry for each of the {n_texts} texts")
-    return [EMPTY[name] if _is_empty(one) else one for one in value]
+    return [EMPTY[name] if _is_empty(entry) else entry for entry in value]
 
 
 def check_text(constraint: LineConstraint, document: Document, model: Model, options: DecodingOptions) -> None:

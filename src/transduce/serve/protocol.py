@@ -97,7 +97,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        if len(self.url) + sum(len(one) + len(other) for one, other in self.headers[-1:]) > self.limits.header_bytes:
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers[-1:]) > self.limits.header_bytes:
             self._header_bytes = self.limits.header_bytes + 1
 
     def on_headers_complete(self) -> None:

@@ -76,7 +76,7 @@ class _Text:
     def failure(self) -> Refusal | None:
         """Its problem, or the problem of its first sentence on which the model failed, once all have their results."""
         failures = (sentence.result.exception() for sentence in self.sentences)
-        return self.problem or next((one for one in failures if isinstance(one, Refusal)), None)
+        return self.problem or next((failure for failure in failures if isinstance(failure, Refusal)), None)
 
     def written(self, number: int) -> str:
         """Return the text with alternative `number` of each sentence, or its best; 0 is the best."""
