@@ -94,11 +94,11 @@ def report(
     n_phrases = n_met = n_silent = 0
     for constraint, translation in zip(constraints, results["phrases"], strict=True):
         for phrase in {*constraint["must"]}:
-            wanted = constraint["must"].count(phrase)
+            n_required = constraint["must"].count(phrase)
             count = len(re.findall(rf"(?<!\w){re.escape(phrase)}(?!\w)", translation.text))
-            n_phrases += wanted
-            n_met += min(wanted, count)
-            n_silent += max(0, wanted - count - translation.unmet.count(phrase))
+            n_phrases += n_required
+            n_met += min(n_required, count)
+            n_silent += max(0, n_required - count - translation.unmet.count(phrase))
     print("| phrases | |\n|---|---|")
     print(f"| required | {n_phrases:,} |\n| in the text as whole words | {n_met:,}, {n_met / n_phrases:.2%} |")
     print(f"| neither in the text nor named | {n_silent} |")

@@ -123,10 +123,10 @@ def by_regression(values: Any, learn: Pairs, others: Any) -> list[str]:
 def by_fine_tuning(learn: Pairs, test: Pairs, bert: Path, out: Path, settings: Sequence[str]) -> list[str]:
     """Return the labels of a classifier that starts from `bert`. Every fifth sentence of a corpus chooses the step."""
     places = {label: [i for i, (_, other) in enumerate(learn) if other == label] for _, label in learn}
-    chosen = {i for of_label in places.values() for i in of_label[FOLDS - 1 :: FOLDS]}
+    for_validation = {i for of_label in places.values() for i in of_label[FOLDS - 1 :: FOLDS]}
     parts = {
-        "valid": [pair for i, pair in enumerate(learn) if i in chosen],
-        "train": [pair for i, pair in enumerate(learn) if i not in chosen],
+        "valid": [pair for i, pair in enumerate(learn) if i in for_validation],
+        "train": [pair for i, pair in enumerate(learn) if i not in for_validation],
     }
     files = {name: written(out.parent, f"{out.name}-{name}", pairs) for name, pairs in parts.items()}
     request = TrainRequest(
@@ -213,10 +213,12 @@ def main() -> None:
             for method in options.methods:
                 started_at = time.monotonic()
                 answers = answers_of(method, part, test, options.bert, run, settings)
-                found = scores(answers, test)
+                figures = scores(answers, test)
                 seconds = time.monotonic() - started_at
-                results.append({"labels": count, "seed": seed, "method": method, **found, "seconds": round(seconds, 1)})
-                print(f"{count:,} labels, seed {seed}, {method}: {found['accuracy']:.1f} % right", flush=True)
+                results.append(
+                    {"labels": count, "seed": seed, "method": method, **figures, "seconds": round(seconds, 1)}
+                )
+                print(f"{count:,} labels, seed {seed}, {method}: {figures['accuracy']:.1f} % right", flush=True)
                 options.out.mkdir(parents=True, exist_ok=True)
                 (options.out / "labels.json").write_text(json.dumps(results, indent=1) + "\n")
     print(f"\nright answers of {options.test:,}, in percent\n\n{table(results, 'accuracy')}")

@@ -334,20 +334,20 @@ def print_tables(results: dict[str, Any]) -> None:
 
 def ratios(results: dict[str, Any]) -> dict[str, float]:
     """Return our speed per CPU-second divided by the speed of the best peer of each kind, by the number of clients."""
-    found = {}
+    result = {}
     for clients, sides in results["closed"].items():
         speeds = {name: median(rounds, "per_cpu_second") for name, rounds in sides.items()}
         for kind in ("ctranslate2", "libretranslate"):
             peers = [speed for name, speed in speeds.items() if name.startswith(kind)]
             for ours in ("transduce", "transduce exact"):
                 if peers and ours in speeds:
-                    found[f"{ours} / {kind}, {clients} clients"] = round(speeds[ours] / max(peers), 2)
+                    result[f"{ours} / {kind}, {clients} clients"] = round(speeds[ours] / max(peers), 2)
         for ours, file in (("transduce", "file lookahead"), ("transduce exact", "file exact")):
             if ours in speeds:
-                found[f"{ours} / {file}, {clients} clients"] = round(
+                result[f"{ours} / {file}, {clients} clients"] = round(
                     speeds[ours] / statistics.median(results["file"][file]), 2
                 )
-    return found
+    return result
 
 
 def arguments() -> argparse.Namespace:

@@ -162,12 +162,12 @@ EARLY = {"patience": 3, "evaluate_every_steps": 2, "checkpoint_every_steps": 2, 
 
 
 @pytest.mark.parametrize(
-    ("best_by", "mean_loss", "chosen"), [("loss", 3.1, "best"), ("loss", 3.0, "mean"), ("bleu", 3.1, "best")]
+    ("best_by", "mean_loss", "winner"), [("loss", 3.1, "best"), ("loss", 3.0, "mean"), ("bleu", 3.1, "best")]
 )
 def test_early_stopping_never_gives_a_mean_that_is_worse_than_the_best_checkpoint(
     best_by: str,
     mean_loss: float,
-    chosen: str,
+    winner: str,
     run_texts: Texts,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -175,17 +175,19 @@ def test_early_stopping_never_gives_a_mean_that_is_worse_than_the_best_checkpoin
 ) -> None:
     """The mean has the checkpoints of steps 6, 8 and 10, all after the best one."""
     config, out = with_train(CONFIG, best_by=best_by, **EARLY), tmp_path / "run"
-    replace_scores(monkeypatch, [5.0, 3.0, 4.0, 4.0, 4.0, mean_loss, *([3.0] if chosen == "best" else [])])
+    replace_scores(monkeypatch, [5.0, 3.0, 4.0, 4.0, 4.0, mean_loss, *([3.0] if winner == "best" else [])])
     train(config, out=out, **run_texts)
     assert checkpoint_steps(out) == [4, 6, 8, 10]
     paths = checkpoints(out)
-    expected = load_checkpoint(paths[0]).weights if chosen == "best" else mean_of(paths[1:])
+    expected = load_checkpoint(paths[0]).weights if winner == "best" else mean_of(paths[1:])
     actual = weights(load_model(out / "model").model)
     for name, value in expected.items():
         torch.testing.assert_close(actual[name], value)
-    told = capsys.readouterr().err
-    assert ("the best checkpoint by validation" in told and "is better than the mean of" in told) == (chosen == "best")
-    assert "is worse" not in told
+    messages = capsys.readouterr().err
+    assert ("the best checkpoint by validation" in messages and "is better than the mean of" in messages) == (
+        winner == "best"
+    )
+    assert "is worse" not in messages
     replace_scores(monkeypatch, [mean_loss])
     train(config, out=out, resume=True, **run_texts)
     assert "is up to date" in capsys.readouterr().err

@@ -111,20 +111,20 @@ def test_a_batch_does_not_change_an_output(toy: Toy, precision: str) -> None:
     assert [together[i].text for i in free] == [model.translate([LINES[i]], n_best=2)[0].text for i in free]
 
 
-def test_lines_that_come_and_go_are_translated_as_in_a_file(noisy: Translator) -> None:
+def test_continuous_batching_translates_as_a_file(noisy: Translator) -> None:
     from transduce.decoding.phrases.line_constraint import LineConstraint
 
     expected = noisy.translate(LINES, constraints=CONSTRAINTS, n_best=2)
     running = noisy.running()
-    done = dict[Any, Any]()
+    outputs = dict[Any, Any]()
     options = DecodingOptions(n_best=2)
     for i, (line, constraint) in enumerate(zip(LINES, CONSTRAINTS, strict=True)):
         running.admit(i, line, options, LineConstraint.of(constraint))
-        done |= running.step()
+        outputs |= running.step()
     while len(running):
-        done |= running.step()
-    assert [done[i].text for i in range(len(LINES))] == [t.text for t in expected]
-    assert [done[i].unmet for i in range(len(LINES))] == [t.unmet for t in expected]
+        outputs |= running.step()
+    assert [outputs[i].text for i in range(len(LINES))] == [t.text for t in expected]
+    assert [outputs[i].unmet for i in range(len(LINES))] == [t.unmet for t in expected]
 
 
 def test_a_line_with_a_constraint_stays_whole(noisy: Translator) -> None:

@@ -101,36 +101,36 @@ def test_an_ensemble_uses_the_shortlist_of_its_first_model(toy: Toy) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_lines_that_come_and_go_are_translated_as_in_a_file(noisy: Translator, seed: int) -> None:
+def test_continuous_batching_translates_as_a_file(noisy: Translator, seed: int) -> None:
     chance, running = random.Random(seed), noisy.running()
     kinds: list[dict[str, Any]] = [{}, {"n_best": 3}, {"beam_size": 2}]
     choices = [DecodingOptions(shortlist=True, **more) for more in kinds]
     lines = [(line, chance.choice(choices)) for line in LINES * 3]
-    waiting, done = list(enumerate(lines)), dict[Hashable, Any]()
+    waiting, outputs = list(enumerate(lines)), dict[Hashable, Any]()
     chance.shuffle(waiting)
     while waiting or len(running):
         while waiting and (chance.random() < 0.5 or not len(running)):
             key, line = waiting.pop()
             running.admit(key, *line)
-        done |= running.step()
+        outputs |= running.step()
     expected = [noisy.translate([line], options=options)[0] for line, options in lines]
-    assert [done[key].text for key in range(len(lines))] == [translation.text for translation in expected]
+    assert [outputs[key].text for key in range(len(lines))] == [translation.text for translation in expected]
     if compiled() is not None:
-        assert [done[key] for key in range(len(lines))] == expected
+        assert [outputs[key] for key in range(len(lines))] == expected
 
 
 def test_a_search_that_runs_keeps_its_shortlists(noisy: Translator) -> None:
-    running, done = noisy.running(), dict[Hashable, Any]()
+    running, outputs = noisy.running(), dict[Hashable, Any]()
     running.admit("free", LINES[0], DecodingOptions())
     with pytest.raises(UserError, match="shortlist=True: expected the value of the lines that are being translated"):
         running.admit("listed", LINES[3], DecodingOptions(shortlist=True))
     while len(running):
-        done |= running.step()
+        outputs |= running.step()
     running.admit("listed", LINES[3], DecodingOptions(shortlist=True))
     while len(running):
-        done |= running.step()
-    assert done["free"].text == noisy.translate([LINES[0]])[0].text
-    assert done["listed"].text == noisy.translate([LINES[3]], shortlist=True)[0].text
+        outputs |= running.step()
+    assert outputs["free"].text == noisy.translate([LINES[0]])[0].text
+    assert outputs["listed"].text == noisy.translate([LINES[3]], shortlist=True)[0].text
 
 
 # ---- copies, and mistakes ----------------------------------------------------------------------------------------

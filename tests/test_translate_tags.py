@@ -42,7 +42,7 @@ def test_the_option_gives_the_translations_of_lines_that_carry_the_tag(model: Tr
     assert outputs["<2de>"] != outputs["<2fr>"]
 
 
-def test_a_line_of_a_tag_alone_is_blank(model: Translator) -> None:
+def test_a_line_of_only_a_tag_is_blank(model: Translator) -> None:
     assert [output.text for output in model.translate(["<2de>", "<2de> ", "<2fr>  "])] == ["", "", " "]
 
 

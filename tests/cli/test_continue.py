@@ -69,13 +69,13 @@ def test_a_line_of_output_is_the_line_and_its_continuation_in_python(
     assert any(continuation.text for continuation in expected)
 
 
-def test_a_precision_is_that_of_python(folder: Path, source: Path, cli: Callable[..., CommandResult]) -> None:
+def test_a_precision_equals_python(folder: Path, source: Path, cli: Callable[..., CommandResult]) -> None:
     expected = LanguageModel.load(folder, precision="int8").continue_texts(LINES)
     result = cli("continue", folder, "--input", source, "--precision", "int8", "--json")
     assert [json.loads(line) for line in result.out.splitlines()] == [vars(continuation) for continuation in expected]
-    chosen = LanguageModel.load(folder, precision="auto").precision
+    precision = LanguageModel.load(folder, precision="auto").precision
     assert cli("continue", folder, "--input", source, "--precision", "auto").err.startswith(
-        f"transduce: precision {chosen}\n"
+        f"transduce: precision {precision}\n"
     )
 
 

@@ -62,8 +62,8 @@ def test_parse_writes_one_tree_for_each_line(
     assert sorted(path.name for path in pictures.iterdir()) == ["1.svg", "3.svg", "4.svg"]
     for number in (1, 3, 4):
         root = ElementTree.parse(pictures / f"{number}.svg").getroot()
-        shown = [element.text for element in root.iter() if element.get("class") == "word"]
-        assert shown == [word.replace("\x01", "\ufffd") for word in words[number - 1] or ()]
+        texts = [element.text for element in root.iter() if element.get("class") == "word"]
+        assert texts == [word.replace("\x01", "\ufffd") for word in words[number - 1] or ()]
 
 
 def test_a_parser_is_evaluated_on_gold_trees(model: Path, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:

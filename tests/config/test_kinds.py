@@ -75,7 +75,7 @@ def test_its_own_keys_are_set_and_stored() -> None:
         ("model.kind=recurrent", "model.kind='recurrent': expected a ModelConfig, not a WindowConfig"),
     ],
 )
-def test_a_wrong_setting_of_its_own_is_refused(setting: str, line: str) -> None:
+def test_a_wrong_setting_of_a_kind_is_refused(setting: str, line: str) -> None:
     with pytest.raises(UserError) as caught:
         override(CONFIG, [setting])
     assert len(caught.value.args) == 1 and caught.value.args[0].startswith(line)

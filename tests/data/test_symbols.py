@@ -74,7 +74,7 @@ def test_a_target_text_with_too_many_words_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["transformer", "recurrent", "convolutional"])
-def test_the_output_of_a_model_has_the_rows_of_the_target_alone(kind: str) -> None:
+def test_the_output_of_a_model_has_only_rows_of_the_target(kind: str) -> None:
     config = replace(CONFIG, vocab_size=300, tgt_vocab_size=11, tie_src_tgt=False, output_bias=True)
     if kind != "transformer":
         sizes = {"d_model": 32, "n_layers": 2, "dropout": 0.0}

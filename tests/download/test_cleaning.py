@@ -50,8 +50,8 @@ def counts_of(pairs: int, **outcomes: int) -> dict[str, int]:
 )
 def test_a_pair_that_is_dropped_is_counted(tmp_path: Path, outcome: str, pair: tuple[str | bytes, str | bytes]) -> None:
     paths = write(tmp_path, "part", [*GOOD, pair])
-    kept, counts = cleaned(tmp_path, {"part": paths})
-    assert kept == GOOD and counts == {"part": counts_of(41, **{outcome: 1})}
+    pairs, counts = cleaned(tmp_path, {"part": paths})
+    assert pairs == GOOD and counts == {"part": counts_of(41, **{outcome: 1})}
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_pair_that_is_dropped_is_counted(tmp_path: Path, outcome: str, pair: t
     ids=["a name", "250 words", "a repeated source", "odd characters"],
 )  # fmt: skip
 def test_other_pairs_stay_as_they_are(tmp_path: Path, pair: tuple[str, str]) -> None:
-    kept, counts = cleaned(tmp_path, {"part": write(tmp_path, "part", [*GOOD, pair])})
-    assert kept == [*GOOD, pair] and counts["part"] == counts_of(41)
+    pairs, counts = cleaned(tmp_path, {"part": write(tmp_path, "part", [*GOOD, pair])})
+    assert pairs == [*GOOD, pair] and counts["part"] == counts_of(41)
 
 
 def test_white_space_around_lines_goes(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_parts_keep_their_order_and_the_first_of_equal_pairs_stays(tmp_path: Pat
         "b": write(tmp_path, "b", [*GOOD[:20], ("blank", "")]),
         "a": write(tmp_path, "a", [*GOOD[10:30], GOOD[5], ("new", "neu")]),
     }
-    kept, counts = cleaned(tmp_path, parts)
-    assert kept == [*GOOD[:30], ("new", "neu")]
+    pairs, counts = cleaned(tmp_path, parts)
+    assert pairs == [*GOOD[:30], ("new", "neu")]
     assert counts == {"b": counts_of(21, blank=1), "a": counts_of(22, repeated=11)}
 
 

@@ -58,7 +58,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_the_names_of_the_command_are_those_of_the_catalogue() -> None:
+def test_the_names_of_the_command_equal_the_catalogue() -> None:
     assert [*Corpus.__args__] == [*catalogue.CORPORA]
 
 
@@ -297,7 +297,7 @@ def test_mistakes_in_the_arguments(tmp_path: Path, cli: Cli) -> None:
     assert not (tmp_path / "corpus").exists()
 
 
-def test_the_catalogue_is_that_of_the_paper() -> None:
+def test_the_catalogue_equals_the_paper() -> None:
     """Sizes in gigabytes, as the help says; every archive has a checksum, and every member one archive."""
     sizes = {name: sum(file.size or 0 for file in corpus.archives) for name, corpus in catalogue.CORPORA.items()}
     assert sizes == {"wmt14-en-de": 1_695_017_123, "wmt14-en-fr": 6_655_754_089}

@@ -39,7 +39,7 @@ def in_chromium(attended: Attended, folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("timing")
-def test_the_page_works_by_the_keyboard_alone_and_obeys_no_text(tmp_path: Path) -> None:
+def test_the_page_works_by_keyboard_only_and_obeys_no_text(tmp_path: Path) -> None:
     attended = random_attended(HOSTILE, HOSTILE)
     pages = in_chromium(attended, tmp_path)
     sizes = [(page["width"], page["colorScheme"]) for page in pages]
@@ -59,9 +59,9 @@ def assert_weights(page: dict[str, Any], attended: Attended) -> None:
     expected = {view.name: view.weights(attended) for view in views(attended)}
     assert page["views"].keys() == expected.keys()
     for name, weights in expected.items():
-        shown = np.array(page["views"][name]).reshape(weights.shape)
-        np.testing.assert_allclose(shown, weights, atol=0.004, err_msg=name)
-        np.testing.assert_allclose(shown.sum(1), 1, atol=0.02)
+        actual = np.array(page["views"][name]).reshape(weights.shape)
+        np.testing.assert_allclose(actual, weights, atol=0.004, err_msg=name)
+        np.testing.assert_allclose(actual.sum(1), 1, atol=0.02)
     weights = expected["cross 2.mean"]
     assert len(page["table"]) == len(HOSTILE)
     assert page["table"][2][0] == "\"'" and page["table"][2][1] == f"{100 * np.exp(attended.log_probs[2]):.0f} %"

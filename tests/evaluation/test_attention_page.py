@@ -23,7 +23,7 @@ def page_of(attended: Attended, name: str | None = None) -> str:
     return attention_page(attended, find_view(attended, name), "run/model")
 
 
-def test_weights_in_the_page_are_those_of_the_arrays() -> None:
+def test_weights_in_the_page_equal_the_arrays() -> None:
     attended = long_attended(20, layers=3, heads=4)
     weights = weights_of(page_of(attended))
     for kind in KINDS:

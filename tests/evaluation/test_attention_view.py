@@ -19,7 +19,7 @@ from transduce.evaluation.pieces import labels, words
 
 
 @both_norms
-def test_all_weights_are_those_of_the_reference(norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_weights_equal_the_reference(norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference gives the weights of a head as its attention over values that form the identity."""
     model = model_of(replace(CONFIG, norm=norm))
     src, tgt = np.array([4, 9, 7, 5]), np.array([6, 12, 8])
@@ -60,7 +60,7 @@ def test_views_have_names_that_count_from_1() -> None:
     np.testing.assert_array_equal(find_view(attended, "decoder 2.1").weights(attended), attended.decoder[1, 0])
 
 
-def test_a_model_with_cross_attention_alone_has_no_other_views() -> None:
+def test_a_model_with_only_cross_attention_has_no_other_views() -> None:
     attended = random_attended(layers=1, heads=1, self_layers=0)
     assert [view.name for view in views(attended)] == ["cross 1.1"]
     assert find_view(attended) == View("cross", 0, 0)

@@ -66,7 +66,7 @@ def test_heads_are_named_by_part_layer_and_number(model: Transformer) -> None:
     assert names[8] == "decoder 1.1" and names[-1] == "cross 2.4"
 
 
-def test_the_loss_is_that_of_the_translator(loaded: LoadedModel, model: Transformer, batches: list[Batch]) -> None:
+def test_the_loss_equals_the_translators(loaded: LoadedModel, model: Transformer, batches: list[Batch]) -> None:
     scores = Translator([loaded]).score([src for src, _ in PAIRS], [tgt for _, tgt in PAIRS])
     report = measure_heads(model, batches)
     assert (report.pairs, report.tokens) == (4, sum(len(score.pieces) for score in scores))
@@ -112,7 +112,7 @@ def test_gradients_are_derivatives_of_the_loss_of_each_sentence(loaded: LoadedMo
         assert gradient == pytest.approx(sum(slopes) / tokens, rel=1e-3, abs=1e-6), str(head)
 
 
-def test_entropy_and_shares_are_those_of_the_weights(loaded: LoadedModel, model: Transformer, tmp_path: Path) -> None:
+def test_entropy_and_shares_follow_from_the_weights(loaded: LoadedModel, model: Transformer, tmp_path: Path) -> None:
     """Sums over the weights of each single sentence, against one batch with padding."""
     report = {figures.name: figures for figures in measure_heads(model, batches_of(loaded, PAIRS, tmp_path)).heads}
     weights = [all_weights(model, batches_of(loaded, [pair], tmp_path)[0]) for pair in PAIRS]
@@ -152,7 +152,7 @@ def test_pruned_heads_are_the_least_important() -> None:
     assert [str(head) for head in least_important(report, 2, "gradient")] == ["cross 2.4", "cross 2.3"]
 
 
-def test_the_least_gradients_are_those_of_the_report(model: Transformer, batches: list[Batch]) -> None:
+def test_the_least_gradients_agree_with_the_report(model: Transformer, batches: list[Batch]) -> None:
     prune_heads(model, [Head("decoder", 2, 3)])
     report = measure_heads(model, batches)
     assert least_gradient(model, batches, 24) == least_important(report, 24, "gradient")

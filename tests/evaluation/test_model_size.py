@@ -20,7 +20,7 @@ from transduce.evaluation.model_size import parameter_count
         ModelConfig(kind="convolutional", vocab_size=50, d_model=16, n_layers=3, tie_output=False),
     ],
 )
-def test_the_count_equals_that_of_the_model(model: ModelConfig) -> None:
+def test_the_count_equals_the_parameters_of_the_model(model: ModelConfig) -> None:
     from transduce.model.build import build
     from transduce.model.transformer import parameter_count as counted
 

@@ -177,9 +177,9 @@ def test_the_command_prints_it_as_json(toy: Toy, tmp_path: Path, cli: Callable[.
     for other in json.loads(several)["alternatives"]:
         assert [word["word"] for word in other["alignment"]] == other["text"].split()
     assert b"alignment" not in cli("translate", toy.model, "--input", source, "--json", "--n-best", 2).out
-    refused = cli("translate", toy.model, "--input", source, "--alignment")
-    assert (refused.code, refused.out) == (2, b"")
-    assert refused.err.startswith("transduce: --alignment: expected --json")
+    refusal = cli("translate", toy.model, "--input", source, "--alignment")
+    assert (refusal.code, refusal.out) == (2, b"")
+    assert refusal.err.startswith("transduce: --alignment: expected --json")
 
 
 def test_engines_without_weights_refuse_it(model: Translator) -> None:

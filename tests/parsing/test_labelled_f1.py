@@ -62,7 +62,7 @@ def test_punctuation_is_deleted_by_the_gold_tags() -> None:
     assert (scores((gold, missed)).f1, scores((gold, missed)).tagging) == (100, 50)
 
 
-def test_a_bracket_around_punctuation_alone_does_not_count() -> None:
+def test_a_bracket_around_only_punctuation_does_not_count() -> None:
     assert scores(("(S (NN a) (X (. .)))", "(S (NN a) (. .))")).exact == 100
 
 

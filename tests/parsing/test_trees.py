@@ -92,7 +92,7 @@ def test_a_line_holds_at_most_one_tree() -> None:
         tree_of_line("(NN a) (NN b)", "test", 7)
 
 
-def test_the_picture_in_the_documents_is_that_of_its_tree() -> None:
+def test_the_picture_in_the_documents_shows_its_tree() -> None:
     picture = (ROOT / "docs" / "tree.svg").read_text("utf-8")
     title = picture.partition("<title>")[2].partition("</title>")[0]
     assert picture == tree_picture(tree(title))

@@ -170,10 +170,10 @@ def test_mastodon() -> None:
             body = {"q": texts, "source": source, "target": "de", "format": "html", "api_key": None}
             answer = service.call("POST", "/translate", json.dumps(body).encode(), JSON).json
             assert answer["translatedText"] == ["<p>b a<br>d c</p>", "b &lt; a", "", "c"]
-            found = [language["language"] for language in answer.get("detectedLanguage", [])]
-            assert found == (["en"] * 4 if source == "auto" else [])
-        listed = service.call("GET", "/languages").json
-        assert {language["code"]: language["targets"] for language in listed} == {"en": ["de", "en"], "de": ["de"]}
+            codes = [language["language"] for language in answer.get("detectedLanguage", [])]
+            assert codes == (["en"] * 4 if source == "auto" else [])
+        languages = service.call("GET", "/languages").json
+        assert {language["code"]: language["targets"] for language in languages} == {"en": ["de", "en"], "de": ["de"]}
     with served(keys=["k"]) as service:
         assert service.post("/translate", **{**body, "api_key": "wrong"}).status == 403
 
@@ -204,9 +204,9 @@ def test_the_web_page_of_libretranslate() -> None:
         answer = service.call("POST", "/translate", body, headers).json
         assert answer["translatedText"] == "b a" and answer["alternatives"] == ["b a 1", "b a 2", "b a 3"]
         assert set(answer["detectedLanguage"]) == {"language", "confidence"}
-        listed = {language["code"]: language for language in service.call("GET", "/languages").json}
+        languages = {language["code"]: language for language in service.call("GET", "/languages").json}
         # it looks each of them up
-        assert all(code in listed for language in listed.values() for code in language["targets"])
+        assert all(code in languages for language in languages.values() for code in language["targets"])
         model.gate.clear()
         assert service.call("POST", "/translate", body, headers, leaves=True).status == 0
         model.gate.set()

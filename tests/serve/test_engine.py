@@ -74,15 +74,15 @@ class StepperSearch:
         self.model.clock[0] += len(self.lines)
         if any("defect" in text for text, _ in self.lines.values()):
             raise AssertionError("secret")
-        done = dict[Sentence, Translation | Exception]()
+        outputs = dict[Sentence, Translation | Exception]()
         for key, (text, words) in list(self.lines.items()):
             self.lines[key] = text, words - 1
             if self.model.failing is not None and self.model.failing in text:
-                done[key] = self.model.problem
+                outputs[key] = self.model.problem
             elif words == 1:
-                done[key] = Translation(" ".join(reversed(text.split())))
-        self.drop(done)
-        return done
+                outputs[key] = Translation(" ".join(reversed(text.split())))
+        self.drop(outputs)
+        return outputs
 
 
 def body(text: str | Sequence[str], **fields: Any) -> bytes:

@@ -33,9 +33,7 @@ def answers(server: ServerProcess, lines: Sequence[str], clients: int = 16) -> l
 @pytest.mark.slow
 @pytest.mark.xdist_group("timing")
 @pytest.mark.parametrize("options", [[], ["--precision", "int8"], ["--engine", "ctranslate2"]], ids=str)
-def test_500_of_500_answers_are_those_of_translate(
-    toy: Toy, exported: Path, tmp_path: Path, options: list[str]
-) -> None:
+def test_500_of_500_answers_equal_translate(toy: Toy, exported: Path, tmp_path: Path, options: list[str]) -> None:
     lines = sorted(set(toy_lines(7, 900)))[:500]
     model = exported if "ctranslate2" in options else toy.model
     result = run_transduce("translate", model, *options, stdin="\n".join([*lines, ""]).encode())

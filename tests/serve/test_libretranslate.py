@@ -192,14 +192,14 @@ def test_errors_of_routes_are_json_with_cors(service: Served) -> None:
         "POST",
     )
     assert (unknown.status, unknown.json) == (404, {"error": "Not Found"})
-    asked = service.call("OPTIONS", "/translate")
-    assert asked.status == 204
-    for answer in (wrong_method, unknown, asked, service.translate("a"), service.translate(3)):
+    preflight = service.call("OPTIONS", "/translate")
+    assert preflight.status == 204
+    for answer in (wrong_method, unknown, preflight, service.translate("a"), service.translate(3)):
         assert answer.headers["access-control-allow-origin"] == "*"
         assert "access-control-allow-credentials" not in answer.headers
 
 
-def test_a_line_of_too_many_tokens_is_a_problem_of_its_own() -> None:
+def test_a_line_of_too_many_tokens_is_a_separate_problem() -> None:
     long = "a " * 8_193
     with served(text_characters=20_000) as service:
         assert service.translate(long).status == 400
@@ -226,7 +226,7 @@ def test_several_models_detect_by_pieces_and_name_their_pairs() -> None:
         assert service.translate("a b", source="fr").json == {"translatedText": "b a"}
 
 
-def test_confidence_is_that_of_each_word() -> None:
+def test_each_word_has_a_confidence() -> None:
     pieces, log_probs = ("a", "b", "▁c", ".", "</s>"), (-0.1, -1.0, -0.2, 0.0, -9.0)
     tokenizer = Reverser().tokenizer
     translation = Translation("ab c.", pieces=pieces, token_log_probs=log_probs)

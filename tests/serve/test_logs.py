@@ -26,7 +26,7 @@ def test_lines_that_cannot_be_written_are_counted(kind: str) -> None:
     assert len(errors) == 3
 
 
-def test_a_defect_is_logged_by_its_kind_and_place_alone(tmp_path: Path) -> None:
+def test_a_defect_is_logged_only_by_its_kind_and_place(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as file:
         log = Log(lambda: None, file.fileno())

@@ -14,7 +14,7 @@ NPM = ROOT / "tests" / "serve" / "npm"
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("timing")
-def test_the_page_works_by_the_keyboard_alone_and_needs_no_other_host(toy: Toy, tmp_path: Path) -> None:
+def test_the_page_works_by_keyboard_only_and_needs_no_other_host(toy: Toy, tmp_path: Path) -> None:
     node, chromium = shutil.which("node"), shutil.which("chromium")
     if node is None or chromium is None:
         pytest.skip("needs node and chromium")

@@ -54,7 +54,7 @@ def exchange(server: ServerProcess, data: bytes, *, ends: bool = False) -> bytes
         return answer
 
 
-def test_every_answer_is_that_of_translate(server: ServerProcess, toy: Toy) -> None:
+def test_every_answer_equals_translate(server: ServerProcess, toy: Toy) -> None:
     lines = [*toy.unseen[:60], "Zürich ist schön.", "", "  "]
     expected = [translation.text for translation in transduce.load(toy.model).translate(lines)]
     assert post(server, q=lines) == (200, {"translatedText": expected})
@@ -71,7 +71,7 @@ def test_every_answer_is_that_of_translate(server: ServerProcess, toy: Toy) -> N
     assert [answers[i] for i in range(30)] == expected[:30]
 
 
-def test_alternatives_are_those_of_the_n_best_list(server: ServerProcess, toy: Toy) -> None:
+def test_alternatives_equal_the_n_best_list(server: ServerProcess, toy: Toy) -> None:
     line = toy.unseen[0]
     best = transduce.load(toy.model).translate([line], n_best=4)[0]
     expected = [other.text for other in best.alternatives if other.text != best.text]
@@ -132,8 +132,8 @@ def test_refusals_below_the_application_are_in_log_and_metrics(server: ServerPro
         assert f'transduce_rejected_total{{reason="{reason}"}}' in metrics
     log = server.log.read_text("utf-8")
     lines = [json.loads(line) for line in log.splitlines()[1:]]
-    found = {line["id"]: line["status"] for line in lines if line["route"] == "connection"}
-    assert ids.items() <= found.items()
+    statuses = {line["id"]: line["status"] for line in lines if line["route"] == "connection"}
+    assert ids.items() <= statuses.items()
     assert "canary" not in log + metrics
 
 

@@ -42,7 +42,7 @@ def test_a_saved_checkpoint_loads_unchanged(tmp_path: Path, ema: bool) -> None:
     assert are_equal(loaded.ema, checkpoint.ema) and loaded.state == checkpoint.state
 
 
-def test_the_state_can_be_read_alone(tmp_path: Path) -> None:
+def test_the_state_can_be_read_without_the_weights(tmp_path: Path) -> None:
     checkpoint = random_checkpoint(5)
     path = save_checkpoint(tmp_path, checkpoint)
     assert load_state(path) == checkpoint.state

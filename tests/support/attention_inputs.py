@@ -26,11 +26,11 @@ def real(n: int) -> Tensor:
 
 def compare(attention: Attention, expected: Attention, mask: Mask, n: int, *, tolerance: float = 1e-5) -> None:
     """Check the outputs at real positions of random inputs, and the gradients of those outputs."""
-    shown = mask.mT if isinstance(mask, Tensor) and mask.size(-2) == 1 else torch.ones(n, 1)
+    visible = mask.mT if isinstance(mask, Tensor) and mask.size(-2) == 1 else torch.ones(n, 1)
     figures = []
     for function in (attention, expected):
         inputs = [x.requires_grad_() for x in random_inputs(n)]
-        output = function(*inputs, mask, 0.0) * shown
+        output = function(*inputs, mask, 0.0) * visible
         weights = torch.linspace(-1, 1, output.numel()).view_as(output)
         figures.append([output, *torch.autograd.grad((output * weights).sum(), inputs)])
     for ours, theirs in zip(*figures, strict=True):

@@ -306,14 +306,14 @@ def test_attack(attack: Attack, originals: Path, tmp_path: Path) -> None:
     assert HANG not in result.err, result.err
     assert result.code == attack.code and "Traceback" not in result.err, result
     assert len(result.err) < MESSAGE_CHARACTERS and result.err.replace("\n", "").replace("\t", "").isprintable()
-    shown = result.err + result.out.decode()
+    output = result.err + result.out.decode()
     for word in [attack.words] if isinstance(attack.words, str) else attack.words:
-        assert word in shown, shown
+        assert word in output, output
     if attack.output is not None:
         assert result.out == attack.output
     after = contents(folder)
-    lost = [name for name, content in before.items() if after.get(name) != content]
-    assert [name for name in lost if not name.startswith(attack.changes or "/")] == []
+    missing = [name for name, content in before.items() if after.get(name) != content]
+    assert [name for name in missing if not name.startswith(attack.changes or "/")] == []
 
 
 @pytest.mark.parametrize("line", SHELL)
@@ -324,7 +324,7 @@ def test_attack_in_a_shell(line: str, originals: Path, tmp_path: Path) -> None:
     command = f'transduce() {{ {sys.executable} -P -m transduce "$@"; }}; {line}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUTF8": "0"}
     result = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, env=environment, timeout=60)
-    shown = (result.stdout + result.stderr).decode(errors="replace")
+    output = (result.stdout + result.stderr).decode(errors="replace")
     code, word = SHELL[line]
-    assert result.returncode == code and word in shown and "Traceback" not in shown, (result.returncode, shown)
+    assert result.returncode == code and word in output and "Traceback" not in output, (result.returncode, output)
     assert before.items() <= contents(folder).items()

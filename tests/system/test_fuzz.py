@@ -191,10 +191,11 @@ def random_call(rng: random.Random) -> RandomCall:
     command = rng.choices([*COMMANDS], weights)[0]
     is_likely, odd_count = rng.choice([0.03, 0.1, 0.3]), rng.choice([0, 0, 0, 1, 1, 2])
     needed = rng.choice(NEEDED.get(command, [[]]))
-    chosen = [a for a in COMMANDS[command] if a.required or a.name in needed or rng.random() < is_likely]
-    odd = {argument.name for argument in rng.sample(chosen, min(odd_count, len(chosen)))}
-    chosen.sort(key=lambda argument: rng.random() * (not argument.field_info.is_positional))  # these keep their order
-    groups = [words_of(argument, rng, is_odd=argument.name in odd) for argument in chosen]
+    selection = [a for a in COMMANDS[command] if a.required or a.name in needed or rng.random() < is_likely]
+    odd = {argument.name for argument in rng.sample(selection, min(odd_count, len(selection)))}
+    # positional arguments keep their order
+    selection.sort(key=lambda argument: rng.random() * (not argument.field_info.is_positional))
+    groups = [words_of(argument, rng, is_odd=argument.name in odd) for argument in selection]
     if rng.random() < 0.05:  # an argument is missing, or one too many
         groups = [*groups[1:], *rng.choice([[], [[rng.choice(STRANGE)]]])]
     words = [*command.split(), *(word for group in groups for word in group)]

@@ -327,7 +327,7 @@ def test_unpickling_creates_the_canary(canary: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin", "weights.npz", "__init__.py", ".metadata"])
-def test_a_pickle_beside_the_files_is_ignored(model: Path, canary: Path, name: str) -> None:
+def test_a_pickle_next_to_the_files_is_ignored(model: Path, canary: Path, name: str) -> None:
     (model / name).write_bytes(pickle_content(canary))
     load_model(model)
     assert not canary.exists()

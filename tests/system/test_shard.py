@@ -89,7 +89,7 @@ UNTIED = replace(TINY, norm="pre", tie_src_tgt=False, tie_output=False, position
         pytest.param(UNTIED, torch.float64, 1e-6, [[], [[8, 7], [6], [5, 4, 3, 2]], [[1, 0]]], id="nothing-tied"),
     ],
 )
-def test_the_gradient_equals_that_of_the_whole_batch(
+def test_the_gradient_equals_the_whole_batch(
     config: ModelConfig, dtype: torch.dtype, tolerance: float, indices: list[list[list[int]]], tmp_path: Path
 ) -> None:
     """The pairs are distributed in several ways. The tolerance is relative to the gradient norm of each parameter."""

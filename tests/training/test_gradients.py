@@ -78,7 +78,7 @@ def test_every_step_and_rank_has_its_own_dropout() -> None:
 
 
 @given(lengths=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12), n=st.integers(1, 4))
-def test_parts_are_batches_of_their_own_pairs(lengths: list[tuple[int, int]], n: int) -> None:
+def test_parts_are_batches_of_separate_pairs(lengths: list[tuple[int, int]], n: int) -> None:
     src, tgt = ([np.arange(4, 4 + pair[side]) for pair in lengths] for side in (0, 1))
     numbers = np.arange(100, 100 + len(lengths))
     parts = cut(collate(src, tgt, numbers), n)

@@ -47,7 +47,7 @@ def in_one_part(model: nn.Module) -> Gradients:
 
 
 @pytest.mark.parametrize("n_pairs", [1, 2, 7])
-def test_the_gradient_of_halves_is_that_of_the_whole_batch(n_pairs: int) -> None:
+def test_halves_have_the_gradient_of_the_whole_batch(n_pairs: int) -> None:
     src, tgt = random_pairs(3, n_pairs)
     (batch,) = micro_batches_of(src, tgt, 1)
     model = small_transformer()

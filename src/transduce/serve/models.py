@@ -98,10 +98,10 @@ class Models:
 
         Case does not matter. The region of `text` is ignored if no code of this server has it.
         """
-        wanted = text.replace("_", "-").lower()
-        exact = [code for code in self.codes if code.lower() == wanted]
-        same_language = [code for code in self.codes if primary(code) == primary(wanted)]
-        return next(iter(exact + same_language), None) if wanted else None
+        name = text.replace("_", "-").lower()
+        exact = [code for code in self.codes if code.lower() == name]
+        same_language = [code for code in self.codes if primary(code) == primary(name)]
+        return next(iter(exact + same_language), None) if name else None
 
     def targets_of(self, source: str) -> list[str]:
         """Return the languages into which `source` can be translated, itself included."""

@@ -170,7 +170,7 @@ class SentenceQueue:
         """Return waiting sentences for which there is room, one of each request in turn.
 
         rooms: returns how many sentences, and tokens of the source, may be taken of each lane. The last sentence may
-        have more tokens than are left. It is called when a sentence waits.
+        have more tokens than remain. It is called when a sentence waits.
         waits: wait for a sentence. None then means that none will come: the queue is closed.
         """
         with self._changed:
@@ -179,11 +179,11 @@ class SentenceQueue:
             if waits and not self._requests:
                 return None
             sentences: list[Sentence] = []
-            left = {lane: [*room] for lane, room in rooms().items()} if self._requests else {}
+            remaining = {lane: [*room] for lane, room in rooms().items()} if self._requests else {}
             passed = 0  # requests without a sentence for which there is room, since the last one with
-            while passed < len(self._requests) and any(min(room) > 0 for room in left.values()):
+            while passed < len(self._requests) and any(min(room) > 0 for room in remaining.values()):
                 request = self._requests.popleft()
-                room = left[request[0].lane]
+                room = remaining[request[0].lane]
                 if min(room) > 0:
                     sentences.append(request.popleft())
                     room[0] -= 1

@@ -193,8 +193,10 @@ class Service:
     def _end(self, work: "Work", record: Record) -> None:
         """Drop what is not translated, and write times and counts into the record of the request."""
         self.queue.drop(work.sentences)
-        done = [s for s in work.sentences if s.result.done() and not s.result.cancelled() and not s.result.exception()]
-        record.target_tokens = sum(len(s.result.result().translation.pieces) for s in done)
+        successes = [
+            s for s in work.sentences if s.result.done() and not s.result.cancelled() and not s.result.exception()
+        ]
+        record.target_tokens = sum(len(s.result.result().translation.pieces) for s in successes)
         now = time.monotonic()
         if work.sentences:
             record.queue_ms = 1000 * max((s.taken_at or now) - s.put_at for s in work.sentences)
