@@ -21,7 +21,7 @@ class UserError(Exception):
 
 
 class LineError(UserError):
-    """A mistake in one of several lines. number: of the line, from 1. problem: the message without the line.
+    """A mistake in one of several lines. number: number of the line, from 1. problem: the message without the line.
 
     A caller that knows the file of the lines can name it instead: `PATH:LINE: problem`.
     """

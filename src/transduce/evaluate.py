@@ -98,7 +98,7 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
 def evaluate_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, tokenize: str) -> Evaluation:
     """Score one or two files of translations against `ref`, and compare two by the paired bootstrap.
 
-    language, tokenize: as in `TestSet`.
+    language, tokenize: the fields of `TestSet`.
     Raises UserError for more than two files, a file that does not match `ref` line by line, or wrong settings.
     """
     check_settings(language=language, tokenize=tokenize)

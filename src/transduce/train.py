@@ -84,7 +84,7 @@ def fit(
 ) -> Translator:
     """Train on the line-aligned texts `src` and `tgt` and return the model, ready to translate.
 
-    src: without `tgt`, one file with both sides (see `transduce.data.corpora`), or several corpora with weights.
+    src: the source text; without `tgt`, a file with both sides (see `transduce.data.corpora`), or corpora with weights.
     valid: the source and the target text to evaluate on. out: the folder of the run; a run that it holds is resumed.
     recipe: a name, FILE.py:FUNCTION, or a Config. settings: overrides such as "train.max_steps=2000".
     allow_change: keys, such as "train.max_steps", in which recipe and settings may differ from the configuration of a

@@ -63,7 +63,7 @@ MOST_SEARCHES = 4  # at a time; their bookkeeping, 1 of 3 to 10 ms a step, share
 def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
     """Load the model of a folder, ready to translate; several folders are an ensemble and must share a tokenizer.
 
-    precision: of the translation.
+    precision: precision of the computation:
     - "fp32";
     - "bf16": faster on most machines, but there the batch may change an answer in rare cases;
     - "int8": on CPUs. Weights and activations are rounded to 8 bits, activations row by row, so the batch changes
@@ -121,8 +121,8 @@ class Translator:
 
         keywords: the fields of `DecodingOptions`, such as beam_size=8; they replace the fields of `options`.
         prefixes: text that each output must begin with, one for each line; "" for none.
-        constraints: of each line a `LineConstraint`, a dict of its fields (must, must_not, prefix), or None.
-        terms: of each term in a line its translation, which the output must have: `Terms.load(FILE)`, or a dict.
+        constraints: one for each line: a `LineConstraint`, a dict of its fields (must, must_not, prefix), or None.
+        terms: translations of terms, which outputs of lines with the terms must have: `Terms.load(FILE)`, or a dict.
         first_number: the number of the first line; the draw for a line depends on it and on the seed.
 
         A line of more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation.

@@ -191,7 +191,7 @@ def load_and_run(
 ) -> None:
     """Load the models, and serve them on bound sockets.
 
-    engines: precision and engine; None: the folder's. sockets: of the service, and of the metrics or None.
+    engines: precision and engine; None: the folder's. sockets: socket of the service, and of the metrics or None.
     """
     from transduce.cli.stream import Models as Folders
     from transduce.cli.stream import load_translator

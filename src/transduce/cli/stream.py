@@ -59,7 +59,7 @@ def run_filter(
 ) -> None:
     """Translate the lines of `source` into `target`.
 
-    source, target: None is standard input or standard output. constraints: on the translations.
+    source, target: None is standard input or standard output. constraints: phrases of the translations.
     Raises UserError for several outputs per line or an alignment without `json`. Raises it at a line that is not UTF-8,
     after the translations of the lines before it are written.
     """

@@ -218,12 +218,12 @@ SECTIONS: dict[str, type] = {
 
 
 def sections(config: Config | None = None) -> dict[str, type]:
-    """Return the class of each section of `config`; None: of a configuration with the model of the paper."""
+    """Return the class of each section of `config`. None: the configuration with the model of the paper."""
     return SECTIONS if config is None else {name: type(getattr(config, name)) for name in SECTIONS}
 
 
 def keys(config: Config | None = None) -> list[str]:
-    """Return every key of `config`, as `section.key`; None: of a configuration with the model of the paper."""
+    """Return every key of `config`, as `section.key`. None: the configuration with the model of the paper."""
     return [f"{name}.{f.name}" for name, section in sections(config).items() for f in dataclasses.fields(section)]
 
 

@@ -31,9 +31,10 @@ def write_attention(
 ) -> None:
     """Write attention to `path`, whole or not at all, in the form that its ending says: .html, .svg or .npz.
 
-    head: what the picture shows and the page shows first, such as "encoder 3.5", "cross 6.mean" or "decoder 2.rollout";
-    None: the last cross-attention, the mean of its heads. model: its name, for the page. worth: of each head, by name,
-    for the page (`heads.read_worth`). Missing folders above `path` are made.
+    head: name of the view that the picture shows and the page shows first, such as "encoder 3.5", "cross 6.mean" or
+    "decoder 2.rollout"; None: the last cross-attention, the mean of its heads.
+    model: name of the model, for the page. worth: worth of each head by its name, for the page (`heads.read_worth`).
+    Missing folders above `path` are made.
     The arrays are encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S), the pieces src and tgt, log_probs (T,), and
     the names of the heads: encoder_heads, decoder_heads, cross_heads (L,H).
     Raises UserError for another ending, an unknown head, or a sentence of more than MOST_TOKENS tokens in a picture.

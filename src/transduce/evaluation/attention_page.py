@@ -34,7 +34,7 @@ MANY_TOKENS = 400  # of the longer side; the page then has one layer. 250 tokens
 def attention_page(attended: Attended, view: View, model: str = "", worth: Mapping[str, float] | None = None) -> str:
     """Return the page as HTML. It shows `view` first.
 
-    model: its name, for the heading. worth: by head, the loss of a token without it; None: the page does not show it.
+    model: name for the heading. worth: loss of a token without each head, by head; None: the page does not show it.
     A page of more than MANY_TOKENS tokens has only the layer of `view`, and says so.
     """
     layers = _layers(attended, view)

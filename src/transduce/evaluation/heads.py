@@ -41,7 +41,7 @@ BATCH_TOKENS = 2_000  # of a batch; the gradient needs the activations of all la
 
 @dataclass(frozen=True)
 class Head:
-    """An attention head. layer, number: from 1."""
+    """An attention head. layer, number: counted from 1."""
 
     part: Part
     layer: int
@@ -55,11 +55,13 @@ class Head:
 class HeadFigures:
     """The figures of a head.
 
-    name: such as "cross 6.8", the eighth head of layer 6. loss_increase: of the loss of a token, in nats, when the head
-    is off. gradient: the mean over sentences of |d loss / d gate|, per token (Michel et al. 2019). entropy: of a row of
-    its weights, in nats. previous, same, next: the shares of its attention on the position before the query, on its
-    own, and on the next. end: the share on EOS of the source. begin: the share on BOS. A share is None where the head
-    has no such position. is_pruned: True if its columns of W_O are zero.
+    name: part, layer and number, such as "cross 6.8", the eighth head of layer 6.
+    loss_increase: increase of the loss of a token, in nats, when the head is off.
+    gradient: mean over sentences of |d loss / d gate|, per token (Michel et al. 2019).
+    entropy: mean entropy of a row of its weights, in nats.
+    previous, same, next: shares of its attention on the position before the query, on its own, and on the next.
+    end: share on EOS of the source. begin: share on BOS. A share is None where the head has no such position.
+    is_pruned: True if its columns of W_O are zero.
     """
 
     name: str
@@ -76,7 +78,10 @@ class HeadFigures:
 
 @dataclass(frozen=True)
 class HeadReport:
-    """The figures of all heads of a model. pairs, tokens: of the text, EOS counted. loss: of a token, all heads on."""
+    """The figures of all heads of a model.
+
+    pairs, tokens: numbers of pairs and tokens in the text, EOS counted. loss: loss of a token with all heads.
+    """
 
     pairs: int
     tokens: int
@@ -244,7 +249,7 @@ def _loss(
 ) -> float:
     """Return the loss of all tokens while the heads `off` are off.
 
-    memories: of the batches, the outputs of the encoder, if they are known: a head of the decoder does not change them.
+    memories: outputs of the encoder for the batches, if they are known: a head of the decoder does not change them.
     """
     gates = _gates(model)
     for head in off:

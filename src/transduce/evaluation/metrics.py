@@ -59,8 +59,9 @@ class Brevity:
 class Score:
     """One figure of one output.
 
-    name: stable, as in the table of this module. value: from 0 to 100. signature: how it was computed. label: which
-    published figures it compares with. brevity: None if the score has no brevity penalty.
+    name: stable name, from the table of this module. value: figure from 0 to 100.
+    signature: settings of the computation. label: published figures that it compares with.
+    brevity: None if the score has no brevity penalty.
     """
 
     name: str
@@ -249,7 +250,7 @@ def _caveat(refs: Sequence[str]) -> str:
 
 
 def check_lines(hyps: Sequence[str], refs: Sequence[str], *, name: str) -> None:
-    """Raise UserError if `hyps` do not match `refs` line by line, or are empty. name: of `hyps`, for the message."""
+    """Raise UserError if `hyps` do not match `refs` line by line, or are empty. name: name of `hyps` in messages."""
     if len(hyps) != len(refs):
         raise UserError(
             f"{name}: expected {len(refs):,} lines, as many as the references, not {len(hyps):,}; "

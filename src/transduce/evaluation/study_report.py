@@ -33,8 +33,8 @@ class Figure:
     """A drawing with its title.
 
     drawing: the content of an <svg>; positions are per cent of its width, and pixels or per cent of its height.
-    height: in pixels. alt: a description for screen readers. legend: name and class of each colour. margins: space for
-    the labels of axes at the left and below, in pixels.
+    height: height in pixels. alt: a description for screen readers. legend: name and class of each colour.
+    margins: space for the labels of axes at the left and below, in pixels.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Report:
 
 
 def write_report(out: Path, report: Report, sessions: Sequence[dict[str, Any]]) -> None:
-    """Write OUT/report.md and OUT/report.html, each whole or not at all. sessions: as in results.json."""
+    """Write OUT/report.md and OUT/report.html, each whole or not at all. sessions: the sessions of results.json."""
     complete = Report(report.title, report.lead, [*report.sections, _reproduction(sessions)])
     write_page(out / "report.md", markdown(complete))
     write_page(out / "report.html", html_page(complete))

@@ -105,7 +105,7 @@ def align_outputs(
     """Return the outputs for each segment of `lines` with their alignments.
 
     The places of source words are places in the line. An alignment that is unknown stays None.
-    tag: before each line, if the lines of the user do not have it; places do not count it.
+    tag: tag to put before each line, if the lines of the user have none; places do not count it.
     """
     sources = _source_words(lines, segments, tokenizer, 0 if tag is None else len(tag) + 1)
     aligned = [[*hypotheses] for hypotheses in outputs]

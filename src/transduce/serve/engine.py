@@ -87,7 +87,8 @@ def search_of(model: Model) -> Search[Sentence]:
 class EngineStep:
     """A step of a search, for the metrics.
 
-    n_sentences: that were searched. translated: the sentences that ended with a translation. seconds: of the step.
+    n_sentences: number of sentences in the search. translated: sentences that ended with a translation.
+    seconds: duration of the step.
     """
 
     n_sentences: int
@@ -99,8 +100,8 @@ class EngineStep:
 class Engine:
     """Threads that translate what waits in a queue.
 
-    models: of the sentences in the queue. n_threads: each has its own searches, and takes its share of the
-    sentences. None: as many as the models gain by.
+    models: models of the sentences in the queue. n_threads: number of threads; each has its own searches, and takes its
+    share of the sentences. None: as many as the models gain by.
     """
 
     def __init__(
@@ -168,8 +169,8 @@ class Engine:
 class _Task:
     """The search of a lane in a thread, and the sentences in it.
 
-    seconds: that it has had. One that was idle has no claim to the time of the others: it begins with what the task at
-    work had before its present step (start-time fair queuing, Goyal et al. 1996).
+    seconds: time that it has had. A task that was idle has no claim to the time of the others. It begins with the time
+    that the task at work had before its present step (start-time fair queuing, Goyal et al. 1996).
     """
 
     def __init__(self, model: Model, is_short: bool) -> None:

@@ -107,7 +107,7 @@ def _end_of_element(source: str, name: str, place: int) -> int:
 
 @dataclass
 class _Element:
-    """An inline element of a segment, or an atom, which has no closing tag. start, end: of its text in the line."""
+    """An inline element of a segment, or an atom, which has no closing tag. start, end: range of its text."""
 
     opening: str
     start: int

@@ -84,7 +84,7 @@ class Model(Protocol):
 
 
 class Models:
-    """The models of a server, by (source, target). tags: by pair, the tag that selects its target language, or None."""
+    """The models of a server, by (source, target). tags: for each pair, the tag of its target language, or None."""
 
     def __init__(self, by_pair: Mapping[tuple[str, str], Model]) -> None:
         self.by_pair = dict(by_pair)

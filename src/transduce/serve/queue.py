@@ -39,8 +39,8 @@ class Output:
 class Sentence:
     """A line that waits for its translation, is being translated, or has its result.
 
-    n_tokens: of the source. constraint: of its translation. result: set in the event loop. is_wanted: False after the
-    client left or the deadline.
+    n_tokens: number of tokens of the source. constraint: phrases of its translation.
+    result: translation, which the event loop sets. is_wanted: False after the client left or the deadline.
     is_short: True if its request is short; set by the queue.
     """
 

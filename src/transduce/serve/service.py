@@ -33,8 +33,8 @@ class TranslateCall:
     """What a request asks for: its texts, and the way to translate them.
 
     pairs: source and target of each text. alternatives: further translations of each text. split: None takes the
-    server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has that
-    of each word. constraints: of the translation of each text; empty: all are free.
+    server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has the
+    confidence of each word. constraints: phrases of the translation of each text; empty: all are free.
     """
 
     texts: Sequence[str]

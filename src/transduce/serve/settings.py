@@ -51,10 +51,10 @@ class Limits:
 class ServerSettings:
     """Address, access and life of one server.
 
-    port: 0 takes a free one. metrics_port: serves /metrics there and not on `port`; None: on `port`.
+    port: port to listen on; 0 takes a free one. metrics_port: separate port of /metrics; None: `port`.
     cors: the origin that browsers may call from; "*" is any. api_keys: accepted keys; empty: no key is needed.
-    drain_seconds: from SIGTERM, when /readyz becomes 503, to the closing of the socket.
-    engine_threads: that translate at a time; None: as many as the models gain by.
+    drain_seconds: time from SIGTERM, when /readyz becomes 503, to the closing of the socket.
+    engine_threads: number of threads that translate at a time; None: as many as the models gain by.
     """
 
     host: str = "127.0.0.1"

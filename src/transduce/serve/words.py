@@ -36,7 +36,7 @@ def confidences(translation: Translation, tokenizer: TokenizerLike) -> Confidenc
 def align(model: Model, line: str, text: str, tag: str | None = None) -> Alignment | None:
     """Return the source word of each word of `text`, or None if the model knows none or the sides are too long.
 
-    tag: before the line; it is no word of the line.
+    tag: tag that is put before the line; it is no word of the line.
     """
     if len(line) + len(text) > MAX_CHARACTERS:
         return None
