@@ -40,10 +40,10 @@ def useful_flops(config: ModelConfig, batch: Batch) -> float:
     return 3 * 2 * float(products + attention)
 
 
-Step = Callable[[Batch], None]
+TrainingStep = Callable[[Batch], None]
 
 
-def our_step(config: ModelConfig, *, is_compiled: bool) -> Step:
+def our_step(config: ModelConfig, *, is_compiled: bool) -> TrainingStep:
     model = Transformer(config).to(DEVICE).train()
     if is_compiled:
         for layer in [*model.encoder, *model.decoder]:
@@ -63,7 +63,7 @@ def our_step(config: ModelConfig, *, is_compiled: bool) -> Step:
     return step
 
 
-def peer_step(model: nn.Module, logits: Callable[[Batch], Tensor]) -> Step:
+def peer_step(model: nn.Module, logits: Callable[[Batch], Tensor]) -> TrainingStep:
     """Return a step of a peer's model in the common loop."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
@@ -78,7 +78,7 @@ def peer_step(model: nn.Module, logits: Callable[[Batch], Tensor]) -> Step:
     return step
 
 
-def torch_nn_step(config: ModelConfig) -> Step:
+def torch_nn_step(config: ModelConfig) -> TrainingStep:
     c = config
 
     class Peer(nn.Module):
@@ -123,7 +123,7 @@ def marian(config: ModelConfig) -> Any:
     return MarianMTModel(theirs).to(DEVICE)
 
 
-def marian_step(config: ModelConfig) -> Step:
+def marian_step(config: ModelConfig) -> TrainingStep:
     model = marian(config).train()
 
     def logits(batch: Batch) -> Tensor:
@@ -138,7 +138,7 @@ def training(scale: Scale, size: str, most: float) -> dict[str, Any]:
     config = scale.sizes[size]
     assert config.vocab_size is not None
     batches = [batch_of(scale.batch_tokens, scale.longest, config.vocab_size, seed) for seed in range(3)]
-    makers: dict[str, Callable[[], Step]] = {
+    makers: dict[str, Callable[[], TrainingStep]] = {
         "transduce": lambda: our_step(config, is_compiled=False),
         "torch.nn.Transformer": lambda: torch_nn_step(config),
     }
@@ -152,7 +152,9 @@ def training(scale: Scale, size: str, most: float) -> dict[str, Any]:
     return result
 
 
-def measure(step: Step, batches: Sequence[Batch], scale: Scale, config: ModelConfig, most: float) -> dict[str, Any]:
+def measure(
+    step: TrainingStep, batches: Sequence[Batch], scale: Scale, config: ModelConfig, most: float
+) -> dict[str, Any]:
     """Return the speed of a step over several rounds of the batches."""
     if DEVICE.type == "cuda":
         torch.cuda.reset_peak_memory_stats()

@@ -36,7 +36,7 @@ JOEYNMT = (
 )  # what its model imports
 WITHOUT_DEPENDENCIES = ("joeynmt==2.3.0",)
 SIDES = ("transduce", "torch.nn", "marian eager", "marian sdpa", "joeynmt")
-Step = Callable[[], tuple[int, int, float]]  # -> source tokens, target tokens, mean loss
+TrainingStep = Callable[[], tuple[int, int, float]]  # -> source tokens, target tokens, mean loss
 
 # ---- shared by all sides ----------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ def batches(config: Any, folder: Path, texts: Sequence[Path]) -> tuple[Iterator[
 # ---- the sides ---------------------------------------------------------------------------------------------------
 
 
-def transduce(config: Any, stream: Iterator[Any], kind: str) -> Step:
+def transduce(config: Any, stream: Iterator[Any], kind: str) -> TrainingStep:
     import torch
 
     from transduce.model.transformer import Transformer
@@ -96,7 +96,7 @@ def transduce(config: Any, stream: Iterator[Any], kind: str) -> Step:
     return step
 
 
-def peer(config: Any, stream: Iterator[Any], logits: Callable[[Any], Any], model: Any) -> Step:
+def peer(config: Any, stream: Iterator[Any], logits: Callable[[Any], Any], model: Any) -> TrainingStep:
     """Return a step of a peer's model: `logits` of a batch (B,T,V), smoothed cross entropy, fused Adam."""
     import torch
     from torch.nn import functional as F
@@ -118,7 +118,7 @@ def peer(config: Any, stream: Iterator[Any], logits: Callable[[Any], Any], model
     return step
 
 
-def torch_nn(config: Any, stream: Iterator[Any], kind: str) -> Step:
+def torch_nn(config: Any, stream: Iterator[Any], kind: str) -> TrainingStep:
     import torch
     from torch import nn
 
@@ -157,7 +157,7 @@ def torch_nn(config: Any, stream: Iterator[Any], kind: str) -> Step:
     return peer(config, stream, model, model)
 
 
-def marian(config: Any, stream: Iterator[Any], kind: str) -> Step:
+def marian(config: Any, stream: Iterator[Any], kind: str) -> TrainingStep:
     from transformers import MarianConfig, MarianMTModel
 
     c = config.model
@@ -182,7 +182,7 @@ def marian(config: Any, stream: Iterator[Any], kind: str) -> Step:
     return peer(config, stream, logits, model)
 
 
-def joeynmt(config: Any, stream: Iterator[Any], kind: str) -> Step:
+def joeynmt(config: Any, stream: Iterator[Any], kind: str) -> TrainingStep:
     import torch
     from torch import nn
 

@@ -15,7 +15,7 @@ from support.trainings import CONFIG, Texts, train, with_train
 
 from transduce.cli.messages import describe_lack
 from transduce.console import best_effort_stderr, printable, repeat_lost_interrupt
-from transduce.training.progress import Progress
+from transduce.training.progress import TrainingProgress
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_training_continues_when_its_progress_cannot_be_written(run_texts: Tex
 
 
 def test_progress_shows_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    Progress(1, 0).print_lines(["a \x1b[31m name"])
+    TrainingProgress(1, 0).print_lines(["a \x1b[31m name"])
     assert capsys.readouterr().err == "a \\x1b[31m name\n"
 
 

@@ -37,7 +37,7 @@ from transduce.storage.tensors import Tensors
 from transduce.training import distributed, notices, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
 from transduce.training.optimizer import learning_rate
-from transduce.training.progress import Progress, format_scores
+from transduce.training.progress import TrainingProgress, format_scores
 from transduce.training.run import Run
 from transduce.training.signals import StopSignal
 from transduce.training.state import TrainingState, now
@@ -129,7 +129,7 @@ def session(run: Run, state: TrainingState, *, tensorboard: bool) -> None:
     every = run.config.train.checkpoint_every_steps
     with (
         closing(Log(run.out if is_leader else None, step, tensorboard=tensorboard)) as log,
-        Progress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
+        TrainingProgress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
         StopSignal() as stop,
     ):
         writer = CheckpointWriter(run.out, log, progress.print_lines, keep=keep, every=every)
@@ -201,7 +201,9 @@ def model_to_start_from(request: TrainRequest) -> LoadedModel | None:
 # ---- the loop ----------------------------------------------------------------------------------------------------
 
 
-def loop(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Progress, stop: StopSignal) -> None:
+def loop(
+    run: Run, state: TrainingState, writer: CheckpointWriter, progress: TrainingProgress, stop: StopSignal
+) -> None:
     """Train until the last step, until patience runs out, or until a signal asks to stop. One pass is one step."""
     config = run.config.train
     counters = state.counters
@@ -280,7 +282,7 @@ def skip(run: Run, state: TrainingState, gradient: Gradient, log: Log) -> None:
 # ---- finish ------------------------------------------------------------------------------------------------------
 
 
-def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: Progress) -> None:
+def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: TrainingProgress) -> None:
     """Save the last step, and write RUN/model and the report. Rank 0 writes, then the others return."""
     counters = state.counters
     model_folder = run.out / "model"

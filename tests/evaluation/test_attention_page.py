@@ -14,7 +14,7 @@ from transduce.errors import UserError
 from transduce.evaluation.attention_file import MOST_TOKENS, write_attention
 from transduce.evaluation.attention_page import attention_page
 from transduce.evaluation.attention_svg import attention_svg, colour
-from transduce.evaluation.attention_view import KINDS, View, find_view, views
+from transduce.evaluation.attention_view import PARTS, View, find_view, views
 
 MEGABYTE = 1_000_000
 
@@ -26,10 +26,10 @@ def page_of(attended: Attended, name: str | None = None) -> str:
 def test_weights_in_the_page_equal_the_arrays() -> None:
     attended = long_attended(20, layers=3, heads=4)
     weights = weights_of(page_of(attended))
-    for kind in KINDS:
-        expected = getattr(attended, kind)
-        assert np.abs(weights[kind] - expected).max() < 0.004
-        assert ((weights[kind] == 0) | (expected > 0)).all()
+    for part in PARTS:
+        expected = getattr(attended, part)
+        assert np.abs(weights[part] - expected).max() < 0.004
+        assert ((weights[part] == 0) | (expected > 0)).all()
 
 
 @pytest.mark.parametrize(("length", "megabytes"), [(30, 0.25), (100, 2)])
@@ -104,10 +104,10 @@ def test_npz_has_every_array(tmp_path: Path) -> None:
     attended = random_attended(layers=3)
     write_attention(attended, tmp_path / "a.npz")
     with np.load(tmp_path / "a.npz") as arrays:
-        for kind in KINDS:
-            np.testing.assert_array_equal(arrays[kind], getattr(attended, kind))
-            assert arrays[kind].dtype == np.float32
-            assert arrays[f"{kind}_heads"][2, 1] == f"{kind} 3.2"
+        for part in PARTS:
+            np.testing.assert_array_equal(arrays[part], getattr(attended, part))
+            assert arrays[part].dtype == np.float32
+            assert arrays[f"{part}_heads"][2, 1] == f"{part} 3.2"
         assert tuple(arrays["src"]) == attended.src_pieces and tuple(arrays["tgt"]) == attended.tgt_pieces
         np.testing.assert_array_equal(arrays["log_probs"], attended.log_probs)
 

@@ -15,7 +15,7 @@ COLOURS = {
     "study_report.html": ("ink", "faint", "here", "there", "first", "second", "third", "fourth"),
     "attention_page.html": ("ink", "faint", "accent", "second"),
 }
-PARTS = {"attention_page.html": attention_page.PARTS}
+FILES = {"attention_page.html": attention_page.FILES}
 POLICIES = {
     "run_report.html": run_report.POLICY,
     "study_report.html": study_report.POLICY,
@@ -26,7 +26,7 @@ POLICIES = {
 def fill(template: str) -> str:
     """Return a page whose fields are empty."""
     fields = set(re.findall(r"\$(\w+)", (TEMPLATES / template).read_text("utf-8"))) - {"style", "version"}
-    return fill_page(template, dict.fromkeys(fields, ""), POLICIES[template], PARTS.get(template))
+    return fill_page(template, dict.fromkeys(fields, ""), POLICIES[template], FILES.get(template))
 
 
 def schemes(page: str) -> tuple[dict[str, str], dict[str, str]]:

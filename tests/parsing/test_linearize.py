@@ -8,7 +8,7 @@ import pytest
 from support.random_trees import random_tree
 from support.toy_task import ROOT
 
-from transduce.parsing.linearize import FORMS, Form, linearize, tree_of
+from transduce.parsing.linearize import FORMS, TreeForm, linearize, tree_of
 from transduce.parsing.trees import read_trees, trees_of
 
 DATA = Path(os.environ.get("TRANSDUCE_DATA", ROOT / "data"))
@@ -25,14 +25,14 @@ CAT = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps))))"
         ("by-word", "(S(NP DT - NN)S (VP VBZ"),
     ],
 )
-def test_a_tree_becomes_symbols(form: Form, symbols: str) -> None:
+def test_a_tree_becomes_symbols(form: TreeForm, symbols: str) -> None:
     (cat,) = trees_of([CAT], "test")
     assert linearize(cat, form) == symbols.split()
     assert tree_of(symbols.split(), ["The", "cat", "sleeps"]) == cat
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_random_tree_returns_from_its_symbols(form: Form) -> None:
+def test_every_random_tree_returns_from_its_symbols(form: TreeForm) -> None:
     generator = random.Random(2)
     for n_words in [*range(1, 30)] * 20:
         tree = random_tree(generator, n_words)

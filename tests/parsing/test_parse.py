@@ -14,7 +14,7 @@ from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding.options import DecodingOptions, Sampling
 from transduce.errors import UserError
 from transduce.interop.parity import require_transformer
-from transduce.parsing.linearize import FORMS, Form, linearize
+from transduce.parsing.linearize import FORMS, TreeForm, linearize
 from transduce.parsing.parse import Parser
 from transduce.parsing.tree_constraint import tree_constraint
 from transduce.parsing.trees import tree_of_line, words_of
@@ -31,7 +31,7 @@ def parser_of(*loaded: LoadedModel, precision: str = "fp32") -> Parser:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
 @pytest.mark.parametrize("beam_size", [1, 4, 21])
-def test_every_line_gets_a_tree_over_its_words(form: Form, precision: str, beam_size: int) -> None:
+def test_every_line_gets_a_tree_over_its_words(form: TreeForm, precision: str, beam_size: int) -> None:
     parser = parser_of(random_parser(form), precision=precision)
     for line, parse in zip(LINES, parser.parse(LINES, DecodingOptions(beam_size=beam_size)), strict=True):
         assert parse.tree is not None
@@ -42,7 +42,7 @@ def test_every_line_gets_a_tree_over_its_words(form: Form, precision: str, beam_
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_sentence_has_the_same_tree_in_any_batch(form: Form, precision: str) -> None:
+def test_a_sentence_has_the_same_tree_in_any_batch(form: TreeForm, precision: str) -> None:
     parser = parser_of(random_parser(form, 2), precision=precision)
     together = parser.parse([*LINES, *reversed(LINES)])
     for line, parse, other in zip(LINES, together, reversed(together), strict=False):
@@ -86,7 +86,7 @@ def test_a_model_with_learned_positions_refuses_what_it_has_no_positions_for() -
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_overruled_symbols_are_those_at_which_the_most_likely_one_was_not_allowed(form: Form) -> None:
+def test_overruled_symbols_are_those_at_which_the_most_likely_one_was_not_allowed(form: TreeForm) -> None:
     loaded = random_parser(form, 3)
     parser, total = parser_of(loaded), 0
     for line in LINES:

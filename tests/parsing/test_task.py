@@ -12,7 +12,7 @@ from support.trainings import CONFIG, train
 from transduce.config.schema import Config, DataConfig, SearchConfig
 from transduce.config.validation import problems
 from transduce.errors import UserError
-from transduce.parsing.linearize import FORMS, Form, linearize
+from transduce.parsing.linearize import FORMS, TreeForm, linearize
 from transduce.parsing.parse import load_parser
 from transduce.parsing.trees import sentence_of, trees_of
 from transduce.storage.run_log import read_log
@@ -32,14 +32,14 @@ PARSER = Config(
 )
 
 
-def texts(folder: Path, form: Form) -> tuple[Path, Path]:
+def texts(folder: Path, form: TreeForm) -> tuple[Path, Path]:
     trees = [*trees_of(TREES, "test")] * 5
     words = write_lines(folder / "words", [sentence_of(tree.words) for tree in trees])
     return words, write_lines(folder / "symbols", [" ".join(linearize(tree, form)) for tree in trees])
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_parser_learns_its_treebank(form: Form, tmp_path: Path) -> None:
+def test_a_parser_learns_its_treebank(form: TreeForm, tmp_path: Path) -> None:
     both = texts(tmp_path, form)
     model = train(PARSER, train=both, valid=both, out=tmp_path / "run")
     evaluations = [line for line in read_log(tmp_path / "run") if "valid_f1" in line]

@@ -7,13 +7,13 @@ from support.random_trees import TAGS, random_tree
 
 from transduce.data.vocabulary import CONTROLS, EOS
 from transduce.errors import UserError
-from transduce.parsing.linearize import FORMS, Form, linearize, tree_of
+from transduce.parsing.linearize import FORMS, TreeForm, linearize, tree_of
 from transduce.parsing.tree_constraint import ByWord, Symbols, TopDown, TreeConstraint, symbols_of, tree_constraint
 
 TREES = [random_tree(random.Random(seed), 1 + seed % 24) for seed in range(240)]
 
 
-def table_of(form: Form) -> Symbols:
+def table_of(form: TreeForm) -> Symbols:
     """Return the symbols of all trees of the tests."""
     symbols = {symbol for tree in TREES for symbol in linearize(tree, form)} | {*TAGS}
     return symbols_of([*CONTROLS, *sorted(symbols)])
@@ -32,7 +32,7 @@ def written(constraint: TreeConstraint, ids: list[int]) -> TreeConstraint:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_tree_that_fits_is_allowed(form: Form) -> None:
+def test_every_tree_that_fits_is_allowed(form: TreeForm) -> None:
     table = table_of(form)
     for tree in TREES:
         ids = [*map(table.symbols.index, linearize(tree, form)), EOS]
@@ -40,7 +40,7 @@ def test_every_tree_that_fits_is_allowed(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_whatever_a_model_chooses_becomes_a_tree_within_the_maximum_length(form: Form) -> None:
+def test_whatever_a_model_chooses_becomes_a_tree_within_the_maximum_length(form: TreeForm) -> None:
     generator, table = random.Random(4), table_of(form)
     deepest = 0
     for _ in range(300):
@@ -99,7 +99,7 @@ def test_phrases_end_only_in_one_that_is_open_and_none_ends_before_the_last_word
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_row_that_the_beam_has_given_up_takes_any_symbol(form: Form) -> None:
+def test_a_row_that_the_beam_has_given_up_takes_any_symbol(form: TreeForm) -> None:
     table = table_of(form)
     constraint = tree_constraint(table, [1], [10])
     for i in [EOS, *range(len(table.symbols))] * 3:

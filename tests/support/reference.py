@@ -11,21 +11,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-Row = list[float]
-Matrix = list[Row]
+Vector = list[float]
+Matrix = list[Vector]
 Mask = Sequence[Sequence[bool]]
 Weights = Mapping[str, Any]
 
 # ---- section 3: the model ----------------------------------------------------------------------------------------
 
 
-def softmax(scores: Row) -> Row:
+def softmax(scores: Vector) -> Vector:
     highest = max(scores)
     powers = [math.exp(score - highest) for score in scores]
     return [power / sum(powers) for power in powers]
 
 
-def dot(a: Row, b: Row) -> float:
+def dot(a: Vector, b: Vector) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
@@ -123,7 +123,7 @@ def decoder_layer(
     )
 
 
-def position(pos: int, d_model: int, layout: str = "interleaved") -> Row:
+def position(pos: int, d_model: int, layout: str = "interleaved") -> Vector:
     """Return one row of the table of section 3.5, or of the two other layouts."""
     half = d_model // 2
     steps = half - 1 if layout == "tensor2tensor" else half
@@ -173,7 +173,7 @@ def parameter_count(
 # ---- section 5: training -----------------------------------------------------------------------------------------
 
 
-def target_distribution(truth: int, vocab_size: int, label_smoothing: float) -> Row:
+def target_distribution(truth: int, vocab_size: int, label_smoothing: float) -> Vector:
     """Return the smoothed target distribution of section 5.4."""
     share = label_smoothing / (vocab_size - 1)
     return [1 - label_smoothing if token == truth else share for token in range(vocab_size)]
@@ -196,7 +196,7 @@ def learning_rate(step: int, d_model: int, warmup_steps: int) -> float:
     return peak * step / warmup_steps if step <= warmup_steps else peak * math.sqrt(warmup_steps / step)
 
 
-def adam(weight: float, gradients: Row, rates: Row, *, beta1: float, beta2: float, eps: float) -> float:
+def adam(weight: float, gradients: Vector, rates: Vector, *, beta1: float, beta2: float, eps: float) -> float:
     """Return one weight after Algorithm 1 of Kingma and Ba (2015)."""
     first = second = 0.0
     for step, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):

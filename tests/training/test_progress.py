@@ -2,7 +2,7 @@
 
 import pytest
 
-from transduce.training.progress import Progress
+from transduce.training.progress import TrainingProgress
 
 REPORT = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12_000}
 
@@ -19,7 +19,7 @@ REPORT = {"loss": 2.5, "lr": 1e-3, "tokens_per_second": 12_000}
 def test_a_report_says_that_the_machine_is_busy(
     share: dict[str, float], is_busy: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Progress(1_000, 0) as progress:
+    with TrainingProgress(1_000, 0) as progress:
         progress.report(100, REPORT | share)
     line = capsys.readouterr().err
     assert line.startswith("step 100/1,000  loss 2.500  lr 1.00e-03  12,000 tokens/s")

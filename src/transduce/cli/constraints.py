@@ -15,7 +15,7 @@ from transduce.decoding.phrases.segment_constraints import FREE, check_search
 from transduce.decoding.phrases.terms import Terms
 from transduce.errors import UserError
 
-Form = Literal["tabs", "json"]
+ConstraintForm = Literal["tabs", "json"]
 
 
 class SourceLines(NamedTuple):
@@ -35,7 +35,7 @@ class ConstraintOptions:
     file of terms.
     """
 
-    form: Form | None = None
+    form: ConstraintForm | None = None
     prefix: str | None = None
     terms: Path | None = None
 

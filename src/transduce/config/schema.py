@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from transduce.config.kinds import ModelSettings
 from transduce.errors import UserError
 
-Kind = Literal["transformer", "recurrent", "convolutional"]
+ModelKind = Literal["transformer", "recurrent", "convolutional"]
 Norm = Literal["post", "pre"]
 Positions = Literal["interleaved", "halves", "tensor2tensor", "learned"]
 Activation = Literal["relu", "swish"]
@@ -34,7 +34,7 @@ class ModelConfig:
     The rivals of Table 2 use only the keys in `KEYS_OF_RIVALS`. Their other keys must keep the default.
     """
 
-    kind: Kind = "transformer"  # or a rival of Table 2: an LSTM, or gated convolutions, with attention
+    kind: ModelKind = "transformer"  # or a rival of Table 2: an LSTM, or gated convolutions, with attention
     vocab_size: int | None = 37_000  # rows of the embedding (§5.1); None: filled from the tokenizer
     tgt_vocab_size: int | None = None  # rows of the target embedding and of the output, if the target has fewer ids
     d_model: int = 512  # width of every sub-layer's output (§3.1)

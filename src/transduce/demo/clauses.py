@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 from transduce.demo import lexicon
-from transduce.demo.inflection import Adverb, Complement, Kind, Modal, Verb
+from transduce.demo.inflection import Adverb, Complement, Modal, NounKind, Verb
 from transduce.demo.phrases import (
     chance,
     city,
@@ -50,7 +50,7 @@ def make_clause(
 
 
 @cache
-def _fitting_verbs(complement: Complement, subject: Kind | None, tenses: tuple[str, ...]) -> tuple[Verb, ...]:
+def _fitting_verbs(complement: Complement, subject: NounKind | None, tenses: tuple[str, ...]) -> tuple[Verb, ...]:
     return tuple(
         verb
         for verb in verbs(complement)

@@ -5,8 +5,8 @@ from transduce.demo.inflection import (
     Case,
     Column,
     Complement,
-    Kind,
     Noun,
+    NounKind,
     Verb,
     add_s,
     weak_participle,
@@ -14,14 +14,14 @@ from transduce.demo.inflection import (
 )
 
 ACCUSATIVE: tuple[Case, ...] = ("accusative",)
-PEOPLE: tuple[Kind, ...] = ("person",)
+PEOPLE: tuple[NounKind, ...] = ("person",)
 
 
 def _entries(table: str) -> list[list[str]]:
     return [entry.split() for entry in table.split(",")]
 
 
-def nouns_of(kind: Kind, table: str) -> tuple[Noun, ...]:
+def nouns_of(kind: NounKind, table: str) -> tuple[Noun, ...]:
     """Return the nouns of a table of entries such as `man/men der Mann/Männer`.
 
     Without an English plural, it is the singular with -s. A noun without a German plural is a mass noun. `*` marks
@@ -37,7 +37,9 @@ def nouns_of(kind: Kind, table: str) -> tuple[Noun, ...]:
     return tuple(nouns)
 
 
-def adjectives_of(rank: int, kinds: tuple[Kind, ...], table: str, *, gradable: bool = True) -> tuple[Adjective, ...]:
+def adjectives_of(
+    rank: int, kinds: tuple[NounKind, ...], table: str, *, gradable: bool = True
+) -> tuple[Adjective, ...]:
     """Return the adjectives of a table of entries such as `dark dunkel/dunkl`.
 
     The stem is given where it is not the adjective itself.
@@ -53,8 +55,8 @@ def verbs_of(
     table: str,
     *,
     complement: Complement = "object",
-    subjects: tuple[Kind, ...] = PEOPLE,
-    objects: tuple[Kind, ...] = (),
+    subjects: tuple[NounKind, ...] = PEOPLE,
+    objects: tuple[NounKind, ...] = (),
     cases: tuple[Case, ...] = ACCUSATIVE,
 ) -> tuple[Verb, ...]:
     """Return the verbs of a table of entries such as `get|up got auf|stehen - gestanden sein`.

@@ -27,7 +27,7 @@ from transduce.demo.clauses import (
 )
 from transduce.demo.english import english_sentence
 from transduce.demo.german import german_sentence
-from transduce.demo.inflection import Kind, Modal, Verb
+from transduce.demo.inflection import Modal, NounKind, Verb
 from transduce.demo.phrases import adjectives, chance, kind_of, objects, pick, verbs
 from transduce.demo.syntax import Clause, Fronted, Sentence, person_of
 
@@ -80,7 +80,7 @@ def distinct_pairs_lower_bound() -> int:
     allows its adjective. No two of these sentences have the same English, because no two words share a form.
     """
 
-    def phrases(kinds: tuple[Kind, ...]) -> int:
+    def phrases(kinds: tuple[NounKind, ...]) -> int:
         return sum((2 if noun.plurals else 1) * len(adjectives(kind)) for kind in kinds for noun in lexicon.NOUNS[kind])
 
     return sum(phrases(verb.subjects) * phrases(verb.objects) for verb in verbs("object"))

@@ -10,7 +10,7 @@ from typing import Literal
 Case = Literal["nominative", "accusative", "dative", "genitive"]
 Column = Literal["masculine", "feminine", "neuter", "plural"]  # German adjectives have no gender in the plural
 Person = Literal["I", "he", "they"]  # the three verb forms of either language: I, he/she/a noun, we/they/nouns
-Kind = Literal[
+NounKind = Literal[
     "person", "animal", "food", "drink", "text", "opening", "device", "clothing", "thing",
     "building", "area", "surface",
 ]  # fmt: skip
@@ -18,7 +18,7 @@ Complement = Literal["nothing", "object", "two objects", "place", "direction", "
 
 COLUMNS: tuple[Column, ...] = ("masculine", "feminine", "neuter", "plural")
 PERSONS: tuple[Person, ...] = ("I", "he", "they")
-PLACES: tuple[Kind, ...] = ("building", "area", "surface")
+PLACES: tuple[NounKind, ...] = ("building", "area", "surface")
 
 THE: dict[Case, dict[Column, str]] = {
     "nominative": {"masculine": "der", "feminine": "die", "neuter": "das", "plural": "die"},
@@ -63,7 +63,7 @@ def _syllables(word: str) -> int:
 class Noun:
     """A countable noun, or a mass noun (`plurals` is None) such as water."""
 
-    kind: Kind
+    kind: NounKind
     english: str
     german: str
     gender: Column
@@ -94,7 +94,7 @@ class Adjective:
     german: str  # the form after "is"
     stem: str  # the form before endings: dunkel, but der dunkle Wald
     rank: int  # of two before a noun, the lower rank comes first (a big old red car); ranks are distinct
-    kinds: tuple[Kind, ...]  # the kinds of things that it fits
+    kinds: tuple[NounKind, ...]  # the kinds of things that it fits
     gradable: bool  # "very" may precede it
 
 
@@ -166,9 +166,9 @@ class Verb:
     third: str
     participle: str
     auxiliary: Literal["haben", "sein"]
-    subjects: tuple[Kind, ...]
+    subjects: tuple[NounKind, ...]
     complement: Complement
-    objects: tuple[Kind, ...]
+    objects: tuple[NounKind, ...]
     cases: tuple[Case, ...]  # of the objects, in order
 
     def english_present(self, person: Person) -> str:

@@ -12,23 +12,23 @@ from transduce.demo.inflection import (
     Adverb,
     City,
     Determiner,
-    Kind,
     Modal,
     Name,
     Noun,
+    NounKind,
     Preposition,
     Pronoun,
     Verb,
 )
 
-ALIVE: tuple[Kind, ...] = ("person", "animal")
-GOODS: tuple[Kind, ...] = ("text", "opening", "device", "clothing", "thing")
-PORTABLE: tuple[Kind, ...] = ("text", "clothing", "thing")
-COLORED: tuple[Kind, ...] = ("opening", "clothing", "thing")
-FOOD: tuple[Kind, ...] = ("food", "drink")
+ALIVE: tuple[NounKind, ...] = ("person", "animal")
+GOODS: tuple[NounKind, ...] = ("text", "opening", "device", "clothing", "thing")
+PORTABLE: tuple[NounKind, ...] = ("text", "clothing", "thing")
+COLORED: tuple[NounKind, ...] = ("opening", "clothing", "thing")
+FOOD: tuple[NounKind, ...] = ("food", "drink")
 
 
-NOUNS: dict[Kind, tuple[Noun, ...]] = {
+NOUNS: dict[NounKind, tuple[Noun, ...]] = {
     "person": nouns_of(
         "person",
         """
@@ -343,7 +343,7 @@ COMPANY: dict[Preposition, frozenset[str]] = {  # with the verbs that take it
     WITHOUT: frozenset({"play", "sing", "dance", "work", "cook", "arrive", "come"}),
     FOR: frozenset({"sing", "cook", "work", "buy", "write", "paint", "repair"}),
 }
-AT: dict[Kind, tuple[Preposition, ...]] = {
+AT: dict[NounKind, tuple[Preposition, ...]] = {
     "area": (IN,),
     "surface": (ON,),
     "building": (

@@ -11,9 +11,9 @@ from transduce.demo.inflection import (
     Adjective,
     Complement,
     Determiner,
-    Kind,
     Name,
     Noun,
+    NounKind,
     Preposition,
     Pronoun,
     Verb,
@@ -37,7 +37,7 @@ def chance(rng: random.Random, percent: int) -> bool:
 
 
 def noun_phrase(
-    rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = False, beside: NounPhrase | None = None
+    rng: random.Random, kinds: tuple[NounKind, ...], *, definite: bool = False, beside: NounPhrase | None = None
 ) -> NounPhrase:
     """Return a pronoun, a name, one thing or two, of these kinds, that can share a clause with `beside`."""
     people = "person" in kinds
@@ -51,7 +51,7 @@ def noun_phrase(
     return phrase(rng, kinds, definite=definite)
 
 
-def phrase(rng: random.Random, kinds: tuple[Kind, ...], *, definite: bool = False) -> Phrase:
+def phrase(rng: random.Random, kinds: tuple[NounKind, ...], *, definite: bool = False) -> Phrase:
     """Return a noun of one of the kinds with determiner and adjectives. definite: never with "a", "many" etc."""
     noun = rng.choice(lexicon.NOUNS[rng.choice(kinds)])
     plural = noun.plurals is not None and chance(rng, 35)
@@ -79,7 +79,7 @@ def quality_of(rng: random.Random, subject: NounPhrase, *, very: int) -> Quality
     return _quality(rng, [word for word in adjectives(kind_of(subject)) if word.rank not in ranks], very=very)
 
 
-def _both(rng: random.Random, kind: Kind) -> Both:
+def _both(rng: random.Random, kind: NounKind) -> Both:
     determiner = lexicon.THE if chance(rng, 70) else rng.choice(lexicon.DEFINITE)
     first, second = (_single(rng, noun, determiner) for noun in rng.sample(lexicon.NOUNS[kind], 2))
     return Both(first, second)
@@ -139,7 +139,7 @@ def _speaks(other: NounPhrase | None) -> bool:
 
 def place(rng: random.Random) -> Place:
     """Return the place of an action: in a building, in an area, on a surface."""
-    kind: Kind = rng.choice(("building", "building", "area", "area", "surface"))
+    kind: NounKind = rng.choice(("building", "building", "area", "area", "surface"))
     return Place(rng.choice(lexicon.AT[kind]), _location(rng, (kind,)))
 
 
@@ -161,7 +161,7 @@ def company(rng: random.Random, verb: Verb, subject: NounPhrase) -> Place | None
     return Place(rng.choice(fitting), noun_phrase(rng, lexicon.PEOPLE, definite=True, beside=subject))
 
 
-def _location(rng: random.Random, kinds: tuple[Kind, ...]) -> Phrase:
+def _location(rng: random.Random, kinds: tuple[NounKind, ...]) -> Phrase:
     noun = rng.choice(lexicon.NOUNS[rng.choice(kinds)])
     determiner = pick(rng, {lexicon.THE: 70, lexicon.THIS: 10, lexicon.OUR: 8, lexicon.A: 12})
     plural = determiner is not lexicon.A and chance(rng, 12)
@@ -172,7 +172,7 @@ def _location(rng: random.Random, kinds: tuple[Kind, ...]) -> Phrase:
 
 
 @cache
-def adjectives(kind: Kind) -> tuple[Adjective, ...]:
+def adjectives(kind: NounKind) -> tuple[Adjective, ...]:
     """Return the adjectives that fit things of this kind."""
     return tuple(adjective for adjective in lexicon.ADJECTIVES if kind in adjective.kinds)
 
@@ -183,7 +183,7 @@ def verbs(*complements: Complement) -> tuple[Verb, ...]:
     return tuple(verb for verb in lexicon.VERBS if verb.complement in complements)
 
 
-def kind_of(phrase: NounPhrase) -> Kind:
+def kind_of(phrase: NounPhrase) -> NounKind:
     """Return the kind of thing that a noun phrase names. Of two things, the first counts."""
     match phrase:
         case Phrase():

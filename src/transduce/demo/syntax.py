@@ -15,10 +15,10 @@ from transduce.demo.inflection import (
     City,
     Column,
     Determiner,
-    Kind,
     Modal,
     Name,
     Noun,
+    NounKind,
     Person,
     Preposition,
     Pronoun,
@@ -70,7 +70,7 @@ class Fronted:
     """A relative or interrogative pronoun, which opens its clause and leaves its usual position empty."""
 
     pronoun: Pronoun
-    kind: Kind
+    kind: NounKind
 
 
 NounPhrase = Pronoun | Name | Phrase | Both | Fronted

@@ -14,7 +14,7 @@ from transduce.decoding.hypothesis import Attended
 from transduce.errors import UserError
 from transduce.evaluation.attention_page import attention_page, n_tokens
 from transduce.evaluation.attention_svg import attention_svg
-from transduce.evaluation.attention_view import KINDS, find_view, head_name, views
+from transduce.evaluation.attention_view import PARTS, Part, find_view, head_name, views
 from transduce.storage.atomic_folder import replacement
 
 MOST_TOKENS = 1_000  # of a side, for a picture or a page; arrays have no other limit
@@ -77,16 +77,16 @@ def _text(attended: Attended, path: Path, head: str | None, model: str, worth: M
 
 def _arrays(attended: Attended) -> bytes:
     """Return the content of the .npz."""
-    arrays: dict[str, Any] = {kind: getattr(attended, kind).astype(np.float32, copy=False) for kind in KINDS}
+    arrays: dict[str, Any] = {part: getattr(attended, part).astype(np.float32, copy=False) for part in PARTS}
     arrays |= {"src": np.array(attended.src_pieces), "tgt": np.array(attended.tgt_pieces)}
-    arrays |= {"log_probs": attended.log_probs} | {f"{kind}_heads": _names(attended, kind) for kind in KINDS}
+    arrays |= {"log_probs": attended.log_probs} | {f"{part}_heads": _names(attended, part) for part in PARTS}
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
     return file.getvalue()
 
 
-def _names(attended: Attended, kind: str) -> np.ndarray:
+def _names(attended: Attended, part: Part) -> np.ndarray:
     """Return the names of the heads (L,H)."""
-    n_layers, n_heads = getattr(attended, kind).shape[:2]
-    names = [head_name(kind, layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    n_layers, n_heads = getattr(attended, part).shape[:2]
+    names = [head_name(part, layer, head) for layer in range(n_layers) for head in range(n_heads)]
     return np.array(names, dtype=str).reshape(n_layers, n_heads)

@@ -19,11 +19,11 @@ import numpy as np
 from transduce.console import printable
 from transduce.decoding.hypothesis import Attended
 from transduce.evaluation.attention_svg import DARK, LIGHT
-from transduce.evaluation.attention_view import KINDS, View
+from transduce.evaluation.attention_view import PARTS, Part, View
 from transduce.evaluation.page import fill_page
 from transduce.evaluation.pieces import labels, words
 
-PARTS = {
+FILES = {
     "own_style": ["attention_page.css"],
     "script": ["attention_weights.js", "attention_drawing.js", "attention_page.js"],
 }
@@ -38,7 +38,7 @@ def attention_page(attended: Attended, view: View, model: str = "", worth: Mappi
     A page of more than MANY_TOKENS tokens has only the layer of `view`, and says so.
     """
     layers = _layers(attended, view)
-    n_layers = max(len(getattr(attended, kind)) for kind in KINDS)
+    n_layers = max(len(getattr(attended, part)) for part in PARTS)
     source = _sentence(attended.src_pieces)
     layer = f"Layer {view.layer + 1} of {n_layers} only"
     note = f"{layer}: a side has more than {MANY_TOKENS} tokens. --head shows another."
@@ -47,9 +47,9 @@ def attention_page(attended: Attended, view: View, model: str = "", worth: Mappi
         "model": html.escape(printable(model)),
         "note": f'<p class="limit">{note}</p>' if n_tokens(attended) > MANY_TOKENS else "",
         "data": _json({**_description(attended, view, layers), "worth": worth}),
-        "weights": pack([getattr(attended, kind)[layers[kind]] for kind in KINDS]),
+        "weights": pack([getattr(attended, part)[layers[part]] for part in PARTS]),
     }
-    return fill_page("attention_page.html", fields, POLICY, PARTS)
+    return fill_page("attention_page.html", fields, POLICY, FILES)
 
 
 def n_tokens(attended: Attended) -> int:
@@ -64,31 +64,31 @@ def pack(arrays: list[np.ndarray]) -> str:
 
 
 def _layers(attended: Attended, view: View) -> dict[str, list[int]]:
-    """Return the layers of each kind that the page holds, counted from 0."""
-    layers = {kind: [*range(len(getattr(attended, kind)))] for kind in KINDS}
+    """Return the layers of each part that the page holds, counted from 0."""
+    layers = {part: [*range(len(getattr(attended, part)))] for part in PARTS}
     if n_tokens(attended) <= MANY_TOKENS:
         return layers
-    return {kind: numbers[view.layer : view.layer + 1] or numbers[-1:] for kind, numbers in layers.items()}
+    return {part: numbers[view.layer : view.layer + 1] or numbers[-1:] for part, numbers in layers.items()}
 
 
 def _description(attended: Attended, view: View, layers: dict[str, list[int]]) -> dict[str, Any]:
     """Return what the script needs except the weights. Layers and heads count from 1, pieces from 0."""
-    whole = all(len(layers[kind]) == len(getattr(attended, kind)) for kind in KINDS)
+    whole = all(len(layers[part]) == len(getattr(attended, part)) for part in PARTS)
     return {
         "kinds": [
-            {"name": kind, "layers": [n + 1 for n in layers[kind]], "heads": _n_heads(attended, kind)} for kind in KINDS
+            {"name": part, "layers": [n + 1 for n in layers[part]], "heads": _n_heads(attended, part)} for part in PARTS
         ],
         "source": {"labels": labels(attended.src_pieces), "words": words(attended.src_pieces)},
         "target": {"labels": labels(attended.tgt_pieces), "words": words(attended.tgt_pieces)},
         "probabilities": [round(math.exp(min(0.0, p)), 4) for p in attended.log_probs.tolist()],
         "rollout": whole and len(attended.encoder) > 0,
-        "first": [view.kind, view.layer + 1, view.head + 1 if isinstance(view.head, int) else view.head],
+        "first": [view.part, view.layer + 1, view.head + 1 if isinstance(view.head, int) else view.head],
         "ramps": [LIGHT, DARK],
     }
 
 
-def _n_heads(attended: Attended, kind: str) -> int:
-    return getattr(attended, kind).shape[1]
+def _n_heads(attended: Attended, part: Part) -> int:
+    return getattr(attended, part).shape[1]
 
 
 def _sentence(pieces: tuple[str, ...]) -> str:

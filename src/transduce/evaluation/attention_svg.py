@@ -41,7 +41,7 @@ def attention_svg(attended: Attended, view: View) -> str:
     left, top = MARGIN + _widest(rows), MARGIN + HEADING + _widest(columns)
     width = max(left + cell * n_columns, 260) + MARGIN
     bottom = top + cell * n_rows
-    to, at = ("output" if kind == "target" else kind for kind in _sides(view))
+    to, at = ("output" if side == "target" else side for side in _sides(view))
     parts = [
         _text(MARGIN, MARGIN + 12, f"{view.name}: {to} ↓ from {at} →", "name"),
         f'<rect x="{left}" y="{top}" width="{cell * n_columns}" height="{cell * n_rows}" fill="{LIGHT[0]}"/>',
@@ -67,7 +67,7 @@ def colour(weight: float) -> str:
 
 
 def _sides(view: View) -> tuple[str, str]:
-    return {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}[view.kind]
+    return {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}[view.part]
 
 
 def _cells(weights: np.ndarray, cell: int, left: int, top: int) -> list[str]:
@@ -119,8 +119,8 @@ def _scale(left: int, top: int) -> list[str]:
     return [*squares, *texts, _text(left + 200, top + 22, "100 %", "faint")]
 
 
-def _text(x: float, y: float, text: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{x:g}" y="{y:g}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, css_class: str) -> str:
+    return f'<text class="{css_class}" x="{x:g}" y="{y:g}">{escape(text)}</text>'
 
 
 def _upright(x: float, y: float, text: str) -> str:

@@ -2,20 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from transduce.decoding.hypothesis import Attended
 from transduce.errors import UserError
 
-KINDS = ("encoder", "decoder", "cross")
-Head = int | Literal["mean", "rollout"]
+Part = Literal["encoder", "decoder", "cross"]
+PARTS: tuple[Part, ...] = get_args(Part)  # of the decoder's two, "cross" attends to the source
+HeadChoice = int | Literal["mean", "rollout"]
 
 
-def head_name(kind: str, layer: int, head: Head) -> str:
+def head_name(part: Part, layer: int, head: HeadChoice) -> str:
     """Return the name of a head, such as `encoder 3.5` of layer 2 and head 4, which count from 0."""
-    return f"{kind} {layer + 1}.{head + 1 if isinstance(head, int) else head}"
+    return f"{part} {layer + 1}.{head + 1 if isinstance(head, int) else head}"
 
 
 @dataclass(frozen=True)
@@ -25,28 +26,28 @@ class View:
     layer, head: counted from 0.
     """
 
-    kind: str
+    part: Part
     layer: int
-    head: Head
+    head: HeadChoice
 
     @property
     def name(self) -> str:
         """The name, counted from 1."""
-        return head_name(self.kind, self.layer, self.head)
+        return head_name(self.part, self.layer, self.head)
 
     def weights(self, attended: Attended) -> np.ndarray:
         """Return the weights (queries, keys). Each row is a distribution."""
-        layers = getattr(attended, self.kind)
+        layers = getattr(attended, self.part)
         if self.head == "mean":
             return layers[self.layer].mean(0)
         if self.head == "rollout":
-            return _rollout(attended, self.kind, self.layer)
+            return _rollout(attended, self.part, self.layer)
         return layers[self.layer, self.head]
 
     def pieces(self, attended: Attended) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the pieces of the rows and the pieces of the columns."""
-        rows = attended.src_pieces if self.kind == "encoder" else attended.tgt_pieces
-        return rows, attended.tgt_pieces if self.kind == "decoder" else attended.src_pieces
+        rows = attended.src_pieces if self.part == "encoder" else attended.tgt_pieces
+        return rows, attended.tgt_pieces if self.part == "decoder" else attended.src_pieces
 
 
 def find_view(attended: Attended, name: str | None = None) -> View:
@@ -60,21 +61,21 @@ def find_view(attended: Attended, name: str | None = None) -> View:
     by_name = {view.name: view for view in views(attended)}
     if name in by_name:
         return by_name[name]
-    shapes = {kind: getattr(attended, kind).shape for kind in KINDS}
-    ranges = ", ".join(f"{kind} 1.1 to {shape[0]}.{shape[1]}" for kind, shape in shapes.items() if shape[0])
+    shapes = {part: getattr(attended, part).shape for part in PARTS}
+    ranges = ", ".join(f"{part} 1.1 to {shape[0]}.{shape[1]}" for part, shape in shapes.items() if shape[0])
     raise UserError(f"head={name!r}: expected a head of the model; use {ranges}, or mean or rollout for the head")
 
 
 def views(attended: Attended) -> Iterator[View]:
-    """Yield all views: by kind and layer, each head, then their mean and the rollout."""
-    for kind in KINDS:
-        n_layers, n_heads = getattr(attended, kind).shape[:2]
+    """Yield all views: by part and layer, each head, then their mean and the rollout."""
+    for part in PARTS:
+        n_layers, n_heads = getattr(attended, part).shape[:2]
         for layer in range(n_layers):
-            yield from (View(kind, layer, head) for head in range(n_heads))
+            yield from (View(part, layer, head) for head in range(n_heads))
             if n_heads > 1:
-                yield View(kind, layer, "mean")
+                yield View(part, layer, "mean")
             if len(attended.encoder):
-                yield View(kind, layer, "rollout")
+                yield View(part, layer, "rollout")
 
 
 def rollout(layers: np.ndarray) -> np.ndarray:
@@ -89,8 +90,8 @@ def rollout(layers: np.ndarray) -> np.ndarray:
     return total
 
 
-def _rollout(attended: Attended, kind: str, layer: int) -> np.ndarray:
+def _rollout(attended: Attended, part: Part, layer: int) -> np.ndarray:
     """Return the rollout up to `layer`. The rollout of cross-attention follows its mean through the whole encoder."""
-    if kind == "cross":
+    if part == "cross":
         return attended.cross[layer].mean(0) @ rollout(attended.encoder)
-    return rollout(getattr(attended, kind)[: layer + 1])
+    return rollout(getattr(attended, part)[: layer + 1])

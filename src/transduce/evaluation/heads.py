@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import msgspec
 import numpy as np
@@ -27,13 +27,12 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.batched_search import length_batches
 from transduce.decoding.segmentation import encode_pairs
 from transduce.errors import UserError
+from transduce.evaluation.attention_view import PARTS, Part
 from transduce.model.attention import Mask, attention_weights, fast_attention
 from transduce.model.build import Model
 from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer
 from transduce.training.loss import token_log_probs
 
-Part = Literal["encoder", "decoder", "cross"]
-PARTS: tuple[Part, ...] = get_args(Part)  # of the decoder's two, "cross" attends to the source
 Measure = Literal["loss", "gradient"]
 
 BATCH_TOKENS = 2_000  # of a batch; the gradient needs the activations of all layers

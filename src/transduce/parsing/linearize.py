@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple, get_args
 
 from transduce.parsing.trees import TOP, Phrase, Tree, nodes
 
-Form = Literal["top-down", "by-word"]
-FORMS: tuple[Form, ...] = get_args(Form)
+TreeForm = Literal["top-down", "by-word"]
+FORMS: tuple[TreeForm, ...] = get_args(TreeForm)
 NO_PHRASE = "-"  # by-word: no phrase begins with the word
 
 
@@ -32,7 +32,7 @@ class End(NamedTuple):
     number: int = 1
 
 
-def linearize(tree: Tree, form: Form = "top-down") -> list[str]:
+def linearize(tree: Tree, form: TreeForm = "top-down") -> list[str]:
     """Return the symbols of a tree."""
     return _by_word(tree) if form == "by-word" else _top_down(tree)
 

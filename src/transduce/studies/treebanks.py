@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from transduce.data.text import file_sha256
 from transduce.parsing.labelled_f1 import read_gold
-from transduce.parsing.linearize import Form, linearize
+from transduce.parsing.linearize import TreeForm, linearize
 from transduce.parsing.trees import Tree, sentence_of
 from transduce.storage.atomic_folder import write_file
 from transduce.studies.texts import FilePair
@@ -49,7 +49,7 @@ class Variant:
     """The training text of a row: a part of the treebank, in a linear form of its trees."""
 
     percent: int = 100
-    form: Form = "by-word"
+    form: TreeForm = "by-word"
 
     def part_of(self, trees: Sequence[Tree]) -> list[Tree]:
         """Return a random part of the trees, in their order. It is always the same, and contains smaller parts."""
@@ -90,7 +90,7 @@ def write_tree_texts(
     return TreeTexts(train, _write(folder / "valid", trees["valid"], variant.form), gold)
 
 
-def _write(path: Path, trees: Sequence[Tree], form: Form) -> FilePair:
+def _write(path: Path, trees: Sequence[Tree], form: TreeForm) -> FilePair:
     """Write words and symbols of the trees to files whose names begin with `path`."""
     ending = "symbols" if form == "by-word" else f"{form}.symbols"
     words, symbols = Path(f"{path}.words"), Path(f"{path}.{ending}")

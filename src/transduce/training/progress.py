@@ -17,7 +17,7 @@ from transduce.console import best_effort_stderr, printable
 BUSY = 0.5  # below this share of the processor time that its threads could have, other programs use the machine
 
 
-class Progress:
+class TrainingProgress:
     """The progress of a run, from step `start` to step `total`. As a context manager it shows the bar.
 
     quiet: print nothing, because another rank prints.
@@ -32,7 +32,7 @@ class Progress:
         self.bar = Bar(*columns, console=self.console, disable=quiet or not sys.stderr.isatty())
         self.task = self.bar.add_task("", total=total, completed=start)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "TrainingProgress":
         self.bar.start()
         return self
 
