@@ -11,7 +11,7 @@ from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.words import Words
 from transduce.model.build import build
-from transduce.parsing.linearize import Form
+from transduce.parsing.linearize import TreeForm
 from transduce.storage.model_folder import LoadedModel
 
 TOP_DOWN = "(S (NP DT NN -LRB- )NP (VP VBZ )VP . )S"
@@ -19,7 +19,7 @@ BY_WORD = "(S(NP DT - NN - -LRB-)S (VP VBZ)S (S(S(X .)S)2 - ."
 MODEL = ModelConfig(d_model=32, n_layers=2, n_heads=4, d_ff=48, dropout=0.0, norm="pre", tie_src_tgt=False)
 
 
-def random_parser(form: Form, seed: int = 1, *, has_words: bool = False, **search: int) -> LoadedModel:
+def random_parser(form: TreeForm, seed: int = 1, *, has_words: bool = False, **search: int) -> LoadedModel:
     """Return a model of all symbols of a form. search: settings, by default a beam of 4 and 20 tokens more.
 
     has_words: each word is one token of the source.
