@@ -1,5 +1,7 @@
 """Fixtures of several test files: trained models, and the command line."""
 
+import fcntl
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -39,15 +41,23 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
-    """Return the toy task, trained once per session through the command line."""
-    folder = tmp_path_factory.mktemp("toy")
-    train_lines = toy_lines(1, 6_000)
-    train, valid = write_pairs(folder, "train", train_lines), write_pairs(folder, "valid", toy_lines(2, 60))
-    (folder / "recipe.py").write_text(RECIPE, encoding="utf-8")
-    texts = ["--train", *train, "--valid", *valid]
-    result = run_transduce("train", "--recipe", f"{folder / 'recipe.py'}:reverse", *texts, "--out", folder / "run")
-    assert result.code == 0, result.err
-    return Toy(folder, train, valid, sorted(set(toy_lines(3, 400)) - set(train_lines)))
+    """Return the toy task, trained through the command line, once for all processes of a session."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "toy"
+    folder.mkdir(exist_ok=True)
+    lines = {"train": toy_lines(1, 6_000), "valid": toy_lines(2, 60)}
+    train, valid = ((folder / f"{name}.src", folder / f"{name}.tgt") for name in lines)
+    with (folder.parent / "toy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "run" / "model").exists():
+            for name in lines:
+                write_pairs(folder, name, lines[name])
+            recipe = folder / "recipe.py"
+            recipe.write_text(RECIPE, encoding="utf-8")
+            texts = ["--train", *train, "--valid", *valid]
+            result = run_transduce("train", "--recipe", f"{recipe}:reverse", *texts, "--out", folder / "run")
+            assert result.code == 0, result.err
+    return Toy(folder, train, valid, sorted(set(toy_lines(3, 400)) - set(lines["train"])))
 
 
 @pytest.fixture(scope="session")

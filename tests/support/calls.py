@@ -18,9 +18,10 @@ from pathlib import Path
 from support.toy_task import CommandResult
 
 PACKAGES = ("torch._dynamo", "tokenizers", "sacrebleu", "sacremoses", "pyarrow.parquet", "ctranslate2", "rich.live")
+TEST_PACKAGES = ("pytest",)  # these modules import it, in 0.1 s; the program does not
 SERVER = multiprocessing.get_context("forkserver")
 PROGRAMS = ("cli.main", "check", "evaluate", "train", "interop.marian", "interop.ctranslate2_export", "studies.table3")
-SERVER.set_forkserver_preload([*(f"transduce.{name}" for name in PROGRAMS), *PACKAGES])
+SERVER.set_forkserver_preload([*(f"transduce.{name}" for name in PROGRAMS), *PACKAGES, *TEST_PACKAGES])
 
 HANG = "Timeout ("  # faulthandler's first word about a call that took too long
 INTERRUPT_SECONDS = 8  # between two Ctrl-C; the first lets a training save its state

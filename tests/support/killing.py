@@ -161,7 +161,8 @@ def train_with_trap(config: Config, texts: Texts, out: Path, trap: Trap | None, 
 # ---- killing -----------------------------------------------------------------------------------------------------
 
 
-LATE_IMPORTS = ("torch._dynamo", "sacrebleu")  # training imports them late; the fork server imports them once
+# Training imports the first two late, and these modules import pytest. The fork server imports them once.
+LATE_IMPORTS = ("torch._dynamo", "sacrebleu", "pytest")
 
 
 class Killer:

@@ -1,6 +1,7 @@
 """The layout: imports follow one order, without cycles, and some packages never load torch."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ def place(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
 def imported_modules(path: Path) -> set[str]:
     """Return the modules of `transduce` that a file imports, by dotted name, also within functions."""
     modules = set()
@@ -53,7 +55,6 @@ def is_module(name: str) -> bool:
 
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if place(path) not in DOORS)
-GRAPH = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): imported_modules(path) for path in FILES}
 
 
 def test_every_package_and_program_has_a_place_in_the_order() -> None:
@@ -70,16 +71,17 @@ def test_imports_follow_the_order(path: Path) -> None:
 
 
 def test_imports_have_no_cycles() -> None:
+    graph = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): imported_modules(path) for path in FILES}
     acyclic: set[str] = set()
 
     def visit(module: str, path: tuple[str, ...]) -> None:
         assert module not in path, " -> ".join([*path[path.index(module) :], module])
         if module not in acyclic:
-            for other in GRAPH.get(module, set()) | GRAPH.get(f"{module}.__init__", set()):
+            for other in graph.get(module, set()) | graph.get(f"{module}.__init__", set()):
                 visit(other, (*path, module))
             acyclic.add(module)
 
-    for module in GRAPH:
+    for module in graph:
         visit(module, ())
 
 
