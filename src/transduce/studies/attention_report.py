@@ -7,8 +7,8 @@ from typing import Any
 from transduce.evaluation.study_charts import COLOURS, powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
 from transduce.studies.attention_forms import AttentionForm, AttentionLayer, AttentionSizes, forms, layers, sizes_of
-from transduce.studies.attention_models import TrainedForm, rows
-from transduce.studies.comparison import Difference, as_points, by_verdict, difference, noise
+from transduce.studies.attention_models import rows
+from transduce.studies.comparison import NOT_RUN, Samples, as_points, by_verdict
 from transduce.studies.results import Results
 
 IN_FIGURES = ("fused", "window", "performer", "reference")
@@ -21,7 +21,7 @@ def report(results: Results) -> Report:
     costs = {n: entry["forms"] for n in sizes.lengths if (entry := _done(results, f"costs-{n}"))}
     n_done = sum(_done(results, f"{row.name}-{seed}") is not None for row in rows(sizes) for seed in row.seeds)
     n_trainings = sum(len(row.seeds) for row in rows(sizes))
-    losses = [_Losses(results, sizes, causal=causal) for causal in (True, False)]
+    losses = [block for causal in (True, False) for block in _losses(results, sizes, causal=causal)]
     of_forms, of_layers = (_CostTables(costs, sizes, items) for items in (forms(sizes), layers(sizes)))
     return Report(
         "Forms of attention: cost and quality",
@@ -34,7 +34,7 @@ def report(results: Results) -> Report:
                 "Whole layers",
                 [of_layers.table(_time), of_layers.table(_memory), *cache_sizes(costs, sizes), LAYERS],
             ),
-            Section("Loss", [block for one in losses for block in (one.table(), one.sentence())]),
+            Section("Loss", losses),
             Section("Method of the trainings", [method(sizes), VERDICT]),
         ],
     )
@@ -195,60 +195,33 @@ def method(sizes: AttentionSizes) -> str:
     )
 
 
-class _Losses:
-    """The losses of the models under one mask, beside exact attention."""
-
-    def __init__(self, results: Results, sizes: AttentionSizes, *, causal: bool) -> None:
-        self.causal = causal
-        self.rows = [row for row in rows(sizes) if row.causal == causal]
-        self.entries = {
-            row.name: [entry for seed in row.seeds if (entry := _done(results, f"{row.name}-{seed}"))]
-            for row in self.rows
-        }
-        self.noise = noise([self.losses(row.name) for row in self.rows if row.name == row.base])
-
-    def losses(self, name: str) -> list[float]:
-        """Return the loss of each seed of a row."""
-        return [entry["loss"] for entry in self.entries[name]]
-
-    def change(self, row: TrainedForm) -> Difference | None:
-        """Return the difference of the loss from the base; None for a base, or without a training of both."""
-        if row.name == row.base:
-            return None
-        return difference(self.losses(row.name), self.losses(row.base), self.noise)
-
-    def verdict(self, row: TrainedForm) -> str:
-        """Return the verdict on a row; "base" for a base, "" for a row that is not trained."""
-        if row.name == row.base:
-            return "base"
-        change = self.change(row)
-        return change.verdict() if change else ""
-
-    def sentence(self) -> str:
-        """Return which forms are better and which worse than exact attention."""
-        groups = by_verdict({row.title: self.change(row) for row in self.rows})
-        parts = [f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in groups.items()]
-        task = "Next token" if self.causal else "Masked tokens"
-        if not parts:
-            return f"{task}: nothing to compare yet."
-        return f"{task}, beside exact attention after as many steps. {' '.join(parts)}"
-
-    def table(self) -> Table:
-        """Return the table of losses and verdicts."""
-        lines = []
-        for row in self.rows:
-            entries = self.entries[row.name]
-            if not entries:
-                lines.append([row.title, "not run", "", "", "", ""])
-                continue
-            cells = [
-                ", ".join(f"{loss:.3f}" for loss in self.losses(row.name)),
-                as_points(self.change(row), digits=3),
-                self.verdict(row),
-                f"{entries[0]['parameters']:,}",
-                f"{statistics.fmean(entry['cpu_seconds'] for entry in entries):,.0f}",
-            ]
-            lines.append([row.title, *cells])
-        name = "next token" if self.causal else "masked tokens"
-        head = [name, "loss of each seed", "less base", "verdict", "parameters", "processor seconds"]
-        return Table(head, lines, words=frozenset({0, 3}))
+def _losses(results: Results, sizes: AttentionSizes, *, causal: bool) -> tuple[Table, str]:
+    """Return the losses of the models under one mask as a table, and a sentence that compares them with the bases."""
+    of_mask = [row for row in rows(sizes) if row.causal == causal]
+    entries = {
+        row.name: [entry for seed in row.seeds if (entry := _done(results, f"{row.name}-{seed}"))] for row in of_mask
+    }
+    losses = {name: [entry["loss"] for entry in done] for name, done in entries.items()}
+    bases = {row.base for row in of_mask}
+    samples = Samples(losses, [row.name for row in of_mask if row.name in bases])
+    changes = {row.name: samples.change(row.name, row.base) for row in of_mask if row.name not in bases}
+    lines = []
+    for row in of_mask:
+        done, change = entries[row.name], changes.get(row.name)
+        if not done:
+            lines.append([row.title, NOT_RUN, "", "", "", ""])
+            continue
+        cells = [
+            ", ".join(f"{loss:.3f}" for loss in losses[row.name]),
+            as_points(change, digits=3),
+            "base" if row.name in bases else change.verdict() if change else "",
+            f"{done[0]['parameters']:,}",
+            f"{statistics.fmean(entry['cpu_seconds'] for entry in done):,.0f}",
+        ]
+        lines.append([row.title, *cells])
+    task = "Next token" if causal else "Masked tokens"
+    head = [task.lower(), "loss of each seed", "less base", "verdict", "parameters", "processor seconds"]
+    groups = by_verdict({row.title: changes.get(row.name) for row in of_mask})
+    parts = " ".join(f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in groups.items())
+    comparison = f", beside exact attention after as many steps. {parts}" if parts else ": nothing to compare yet."
+    return Table(head, lines, words=frozenset({0, 3})), task + comparison

@@ -3,31 +3,30 @@
 import math
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 from transduce.config.schema import architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report, Section, Table
 from transduce.studies.comparison import (
+    NOT_RUN,
     Difference,
+    Samples,
     as_factor,
     as_points,
     claim_verdict,
-    difference,
     factor,
     mean_and_range,
-    noise,
     rows_table,
     seeds_of,
 )
-from transduce.studies.results import Results, config_of
+from transduce.studies.results import Entry, Results, config_of
 from transduce.studies.scaling import WIDTHS, row_of
 
 POSITIONS = ("sinusoids", "learned")
 RELATIVE = "relative"
 SMOOTHING = ("smoothing0.1", "smoothing0")
 
-Figures = Callable[[dict[str, Any]], float]
+Figure = Callable[[Entry], float]
 
 
 def report(results: Results) -> Report:
@@ -79,11 +78,11 @@ METHOD = (
 )
 
 
-def _log_perplexity(entry: dict[str, Any]) -> float:
+def _log_perplexity(entry: Entry) -> float:
     return math.log(entry["perplexity"])
 
 
-def _log_perplexity_of_longer(entry: dict[str, Any]) -> float:
+def _log_perplexity_of_longer(entry: Entry) -> float:
     return math.log(entry["test"]["perplexity"])
 
 
@@ -91,21 +90,18 @@ class _Study:
     """The results of a study as the parts of its report."""
 
     def __init__(self, results: Results) -> None:
-        self.results = results
-
-    def entries(self, row: str) -> list[dict[str, Any]]:
-        """Return the seeds of a row that are done."""
-        return self.results.done(row)
+        self.results, self.entries = results, results.done
 
     def diverged(self, row: str) -> int:
         """Return the number of seeds of a row that diverged."""
         failed = [entry for entry in self.results.entries.values() if entry["status"] == "failed"]
         return sum(entry.get("row") == row and entry.get("diverged", False) for entry in failed)
 
-    def change(self, row: str, base: str, figure: Figures) -> Difference | None:
+    def change(self, row: str, base: str, figure: Figure) -> Difference | None:
         """Return the difference of a row from another, with the noise of these two rows; None without results."""
-        values = [[figure(entry) for entry in self.entries(name)] for name in (row, base)]
-        return difference(values[0], values[1], noise(values))
+        return Samples({name: [figure(entry) for entry in self.entries(name)] for name in (row, base)}).change(
+            row, base
+        )
 
     def model(self) -> str:
         """Return the sizes of the model in words."""
@@ -164,7 +160,7 @@ class _Study:
             for has_factor in (True, False):
                 row = row_of(width, has_factor)
                 entries = self.entries(row)
-                cells = ["diverged" if self.diverged(row) else "not run"]
+                cells = ["diverged" if self.diverged(row) else NOT_RUN]
                 if entries:
                     softmax = [
                         f"{statistics.fmean(entry[f'softmax_{when}'][name] for entry in entries):.3g}"
@@ -183,8 +179,8 @@ class _Study:
         return (
             "Sinusoids may allow the model to extrapolate to sequences longer than those of the training, compared "
             "with learned positions (perplexity of learned positions, divided by that of sinusoids, on longer pairs). "
-            f"This {_is_worse(change)}. On short pairs: {as_factor(on_short) or 'not run'}. Relative positions, "
-            f"divided by sinusoids, on longer pairs: {as_factor(relative) or 'not run'}."
+            f"This {_is_worse(change)}. On short pairs: {as_factor(on_short) or NOT_RUN}. Relative positions, "
+            f"divided by sinusoids, on longer pairs: {as_factor(relative) or NOT_RUN}."
         )
 
     def texts(self) -> str:
@@ -206,21 +202,14 @@ class _Study:
         lines = []
         for row in (*POSITIONS, RELATIVE):
             entries = self.entries(row)
-            if not entries:
-                lines.append([row, "not run"])
-                continue
-            ratios = [_log_perplexity_of_longer(entry) - _log_perplexity(entry) for entry in entries]
-            lines.append(
-                [
-                    row,
-                    mean_and_range([entry["perplexity"] for entry in entries]),
-                    mean_and_range([entry["test"]["perplexity"] for entry in entries]),
-                    f"{factor(statistics.fmean(ratios)):.2f}",
-                    mean_and_range([entry["bleu"] for entry in entries]),
-                    mean_and_range([entry["test"]["bleu"] for entry in entries]),
-                    seeds_of(entries),
-                ]
-            )
+            cells = [NOT_RUN]
+            if entries:
+                ratios = [_log_perplexity_of_longer(entry) - _log_perplexity(entry) for entry in entries]
+                texts = (entries, [entry["test"] for entry in entries])
+                perplexities = [mean_and_range([scores["perplexity"] for scores in text]) for text in texts]
+                bleus = [mean_and_range([scores["bleu"] for scores in text]) for text in texts]
+                cells = [*perplexities, f"{factor(statistics.fmean(ratios)):.2f}", *bleus, seeds_of(entries)]
+            lines.append([row, *cells])
         return rows_table([*head, "seeds"], lines)
 
     # ---- §5.4 ----------------------------------------------------------------------------------------------------
@@ -241,7 +230,7 @@ class _Study:
         lines = []
         for row in SMOOTHING:
             entries = self.entries(row)
-            cells = ["not run"]
+            cells = [NOT_RUN]
             if entries:
                 keys = ("perplexity", "accuracy", "bleu")
                 scores = [mean_and_range([entry[key] for entry in entries if key in entry]) for key in keys]
@@ -258,12 +247,12 @@ SOFTMAX_COLUMNS = (
 
 def _is_worse(change: Difference | None) -> str:
     """Return the verdict on the claim that a perplexity rises, with its change. change: of the logarithm."""
-    return f"{claim_verdict('hurts', change)} ({as_factor(change)})" if change else NOT_RUN
+    return f"{claim_verdict('hurts', change)} ({as_factor(change)})" if change else UNKNOWN
 
 
 def _is_improved(change: Difference | None, unit: str) -> str:
     """Return the verdict on the claim that a figure of which more is better rises, with its change."""
-    return f"{claim_verdict('helps', -change)} ({as_points(change)}{unit})" if change else NOT_RUN
+    return f"{claim_verdict('helps', -change)} ({as_points(change)}{unit})" if change else UNKNOWN
 
 
-NOT_RUN = "inconclusive, not run"
+UNKNOWN = "inconclusive, not run"

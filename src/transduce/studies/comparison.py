@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from transduce.evaluation.study_report import Table
@@ -87,6 +88,23 @@ def paired_difference(differences: Sequence[float]) -> Difference | None:
     return Difference(statistics.fmean(differences), margin)
 
 
+@dataclass(frozen=True)
+class Samples:
+    """A figure of each seed, by row. pooled: the rows whose spread between seeds counts for all rows; None: all."""
+
+    values: Mapping[str, Sequence[float]]
+    pooled: Collection[str] | None = None
+
+    @cached_property
+    def spread(self) -> Noise | None:
+        rows = self.values if self.pooled is None else self.pooled
+        return noise([self.values[row] for row in rows])
+
+    def change(self, row: str, base: str) -> Difference | None:
+        """Return the difference of the means of two rows; None if one of them has no seed."""
+        return difference(self.values[row], self.values[base], self.spread)
+
+
 def by_verdict(changes: Mapping[str, Difference | None]) -> dict[Verdict, list[str]]:
     """Return the titles of each verdict, of figures of which less is better. Titles without a difference are left out.
 
@@ -130,6 +148,8 @@ def overall(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
 
 
 # ---- text --------------------------------------------------------------------------------------------------------
+
+NOT_RUN = "not run"
 
 
 def factor(logarithm: float) -> float:

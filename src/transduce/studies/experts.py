@@ -21,15 +21,15 @@ from transduce.family.experts import router_loss, routings
 from transduce.model.transformer import parameter_count
 from transduce.studies import small_models
 from transduce.studies.comparison import (
+    NOT_RUN,
     Difference,
+    Samples,
     as_factor,
     by_verdict,
-    difference,
     mean_and_range,
-    noise,
     rows_table,
 )
-from transduce.studies.results import Cost, Duration, Perplexity, Results, Study
+from transduce.studies.results import Cost, Duration, Entry, Perplexity, Results, Study
 from transduce.studies.small_models import (
     SegmentSettings,
     SegmentSizes,
@@ -132,12 +132,17 @@ def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Stream
 
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
-    comparison, sizes = _Comparison(results), results.settings["sizes"]
+    entries = {row: results.done(row) for row in ROWS}
+    samples = Samples({row: [math.log(entry["perplexity"]) for entry in done] for row, done in entries.items()})
+    changes = {row: samples.change(row, "dense") for row in ROWS if row != "dense"}
+    groups = by_verdict({ROWS[row].title: change for row, change in changes.items()})
+    parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())
+    sentence = f"Beside the dense network after as many steps, {parts}." if parts else "Nothing to compare yet."
     lead = "Small language models with a mixture of experts in each layer, beside the dense network: "
     lead = " ".join([lead + progress_in_words(results), *results.failures()])
     sections = [
-        Section("Perplexity and FLOPs", [comparison.sentence(), comparison.table(), BALANCE]),
-        Section("Method", [method(sizes), VERDICT]),
+        Section("Perplexity and FLOPs", [sentence, _table(entries, changes), BALANCE]),
+        Section("Method", [method(results.settings["sizes"]), VERDICT]),
     ]
     return Report("Mixtures of experts", lead, sections)
 
@@ -166,50 +171,26 @@ def method(sizes: dict[str, Any]) -> str:
     )
 
 
-class _Comparison:
-    """The rows of a study, compared with the dense row."""
+def _table(entries: Mapping[str, Sequence[Entry]], changes: Mapping[str, Difference | None]) -> Table:
+    """Return the table of perplexities and costs."""
 
-    def __init__(self, results: Results) -> None:
-        self.entries = {row: results.done(row) for row in ROWS}
-        self.noise = noise([self.logarithms(row) for row in ROWS])
+    def cells(row: str, done: Sequence[Entry]) -> list[str]:
+        return [
+            f"{done[0]['parameters']:,}",
+            f"{statistics.fmean(entry['flops_per_token'] for entry in done) / 1e6:.1f}",
+            mean_and_range([entry["perplexity"] for entry in done]),
+            as_factor(changes.get(row)),
+            _share(done, max),
+            _share(done, min),
+            str(len(done)),
+        ]
 
-    def logarithms(self, row: str) -> list[float]:
-        """Return the logarithm of the perplexity of each seed."""
-        return [math.log(entry["perplexity"]) for entry in self.entries[row]]
-
-    def change(self, row: str) -> Difference | None:
-        """Return the difference of the logarithm of the perplexity from that of the dense row; None for this row."""
-        return None if row == "dense" else difference(self.logarithms(row), self.logarithms("dense"), self.noise)
-
-    def sentence(self) -> str:
-        """Return which rows are better and which worse than the dense one."""
-        groups = by_verdict({network.title: self.change(row) for row, network in ROWS.items()})
-        parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())
-        return f"Beside the dense network after as many steps, {parts}." if parts else "Nothing to compare yet."
-
-    def table(self) -> Table:
-        """Return the table of perplexities and costs."""
-        head = ["network", "parameters", "MFLOPs a token", "perplexity", "over dense"]
-        head += ["highest share", "lowest", "seeds"]
-        lines = []
-        for row, network in ROWS.items():
-            entries = self.entries[row]
-            if not entries:
-                lines.append([network.title, "not run"])
-                continue
-            cells = [
-                f"{entries[0]['parameters']:,}",
-                f"{statistics.fmean(entry['flops_per_token'] for entry in entries) / 1e6:.1f}",
-                mean_and_range([entry["perplexity"] for entry in entries]),
-                as_factor(self.change(row)),
-                _share(entries, max),
-                _share(entries, min),
-            ]
-            lines.append([network.title, *cells, str(len(entries))])
-        return rows_table(head, lines)
+    head = ["network", "parameters", "MFLOPs a token", "perplexity", "over dense", "highest share", "lowest", "seeds"]
+    lines = [[ROWS[row].title, *(cells(row, done) if done else [NOT_RUN])] for row, done in entries.items()]
+    return rows_table(head, lines)
 
 
-def _share(entries: Sequence[dict[str, Any]], extreme: Callable[[list[float]], float]) -> str:
+def _share(entries: Sequence[Entry], extreme: Callable[[list[float]], float]) -> str:
     """Return the mean over layers and seeds of the highest or the lowest share; "" without experts."""
     values = [extreme(layer) for entry in entries for layer in entry.get("shares", [])]
     return f"{statistics.fmean(values):.2f}" if values else ""

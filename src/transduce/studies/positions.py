@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypedDict
 import torch
 from msgspec import Meta
 
-from transduce.evaluation.study_report import Report, Section, Table
+from transduce.evaluation.study_report import Report, Section
 from transduce.family.configs import TransformerXLConfig, sizes_of
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import Bucketed, Rotary
@@ -21,7 +21,7 @@ from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_t
 from transduce.family.transformer_xl import TransformerXL
 from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import (
-    Difference,
+    NOT_RUN,
     as_factor,
     by_verdict,
     mean_and_range,
@@ -137,20 +137,39 @@ def points(lengths: Sequence[int], values: Sequence[float]) -> list[dict[str, fl
 
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
-    comparison, sizes = _Comparison(results), results.settings["sizes"]
+    sizes = results.settings["sizes"]
+    lengths = sizes["lengths"]
+    curves = {row: _curves(results, row, lengths) for row in TITLES}
+    changes = {row: paired_difference([math.log(curve[-1] / curve[0]) for curve in curves[row]]) for row in TITLES}
+    words = {"better": "get better", "worse": "get worse", "inconclusive": "inconclusive"}
+    groups = by_verdict({title: changes[row] for row, title in TITLES.items()})
+    parts = "; ".join(f"{words[verdict]}: {', '.join(titles)}" for verdict, titles in groups.items())
+    sentence = f"From {lengths[0]} to {lengths[-1]} tokens, these {parts}." if parts else "No training is done yet."
+    head = ["positions", *map(str, lengths), f"{lengths[-1]} over {lengths[0]}", "seeds"]
+    lines = []
+    for row, title in TITLES.items():
+        cells = [mean_and_range(values) for values in zip(*curves[row], strict=True)]
+        lines.append([title, *cells, as_factor(changes[row]), str(len(curves[row]))] if cells else [title, NOT_RUN])
     lead = (
         f"Small language models, trained on segments of {sizes['segment']} tokens and evaluated on up to "
-        f"{sizes['lengths'][-1]}: {progress_in_words(results)}"
+        f"{lengths[-1]}: {progress_in_words(results)}"
     )
-    lead = " ".join([lead, *results.failures()])
     return Report(
         "Positions beyond the training length",
-        lead,
+        " ".join([lead, *results.failures()]),
         [
-            Section("Perplexity by length", [comparison.sentence(), comparison.table(), SCALED]),
+            Section("Perplexity by length", [sentence, rows_table(head, lines), SCALED]),
             Section("Method", [method(sizes), VERDICT]),
         ],
     )
+
+
+def _curves(results: Results, row: str, lengths: Sequence[int]) -> list[list[float]]:
+    """Return the perplexities at all lengths of the seeds that have them."""
+    seeds = [
+        {point["length"]: point["perplexity"] for point in entry["points"].get(row, [])} for entry in results.done()
+    ]
+    return [[curve[n] for n in lengths] for curve in seeds if curve.keys() >= {*lengths}]
 
 
 SCALED = (
@@ -177,41 +196,3 @@ def method(sizes: dict[str, Any]) -> str:
         "a block in segments, and remembers all of it. Learned rows of positions that no segment reaches keep their "
         "random values. The buckets of T5's bias end at the length of a segment, so that the training reaches all."
     )
-
-
-class _Comparison:
-    """The rows of a study, compared between the lengths."""
-
-    def __init__(self, results: Results) -> None:
-        self.lengths: list[int] = results.settings["sizes"]["lengths"]
-        self.curves = {row: self._curves([entry["points"].get(row, []) for entry in results.done()]) for row in TITLES}
-
-    def _curves(self, points_of_seeds: list[list[dict[str, float]]]) -> list[list[float]]:
-        """Return the perplexities at all lengths of the seeds that have them."""
-        values = [{point["length"]: point["perplexity"] for point in points} for points in points_of_seeds]
-        return [[curve[n] for n in self.lengths] for curve in values if curve.keys() >= {*self.lengths}]
-
-    def change(self, row: str) -> Difference | None:
-        """Return the difference of the logarithm of the perplexity at the longest length from that at the shortest."""
-        return paired_difference([math.log(curve[-1] / curve[0]) for curve in self.curves[row]])
-
-    def sentence(self) -> str:
-        """Return which rows get better and which worse with the length."""
-        words = {"better": "get better", "worse": "get worse", "inconclusive": "inconclusive"}
-        groups = by_verdict({title: self.change(row) for row, title in TITLES.items()})
-        parts = [f"{words[verdict]}: {', '.join(titles)}" for verdict, titles in groups.items()]
-        ends = f"{self.lengths[0]} to {self.lengths[-1]} tokens"
-        return f"From {ends}, these {'; '.join(parts)}." if parts else "No training is done yet."
-
-    def table(self) -> Table:
-        """Return the table of perplexities."""
-        head = ["positions", *map(str, self.lengths), f"{self.lengths[-1]} over {self.lengths[0]}", "seeds"]
-        lines = []
-        for row, title in TITLES.items():
-            curves = self.curves[row]
-            if not curves:
-                lines.append([title, "not run"])
-                continue
-            cells = [mean_and_range([curve[i] for curve in curves]) for i in range(len(self.lengths))]
-            lines.append([title, *cells, as_factor(self.change(row)), str(len(curves))])
-        return rows_table(head, lines)

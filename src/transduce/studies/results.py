@@ -48,6 +48,8 @@ Loss = Annotated[float, Meta(gt=0, le=1e3)]  # in nats for each token
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Perplexity = Annotated[float, Meta(ge=1, le=1e100)]
 
+Entry = Mapping[str, Any]  # of results.json
+
 
 class Machine(TypedDict):
     processor: str

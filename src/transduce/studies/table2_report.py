@@ -8,18 +8,18 @@ from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import COLOURS, progress_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
 from transduce.studies.comparison import (
+    NOT_RUN,
     Difference,
+    Samples,
     Verdict,
     as_factor,
     as_points,
-    difference,
     factor,
     mean_and_range,
-    noise,
     rows_table,
 )
 from transduce.studies.curves import Curve, crossings
-from transduce.studies.results import Results, config_of
+from transduce.studies.results import Entry, Results, config_of
 from transduce.studies.table2_budgets import Budget, Budgets, cost_name
 from transduce.studies.table2_search import SYSTEMS
 
@@ -146,9 +146,9 @@ class _Study:
         budget = self.whole(cost)
         if budget is None or not all(self.budgets.points(system, budget) for system in SYSTEMS):
             return f"Not all systems have been evaluated at equal {NAMES[cost]}."
-        words = []
+        words, samples = [], self.samples(budget, "BLEU")
         for system in ("post-norm", "pre-norm"):
-            changes = {name: self.change(system, name, budget, "BLEU") for name in RIVALS}
+            changes = {name: samples.change(system, name) for name in RIVALS}
             verdicts = [
                 f"{IN_WORDS[change.verdict(more_is_better=True)]} the {self.titles[name]}"
                 for name, change in changes.items()
@@ -159,29 +159,23 @@ class _Study:
 
     # ---- at the budgets ------------------------------------------------------------------------------------------
 
-    def values(self, system: str, budget: Budget, figure: str) -> list[float]:
+    def samples(self, budget: Budget, figure: str) -> Samples:
         """Return a figure of each seed at a budget; the logarithm of a perplexity, negative, so that more is better."""
-        entries = self.budgets.points(system, budget)
-        return [entry["bleu"] if figure == "BLEU" else -math.log(entry["perplexity"]) for entry in entries]
-
-    def change(self, system: str, other: str, budget: Budget, figure: str) -> Difference | None:
-        """Return the difference of two systems at a budget; None if one of them was not evaluated."""
-        spread = noise([self.values(name, budget, figure) for name in SYSTEMS])
-        return difference(self.values(system, budget, figure), self.values(other, budget, figure), spread)
+        points = {system: self.budgets.points(system, budget) for system in SYSTEMS}
+        return Samples({system: [_height(point, figure) for point in seeds] for system, seeds in points.items()})
 
     def scores(self, cost: str) -> Table:
         """Return the table of BLEU and perplexity of each system at the budgets of a cost."""
         budgets = [budget for budget in self.all_budgets if budget.cost == cost]
         head = [f"at equal {NAMES[cost]}"]
         head += [f"{figure}, {self.limit(budget)}" for figure in FIGURES for budget in budgets]
-        rows = []
-        quiet = set()
+        rows, quiet = [], set()
         for number, system in enumerate(SYSTEMS):
             points = [self.budgets.points(system, budget) for budget in budgets]
             cells = [mean_and_range([entry[figure.lower()] for entry in one]) for figure in FIGURES for one in points]
             if not any(points):
                 quiet.add(number)
-                cells = ["not run", *[""] * (2 * len(budgets) - 1)] if budgets else []
+                cells = [NOT_RUN, *[""] * (2 * len(budgets) - 1)] if budgets else []
             rows.append([self.titles[system], *cells])
         return Table(head, rows, quiet=frozenset(quiet))
 
@@ -189,9 +183,10 @@ class _Study:
         """Return the table of differences between two systems at the whole budgets."""
         rows = []
         for budget in filter(None, map(self.whole, NAMES)):
+            samples = {figure: self.samples(budget, figure) for figure in FIGURES}
             for system, other in PAIRS:
-                changes = [self.change(system, other, budget, figure) for figure in FIGURES]
-                cells = [cell for change, name in zip(changes, FIGURES, strict=True) for cell in _cells(change, name)]
+                changes = {figure: samples[figure].change(system, other) for figure in FIGURES}
+                cells = [cell for figure, change in changes.items() for cell in _cells(change, figure)]
                 rows.append([f"{self.titles[system]} and {self.titles[other]}", self.limit(budget), *cells])
         head = ["systems", "budget", "BLEU", "by BLEU", "perplexity", "by perplexity"]
         return Table(head, rows, words=frozenset(range(6)))
@@ -201,13 +196,10 @@ class _Study:
     def _curves(self, cost: str, figure: str) -> dict[str, Curve]:
         """Return the curve of each system by its title: of the validation text, at the steps that all seeds have."""
         curves = {}
-        key = "valid_bleu" if figure == "BLEU" else "valid_perplexity"
         for system in SYSTEMS if self.all_budgets else ():
             seeds = [{point["step"]: point for point in entry["curve"]} for entry in self.entries[system]]
             steps = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
-            values = [[seed[step][key] for step in steps] for seed in seeds]
-            if figure != "BLEU":
-                values = [[-math.log(value) for value in seed] for seed in values]
+            values = [[_height(seed[step], figure, "valid_") for step in steps] for seed in seeds]
             if len(steps) > 1:
                 unit = self.budgets.step_cost(system, cost)
                 curves[self.titles[system]] = Curve([step * unit for step in steps], values)
@@ -254,7 +246,7 @@ class _Study:
         entries = self.entries[system]
         config = config_of(entries[0]) if entries else None
         if config is None:
-            return f"{self.titles[system]}: {'settings not recorded' if entries else 'not run'}"
+            return f"{self.titles[system]}: {'settings not recorded' if entries else NOT_RUN}"
         train = config.train
         return (
             f"{self.titles[system]}: {architecture(config.model)}, {train.max_steps:,} steps, lr_factor "
@@ -270,7 +262,7 @@ class _Study:
             entries = self.entries[system]
             cost = self.results.entries.get(cost_name(system), {})
             if not entries or cost.get("status") != "done":
-                rows.append([self.titles[system], "not run"])
+                rows.append([self.titles[system], NOT_RUN])
                 continue
             seconds = cost["seconds_per_step"]
             rows.append(
@@ -305,9 +297,14 @@ IN_WORDS: dict[Verdict, str] = {
 def _cells(change: Difference | None, figure: str) -> list[str]:
     """Return the cells of a difference: the figure with its interval, and the verdict."""
     if change is None:
-        return ["not run", ""]
+        return [NOT_RUN, ""]
     text = as_points(change) if figure == "BLEU" else as_factor(-change)
     return [text, change.verdict(more_is_better=True)]
+
+
+def _height(scores: Entry, figure: str, prefix: str = "") -> float:
+    """Return BLEU, or the negative logarithm of the perplexity, so that more is better. prefix: of the keys."""
+    return scores[f"{prefix}bleu"] if figure == "BLEU" else -math.log(scores[f"{prefix}perplexity"])
 
 
 def _shown(value: float, figure: str) -> float:

@@ -5,7 +5,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from transduce.config.recipes import find_recipe, table3
 from transduce.config.schema import Config, architecture
@@ -13,19 +12,18 @@ from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
 from transduce.studies.comparison import (
+    NOT_RUN,
     ClaimVerdict,
     Difference,
-    Noise,
+    Samples,
     as_factor,
     as_points,
     claim_verdict,
-    difference,
     mean_and_range,
-    noise,
     overall,
     seeds_of,
 )
-from transduce.studies.results import Results, config_of
+from transduce.studies.results import Entry, Results, config_of
 from transduce.studies.table3_paper import CLAIMS, PAPER, SMALLEST_FACTOR, Claim
 
 SCORES = {"small": "bleu", "paper": "bleu_compound_split"}  # the BLEU in the table; the paper's has compounds split
@@ -51,7 +49,7 @@ class Row:
     """The results of a row. entries: of the seeds that are done, from results.json. score: one of `SCORES`."""
 
     name: str
-    entries: list[dict[str, Any]]
+    entries: list[Entry]
     score: str = "bleu"
 
     @property
@@ -133,26 +131,20 @@ class _Study:
 
     def __init__(self, rows: dict[str, Row]) -> None:
         self.rows = rows
-        self.noise = {figure: self._noise(figure) for figure in ("BLEU", "perplexity", "mean perplexity")}
+        self.changed = [name for name in rows if name not in ("base", LARGE_BASE)]
+        self.samples = {
+            "BLEU": Samples({name: row.bleus for name, row in rows.items()}),
+            "perplexity": Samples({name: [*map(math.log, row.perplexities)] for name, row in rows.items()}),
+            "mean perplexity": Samples({name: [*map(math.log, row.means("perplexity"))] for name, row in rows.items()}),
+        }
 
-    def base_of(self, name: str) -> Row:
+    def base_of(self, name: str) -> str:
         """Return the base row that was trained on the text of row `name`."""
-        return self.rows[LARGE_BASE if name in SIZES and LARGE_BASE in self.rows else "base"]
-
-    def values(self, row: Row, figure: str) -> list[float]:
-        """Return a figure of each seed."""
-        if figure == "BLEU":
-            return row.bleus
-        perplexities = row.perplexities if figure == "perplexity" else row.means("perplexity")
-        return [math.log(value) for value in perplexities]
-
-    def _noise(self, figure: str) -> Noise | None:
-        return noise([self.values(row, figure) for row in self.rows.values()])
+        return LARGE_BASE if name in SIZES and LARGE_BASE in self.rows else "base"
 
     def change(self, name: str, figure: str) -> Difference | None:
         """Return the difference of a row from its base in a figure; None if one of them was not run."""
-        values = self.values(self.rows[name], figure)
-        return difference(values, self.values(self.base_of(name), figure), self.noise[figure])
+        return self.samples[figure].change(name, self.base_of(name))
 
     def sentence(self, claim: Claim) -> str:
         """Return the claim with its verdict and, if it is about several rows, the rows by their verdicts."""
@@ -175,7 +167,7 @@ class _Study:
 
     def method(self) -> str:
         """Return the rule of the verdicts, with the spread between seeds."""
-        spread = self.noise["perplexity"]
+        spread = self.samples["perplexity"].spread
         known = "is unknown so far" if spread is None else f"is {100 * spread.deviation:.1f} % of perplexity"
         known += "" if spread is None else f", with {spread.freedom} degrees of freedom"
         return (
@@ -212,8 +204,7 @@ def _effects(study: _Study) -> Table:
     lines = []
     quiet = set()
     base = PAPER["base"]
-    names = [name for name in study.rows if name not in ("base", LARGE_BASE)]
-    for number, name in enumerate(names):
+    for number, name in enumerate(study.changed):
         change = study.change(name, "perplexity")
         if change is None:
             quiet.add(number)
@@ -221,10 +212,10 @@ def _effects(study: _Study) -> Table:
             [
                 title(name),
                 f"x {PAPER[name].perplexity / base.perplexity:.3f}",
-                as_factor(change) or "not run",
+                as_factor(change) or NOT_RUN,
                 as_factor(study.change(name, "mean perplexity")),
                 f"{PAPER[name].bleu - base.bleu:+.1f}",
-                as_points(study.change(name, "BLEU")) or "not run",
+                as_points(study.change(name, "BLEU")) or NOT_RUN,
             ]
         )
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset(range(6)))
@@ -233,16 +224,13 @@ def _effects(study: _Study) -> Table:
 def _changes(figure: str, study: _Study) -> Figure:
     """Return the drawing of the difference of each row from its base in one figure, in the paper and here."""
     changes = []
-    for name, row in study.rows.items():
-        if name in ("base", LARGE_BASE):
-            continue
-        published = 100 * (PAPER[name].perplexity / PAPER["base"].perplexity - 1)
-        values, base = study.values(row, figure), study.values(study.base_of(name), figure)
-        middle = statistics.fmean(base) if base else math.nan
-        here = [value - middle for value in values if base]
-        if figure == "BLEU":
-            published = PAPER[name].bleu - PAPER["base"].bleu
-        else:
+    samples = study.samples[figure].values
+    for name in study.changed:
+        base = samples[study.base_of(name)]
+        here = [value - statistics.fmean(base) for value in samples[name] if base]
+        published = PAPER[name].bleu - PAPER["base"].bleu
+        if figure != "BLEU":
+            published = 100 * (PAPER[name].perplexity / PAPER["base"].perplexity - 1)
             here = [100 * math.expm1(value) for value in here]
         changes.append(Change(title(name), published, here))
     alt = "; ".join(
@@ -281,7 +269,7 @@ def _figures(study: _Study, scale: str) -> Table:
             scores = [mean_and_range(row.perplexities), mean_and_range(row.bleus)]
             ours = [*scores, *[penalties[name]] * has_penalties, *means, seeds, parameters]
         else:
-            cost, ours = "", ["not run", "not run", *[""] * has_penalties, *means, "", ""]
+            cost, ours = "", [NOT_RUN, NOT_RUN, *[""] * has_penalties, *means, "", ""]
             quiet.add(number)
         lines.append([title(name), _settings_here(row, scale), *ours, *theirs, cost])
     return Table(head, lines, quiet=frozenset(quiet), words=frozenset({0, 1}))
@@ -305,9 +293,5 @@ def _brevity(row: Row) -> str:
 
 def _not_run(results: Results, missing: Sequence[str]) -> list[str]:
     """Return the notes below the table of figures: the rows that were not run, and the trainings that failed."""
-    notes = [
-        "A figure of several seeds is their mean, with the lowest and the highest. Processor time is per training."
-    ]
-    if missing:
-        notes.append(f"Not run: {', '.join(missing)}.")
-    return notes + results.failures()
+    note = "A figure of several seeds is their mean, with the lowest and the highest. Processor time is per training."
+    return [note, *([f"Not run: {', '.join(missing)}."] if missing else []), *results.failures()]

@@ -6,7 +6,6 @@ is trained on, and the linear form of the trees. All rows have the same number o
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -16,16 +15,8 @@ from transduce.config.recipes import table4
 from transduce.config.schema import architecture
 from transduce.evaluation.study_charts import COLOURS, progress_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
-from transduce.studies.comparison import (
-    Difference,
-    Noise,
-    as_points,
-    difference,
-    mean_and_range,
-    noise,
-    seeds_of,
-)
-from transduce.studies.results import Count, Duration, Percent, Results, Study, config_of, open_results
+from transduce.studies.comparison import NOT_RUN, Difference, Samples, as_points, mean_and_range, seeds_of
+from transduce.studies.results import Count, Duration, Entry, Percent, Results, Study, config_of, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
 from transduce.studies.trainings import Training
@@ -69,8 +60,6 @@ class TreeScores(TypedDict):
 
 
 class ParserCurvePoint(TypedDict):
-    """An evaluation during a training."""
-
     step: Count
     valid_f1: Percent
 
@@ -126,7 +115,7 @@ def run_table4(
 LEARNING = ("base", "topdown", "n2", "data20")  # the rows whose progress is drawn
 
 SCORES = {"precision": "precision", "recall": "recall", "exact": "exact match", "tagging": "tagging accuracy"}
-NOT_RUN = "not run"
+IN_WORDS = {"valid": "validation trees", "test": "test trees"}
 
 WARNING = (
     "The treebanks differ. The paper's figures, which are quoted, are those of section 23 of the Wall Street Journal "
@@ -144,35 +133,27 @@ LIMITS = (
 WSJ, SEMI = "WSJ only, discriminative", "semi-supervised"
 
 
-@dataclass(frozen=True)
-class PublishedParser:
-    """A row of the paper's table. f1: on section 23 of the Wall Street Journal."""
-
-    parser: str
-    training: str
-    f1: float
-
-
+# Parser, training, and F1 on section 23 of the Wall Street Journal.
 PAPER = (
-    PublishedParser("Vinyals & Kaiser et al. (2014)", WSJ, 88.3),
-    PublishedParser("Petrov et al. (2006)", WSJ, 90.4),
-    PublishedParser("Zhu et al. (2013)", WSJ, 90.4),
-    PublishedParser("Dyer et al. (2016)", WSJ, 91.7),
-    PublishedParser("Transformer (4 layers)", WSJ, 91.3),
-    PublishedParser("Zhu et al. (2013)", SEMI, 91.3),
-    PublishedParser("Huang & Harper (2009)", SEMI, 91.3),
-    PublishedParser("McClosky et al. (2006)", SEMI, 92.1),
-    PublishedParser("Vinyals & Kaiser et al. (2014)", SEMI, 92.1),
-    PublishedParser("Transformer (4 layers)", SEMI, 92.7),
-    PublishedParser("Luong et al. (2015)", "multi-task", 93.0),
-    PublishedParser("Dyer et al. (2016)", "generative", 93.3),
+    ("Vinyals & Kaiser et al. (2014)", WSJ, 88.3),
+    ("Petrov et al. (2006)", WSJ, 90.4),
+    ("Zhu et al. (2013)", WSJ, 90.4),
+    ("Dyer et al. (2016)", WSJ, 91.7),
+    ("Transformer (4 layers)", WSJ, 91.3),
+    ("Zhu et al. (2013)", SEMI, 91.3),
+    ("Huang & Harper (2009)", SEMI, 91.3),
+    ("McClosky et al. (2006)", SEMI, 92.1),
+    ("Vinyals & Kaiser et al. (2014)", SEMI, 92.1),
+    ("Transformer (4 layers)", SEMI, 92.7),
+    ("Luong et al. (2015)", "multi-task", 93.0),
+    ("Dyer et al. (2016)", "generative", 93.3),
 )
 
 
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    missing = [title for row, title in TITLES.items() if not study.entries(row)]
+    missing = [title for row, title in TITLES.items() if not study.entries[row]]
     notes = [
         "A figure of several seeds is their mean, with the lowest and the highest. Seconds include the evaluations."
     ]
@@ -193,54 +174,41 @@ class _Study:
     """The results as parts of the report. A text is "valid" or "test"."""
 
     def __init__(self, results: Results) -> None:
-        self.results = results
         self.done = results.done()
+        self.entries = {row: results.done(row) for row in TITLES}
         self.n_trees: int = results.settings["number of training trees"]
-        self.texts = [text for text in ("valid", "test") if any(text in entry for entry in self.done)] or ["valid"]
-
-    def entries(self, row: str) -> list[dict[str, Any]]:
-        """Return the seeds of a row that are done."""
-        return self.results.done(row)
+        self.texts = [text for text in IN_WORDS if any(text in entry for entry in self.done)] or ["valid"]
+        self.f1 = {text: Samples({row: self.values(row, "f1", text) for row in TITLES}) for text in IN_WORDS}
 
     def values(self, row: str, key: str, text: str = "valid") -> list[float]:
         """Return a score of each seed of a row."""
-        return [entry[text][key] for entry in self.entries(row) if text in entry]
+        return [entry[text][key] for entry in self.entries[row] if text in entry]
 
     def lead(self) -> str:
-        rows = [row for row in TITLES if self.entries(row)]
+        n_rows = sum(map(bool, self.entries.values()))
         lead = f"The parser of section 6.3 on another treebank, of {self.n_trees:,} training trees: {len(self.done)} "
-        lead += f"trainings of {len(rows)} of {len(TITLES)} rows done."
-        for entry in self.entries("base")[:1]:
+        lead += f"trainings of {n_rows} of {len(TITLES)} rows done."
+        for entry in self.entries["base"][:1]:
             lead += f" Base has {_sizes(entry)} and {entry['steps']:,} steps."
             for text in self.texts:
-                lead += f" The {_in_words(text)} are {entry[text]['sentences']:,}." if text in entry else ""
+                lead += f" The {IN_WORDS[text]} are {entry[text]['sentences']:,}." if text in entry else ""
         return lead
-
-    # ---- differences from base -----------------------------------------------------------------------------------
-
-    def noise(self, text: str) -> Noise | None:
-        """Return the spread of F1 between seeds, pooled over the rows."""
-        return noise([self.values(row, "f1", text) for row in TITLES])
-
-    def change(self, row: str, text: str) -> Difference | None:
-        """Return the difference of a row from base in F1; None if one of them was not run."""
-        return difference(self.values(row, "f1", text), self.values("base", "f1", text), self.noise(text))
 
     def effects(self) -> Table:
         """Return the table of the difference of each row from base."""
         lines, quiet = [], set()
         for number, row in enumerate(name for name in TITLES if name != "base"):
-            changes = [self.change(row, text) for text in self.texts]
+            changes = [self.f1[text].change(row, "base") for text in self.texts]
             if changes[0] is None:
                 quiet.add(number)
             cells = [cell for change in changes for cell in (as_points(change) or NOT_RUN, _verdict(change))]
             lines.append([TITLES[row], *cells])
-        head = [cell for text in self.texts for cell in (f"F1, {_in_words(text)}, 95 % interval", "compared with base")]
+        head = [cell for text in self.texts for cell in (f"F1, {IN_WORDS[text]}, 95 % interval", "compared with base")]
         return Table(["change", *head], lines, quiet=frozenset(quiet), words=frozenset(range(1 + len(head))))
 
     def method(self) -> str:
         """Return the rule of the comparison, with the spread between seeds."""
-        spread = self.noise("valid")
+        spread = self.f1["valid"].spread
         if spread is None:
             known = "is unknown, since no row has two seeds. So every difference is inconclusive"
         else:
@@ -252,8 +220,6 @@ class _Study:
             f"The standard deviation between seeds {known}. A row of one seed has no spread of its own."
         )
 
-    # ---- all figures ---------------------------------------------------------------------------------------------
-
     def figures(self) -> Table:
         """Return the table of the scores of all rows."""
         has_test = "test" in self.texts
@@ -261,15 +227,23 @@ class _Study:
         head += ["F1, test trees", "valid trees, test"] * has_test
         lines, quiet = [], set()
         for number, (row, title) in enumerate(TITLES.items()):
-            trees = f"{VARIANTS.get(row, Variant()).size(self.n_trees):,}"
-            seeds = seeds_of(self.entries(row))
             scores = [mean_and_range(self.values(row, key)) for key in ("f1", *SCORES)]
             test = [mean_and_range(self.values(row, "f1", "test")), self.valid_trees(row, "test")] if has_test else []
-            if not self.entries(row):
+            if not self.entries[row]:
                 quiet.add(number)
                 scores[0] = NOT_RUN
-            lines.append([title, trees, seeds, *scores, self.valid_trees(row, "valid"), *test])
+            cells = [f"{self.n_trees_of(row):,}", seeds_of(self.entries[row]), *scores]
+            lines.append([title, *cells, self.valid_trees(row, "valid"), *test])
         return Table(head, lines, quiet=frozenset(quiet))
+
+    def n_trees_of(self, row: str) -> int:
+        """Return the number of training trees of a row."""
+        return VARIANTS.get(row, Variant()).size(self.n_trees)
+
+    def valid_trees(self, row: str, text: str) -> str:
+        """Return the number of outputs that are a tree over the words of the gold tree, in all seeds of a row."""
+        counts = [sum(self.values(row, key, text)) for key in ("valid", "sentences")]
+        return " of ".join(f"{count:,}" for count in counts) if counts[1] else ""
 
     def costs(self) -> Table:
         """Return the table of the model of each row that was run, and its costs."""
@@ -282,30 +256,23 @@ class _Study:
                 f"{statistics.fmean(entry['seconds'] for entry in entries):,.0f}",
                 f"{statistics.fmean(entry['cpu_seconds'] for entry in entries):,.0f}",
             ]
-            for row in TITLES
-            if (entries := self.entries(row))
+            for row, entries in self.entries.items()
+            if entries
         ]
         head = ["row", "model", "parameters", "steps", "seconds", "processor seconds"]
         return Table(head, lines, words=frozenset({0, 1}))
 
-    def valid_trees(self, row: str, text: str) -> str:
-        """Return the number of outputs that are a tree over the words of the gold tree, in all seeds of a row."""
-        scores = [entry[text] for entry in self.entries(row) if text in entry]
-        counts = (sum(one[key] for one in scores) for key in ("valid", "sentences"))
-        return " of ".join(f"{count:,}" for count in counts) if scores else ""
-
     def drawings(self) -> list[Block]:
         """Return the drawings of F1 against the training trees, and against the steps; none without their rows."""
-        parts = {"data20": VARIANTS["data20"], "data50": VARIANTS["data50"], "base": Variant()}
         points = [
-            (float(variant.size(self.n_trees)), statistics.fmean(self.values(row, "f1")))
-            for row, variant in parts.items()
-            if self.entries(row)
+            (float(self.n_trees_of(row)), statistics.fmean(self.values(row, "f1")))
+            for row in ("data20", "data50", "base")
+            if self.entries[row]
         ]
         curves = {
             TITLES[row]: [(float(point["step"]), point["valid_f1"]) for point in entry["curve"]]
             for row in LEARNING
-            for entry in self.entries(row)[:1]
+            for entry in self.entries[row][:1]
             if entry["curve"]
         }
         drawings: list[Block] = []
@@ -315,25 +282,19 @@ class _Study:
             drawings.append(_drawing("F1 by steps", "validation trees, greedy search, first seed", curves))
         return drawings
 
-    # ---- the paper -----------------------------------------------------------------------------------------------
-
     def paper(self) -> Table:
         """Return the paper's table, and below it base and the other rows of this study."""
-        lines = [[row.parser, row.training, f"{row.f1:.1f}", "quoted, WSJ section 23"] for row in PAPER]
+        lines = [[parser, training, f"{f1:.1f}", "quoted, WSJ section 23"] for parser, training, f1 in PAPER]
         for row, title in TITLES.items():
             for text in self.texts:
-                f1 = mean_and_range(self.values(row, "f1", text))
-                if f1:
-                    lines.append([f"this study: {title}", "this treebank only", f1, f"{_in_words(text)}, not WSJ"])
+                if values := self.values(row, "f1", text):
+                    cells = ["this treebank only", mean_and_range(values), f"{IN_WORDS[text]}, not WSJ"]
+                    lines.append([f"this study: {title}", *cells])
         quiet = frozenset(range(len(PAPER)))
         return Table(["parser", "training", "F1", "evaluated on"], lines, quiet=quiet, words=frozenset({0, 1, 3}))
 
 
-def _in_words(text: str) -> str:
-    return {"valid": "validation trees", "test": "test trees"}[text]
-
-
-def _sizes(entry: dict[str, Any]) -> str:
+def _sizes(entry: Entry) -> str:
     """Return the sizes of the model of an entry."""
     config = config_of(entry)
     return architecture(config.model) if config else "settings that were not recorded"
