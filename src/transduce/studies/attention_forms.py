@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import torch
@@ -127,70 +127,6 @@ class Shape:
         return self.n_heads * self.d_k
 
 
-@dataclass(frozen=True)
-class AttentionForm:
-    """A form of attention. make: builds the function. causal: under the causal mask, otherwise each sees both sides.
-
-    is_square: its memory grows with n^2, so that it is not measured at the longest lengths.
-    """
-
-    name: str
-    title: str
-    make: Callable[[Shape], Attention]
-    causal: bool = True
-    is_square: bool = False
-
-    @property
-    def base(self) -> str:
-        """The name of the exact form under the same mask."""
-        return "fused" if self.causal else "fused-both"
-
-
-def forms(sizes: AttentionSizes) -> tuple[AttentionForm, ...]:
-    """Return the forms with their sizes."""
-    window = with_window(sizes.reach)
-
-    def strided_of(shape: Shape) -> Attention:
-        return with_pattern(strided(_stride(shape.n)))
-
-    def fixed_of(shape: Shape) -> Attention:
-        stride = _stride(shape.n)
-        return with_pattern(fixed(stride, -(-stride // sizes.per_summary)))
-
-    def big_bird_of(shape: Shape) -> Attention:
-        return with_pattern(big_bird(sizes.block, sizes.n_random, shape.n_heads))
-
-    def performer(shape: Shape) -> Attention:
-        return Performer(shape.d_k, sizes.features)
-
-    def linformer(shape: Shape) -> Attention:
-        return Linformer(shape.n, sizes.rank)
-
-    summaries = f"fixed, √n, 1 summary in {sizes.per_summary}"
-    features = f"Performer, {sizes.features} features"
-    return (
-        AttentionForm("fused", "exact, torch's fused kernel", lambda _: fast_attention),
-        AttentionForm("reference", "exact, all weights at once", lambda _: reference_attention, is_square=True),
-        AttentionForm("online", "exact, online softmax in Python", lambda _: online_attention),
-        AttentionForm("window", f"window of {sizes.reach + 1}", lambda _: window),
-        AttentionForm("strided", "strided, √n", strided_of, is_square=True),
-        AttentionForm("fixed", summaries, fixed_of, is_square=True),
-        AttentionForm("performer", features, performer),
-        AttentionForm("fused-both", "exact, torch's fused kernel", lambda _: fast_attention, causal=False),
-        AttentionForm("window-both", f"window of {2 * sizes.reach + 1}", lambda _: window, causal=False),
-        AttentionForm("bigbird", f"BigBird, blocks of {sizes.block}", big_bird_of, causal=False, is_square=True),
-        AttentionForm("linformer", f"Linformer, rank {sizes.rank}", linformer, causal=False),
-        AttentionForm("performer-both", features, performer, causal=False),
-    )
-
-
-def _stride(n: int) -> int:
-    return max(1, round(math.sqrt(n)))
-
-
-# ---- layers ------------------------------------------------------------------------------------------------------
-
-
 class ProjectedAttention(nn.Module):
     """A module of attention, with its projections, under an attention function: (1,n,D) -> (1,n,D)."""
 
@@ -209,22 +145,76 @@ class ProjectedAttention(nn.Module):
             return sum(x.nbytes for x in self.module.keys_values(torch.zeros(1, 1, d_model)))
 
 
-@dataclass(frozen=True)
-class AttentionLayer:
-    """Self-attention with its projections. base: the name of the exact layer.
+M = TypeVar("M", bound=Attention | ProjectedAttention)
 
-    causal: as in `AttentionForm`; a causal layer has a cache.
+
+@dataclass(frozen=True)
+class AttentionForm(Generic[M]):
+    """A form of attention, as a function or as a layer with projections. make: builds it.
+
+    base: the name of the exact form that it is compared with. causal: under the causal mask; otherwise each position
+    sees both sides. is_square: its memory grows with n^2, so that it is not measured at the longest lengths.
     """
 
     name: str
     title: str
     base: str
-    make: Callable[[Shape], ProjectedAttention]
+    make: Callable[[Shape], M]
     causal: bool = True
     is_square: bool = False
 
 
-def layers(sizes: AttentionSizes) -> tuple[AttentionLayer, ...]:
+def forms(sizes: AttentionSizes) -> tuple[AttentionForm[Attention], ...]:
+    """Return the forms that are functions, with their sizes."""
+    window = with_window(sizes.reach)
+    exact = "exact, torch's fused kernel"
+    summaries = f"fixed, √n, 1 summary in {sizes.per_summary}"
+    features = f"Performer, {sizes.features} features"
+
+    def fixed_of(shape: Shape) -> Attention:
+        stride = _stride(shape.n)
+        return with_pattern(fixed(stride, -(-stride // sizes.per_summary)))
+
+    def big_bird_of(shape: Shape) -> Attention:
+        return with_pattern(big_bird(sizes.block, sizes.n_random, shape.n_heads))
+
+    def performer(shape: Shape) -> Attention:
+        return Performer(shape.d_k, sizes.features)
+
+    def linformer(shape: Shape) -> Attention:
+        return Linformer(shape.n, sizes.rank)
+
+    def reference(_: Shape) -> Attention:
+        return reference_attention
+
+    return (
+        AttentionForm("fused", exact, "fused", lambda _: fast_attention),
+        AttentionForm("reference", "exact, all weights at once", "fused", reference, is_square=True),
+        AttentionForm("online", "exact, online softmax in Python", "fused", lambda _: online_attention),
+        AttentionForm("window", f"window of {sizes.reach + 1}", "fused", lambda _: window),
+        AttentionForm(
+            "strided", "strided, √n", "fused", lambda shape: with_pattern(strided(_stride(shape.n))), is_square=True
+        ),
+        AttentionForm("fixed", summaries, "fused", fixed_of, is_square=True),
+        AttentionForm("performer", features, "fused", performer),
+        AttentionForm("fused-both", exact, "fused-both", lambda _: fast_attention, causal=False),
+        AttentionForm("window-both", f"window of {2 * sizes.reach + 1}", "fused-both", lambda _: window, causal=False),
+        AttentionForm(
+            "bigbird", f"BigBird, blocks of {sizes.block}", "fused-both", big_bird_of, causal=False, is_square=True
+        ),
+        AttentionForm("linformer", f"Linformer, rank {sizes.rank}", "fused-both", linformer, causal=False),
+        AttentionForm("performer-both", features, "fused-both", performer, causal=False),
+    )
+
+
+def _stride(n: int) -> int:
+    return max(1, round(math.sqrt(n)))
+
+
+# ---- layers ----------------------------------------------------------------------------------------------------------
+
+
+def layers(sizes: AttentionSizes) -> tuple[AttentionForm[ProjectedAttention], ...]:
     """Return the layers with their sizes. The causal ones have no biases, and RoPE, as in Llama and T6."""
 
     def llama(shape: Shape) -> ProjectedAttention:
@@ -247,10 +237,10 @@ def layers(sizes: AttentionSizes) -> tuple[AttentionLayer, ...]:
     ranks = ", ".join(map(str, sizes.ranks))
     title = f"tensor product attention, ranks {ranks}"
     return (
-        AttentionLayer("layer-llama", "exact, with RoPE", "layer-llama", llama),
-        AttentionLayer("layer-tpa", f"{title}, with RoPE", "layer-llama", t6),
-        AttentionLayer("layer-bert", "exact", "layer-bert", bert, causal=False),
-        AttentionLayer("layer-longformer", longformer_title(sizes), "layer-bert", longformer, causal=False),
+        AttentionForm("layer-llama", "exact, with RoPE", "layer-llama", llama),
+        AttentionForm("layer-tpa", f"{title}, with RoPE", "layer-llama", t6),
+        AttentionForm("layer-bert", "exact", "layer-bert", bert, causal=False),
+        AttentionForm("layer-longformer", longformer_title(sizes), "layer-bert", longformer, causal=False),
     )
 
 
@@ -270,16 +260,17 @@ def _angles(shape: Shape) -> Tensor:
 class Pass:
     """A forward and a backward pass of a form, or of a layer, over one text, which can be repeated."""
 
-    def __init__(self, form: AttentionForm | AttentionLayer, shape: Shape) -> None:
+    def __init__(self, form: AttentionForm[Attention] | AttentionForm[ProjectedAttention], shape: Shape) -> None:
         torch.manual_seed(1)
         mask: Mask = "causal" if form.causal else torch.ones(1, 1, 1, shape.n, dtype=torch.bool)
-        if isinstance(form, AttentionLayer):
-            function = layer = form.make(shape)
+        function = form.make(shape)
+        if isinstance(function, ProjectedAttention):
+            layer = function
             x = torch.randn(1, shape.n, shape.d_model, requires_grad=True)
             self.inputs = [x]
             self.forward: Callable[[], Tensor] = lambda: layer(x, mask)
         else:
-            function = attention = form.make(shape)
+            attention = function
             size = (1, shape.n_heads, shape.n, shape.d_k)
             queries, keys, values = self.inputs = [torch.randn(size, requires_grad=True) for _ in range(3)]
             self.forward = lambda: attention(queries, keys, values, mask, 0.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 from transduce.evaluation.study_charts import COLOURS, powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
-from transduce.studies.attention_forms import AttentionForm, AttentionLayer, AttentionSizes, forms, layers, sizes_of
+from transduce.studies.attention_forms import AttentionForm, AttentionSizes, forms, layers, sizes_of
 from transduce.studies.attention_models import rows
 from transduce.studies.comparison import NOT_RUN, Samples, as_points, by_verdict
 from transduce.studies.results import Results
@@ -22,17 +22,20 @@ def report(results: Results) -> Report:
     n_done = sum(_done(results, f"{row.name}-{seed}") is not None for row in rows(sizes) for seed in row.seeds)
     n_trainings = sum(len(row.seeds) for row in rows(sizes))
     losses = [block for causal in (True, False) for block in _losses(results, sizes, causal=causal)]
-    of_forms, of_layers = (_CostTables(costs, sizes, items) for items in (forms(sizes), layers(sizes)))
+    of_forms, of_layers = (
+        [_table(costs, sizes, items, cell, kind) for cell in (_time, _memory)]
+        for items, kind in ((forms(sizes), "form"), (layers(sizes), "layer"))
+    )
     return Report(
         "Forms of attention: cost and quality",
         f"Efficient forms of attention beside exact attention, in fp32 on a CPU: {len(costs)} of "
         f"{len(sizes.lengths)} lengths measured, {n_done} of {n_trainings} models trained.",
         [
-            Section("Time", [of_forms.table(_time), *_figures(costs, sizes), time_in_words(sizes)]),
-            Section("Memory", [of_forms.table(_memory), MEMORY, *memory_claims(costs, forms(sizes))]),
+            Section("Time", [of_forms[0], *_figures(costs, sizes), time_in_words(sizes)]),
+            Section("Memory", [of_forms[1], MEMORY, *memory_claims(costs, forms(sizes))]),
             Section(
                 "Whole layers",
-                [of_layers.table(_time), of_layers.table(_memory), *cache_sizes(costs, sizes), LAYERS],
+                [*of_layers, *cache_sizes(costs, sizes), LAYERS],
             ),
             Section("Loss", losses),
             Section("Method of the trainings", [method(sizes), VERDICT]),
@@ -69,24 +72,23 @@ def time_in_words(sizes: AttentionSizes) -> str:
     )
 
 
-class _CostTables:
-    """Tables of the costs of forms, or of layers."""
+def _table(
+    costs: Costs,
+    sizes: AttentionSizes,
+    items: Sequence[AttentionForm[Any]],
+    cell: Callable[[Mapping[str, float], Mapping[str, float] | None], str],
+    kind: str,
+) -> Table:
+    """Return a table over the lengths. cell: its text, from the figures of the item and of its base."""
+    lines = []
+    for item in items:
+        figures = [costs.get(n, {}) for n in sizes.lengths]
+        cells = [cell(one[item.name], one.get(item.base)) if item.name in one else NOT_RUN for one in figures]
+        lines.append([item.title, _sides(item), *cells])
+    return Table([kind, "sees", *(f"n = {n:,}" for n in sizes.lengths)], lines, words=frozenset({0, 1}))
 
-    def __init__(self, costs: Costs, sizes: AttentionSizes, items: Sequence[AttentionForm | AttentionLayer]) -> None:
-        self.costs, self.sizes, self.items = costs, sizes, items
 
-    def table(self, cell: Callable[[Mapping[str, float], Mapping[str, float] | None], str]) -> Table:
-        """Return a table over the lengths. cell: its text, from the figures of the item and of its base."""
-        kind = "form" if isinstance(self.items[0], AttentionForm) else "layer"
-        lines = []
-        for item in self.items:
-            figures = [self.costs.get(n, {}) for n in self.sizes.lengths]
-            cells = [cell(one[item.name], one.get(item.base)) if item.name in one else "not run" for one in figures]
-            lines.append([item.title, _sides(item), *cells])
-        return Table([kind, "sees", *(f"n = {n:,}" for n in self.sizes.lengths)], lines, words=frozenset({0, 1}))
-
-
-def _sides(item: AttentionForm | AttentionLayer) -> str:
+def _sides(item: AttentionForm[Any]) -> str:
     return "causal" if item.causal else "both sides"
 
 
@@ -103,7 +105,7 @@ def _memory(one: Mapping[str, float], _: Mapping[str, float] | None) -> str:
     return f"{one['peak_bytes'] / 1e6:,.1f}"
 
 
-def memory_claims(costs: Costs, items: Sequence[AttentionForm]) -> list[str]:
+def memory_claims(costs: Costs, items: Sequence[AttentionForm[Any]]) -> list[str]:
     """Return which forms held less memory than the fused kernel under their mask: a sentence for each group of lengths.
 
     The same forms ran at all lengths of a group.
@@ -135,7 +137,7 @@ def memory_claims(costs: Costs, items: Sequence[AttentionForm]) -> list[str]:
     return sentences or ["No length has been measured yet."]
 
 
-def _named(form: AttentionForm) -> str:
+def _named(form: AttentionForm[Any]) -> str:
     return f"{form.title} ({_sides(form)})"
 
 

@@ -99,9 +99,8 @@ class _Study:
 
     def change(self, row: str, base: str, figure: Figure) -> Difference | None:
         """Return the difference of a row from another, with the noise of these two rows; None without results."""
-        return Samples({name: [figure(entry) for entry in self.entries(name)] for name in (row, base)}).change(
-            row, base
-        )
+        values = {name: [figure(entry) for entry in self.entries(name)] for name in (row, base)}
+        return Samples(values).change(row, base)
 
     def model(self) -> str:
         """Return the sizes of the model in words."""

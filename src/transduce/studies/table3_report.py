@@ -49,7 +49,7 @@ class Row:
     """The results of a row. entries: of the seeds that are done, from results.json. score: one of `SCORES`."""
 
     name: str
-    entries: list[Entry]
+    entries: Sequence[Entry]
     score: str = "bleu"
 
     @property
