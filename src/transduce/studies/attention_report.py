@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transduce.evaluation.study_charts import COLOURS, powers_svg
+from transduce.evaluation.study_charts import powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
 from transduce.studies.attention_forms import AttentionForm, AttentionSizes, forms, layers, sizes_of
 from transduce.studies.attention_models import rows
-from transduce.studies.comparison import NOT_RUN, Samples, as_points, by_verdict
+from transduce.studies.comparison import NOT_RUN, Samples, as_points, by_verdict, curves_figure, ends_in_ms
 from transduce.studies.results import Results
 
 IN_FIGURES = ("fused", "window", "performer", "reference")
@@ -128,12 +128,11 @@ def memory_claims(costs: Costs, items: Sequence[AttentionForm[Any]]) -> list[str
         ]
         if not ran:
             sentences.append(f"{where}, no form ran beside the fused kernel.")
-        elif less:
-            claim = "those that need less memory than the fused kernel, which is exact, are"
-            sentences.append(f"{where}, these ran: {which}. Of them, {claim}: {'; '.join(less)}.")
-        else:
-            claim = "none needs less memory than the fused kernel, which is exact"
-            sentences.append(f"{where}, these ran: {which}. Of them, {claim}.")
+            continue
+        claim = "none needs less memory than the fused kernel, which is exact"
+        if less:
+            claim = f"those that need less memory than the fused kernel, which is exact, are: {'; '.join(less)}"
+        sentences.append(f"{where}, these ran: {which}. Of them, {claim}.")
     return sentences or ["No length has been measured yet."]
 
 
@@ -165,13 +164,8 @@ def _figures(costs: Costs, sizes: AttentionSizes) -> list[Figure]:
     curves = {title: curve for title, curve in curves.items() if len(curve) > 1}
     if not curves:
         return []
-    alt = "; ".join(
-        f"{title}: {curve[0][1]:.1f} ms at {curve[0][0]:,.0f}, {curve[-1][1]:.1f} ms at {curve[-1][0]:,.0f}"
-        for title, curve in curves.items()
-    )
-    legend = list(zip(curves, COLOURS, strict=False))
     note = "forward and backward, milliseconds of processor time, both axes logarithmic"
-    return [Figure("Time against n, causal", powers_svg(curves), 280, alt, note=note, legend=legend)]
+    return [curves_figure("Time against n, causal", note, powers_svg(curves), curves, ends_in_ms)]
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------

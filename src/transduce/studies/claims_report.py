@@ -93,7 +93,6 @@ class _Study:
         self.results, self.entries = results, results.done
 
     def diverged(self, row: str) -> int:
-        """Return the number of seeds of a row that diverged."""
         failed = [entry for entry in self.results.entries.values() if entry["status"] == "failed"]
         return sum(entry.get("row") == row and entry.get("diverged", False) for entry in failed)
 
@@ -103,7 +102,6 @@ class _Study:
         return Samples(values).change(row, base)
 
     def model(self) -> str:
-        """Return the sizes of the model in words."""
         configs = [config_of(entry) for row in (*SMOOTHING, *POSITIONS) for entry in self.entries(row)]
         return next((architecture(config.model) for config in configs if config), "not trained yet")
 
@@ -151,7 +149,6 @@ class _Study:
         return ", ".join([verdict, *notes])
 
     def scaling(self) -> Table:
-        """Return the table of the softmax and of the perplexity for each d_k."""
         head = ["d_k", "factor", "components, start", "variance of scores, start", "end", "gradient, start", "end"]
         head += ["perplexity", "seeds"]
         lines = []
@@ -196,7 +193,6 @@ class _Study:
         )
 
     def positions(self) -> Table:
-        """Return the table of the scores on short and on longer pairs."""
         head = ["positions", "perplexity, short pairs", "longer pairs", "ratio", "BLEU, short pairs", "longer pairs"]
         lines = []
         for row in (*POSITIONS, RELATIVE):
@@ -225,7 +221,6 @@ class _Study:
         )
 
     def smoothing(self) -> Table:
-        """Return the table of perplexity, accuracy and BLEU with and without label smoothing."""
         lines = []
         for row in SMOOTHING:
             entries = self.entries(row)

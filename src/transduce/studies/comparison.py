@@ -5,12 +5,13 @@ The interval is Student's, 95 %, with the spread between seeds pooled over all g
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from transduce.evaluation.study_report import Table
+from transduce.evaluation.study_charts import COLOURS
+from transduce.evaluation.study_report import Figure, Table
 
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t, 95 %, by degrees of freedom from 1
 
@@ -150,6 +151,8 @@ def overall(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
 # ---- text --------------------------------------------------------------------------------------------------------
 
 NOT_RUN = "not run"
+Points = Sequence[tuple[float, float]]
+Curves = Mapping[str, Points]
 
 
 def factor(logarithm: float) -> float:
@@ -184,6 +187,17 @@ def as_points(change: Difference | None, *, digits: int = 2) -> str:
 def seeds_of(entries: Sequence[Mapping[str, int]]) -> str:
     """Return the seeds of entries, in ascending order."""
     return " ".join(str(seed) for seed in sorted(entry["seed"] for entry in entries))
+
+
+def curves_figure(title: str, note: str, drawing: str, curves: Curves, words: Callable[[Points], str]) -> Figure:
+    """Return the figure of curves by name. drawing: of all curves. words: describes a curve for screen readers."""
+    alt = "; ".join(f"{name}: {words(points)}" for name, points in curves.items())
+    return Figure(title, drawing, 280, alt, note, list(zip(curves, COLOURS, strict=False)))
+
+
+def ends_in_ms(points: Points) -> str:
+    """Return the first and the last point of a curve of milliseconds over a size."""
+    return ", ".join(f"{y:.1f} ms at {x:,.0f}" for x, y in (points[0], points[-1]))
 
 
 def rows_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: frozenset[int] = frozenset({0})) -> Table:

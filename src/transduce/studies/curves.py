@@ -60,7 +60,6 @@ def crossings(curves: Mapping[str, Curve]) -> list[Crossing]:
 
 
 def _crossings_of(curves: Mapping[str, Curve], name: str, other: str) -> list[Crossing]:
-    """Return the crossings of one pair."""
     points = []
     ahead = 0  # 1: `name`, -1: `other`, 0: neither so far
     last_cost = 0.0

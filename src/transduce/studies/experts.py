@@ -172,7 +172,6 @@ def method(sizes: dict[str, Any]) -> str:
 
 
 def _table(entries: Mapping[str, Sequence[Entry]], changes: Mapping[str, Difference | None]) -> Table:
-    """Return the table of perplexities and costs."""
 
     def cells(row: str, done: Sequence[Entry]) -> list[str]:
         return [

@@ -196,21 +196,16 @@ def _check_content(results: Results) -> None:
         if entry["status"] == "done":
             for entry_type in results.study.entry_types(name, results.settings):
                 _check(name, entry, entry_type)
-            if "config" in entry:
-                _check_config(name, entry)
+            try:
+                config_of(entry)
+            except UserError as problem:
+                raise ValueError(f"{name}: {problem}") from None
 
 
 def _check(name: str, value: Any, expected: Any) -> None:
     try:
         msgspec.convert(value, expected)
     except msgspec.ValidationError as problem:
-        raise ValueError(f"{name}: {problem}") from None
-
-
-def _check_config(name: str, entry: Mapping[str, Any]) -> None:
-    try:
-        config_of(entry)
-    except UserError as problem:
         raise ValueError(f"{name}: {problem}") from None
 
 

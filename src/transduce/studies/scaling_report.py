@@ -197,7 +197,6 @@ def _tokens(count: int) -> str:
 
 
 def _figures(done: Sequence[Entry], law: Fit | str) -> list[Figure]:
-    """Return the figure of loss over FLOPs, with the law if there is one."""
     if len(done) < 2:
         return []
     rows = list(dict.fromkeys(one["row"] for one in sorted(done, key=_body)))
@@ -339,7 +338,6 @@ def _value(law: Fit | str, constant: str | None = None) -> str:
 
 
 def _misses(laws: Laws, done: Sequence[Entry]) -> list[str]:
-    """Return where each law is furthest from the losses."""
     texts = []
     for name, law in (("Chinchilla's", laws.chinchilla), ("Kaplan's", laws.kaplan)):
         if isinstance(law, Fit):

@@ -141,7 +141,6 @@ class Schedule:
             self.running[-1].start(self.environments.pop(0), self.control.lock)
 
     def _stop(self) -> None:
-        """Send SIGTERM to all running trainings."""
         for process in self.running:
             process.stop()
 

@@ -18,8 +18,9 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from transduce.evaluation.study_charts import COLOURS, powers_svg
+from transduce.evaluation.study_charts import powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
+from transduce.studies.comparison import NOT_RUN, curves_figure, ends_in_ms
 from transduce.studies.layers import Convolutional, Recurrent, RestrictedSelfAttention, SelfAttention
 from transduce.studies.results import Cost, Count, Exponent, Results, Study, open_results
 from transduce.studies.runner import in_turn, run_tasks, timed
@@ -306,24 +307,17 @@ COUNTING = (
 def _row(kind: LayerKind, results: Results) -> list[str]:
     """Return the figures of a kind, and those of the paper."""
     if not results.is_done(kind.name):
-        return ["not run"] * 6
+        return [NOT_RUN] * 6
     layer = results.entries[kind.name]
     powers = [f"n^{layer[f'{cost}_exponent_n']:.2f} d^{layer[f'{cost}_exponent_d']:.2f}" for cost in ("time", "memory")]
     return [*powers, f"{layer['sequential_ops']:,}", kind.paper[1], f"{layer['path_length']:,}", kind.paper[2]]
 
 
 def _figure(variable: str, layers: dict[LayerKind, dict[str, Any]]) -> Figure:
-    """Return the figure of time against `variable`, n or d, with a curve for each kind."""
     name = {"n": f"Time against n, at d = {WIDTH}", "d": f"Time against d, at n = {LENGTH}"}[variable]
     curves = {
         kind.title: [(point[variable], 1_000 * point["time_seconds"]) for point in layer["points"][variable]]
         for kind, layer in layers.items()
     }
-    alt = "; ".join(
-        f"{title}: {curve[0][1]:.1f} ms at {curve[0][0]:,}, {curve[-1][1]:.1f} ms at {curve[-1][0]:,}"
-        for title, curve in curves.items()
-    )
-    colours = list(zip(curves, COLOURS, strict=False))
-    return Figure(
-        name, powers_svg(curves), 280, alt, note="milliseconds of processor time, both axes logarithmic", legend=colours
-    )
+    note = "milliseconds of processor time, both axes logarithmic"
+    return curves_figure(name, note, powers_svg(curves), curves, ends_in_ms)

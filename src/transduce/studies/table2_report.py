@@ -5,15 +5,17 @@ import statistics
 
 from transduce.config.schema import architecture
 from transduce.evaluation.page import duration
-from transduce.evaluation.study_charts import COLOURS, progress_svg
+from transduce.evaluation.study_charts import progress_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
+    Points,
     Samples,
     Verdict,
     as_factor,
     as_points,
+    curves_figure,
     factor,
     mean_and_range,
     rows_table,
@@ -127,7 +129,6 @@ class _Study:
         return f"Transformer ({' and '.join(sorted(norms))}-norm)" if norms else SYSTEMS[system]
 
     def limit(self, budget: Budget) -> str:
-        """Return a budget in words."""
         return f"{budget.limit:,.0f} s" if budget.cost == "time" else f"{_short(budget.limit)} FLOPs"
 
     def whole(self, cost: str) -> Budget | None:
@@ -180,7 +181,6 @@ class _Study:
         return Table(head, rows, quiet=frozenset(quiet))
 
     def pairs(self) -> Table:
-        """Return the table of differences between two systems at the whole budgets."""
         rows = []
         for budget in filter(None, map(self.whole, NAMES)):
             samples = {figure: self.samples(budget, figure) for figure in FIGURES}
@@ -216,17 +216,12 @@ class _Study:
             for system, curve in curves.items()
         }
         rings = [(one.cost / unit, _shown(one.value, figure)) for one in self.crossings[cost, figure]]
-        alt = "; ".join(
-            f"{system}: " + ", ".join(f"{y:.2f} after {x:,.1f}" for x, y in curve) for system, curve in points.items()
-        )
         better = "higher" if figure == "BLEU" else "lower"
         note = f"validation; {better} is better; rings are crossings"
-        legend = list(zip(points, COLOURS, strict=False))
         drawing = progress_svg(points, rings, is_logarithmic=figure != "BLEU")
-        return Figure(f"{figure} by {name}", drawing, 280, alt, note, legend)
+        return curves_figure(f"{figure} by {name}", note, drawing, points, _after)
 
     def crossings_in_words(self) -> list[Block]:
-        """Return a paragraph on the crossings of each figure and cost."""
         paragraphs: list[Block] = []
         for cost in NAMES if self.all_budgets else ():
             for figure in FIGURES:
@@ -254,7 +249,6 @@ class _Study:
         )
 
     def costs(self) -> Table:
-        """Return the table of FLOPs and seconds of each system, per step and per target token."""
         head = ["system", "parameters", "FLOPs per step", "FLOPs per target token", "seconds per step", "highest"]
         head += ["GFLOP/s", "steps", "seeds", "processor time"]
         rows = []
@@ -305,6 +299,10 @@ def _cells(change: Difference | None, figure: str) -> list[str]:
 def _height(scores: Entry, figure: str, prefix: str = "") -> float:
     """Return BLEU, or the negative logarithm of the perplexity, so that more is better. prefix: of the keys."""
     return scores[f"{prefix}bleu"] if figure == "BLEU" else -math.log(scores[f"{prefix}perplexity"])
+
+
+def _after(points: Points) -> str:
+    return ", ".join(f"{y:.2f} after {x:,.1f}" for x, y in points)
 
 
 def _shown(value: float, figure: str) -> float:

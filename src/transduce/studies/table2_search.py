@@ -199,7 +199,6 @@ DROPOUT = (
 
 
 def _candidates(system: str, results: Results, winners: dict[str, Candidate]) -> Table:
-    """Return the table of the candidates of a system, with the choice marked."""
     rows = []
     for candidate in search(system, results).candidates:
         entry = results.entries.get(candidate.training().name, {})

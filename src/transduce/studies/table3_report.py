@@ -198,7 +198,6 @@ class _Study:
 
 
 def _effects(study: _Study) -> Table:
-    """Return the table of the effect of each change in the paper and here, with intervals."""
     head = ["change", "perplexity: paper", "here, 95 % interval", "here, mean of checkpoints"]
     head += ["BLEU: paper", "here, 95 % interval"]
     lines = []
@@ -222,7 +221,6 @@ def _effects(study: _Study) -> Table:
 
 
 def _changes(figure: str, study: _Study) -> Figure:
-    """Return the drawing of the difference of each row from its base in one figure, in the paper and here."""
     changes = []
     samples = study.samples[figure].values
     for name in study.changed:
@@ -248,7 +246,6 @@ def _changes(figure: str, study: _Study) -> Figure:
 
 
 def _figures(study: _Study, scale: str) -> Table:
-    """Return the table of all figures beside the paper's."""
     rows = study.rows
     penalties = {name: _brevity(row) for name, row in rows.items()}
     has_penalties = any(penalties.values())

@@ -13,9 +13,19 @@ from msgspec import Meta
 
 from transduce.config.recipes import table4
 from transduce.config.schema import architecture
-from transduce.evaluation.study_charts import COLOURS, progress_svg
+from transduce.evaluation.study_charts import progress_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
-from transduce.studies.comparison import NOT_RUN, Difference, Samples, as_points, mean_and_range, seeds_of
+from transduce.studies.comparison import (
+    NOT_RUN,
+    Curves,
+    Difference,
+    Points,
+    Samples,
+    as_points,
+    curves_figure,
+    mean_and_range,
+    seeds_of,
+)
 from transduce.studies.results import Count, Duration, Entry, Percent, Results, Study, config_of, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
@@ -181,7 +191,6 @@ class _Study:
         self.f1 = {text: Samples({row: self.values(row, "f1", text) for row in TITLES}) for text in IN_WORDS}
 
     def values(self, row: str, key: str, text: str = "valid") -> list[float]:
-        """Return a score of each seed of a row."""
         return [entry[text][key] for entry in self.entries[row] if text in entry]
 
     def lead(self) -> str:
@@ -195,7 +204,6 @@ class _Study:
         return lead
 
     def effects(self) -> Table:
-        """Return the table of the difference of each row from base."""
         lines, quiet = [], set()
         for number, row in enumerate(name for name in TITLES if name != "base"):
             changes = [self.f1[text].change(row, "base") for text in self.texts]
@@ -246,7 +254,6 @@ class _Study:
         return " of ".join(f"{count:,}" for count in counts) if counts[1] else ""
 
     def costs(self) -> Table:
-        """Return the table of the model of each row that was run, and its costs."""
         lines = [
             [
                 TITLES[row],
@@ -283,7 +290,6 @@ class _Study:
         return drawings
 
     def paper(self) -> Table:
-        """Return the paper's table, and below it base and the other rows of this study."""
         lines = [[parser, training, f"{f1:.1f}", "quoted, WSJ section 23"] for parser, training, f1 in PAPER]
         for row, title in TITLES.items():
             for text in self.texts:
@@ -295,20 +301,16 @@ class _Study:
 
 
 def _sizes(entry: Entry) -> str:
-    """Return the sizes of the model of an entry."""
     config = config_of(entry)
     return architecture(config.model) if config else "settings that were not recorded"
 
 
 def _verdict(change: Difference | None) -> str:
-    """Return the verdict on a difference of F1; "" without one."""
     return change.verdict(more_is_better=True) if change else ""
 
 
-def _drawing(title: str, note: str, curves: dict[str, list[tuple[float, float]]]) -> Figure:
-    """Return curves of F1 with their title."""
-    alt = "; ".join(
-        f"{name}: " + ", ".join(f"{f1:.2f} at {x:,.0f}" for x, f1 in points) for name, points in curves.items()
-    )
-    legend: Sequence[tuple[str, str]] = list(zip(curves, COLOURS, strict=False))
-    return Figure(title, progress_svg(curves, is_logarithmic=False), 280, alt, note, legend)
+def _drawing(title: str, note: str, curves: Curves) -> Figure:
+    def words(points: Points) -> str:
+        return ", ".join(f"{f1:.2f} at {x:,.0f}" for x, f1 in points)
+
+    return curves_figure(title, note, progress_svg(curves, is_logarithmic=False), curves, words)

@@ -237,7 +237,6 @@ class TrainingProcess:
         return next(messages, ending)
 
     def _add_cost(self, cpu_seconds: float) -> None:
-        """Add the stage that has ended to the cost of the training."""
         cost = self.cost()
         cost["seconds"] += time.monotonic() - self.stage_started_at
         cost["cpu_seconds"] += cpu_seconds
