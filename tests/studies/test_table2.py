@@ -11,9 +11,9 @@ import pytest
 from support.studies import write_study
 
 from transduce.errors import UserError
-from transduce.studies import step_costs, table2
+from transduce.studies import table2, table2_costs
 from transduce.studies.results import Results, read_results
-from transduce.studies.table2_budgets import SHARES, Budgets
+from transduce.studies.table2_costs import SHARES, Budgets
 from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training
@@ -78,7 +78,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
     folder = Folder(path, write_study(path, RECIPE, has_test=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table2, "trainings", folder.trainings)
-        patch.setattr(step_costs._Stepper, "seconds", lambda _: 0.5)
+        patch.setattr(table2_costs._Stepper, "seconds", lambda _: 0.5)
         folder.run(jobs=3)
         yield folder
 

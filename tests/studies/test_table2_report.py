@@ -13,7 +13,7 @@ from transduce.evaluation.study_report import html_page, markdown
 from transduce.model.build import build
 from transduce.studies import table2
 from transduce.studies.results import Results, read_results
-from transduce.studies.table2_budgets import Budgets, cost_name
+from transduce.studies.table2_costs import Budgets, cost_name
 from transduce.studies.table2_report import COUNTED, PAPER, report
 from transduce.training.flops import step_flops
 

@@ -12,7 +12,7 @@ from transduce.studies.positions import points as length_points
 from transduce.studies.results import Results, encode_config, provenance
 from transduce.studies.scaling_laws import SWEEP
 from transduce.studies.table2 import SEEDS, trainings, with_points
-from transduce.studies.table2_budgets import cost_name
+from transduce.studies.table2_costs import cost_name
 from transduce.studies.table2_search import SYSTEMS, waiting
 
 SECONDS = {"post-norm": 0.3, "pre-norm": 0.3, "recurrent": 0.22, "convolutional": 0.25}

@@ -211,7 +211,7 @@ def _stride(n: int) -> int:
     return max(1, round(math.sqrt(n)))
 
 
-# ---- layers ----------------------------------------------------------------------------------------------------------
+# ---- layers ------------------------------------------------------------------------------------------------------
 
 
 def layers(sizes: AttentionSizes) -> tuple[AttentionForm[ProjectedAttention], ...]:

@@ -111,12 +111,11 @@ def by_verdict(changes: Mapping[str, Difference | None]) -> dict[Verdict, list[s
 
     The verdicts are in the order of `VERDICTS`, without those that have no title.
     """
-    groups: dict[Verdict, list[str]] = {}
-    for verdict in VERDICTS:
-        titles = [title for title, change in changes.items() if change and change.verdict() == verdict]
-        if titles:
-            groups[verdict] = titles
-    return groups
+    groups: dict[Verdict, list[str]] = {
+        verdict: [title for title, change in changes.items() if change and change.verdict() == verdict]
+        for verdict in VERDICTS
+    }
+    return {verdict: titles for verdict, titles in groups.items() if titles}
 
 
 # ---- claims ------------------------------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from transduce.storage.run_request import TrainRequest
 from transduce.studies.results import Cost, Count, Percent, Perplexity, Results, Study, changes_since, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
-from transduce.studies.step_costs import measure_costs
-from transduce.studies.table2_budgets import Budgets, cost_name
+from transduce.studies.table2_costs import Budgets, cost_name, measure_costs
 from transduce.studies.table2_report import report
 from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.texts import Texts

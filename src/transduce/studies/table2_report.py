@@ -22,7 +22,7 @@ from transduce.studies.comparison import (
 )
 from transduce.studies.curves import Curve, crossings
 from transduce.studies.results import Entry, Results, config_of
-from transduce.studies.table2_budgets import Budget, Budgets, cost_name
+from transduce.studies.table2_costs import Budget, Budgets, cost_name
 from transduce.studies.table2_search import SYSTEMS
 
 NAMES = {"time": "time", "flops": "FLOPs"}

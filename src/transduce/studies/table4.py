@@ -7,7 +7,7 @@ is trained on, and the linear form of the trees. All rows have the same number o
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -26,10 +26,10 @@ from transduce.studies.comparison import (
     mean_and_range,
     seeds_of,
 )
-from transduce.studies.results import Count, Duration, Entry, Percent, Results, Study, config_of, open_results
+from transduce.studies.results import Count, Entry, Percent, Results, Study, config_of, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
-from transduce.studies.trainings import Training
+from transduce.studies.trainings import ProcessCell, Training
 from transduce.studies.treebanks import Treebanks, Variant, write_tree_texts
 
 # The order of the trainings (row, seed) gives a study that is stopped early as much as possible.
@@ -74,21 +74,14 @@ class ParserCurvePoint(TypedDict):
     valid_f1: Percent
 
 
-class ParserCell(TypedDict):
+class ParserCell(ProcessCell):
     """A training of a parser. f1: of the validation trees."""
 
-    row: str
-    seed: int
     f1: Percent
-    parameters: Count
     steps: Count
-    seconds: Duration
-    cpu_seconds: Duration
     curve: list[ParserCurvePoint]
     valid: TreeScores
     test: NotRequired[TreeScores]
-    ended_at: NotRequired[str]
-    config: NotRequired[dict[str, Any]]
 
 
 Table4Settings = TypedDict("Table4Settings", {"number of training trees": Count})

@@ -58,21 +58,26 @@ class WholeScores(Scores):
     bleu: Percent
 
 
-class TrainingCell(TypedDict):
-    """A training of translation. Cells of 0.1.0 have no configuration, no brevity penalties, and no mean."""
+class ProcessCell(TypedDict):
+    """A training of `TrainingProcess`. Cells of 0.1.0 have no configuration."""
 
     row: str
     seed: int
-    perplexity: Perplexity
-    bleu: Percent
     parameters: Count
     seconds: Duration
     cpu_seconds: Duration
-    steps: NotRequired[Count]
     ended_at: NotRequired[str]
+    config: NotRequired[dict[str, Any]]
+
+
+class TrainingCell(ProcessCell):
+    """A training of translation. Cells of 0.1.0 have no brevity penalties, and no mean."""
+
+    perplexity: Perplexity
+    bleu: Percent
+    steps: NotRequired[Count]
     valid: NotRequired[Scores]
     valid_mean: NotRequired[WholeScores]
-    config: NotRequired[dict[str, Any]]
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
