@@ -7,7 +7,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 INTERRUPT_DELAY = 0.01  # seconds until a lost Ctrl-C comes again, when the finalizer has ended
 
@@ -61,7 +61,7 @@ class _BestEffort:
             return self.stream is not None and self.stream.isatty()
         return False
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.stream, name)
 
 

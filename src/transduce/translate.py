@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ class Translator:
         ].shortlist  # models of an ensemble share a tokenizer, so the first one's is good for all
         self._name = " and ".join(model.name for model in loaded)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return all except the prepared models, which hold addresses in memory: a copy prepares its own."""
         return {name: value for name, value in self.__dict__.items() if not name.endswith("_backend")}
 
@@ -179,7 +179,7 @@ class Translator:
         """The most tokens of a source, EOS not counted."""
         return most_tokens(self._max_positions)
 
-    def running(self) -> RunningTranslation[Any]:
+    def running(self) -> RunningTranslation[object]:
         """Return a continuous translation, to which a service adds lines at any step."""
         return RunningTranslation(self._backend_of, self.tokenizer, self.config)
 

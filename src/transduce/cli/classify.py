@@ -29,7 +29,7 @@ def classify(
         label, probability = next(iter(classes.items()))
         return f"{printable(label)}\t{probability:.4f}"
 
-    def load() -> Job:
+    def load() -> Job[dict[str, float]]:
         from transduce.family.inference.text_encoder import TextEncoder
 
         encoder = TextEncoder.load(folder)

@@ -31,7 +31,7 @@ def embed(
     def text(vector: "Tensor") -> str:
         return " ".join(f"{value:.6f}" for value in vector.tolist())
 
-    def load() -> Job:
+    def load() -> "Job[Tensor]":
         from transduce.family.inference.text_encoder import TextEncoder
 
         encoder = TextEncoder.load(folder)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Generic, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -12,23 +12,24 @@ if TYPE_CHECKING:
     from transduce.cli import stream
     from transduce.family.inference.text_encoder import Answer
 
+T = TypeVar("T")
 Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's form with tokenizer.json, or RUN/model.")]
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Generic[T]):
     """The work of a loaded model on lines.
 
     answers: takes lines and the number of the first one, and returns their answers. text: returns the line of output
     for a value. record: returns the JSON value for a value.
     """
 
-    answers: "Callable[[Sequence[str], int], Sequence[Answer[Any]]]"
-    text: Callable[[Any], str]
-    record: Callable[[Any], Any] = lambda value: value
+    answers: "Callable[[Sequence[str], int], Sequence[Answer[T]]]"
+    text: Callable[[T], str]
+    record: Callable[[T], object] = lambda value: value
 
 
-def run_job(load_job: Callable[[], Job], source: Path | None, target: Path | None, *, json: bool) -> None:
+def run_job(load_job: Callable[[], Job[T]], source: Path | None, target: Path | None, *, json: bool) -> None:
     """Write a line for each line of `source` into `target`, each as soon as it is ready.
 
     source, target: None is standard input or standard output. The line of a blank line is blank, or null with `json`.
@@ -43,7 +44,7 @@ def run_job(load_job: Callable[[], Job], source: Path | None, target: Path | Non
         job = load_job()
         job.answers([], 1)  # an error of the folder or of an option comes before the first line is read
 
-        def line_of(value: Any) -> bytes:
+        def line_of(value: T | None) -> bytes:
             if json:
                 return msgspec.json.encode(None if value is None else job.record(value)) + b"\n"
             return ("" if value is None else job.text(value)).encode() + b"\n"

@@ -76,7 +76,7 @@ def fill(
     """
     settings = {name: value for name, value in asdict(diffusion).items() if value is not None}
 
-    def load() -> Job:
+    def load() -> Job[Any]:
         from transduce.family.inference.model_folder import open_member
         from transduce.family.inference.text_encoder import TextEncoder
         from transduce.family.inference.text_filler import TextFiller
@@ -94,19 +94,19 @@ def fill(
     run_job(load, input, output, json=json)
 
 
-def _words_of(encoder: "TextEncoder", n_best: int) -> Job:
+def _words_of(encoder: "TextEncoder", n_best: int) -> "Job[list[list[Word]]]":
     """Return the job of printing the most likely words for each mask."""
 
     def text(fields: "list[list[Word]]") -> str:
         return "\t".join(" ".join(f"{printable(word)} {p:.4f}" for word, p in words) for words in fields)
 
-    def record(fields: "list[list[Word]]") -> Any:
+    def record(fields: "list[list[Word]]") -> object:
         return [[{"word": word, "probability": p} for word, p in words] for words in fields]
 
     return Job(lambda lines, _: encoder.fill(lines, n_best), text, record)
 
 
-def _lines_of(filler: "TextFiller", settings: dict[str, Any]) -> Job:
+def _lines_of(filler: "TextFiller", settings: dict[str, Any]) -> Job[str]:
     """Return the job of printing lines whose masks are filled. settings: arguments of `Filling`."""
     from transduce.family.inference.diffusion import Filling
 

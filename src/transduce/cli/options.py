@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import CoercionError, Parameter, Token
 
 OF_THE_MODEL = "the model's setting"
 
 
-def _integers(kind: Any, tokens: Sequence[Token]) -> int | list[int]:
+def _integers(kind: object, tokens: Sequence[Token]) -> int | list[int]:
     """Return the integer of an option, or its integers if `kind` is list[int]."""
     integers = []
     for token in tokens:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from transduce.console import drop_unwritten, printable
 from transduce.data.disk import LocatedFile
@@ -22,7 +22,7 @@ BARS = dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True))  # for a h
 DESCRIPTORS = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print `value` as one line of JSON, in UTF-8 in every locale."""
     import msgspec
 

@@ -213,7 +213,7 @@ def _answer(translation: Translation, json: bool, left_out: Collection[str]) -> 
     return Answer(line + b"\n", translation.problem or (None if json else unmet_problem(translation.unmet)))
 
 
-def _record(translation: Translation, left_out: Collection[str]) -> dict[str, Any]:
+def _record(translation: Translation, left_out: Collection[str]) -> dict[str, object]:
     """Return the fields of a translation without some of them."""
     alternatives = [_record(alternative, left_out) for alternative in translation.alternatives]
     record = {**vars(translation), "alternatives": alternatives}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter, Token
 
@@ -10,7 +10,7 @@ from transduce.cli.options import Flag
 from transduce.data.corpora import Corpus, parse
 
 
-def corpora_of(kind: Any, tokens: Sequence[Token]) -> list[Corpus]:
+def corpora_of(kind: object, tokens: Sequence[Token]) -> list[Corpus]:
     """Return a corpus for each --train, whose words are SRC TGT [WEIGHT], or FILE [WEIGHT]."""
     groups: list[list[str]] = []
     for token in tokens:

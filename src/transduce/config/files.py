@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ def to_json(config: Config) -> str:
 
 # The value of a key for files of versions without this key: the behaviour of those versions, which may differ from
 # today's default. A change that no such value can express needs a new FORMAT_VERSION.
-ADDED_LATER: dict[str, Any] = {
+ADDED_LATER: dict[str, object] = {
     "model.kind": "transformer",
     "model.tgt_vocab_size": None,
     "model.activation": "relu",
@@ -74,7 +73,7 @@ def from_json(text: str | bytes, where: Path | str) -> Config:
     return config
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return a JSON object as a dictionary. Raises ValueError if it has a key twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
@@ -82,7 +81,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _classes(content: Mapping[str, Any], where: Path | str) -> dict[str, type]:
+def _classes(content: Mapping[str, object], where: Path | str) -> dict[str, type]:
     """Return the class of each section of a file. Raise UserError if its model is of an unknown kind."""
     model = content.get("model")
     kind = model.get("kind") if isinstance(model, dict) else None
@@ -97,7 +96,7 @@ def _names(section: type) -> list[str]:
     return [f.name for f in dataclasses.fields(section)]
 
 
-def _key_problems(content: Mapping[str, Any], classes: Mapping[str, type]) -> list[str]:
+def _key_problems(content: Mapping[str, object], classes: Mapping[str, type]) -> list[str]:
     lines = [f"  {name!r}: expected a known section{nearest(name, classes)}" for name in content if name not in classes]
     for name, section in classes.items():
         values = content.get(name)
@@ -143,7 +142,7 @@ def differences(old: Config, new: Config, allowed: Sequence[str] = ()) -> list[s
     return lines
 
 
-def changed_values(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+def changed_values(old: Config, new: Config) -> dict[str, tuple[object, object]]:
     """Return the values in `old` and in `new` of each key that differs."""
     names = dict.fromkeys([*keys(old), *keys(new)])
     values = {name: (value_or_none(old, name), value_or_none(new, name)) for name in names}

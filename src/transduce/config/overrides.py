@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import get_origin, get_type_hints
 
 import msgspec
 
@@ -61,7 +61,7 @@ def _set(config: Config, name: str, text: str, lines: list[str]) -> Config:
     return with_value(config, name, value)
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """Return the value of a setting as `--set` reads it."""
     if value is None:
         return "null"

@@ -227,18 +227,18 @@ def keys(config: Config | None = None) -> list[str]:
     return [f"{name}.{f.name}" for name, section in sections(config).items() for f in dataclasses.fields(section)]
 
 
-def value_of(config: Config, name: str) -> Any:
+def value_of(config: Config, name: str) -> object:
     """Return the value of the key `name`, `section.key`."""
     section, key = name.split(".")
     return getattr(getattr(config, section), key)
 
 
-def value_or_none(config: Config, name: str) -> Any:
+def value_or_none(config: Config, name: str) -> object:
     """Return the value of the key `name`; None if the model of `config` is of a kind without this key."""
     return value_of(config, name) if name in keys(config) else None
 
 
-def with_value(config: Config, name: str, new: Any) -> Config:
+def with_value(config: Config, name: str, new: object) -> Config:
     """Return a copy of `config` in which the key `name`, `section.key`, has the value `new`."""
     section, key = name.split(".")
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{key: new})})

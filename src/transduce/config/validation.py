@@ -65,7 +65,7 @@ def _field_types(settings: type) -> Mapping[str, Any]:
     return get_type_hints(settings)
 
 
-def _has_type(value: Any, expected: Any) -> bool:
+def _has_type(value: object, expected: Any) -> bool:
     try:
         converted = msgspec.convert(value, expected)
     except msgspec.ValidationError:
@@ -291,14 +291,14 @@ def refuse_impossible(model: ModelSettings) -> None:
     refuse(lines)
 
 
-def as_path(name: str, value: Any) -> Path:
+def as_path(name: str, value: object) -> Path:
     """Return the argument `name` as a path. Raises UserError if its value is none."""
     if not isinstance(value, str | Path):
         raise UserError(f"{name}={value!r}: expected a path")
     return Path(value)
 
 
-def as_path_pair(name: str, value: Any) -> tuple[Path, Path]:
+def as_path_pair(name: str, value: object) -> tuple[Path, Path]:
     """Return the argument `name` as two paths. Raises UserError if its value is another one."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise UserError(f"{name}={value!r}: expected two paths, of source and target text")

@@ -8,7 +8,6 @@ A restart needs only `DataPosition(epoch, index)`: the epoch, and the number of 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -170,7 +169,7 @@ class Batch:
 
 # (source rows, target rows, numbers of the pairs, seed and epoch) -> the batch of a task, such as Batch.
 # A row: ids without BOS and EOS.
-Collate = Callable[[list[np.ndarray], list[np.ndarray], np.ndarray, tuple[int, int]], Any]
+Collate = Callable[[list[np.ndarray], list[np.ndarray], np.ndarray, tuple[int, int]], Batch]
 
 
 def collate(
@@ -272,7 +271,7 @@ class Batches:
         self._sort_keys = SortKeys(longest, len(store))
         self._newest_plan: tuple[int, Plan] | None = None
 
-    def stream(self, position: DataPosition) -> Iterator[tuple[list[Any], DataPosition]]:
+    def stream(self, position: DataPosition) -> Iterator[tuple[list[Batch], DataPosition]]:
         """Yield the micro-batches of each step from `position` on, and the position after the step."""
         epoch, index = position.epoch, position.index
         while True:
@@ -316,7 +315,7 @@ class Batches:
             size += len(repeated)
         return keys[:size]
 
-    def _step(self, pairs: np.ndarray, epoch: int) -> list[Any]:
+    def _step(self, pairs: np.ndarray, epoch: int) -> list[Batch]:
         """Return this rank's micro-batches of one step. Of n parts, part p has the pairs p, p + n, p + 2 n, ..."""
         rows = self.store.read(pairs)
         src, tgt = (self._rows(side, pairs, rows, epoch) for side in (0, 1))

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal, NamedTuple, TypeVar
 
+import msgspec
 from tokenizers import Tokenizer as Engine
 from tokenizers import pre_tokenizers, trainers
 
@@ -11,6 +12,8 @@ from transduce.config.validation import is_tag
 from transduce.data.engine import library_errors
 from transduce.data.vocabulary import CONTROLS, EOS, SPACE, UNK
 from transduce.errors import UserError
+
+T = TypeVar("T")
 
 KINDS = ("bpe", "wordpiece")
 MAX_WORD = 64  # characters
@@ -26,17 +29,17 @@ def fixed_pieces(kind: str) -> list[str]:
     return [*CONTROLS, *letters, *(SPACE + letter for letter in letters)]
 
 
-def trainer_of(kind: str, vocab_size: int, fixed: list[Any]) -> trainers.Trainer:
+def trainer_of(kind: str, vocab_size: int, fixed: Sequence[str]) -> trainers.Trainer:
     """Return the library's trainer of a kind. fixed: the pieces that come first."""
     # The trainer puts special tokens first, in this order, so all fixed pieces are special tokens, not only the control
     # pieces. It numbers other letters within words in a different order in each run.
     if kind == "bpe":
-        return trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=fixed)
+        return trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=[*fixed])
     return trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
         show_progress=False,
-        special_tokens=fixed,
+        special_tokens=[*fixed],
         continuing_subword_prefix=SPACE,
     )
 
@@ -57,7 +60,7 @@ REMOVE_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the s
 
 def document_of(
     kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]], tags: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return all of `tokenizer.json`, in the format of the Hugging Face library."""
     pieces = dict(sorted(vocabulary.items(), key=lambda piece: piece[1]))
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -81,7 +84,7 @@ def document_of(
     }
 
 
-def _bpe_rules(vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, Any]:
+def _bpe_rules(vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, object]:
     escape = [_replace(ESCAPE, ESCAPE + "0"), _replace(SPACE, ESCAPE + "1")]
     unescape = [_replace(ESCAPE + "1", SPACE), _replace(ESCAPE + "0", ESCAPE)]
     first_space = {"type": "Prepend", "prepend": SPACE}
@@ -113,7 +116,7 @@ def _bpe_rules(vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> d
     }
 
 
-def _wordpiece_rules(vocabulary: dict[str, int]) -> dict[str, Any]:
+def _wordpiece_rules(vocabulary: dict[str, int]) -> dict[str, object]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
         "normalizer": {"type": "Prepend", "prepend": " "},
@@ -129,7 +132,7 @@ def _wordpiece_rules(vocabulary: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _cut(space: str) -> dict[str, Any]:
+def _cut(space: str) -> dict[str, object]:
     """Return the rule that cuts a line into words: letters and marks, digits, or others, after at most one space."""
     letters = rf"\p{{L}}[\p{{L}}\p{{M}}]{{0,{MAX_WORD - 1}}}"
     digits = rf"\p{{N}}{{1,{MAX_WORD}}}"
@@ -138,43 +141,70 @@ def _cut(space: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-def _replace(old: str, new: str) -> dict[str, Any]:
+def _replace(old: str, new: str) -> dict[str, object]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
-def parts_of(text: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the model section of a `tokenizer.json`, and its tags. UserError if transduce did not write the file."""
+class Parts(NamedTuple):
+    """The parts of a `tokenizer.json` that are not fixed."""
+
+    kind: str
+    vocabulary: dict[str, int]
+    merges: list[list[str]]
+    tags: list[str]
+
+
+class _Model(msgspec.Struct):
+    type: Literal["BPE", "WordPiece"]
+    vocab: object = None
+    merges: object = msgspec.field(default_factory=list)
+
+
+class _AddedToken(msgspec.Struct):
+    content: str
+
+
+def parts_of(text: str) -> Parts:
+    """Return the parts of a `tokenizer.json`. Raises UserError if transduce did not write the text."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"it is not JSON ({error}); {USE_ANOTHER}") from error
-    if (problem := _problem(document)) is not None:
+    fields = _convert(document, dict[str, object], {})
+    model = _convert(fields.get("model"), _Model, None)
+    if model is None:
+        raise UserError(f"it has no model of type BPE or WordPiece; {USE_ANOTHER}")
+    added = _convert(fields.get("added_tokens"), list[_AddedToken], [])
+    parts = Parts(
+        kind="bpe" if model.type == "BPE" else "wordpiece",
+        vocabulary=_convert(model.vocab, dict[str, int], {}),
+        merges=_convert(model.merges, list[list[str]], [[]]),
+        tags=[token.content for token in added[len(CONTROLS) :]],
+    )
+    if (problem := _problem(fields, parts)) is not None:
         raise UserError(f"{problem}; {USE_ANOTHER}")
-    return document["model"], _tags_of(document)
+    return parts
 
 
-def _tags_of(document: dict[str, Any]) -> list[Any]:
-    """Return the words that a document adds after the control pieces."""
-    added = document.get("added_tokens")
-    entries = added[len(CONTROLS) :] if isinstance(added, list) else []
-    return [entry.get("content") if isinstance(entry, dict) else None for entry in entries]
+def _convert(value: object, kind: type[T], default: T) -> T:
+    """Return a value as one of a type; the default for a value of another type, or with half of a character."""
+    try:
+        return msgspec.convert(value, kind)
+    except ValueError:
+        return default
 
 
-def _problem(document: Any) -> str | None:
+def _problem(document: dict[str, object], parts: Parts) -> str | None:
     """Return the first difference from every document that transduce writes, or None."""
-    model = document.get("model") if isinstance(document, dict) else None
-    if not isinstance(model, dict) or model.get("type") not in ("BPE", "WordPiece"):
-        return "it has no model of type BPE or WordPiece"
-    kind = "bpe" if model["type"] == "BPE" else "wordpiece"
-    vocabulary, merges = model.get("vocab"), model.get("merges", [])
-    if not isinstance(vocabulary, dict) or list(vocabulary.values()) != list(range(len(vocabulary))):
+    kind, vocabulary, merges, tags = parts
+    if not vocabulary or list(vocabulary.values()) != list(range(len(vocabulary))):
         return "its ids do not count up from 0"
-    fixed, tags = fixed_pieces(kind), _tags_of(document)
+    fixed = fixed_pieces(kind)
     if list(vocabulary)[: len(fixed)] != fixed:
         return "it does not begin with the control and byte pieces"
     if list(vocabulary)[len(fixed) :][: len(tags)] != tags or not all(map(is_tag, tags)):
         return "its added tokens are neither control pieces nor tags"
-    if not isinstance(merges, list) or not all(_is_merge(merge, vocabulary) for merge in merges):
+    if not all(len(merge) == 2 and {*merge, "".join(merge)} <= vocabulary.keys() for merge in merges):
         return "its merges do not join two pieces to a third one"
     if len({tuple(merge) for merge in merges}) < len(merges):
         return "its merges repeat"
@@ -183,13 +213,7 @@ def _problem(document: Any) -> str | None:
     return f"its {foreign[0]} was not written by transduce" if foreign else None
 
 
-def _is_merge(merge: Any, vocabulary: dict[str, int]) -> bool:
-    if not isinstance(merge, list) or len(merge) != 2 or not all(isinstance(part, str) for part in merge):
-        return False
-    return all(piece in vocabulary for piece in (*merge, "".join(merge)))
-
-
-def engine_of(document: dict[str, Any]) -> Engine:
+def engine_of(document: dict[str, object]) -> Engine:
     """Return the library's tokenizer of a document. Raises UserError if the library refuses it."""
     with library_errors("the package tokenizers refuses it", USE_ANOTHER):
         engine = Engine.from_str(json.dumps(document))

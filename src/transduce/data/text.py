@@ -28,7 +28,7 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -246,7 +246,7 @@ def file_sha256(path: StrPath) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def encode_names(content: Any) -> bytes:
+def encode_names(content: object) -> bytes:
     """Return values with names of files as JSON. `decode_names` returns the same names, also if they are not UTF-8."""
     return json.dumps(msgspec.to_builtins(content), separators=(",", ":")).encode()
 

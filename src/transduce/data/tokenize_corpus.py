@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -191,7 +190,7 @@ def _has_text(line: str, tokenizer: TokenizerLike) -> bool:
     return not text.is_blank(tokenizer.split_tag(line)[1])
 
 
-def _chunks(job: Job) -> Iterator[list[tuple[Any, Any]]]:
+def _chunks(job: Job) -> Iterator[list[tuple[tuple[int, int, str], ...]]]:
     """Yield lists of pairs of a job, at most `CHUNK_PAIRS` each. A side of a pair is (begin, end, line)."""
     sides = (
         text.spanned_lines(path, begin, end, first=job.contents.first + 1)
@@ -269,7 +268,7 @@ class _Worker:
         """Run a job in the process, and raise its errors here."""
         self._send(job)
 
-    def _send(self, message: Any) -> None:
+    def _send(self, message: object) -> None:
         """Send a message and wait for the answer. Raises the error that it reports."""
         assert self.process.stdin and self.process.stdout
         answer = b""
@@ -301,7 +300,7 @@ def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this process
     tokenizer = None
     for line in sys.stdin.buffer:
-        answer: list[Any] = ["ok"]
+        answer: list[object] = ["ok"]
         try:
             if tokenizer is None:
                 tokenizer = Tokenizer.from_json(decode_names(line, str))

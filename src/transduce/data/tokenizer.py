@@ -50,18 +50,18 @@ class Tokenizer(TokenizerLike):
 
         side: "source" or "target", where a tag is ordinary text.
         """
-        model, tags = parts_of(text)
-        self.tags = tags if side == "source" else []
-        self.kind: str = "bpe" if model["type"] == "BPE" else "wordpiece"
+        parts = parts_of(text)
+        self.tags = parts.tags if side == "source" else []
+        self.kind: str = parts.kind
         self.side = side
-        self.vocabulary = list(model["vocab"])
+        self.vocabulary = list(parts.vocabulary)
         self.vocab_size: int = len(self.vocabulary)
         self._text = text
         self._arguments = (text,)
-        self._ids: dict[str, int] = model["vocab"]
-        self._merges: list[list[str]] = model.get("merges", [])
-        self._special = {*CONTROLS, *tags}
-        self._engine = engine_of(document_of(self.kind, self._ids, self._merges, tags))
+        self._ids = parts.vocabulary
+        self._merges = parts.merges
+        self._special = {*CONTROLS, *parts.tags}
+        self._engine = engine_of(document_of(*parts))
 
     @classmethod
     def learn(

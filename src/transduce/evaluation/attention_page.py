@@ -12,7 +12,6 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -71,7 +70,7 @@ def _layers(attended: Attended, view: View) -> dict[str, list[int]]:
     return {part: numbers[view.layer : view.layer + 1] or numbers[-1:] for part, numbers in layers.items()}
 
 
-def _description(attended: Attended, view: View, layers: dict[str, list[int]]) -> dict[str, Any]:
+def _description(attended: Attended, view: View, layers: dict[str, list[int]]) -> dict[str, object]:
     """Return what the script needs except the weights. Layers and heads count from 1, pieces from 0."""
     whole = all(len(layers[part]) == len(getattr(attended, part)) for part in PARTS)
     return {
@@ -95,6 +94,6 @@ def _sentence(pieces: tuple[str, ...]) -> str:
     return "".join(text for _, _, text in words(pieces[:-1])).strip()
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     """Return JSON in ASCII that no HTML parser takes for a tag or a comment."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e")

@@ -9,7 +9,6 @@ import bisect
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from transduce.config.schema import Config
 from transduce.errors import UserError
@@ -65,7 +64,7 @@ def read_history(run: Path) -> History:
     return History(curves, skipped, last)
 
 
-def _finite(value: Any) -> float:
+def _finite(value: object) -> float:
     """Return a value of the log as a number; nan if it is not a number, or is too large for an axis."""
     if not isinstance(value, int | float) or not abs(value) < _LARGEST:
         return math.nan

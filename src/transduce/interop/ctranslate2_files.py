@@ -18,11 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
 
 from transduce.config.schema import Config, ModelConfig
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, UNK, TokenizerLike
 from transduce.errors import UserError
+
+T = TypeVar("T")
 
 VERSION = 6
 MODEL = "TransformerSpec"
@@ -135,7 +137,7 @@ def expected_shapes(config: Config) -> dict[str, Shape]:
     return shapes
 
 
-def expected_settings(config: Config) -> dict[str, Any]:
+def expected_settings(config: Config) -> dict[str, object]:
     """Return the content of CTranslate2's config.json."""
     return {
         "add_source_bos": False,
@@ -187,7 +189,7 @@ class _Misfit(Exception):
     """A difference between a file and its expected content."""
 
 
-def _compare_json(expected: Any, file: IO[bytes]) -> None:
+def _compare_json(expected: object, file: IO[bytes]) -> None:
     """Raise _Misfit unless the file is JSON of the value `expected`."""
     try:
         value = json.loads(file.read())
@@ -264,7 +266,7 @@ def _variable(file: IO[bytes], name: str) -> Variable:
     return Variable(code, shape)
 
 
-def _add(mapping: dict[str, Any], name: str, value: Any) -> None:
+def _add(mapping: dict[str, T], name: str, value: T) -> None:
     if name in mapping:
         raise _Misfit(f"it has {name!r} twice")
     mapping[name] = value

@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -67,7 +66,7 @@ def _export_problems(loaded: LoadedModel) -> list[str]:
     return wrong
 
 
-def _marian_config(config: Config) -> dict[str, Any]:
+def _marian_config(config: Config) -> dict[str, object]:
     """Return the content of Marian's config.json."""
     model = config.model
     sides = {"layers": model.n_layers, "ffn_dim": model.d_ff, "attention_heads": model.n_heads}
@@ -94,7 +93,7 @@ def _marian_config(config: Config) -> dict[str, Any]:
     }
 
 
-def _marian_generation(config: Config) -> dict[str, Any]:
+def _marian_generation(config: Config) -> dict[str, object]:
     """Return the content of generation_config.json; its |Y|^alpha is the closest to the paper's length penalty."""
     return {
         "num_beams": config.search.beam_size,
@@ -109,7 +108,7 @@ def _marian_generation(config: Config) -> dict[str, Any]:
     }
 
 
-def _marian_tokenizer() -> dict[str, Any]:
+def _marian_tokenizer() -> dict[str, object]:
     """Return the content of tokenizer_config.json."""
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), CONTROLS, strict=True))
     return {"tokenizer_class": "PreTrainedTokenizerFast", **names, "clean_up_tokenization_spaces": False}

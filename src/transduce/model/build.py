@@ -1,7 +1,7 @@
 """Build an untrained model from its configuration."""
 
 from collections.abc import Callable
-from typing import Any, overload
+from typing import overload
 
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -47,8 +47,12 @@ class _WithoutInitialisation(TorchFunctionMode):
     """Within this context, the random functions of torch.nn.init leave tensors as they are."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"]

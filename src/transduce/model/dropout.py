@@ -52,8 +52,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """Return x (...) with each value set to 0 with probability p, the others divided by 1 - p."""
     if x.device.type != "cpu":
         return F.dropout(x, p)
-    output: Any = _MaskAndScale.apply(x, keep_mask(x.shape, p), 1 / (1 - p))
-    return output
+    return _MaskAndScale.apply(x, keep_mask(x.shape, p), 1 / (1 - p))
 
 
 def keep_mask(shape: torch.Size, p: float) -> Tensor:

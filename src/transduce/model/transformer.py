@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -310,7 +310,7 @@ def parameter_count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def mixed_precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+def mixed_precision(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which a model computes in `precision`.
 
     "fp32" changes nothing. "bf16" computes matrix products in bf16; the weights stay fp32.

@@ -238,7 +238,7 @@ class TreeConstraint(Constraint):
     """The constraint that each row becomes a tree over its words."""
 
     table: Symbols
-    rows: Sequence[Any]
+    rows: Sequence[object]
 
     def allowed(self) -> dict[int, Sequence[int]]:
         """Return the ids that may come next, by row: all rows are restricted."""

@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -36,7 +35,7 @@ class ClientApi:
         return request.scope["transduce.record"]
 
 
-def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return an answer in JSON."""
     return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
 

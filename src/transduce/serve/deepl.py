@@ -4,7 +4,6 @@ Options that change nothing here are ignored. Those that this server could not k
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -42,7 +41,7 @@ class DeepL(ClientApi):
         for i, answer in enumerate(answers):
             if answer.problem is not None:
                 raise answer.problem.at(f"$.text[{i}]")
-        translations: list[dict[str, Any]] = []
+        translations: list[dict[str, object]] = []
         for text, pair, answer in zip(call.texts, call.pairs, answers, strict=True):
             translations.append({"detected_source_language": pair[0].upper(), "text": answer.text})
             if fields.is_true("show_billed_characters"):

@@ -1,8 +1,7 @@
 """The API of LibreTranslate's clients: its routes, its requests, its answers, its words."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -118,12 +117,12 @@ class LibreTranslate(ClientApi):
 
     def _answer(
         self, answers: Sequence[Answer], call: TranslateCall, is_list: bool, is_auto: bool, confidences: Sequence[float]
-    ) -> dict[str, Any]:
+    ) -> Mapping[str, object]:
         """Return the answer: lists if the texts were a list, else the first of each."""
         problems = [answer.problem for answer in answers]
         if problems[0] is not None and (not is_list or all(problem and problem.status >= 500 for problem in problems)):
             raise problems[0].at(PLACE)
-        lists: dict[str, list[Any]] = {"translatedText": [answer.text for answer in answers]}
+        lists: dict[str, list[object]] = {"translatedText": [answer.text for answer in answers]}
         if is_auto:
             lists["detectedLanguage"] = [
                 {"confidence": confidence, "language": pair[0]}
@@ -161,5 +160,5 @@ class LibreTranslate(ClientApi):
         return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-def _event(name: str, value: Any) -> bytes:
+def _event(name: str, value: object) -> bytes:
     return f"event: {name}\ndata: {json.dumps(value, ensure_ascii=False)}\n\n".encode()

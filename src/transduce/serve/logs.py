@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -41,7 +40,7 @@ class Log:
         self._thread = threading.Thread(target=self._run, name="transduce-log", daemon=True)
         self._thread.start()
 
-    def write(self, level: str, event: str, **values: Any) -> None:
+    def write(self, level: str, event: str, **values: object) -> None:
         """Add a line."""
         now = time.time()
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
@@ -52,7 +51,7 @@ class Log:
         else:
             self._lines.put(line)
 
-    def write_defect(self, problem: BaseException | None, **values: Any) -> None:
+    def write_defect(self, problem: BaseException | None, **values: object) -> None:
         """Add a line about a defect of this program: its kind and its place, for its message may quote a text."""
         place = None if problem is None else problem.__traceback__
         while place is not None and place.tb_next is not None:

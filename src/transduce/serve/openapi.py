@@ -1,25 +1,25 @@
 """The description of the service in OpenAPI 3.1."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from transduce import __version__
 from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES
 from transduce.serve.service import Service
 from transduce.serve.settings import ServerSettings
 
-STRING: dict[str, Any] = {"type": "string"}
+STRING: dict[str, object] = {"type": "string"}
 TEXTS = {"oneOf": [STRING, {"type": "array", "items": STRING}]}
-PHRASE: dict[str, Any] = {**STRING, "minLength": 1, "maxLength": MOST_CHARACTERS}
-PHRASE_LIST: dict[str, Any] = {"type": ["array", "null"], "items": PHRASE, "maxItems": MOST_PHRASES}
+PHRASE: dict[str, object] = {**STRING, "minLength": 1, "maxLength": MOST_CHARACTERS}
+PHRASE_LIST: dict[str, object] = {"type": ["array", "null"], "items": PHRASE, "maxItems": MOST_PHRASES}
 PHRASES = {"anyOf": [PHRASE_LIST, {"type": "array", "items": PHRASE_LIST}]}
-REQUIRED: dict[str, Any] = {"anyOf": [PHRASE, {"type": "array", "items": PHRASE, "minItems": 1}]}
-REQUIRED_LIST: dict[str, Any] = {**PHRASE_LIST, "items": REQUIRED}
+REQUIRED: dict[str, object] = {"anyOf": [PHRASE, {"type": "array", "items": PHRASE, "minItems": 1}]}
+REQUIRED_LIST: dict[str, object] = {**PHRASE_LIST, "items": REQUIRED}
 REQUIRED_PHRASES = {"anyOf": [REQUIRED_LIST, {"type": "array", "items": REQUIRED_LIST}]}
 PREFIX = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": ["string", "null"]}}]}
 FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
-def document(service: Service, settings: ServerSettings) -> dict[str, Any]:
+def document(service: Service, settings: ServerSettings) -> dict[str, object]:
     """Return the description of a server, with its languages and its limits."""
     models, limits = service.models, settings.limits
     texts = {"oneOf": [{**STRING, "maxLength": limits.text_characters}, {"type": "array", "maxItems": limits.texts}]}
@@ -68,7 +68,9 @@ def document(service: Service, settings: ServerSettings) -> dict[str, Any]:
     }
 
 
-def _post(summary: str, properties: dict[str, Any], required: list[str], answer: str, error: str) -> dict[str, Any]:
+def _post(
+    summary: str, properties: Mapping[str, object], required: list[str], answer: str, error: str
+) -> dict[str, object]:
     schema = {"type": "object", "properties": properties, "required": required}
     refusals = {
         "400": "the request is wrong",
@@ -88,11 +90,11 @@ def _post(summary: str, properties: dict[str, Any], required: list[str], answer:
     }
 
 
-def _get(summary: str) -> dict[str, Any]:
+def _get(summary: str) -> dict[str, object]:
     return {"summary": summary, "responses": {"200": {"description": "the answer"}}}
 
 
-def _response(description: str, schema: str) -> dict[str, Any]:
+def _response(description: str, schema: str) -> dict[str, object]:
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
     return {"description": description, "content": content}
 
@@ -101,7 +103,7 @@ DETECTION = {
     "type": "object",
     "properties": {"language": STRING, "confidence": {"type": "number", "minimum": 0, "maximum": 100}},
 }
-SCHEMAS: dict[str, Any] = {
+SCHEMAS: dict[str, object] = {
     "Translation": {
         "type": "object",
         "required": ["translatedText"],

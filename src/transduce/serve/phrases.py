@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_automaton
@@ -15,7 +14,7 @@ from transduce.serve.refusal import invalid
 from transduce.serve.requests import MAX_FIELDS, Fields
 
 LONGEST = 20  # characters of a name that may be a misspelt field
-EMPTY: dict[str, Any] = {"must": (), "must_not": (), "prefix": ""}
+EMPTY: dict[str, object] = {"must": (), "must_not": (), "prefix": ""}
 NEARNESS = 0.8  # of mustnot, must-not, musts and must[] at least; the fields of known clients have at most 0.5
 
 
@@ -53,11 +52,11 @@ def _nearest(name: str) -> str:
     return nearest(name[:LONGEST].lower(), EMPTY, NEARNESS)
 
 
-def _is_empty(value: Any) -> bool:
+def _is_empty(value: object) -> bool:
     return value is None or value == "" or value == []
 
 
-def _column(fields: Fields, name: str, n_texts: int, is_list: bool) -> Sequence[Any]:
+def _column(fields: Fields, name: str, n_texts: int, is_list: bool) -> Sequence[object]:
     """Return the value of a field for each text."""
     value = fields.values.get(name)
     if _is_empty(value):

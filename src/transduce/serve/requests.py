@@ -9,7 +9,6 @@ import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,10 +24,15 @@ NAMES_OF_TYPES = {bool: "a boolean", int: "a number", float: "a number", list: "
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields of a request. remedy: the end of the message about a missing field."""
+    """The fields of a request.
 
-    values: Mapping[str, Any]
+    remedy: end of the message about a missing field. is_form: they come from a form or a query, in which a repeated
+    field is a list.
+    """
+
+    values: Mapping[str, object]
     remedy: str = ""
+    is_form: bool = False
 
     def text(self, name: str) -> str:
         """Return a field that must be a string. Raises Refusal if it is missing, empty, or another value."""
@@ -39,9 +43,7 @@ class Fields:
 
     def optional_text(self, name: str, default: str = "") -> str:
         """Return a field that is a string, or `default` if it is missing or null. Raises Refusal for other values."""
-        value = self.values.get(name)
-        if isinstance(value, list) and value and self.is_form:
-            value = value[0]
+        value = self._first(name)
         if value is None:
             return default
         if not isinstance(value, str):
@@ -64,9 +66,7 @@ class Fields:
 
     def number(self, name: str, most: int) -> int:
         """Return a field that is a number from 0 to `most`, rounded down; negative ones and null are 0."""
-        value = self.values.get(name)
-        if isinstance(value, list) and value and self.is_form:
-            value = value[0]
+        value = self._first(name)
         if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,9}\s*", value):
             value = int(value)
         if value is None or value == "":
@@ -81,20 +81,16 @@ class Fields:
         """Return True for a field that is true, "true" or 1."""
         return str(self.values.get(name)).lower() in ("1", "true")
 
-    @property
-    def is_form(self) -> bool:
-        """True if the fields came from a form or a query, in which a repeated field is a list."""
-        return isinstance(self.values, FormValues)
+    def _first(self, name: str) -> object:
+        """Return a field, or the first value of a field that a form repeats."""
+        value = self.values.get(name)
+        return value[0] if self.is_form and isinstance(value, list) and value else value
 
     def missing(self, name: str) -> Refusal:
         return invalid(f"Invalid request: missing {name} parameter{self.remedy}")
 
 
-class FormValues(dict[str, Any]):
-    """The values of a form and a query. A field that is there several times has a list."""
-
-
-def _type_of(value: Any) -> str:
+def _type_of(value: object) -> str:
     return "null" if value is None else NAMES_OF_TYPES.get(type(value), "another value")
 
 
@@ -105,19 +101,17 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
     media = header.partition(";")[0].strip().lower()
     if media == "application/json" or re.fullmatch(r"application/[\w.-]+\+json", media):
         return Fields(json_object(body))
-    values = FormValues()
+    values: dict[str, str | list[str]] = {}
     remedy = ""
     if media == "application/x-www-form-urlencoded" and not body.lstrip().startswith(b"{"):
-        _add(values, _pairs(body, "body"))
+        values = _form(_pairs(body, "body"))
     elif media == "multipart/form-data":
-        _add(values, await _multipart(request, body))
+        values = _form(await _multipart(request, body))
     elif body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         remedy = "; a body in JSON needs the header Content-Type: application/json"
-    query = FormValues()
-    _add(query, _pairs(request.scope["query_string"], "query"))
-    for name, value in query.items():
+    for name, value in _form(_pairs(request.scope["query_string"], "query")).items():
         values.setdefault(name, value)
-    return Fields(values, remedy)
+    return Fields(values, remedy, is_form=True)
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -139,7 +133,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     return bytes(body)
 
 
-def json_object(body: bytes) -> dict[str, Any]:
+def json_object(body: bytes) -> dict[str, object]:
     """Return the object that a body in JSON has. Raises Refusal for anything else."""
     try:
         values = msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf"))
@@ -164,15 +158,12 @@ def _pairs(encoded: bytes, place: str) -> list[tuple[str, str]]:
         raise invalid(f"Invalid request: expected at most {MAX_FIELDS:,} fields in the {place}") from None
 
 
-def _add(values: FormValues, pairs: list[tuple[str, Any]]) -> None:
-    """Add the fields of a form; a field that is there several times becomes a list."""
+def _form(pairs: list[tuple[str, str]]) -> dict[str, str | list[str]]:
+    """Return the fields of a form; a repeated field is a list."""
+    values: dict[str, list[str]] = {}
     for name, value in pairs:
-        if name not in values:
-            values[name] = value
-        elif isinstance(values[name], list):
-            values[name].append(value)
-        else:
-            values[name] = [values[name], value]
+        values.setdefault(name, []).append(value)
+    return {name: texts if len(texts) > 1 else texts[0] for name, texts in values.items()}
 
 
 async def _multipart(request: Request, body: bytes) -> list[tuple[str, str]]:

@@ -277,7 +277,7 @@ def _check_sha256(file: Path, sha256: str, entry: _Entry) -> None:
 # ---- JSON --------------------------------------------------------------------------------------------------------
 
 
-def encode_json(content: Any) -> bytes:
+def encode_json(content: object) -> bytes:
     """Return `content` as JSON text, in the only form that `decode_json` accepts."""
     return msgspec.json.format(msgspec.json.encode(content), indent=2)
 

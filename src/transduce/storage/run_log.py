@@ -1,7 +1,7 @@
 """The log of a run: one JSON object per line in RUN/log.jsonl and, optionally, TensorBoard events."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,7 @@ class Log:
         self.file = path.open("ab", buffering=0)
         self.file.truncate(length)
 
-    def report(self, step: int, values: dict[str, Value]) -> None:
+    def report(self, step: int, values: Mapping[str, Value]) -> None:
         """Append one line for `step`. If the write fails, the next report and `sync` repeat the line, but no event."""
         self.pending += msgspec.json.encode({"step": step, **values}) + b"\n"
         with suppress(OSError):

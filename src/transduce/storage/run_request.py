@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from transduce.config.files import from_json, permission_problems
 from transduce.config.kinds import TASKS
@@ -168,7 +167,7 @@ class TrainRequest:
                 f"model.vocab_size={config.model.vocab_size}: expected null or {tokenizer.vocab_size}, the number of "
                 "pieces of the tokenizer; use null, and set the size of the tokenizer with data.vocab_size"
             )
-        sizes: dict[str, Any] = {"vocab_size": tokenizer.vocab_size}
+        sizes: dict[str, object] = {"vocab_size": tokenizer.vocab_size}
         if tokenizer.target.vocab_size != tokenizer.vocab_size:
             sizes["tgt_vocab_size"] = tokenizer.target.vocab_size
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, **sizes))

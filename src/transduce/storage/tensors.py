@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import safetensors
@@ -55,7 +54,7 @@ def tensor_shapes(path: Path, name: str) -> dict[str, tuple[int, ...]]:
             raise _unreadable(file_path, f"its header has {size:,} bytes, at most {MAX_HEADER_BYTES:,} are allowed")
         text = file.read(size)
     try:
-        content = msgspec.json.decode(text, type=dict[str, Any])
+        content = msgspec.json.decode(text, type=dict[str, object])
         if msgspec.json.encode(content) != text.rstrip(b" "):
             raise ValueError("its header is not in the form in which transduce writes it")
         content.pop("__metadata__", None)

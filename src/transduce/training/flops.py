@@ -5,7 +5,6 @@ an LSTM, forward and backward, padding included. It has no elementwise work: sof
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
@@ -32,21 +31,21 @@ def step_flops(model: Model, micro_batches: Sequence[Batch], label_smoothing: fl
 # ---- operations without a count in torch -------------------------------------------------------------------------
 
 
-def _lstm(x: Shape, w_x: Shape, w_h: Shape, *_: Any, **__: Any) -> int:
+def _lstm(x: Shape, w_x: Shape, w_h: Shape, *_: object, **__: object) -> int:
     """Count a layer in one direction over x (T,N,I): four gates (4H) a step, from the input and the last state."""
     return 2 * x[0] * x[1] * (w_x[0] * w_x[1] + w_h[0] * w_h[1])
 
 
-def _lstm_backward(x: Shape, w_x: Shape, w_h: Shape, *_: Any, **__: Any) -> int:
+def _lstm_backward(x: Shape, w_x: Shape, w_h: Shape, *_: object, **__: object) -> int:
     """Count two products for each product of the forward pass: the gradients of its input and of its weights."""
     return 2 * _lstm(x, w_x, w_h)
 
 
-def _attention(queries: Shape, keys: Shape, values: Shape, *_: Any, **__: Any) -> int:
+def _attention(queries: Shape, keys: Shape, values: Shape, *_: object, **__: object) -> int:
     return sdpa_flop_count(queries, keys, values)
 
 
-def _attention_backward(gradient: Shape, queries: Shape, keys: Shape, values: Shape, *_: Any, **__: Any) -> int:
+def _attention_backward(gradient: Shape, queries: Shape, keys: Shape, values: Shape, *_: object, **__: object) -> int:
     return sdpa_backward_flop_count(gradient, queries, keys, values)
 
 

@@ -44,8 +44,7 @@ def projected_cross_entropy(
     the softmax is in fp32.
     """
     dtype = _products_dtype(hidden)
-    result: Any = _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, 0.0, dtype, weights)
-    return result[0]
+    return _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, 0.0, dtype, weights)[0]
 
 
 def projected_rdrop(
@@ -65,8 +64,7 @@ def projected_rdrop(
     as in `projected_cross_entropy`.
     """
     dtype = _products_dtype(hidden)
-    result: Any = _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, alpha, dtype, None)
-    return result
+    return _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, alpha, dtype, None)
 
 
 def _products_dtype(hidden: Tensor) -> torch.dtype:

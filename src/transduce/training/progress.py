@@ -5,8 +5,8 @@ A line that cannot be written is dropped, and the training continues.
 
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -50,7 +50,7 @@ class TrainingProgress:
         """Move the bar to `step`."""
         self.bar.update(self.task, completed=step)
 
-    def report(self, step: int, report: dict[str, Any]) -> None:
+    def report(self, step: int, report: Mapping[str, float]) -> None:
         """Print loss, learning rate and speed: next to the bar, or as a line with the time left if there is no bar."""
         figures = f"loss {report['loss']:.3f}  lr {report['lr']:.2e}  {report['tokens_per_second']:,} tokens/s"
         if report.get("processor_share", 1) < BUSY:

@@ -93,7 +93,7 @@ class Meter:
         self.step_seconds += seconds
         self.processor_seconds += processor_seconds
 
-    def report(self, lr: float, epoch: int, seconds: float) -> dict[str, Any]:
+    def report(self, lr: float, epoch: int, seconds: float) -> dict[str, float]:
         """Return the mean loss of a target token, and the speed in source and target tokens a second.
 
         processor_share: processor time divided by the number of threads and the time by the clock. Other programs take
@@ -111,11 +111,11 @@ class Meter:
             **share,
         }
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, float]:
         """Return the sums that a checkpoint stores, so that a resumed run reports the same losses."""
         return {"loss": self.loss, "tgt_tokens": self.tgt_tokens, "gradient_norm": self.gradient_norm}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, float]) -> None:
         """Continue from what `state` returned."""
         self.loss = state["loss"]
         self.tgt_tokens = state["tgt_tokens"]
@@ -158,7 +158,7 @@ _StoredState = msgspec.defstruct(
 )
 
 
-def check_state(state: Any) -> None:
+def check_state(state: object) -> None:
     """Check that a stored state has all values, of the right types and in their ranges. Raises ValueError."""
     msgspec.convert(state, _StoredState)
 
@@ -245,7 +245,7 @@ class TrainingState:
         self.counters.skipped += 1
         self.counters.skipped_in_a_row += 1
 
-    def report(self, lr: float) -> dict[str, Any]:
+    def report(self, lr: float) -> dict[str, float]:
         """Return the report since the last one. Start the next one, unless this one is out of turn.
 
         A report after the last step is out of turn: in a run with a larger max_steps the meter would count on.

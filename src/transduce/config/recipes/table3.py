@@ -25,14 +25,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from transduce.config.recipes import vaswani2017
 from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 
 # The columns of the table that a row changes. The paper's development figures (perplexity per token, BLEU, parameters)
 # are in studies/table3_paper.py.
-ROWS: dict[str, dict[str, Any]] = {
+ROWS: dict[str, dict[str, object]] = {
     "base": {},
     "h1": {"n_heads": 1},  # (A)
     "h4": {"n_heads": 4},
@@ -95,7 +94,7 @@ def schedule(steps: int) -> list[str]:
     return [f"train.{name}={value}" for name, value in values.items()]
 
 
-def _change(start: Config, columns: dict[str, Any]) -> Config:
+def _change(start: Config, columns: dict[str, object]) -> Config:
     """Return `start` with `columns`, and with the last checkpoint as its model."""
     of_model = {field.name for field in dataclasses.fields(ModelConfig)}
     model = {name: value for name, value in columns.items() if name in of_model}

@@ -15,13 +15,12 @@ start is `craft-parse`:
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from transduce.config.recipes import craft
 from transduce.config.schema import Config
 
 BASE = {"d_model": 128, "n_layers": 4}
-ROWS: dict[str, dict[str, Any]] = {
+ROWS: dict[str, dict[str, object]] = {
     "base": {},
     "n2": {"n_layers": 2},
     "n6": {"n_layers": 6},
