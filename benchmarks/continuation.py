@@ -47,7 +47,7 @@ def transduce(precision: str, folder: Path) -> Continue:
     from transduce.model.cpu_backend import keep_freed_memory
 
     keep_freed_memory()
-    model = load(folder, precision=precision).ready_model
+    model = load(folder, precision=precision).prepared_model
 
     def continue_(prompts: Sequence[Sequence[int]], n_tokens: int) -> list[list[int]]:
         outputs = continue_ids(model, prompts, [], replace(GREEDY, max_extra_tokens=n_tokens))

@@ -100,7 +100,7 @@ def test_alibi_subtracts_a_slope_for_each_position_of_the_distance() -> None:
     def score(query: Tensor, key: Tensor, distance: int, head: int) -> float:
         return float(query @ key) / math.sqrt(6) + slopes[head] * distance
 
-    alibi = Alibi(H).around(0, lambda attention: attention, torch.arange(4, 7), 7)
+    alibi = Alibi(H).attention_of(0, lambda attention: attention, torch.arange(4, 7), 7)
     torch.testing.assert_close(alibi(*inputs, "causal", 0.0), attention_by_loop(inputs, score))
 
 

@@ -74,8 +74,8 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Any:
     | T5                         | `text_to_text.TextToText`          | generate, generate_texts  |
     | ViT                        | `image_classifier.ImageClassifier` | classify                  |
 
-    Each class has a `load` of its own, whose type is known. precision: of continuations, see `LanguageModel`; other
-    members have fp32 alone. Raises UserError for a folder that is damaged or not supported.
+    Each class has its own `load`, whose type is known. precision: precision of continuations, see `LanguageModel`;
+    other members have only fp32. Raises UserError for a folder that is damaged or not supported.
     """
     from transduce.config.validation import as_path
     from transduce.errors import UserError

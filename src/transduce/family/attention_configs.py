@@ -9,7 +9,7 @@ from transduce.family.configs import BertConfig, GPT2Config, LlamaConfig, size_p
 
 @dataclass(frozen=True)
 class T6Config:
-    """The sizes of a T6: those of a Llama, and the ranks of tensor product attention. It has no dropout."""
+    """The sizes of a T6: the sizes of a Llama, and the ranks of tensor product attention. It has no dropout."""
 
     kind: Literal["t6"] = "t6"
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
@@ -19,7 +19,7 @@ class T6Config:
     q_rank: int = 6  # products that a query is the sum of
     kv_rank: int = 2  # the same of a key, and of a value: the size of the cache
     d_ff: int = 2_048  # inner width of the gated feed-forward layer, which has three matrices
-    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+    max_positions: int = 1_024  # maximum number of tokens of a text; no parameter depends on it
     tied: bool = True  # the embedding is also the output matrix
 
     __post_init__ = use_python_numbers
@@ -45,7 +45,7 @@ class PerformerConfig:
     n_heads: int = 12
     n_features: int = 256  # random features of a query and of a key: more are nearer to exact attention
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 1_024  # rows of the learned table of positions: the most tokens of a text
+    max_positions: int = 1_024  # rows of the table of positions: maximum number of tokens of a text
     dropout: float = 0.1  # of the embedding and the residuals; there are no attention weights
 
     __post_init__ = use_python_numbers
@@ -71,7 +71,7 @@ class LongformerConfig:
     n_heads: int = 12
     reach: int = 256  # tokens on either side that a token sees: half of the paper's window
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 4_096  # rows of the learned table of positions: the most tokens of a text, both ends included
+    max_positions: int = 4_096  # rows of the table of positions: maximum number of tokens of a text with both ends
     dropout: float = 0.1  # of the embedding, the attention weights and the residuals
 
     __post_init__ = use_python_numbers
@@ -97,7 +97,7 @@ class LinformerConfig:
     n_heads: int = 12
     rank: int = 128  # mixtures of positions that a token sees
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 512  # the most tokens of a text, both ends included: positions that a mixture is of
+    max_positions: int = 512  # maximum number of tokens of a text with both ends: positions that a mixture is of
     dropout: float = 0.1  # of the embedding, the attention weights and the residuals
 
     __post_init__ = use_python_numbers

@@ -37,8 +37,8 @@ def with_pattern(pattern: Pattern, attention: Attention = fast_attention) -> Att
         is_visible = pattern(positions[n_keys - n_queries :, None], positions[None])
         mask = both(mask, is_visible)
         if n_queries < n_keys:
-            used = is_visible.flatten(0, -2).any(dim=0)
-            keys, values, mask = keys[:, :, used], values[:, :, used], mask[..., used]
+            is_needed = is_visible.flatten(0, -2).any(dim=0)
+            keys, values, mask = keys[:, :, is_needed], values[:, :, is_needed], mask[..., is_needed]
         return attention(queries, keys, values, mask, dropout)
 
     return attend

@@ -18,7 +18,8 @@ from transduce.model.transformer import KeysValues
 
 
 def with_cache(past: KeysValues | None, so_far: list[KeysValues], attention: Attention = fast_attention) -> Attention:
-    """Attend also to the keys and values of earlier positions, `past`, and append those of all positions to `so_far`.
+    """Attend also to the keys and values of earlier positions, `past`, and append the keys and values of all positions
+    to `so_far`.
 
     The mask is (T,S), or broadcastable to (B,H,T,S).
     """
@@ -35,8 +36,8 @@ def with_cache(past: KeysValues | None, so_far: list[KeysValues], attention: Att
 def with_rotation(angles: Tensor, attention: Attention = fast_attention, *, amplitude: float = 1.0) -> Attention:
     """Rotate queries and keys by their positions: rotary position embedding (Su et al. 2021, eq. 14 and 34).
 
-    angles: of the new positions, (T,K/2), or broadcastable to (B,H,T,K/2). The pair of the values i and i + K/2 is
-    rotated by angle i. amplitude: a factor of both, as YaRN has it. Outside of `with_cache`, so that the cache holds
+    angles: angles of the new positions, (T,K/2), or broadcastable to (B,H,T,K/2). The pair of the values i and i + K/2
+    is rotated by angle i. amplitude: a factor of both, as YaRN has it. Outside of `with_cache`, so that the cache holds
     rotated keys.
     """
     rotate = rotation(angles, amplitude)

@@ -58,7 +58,7 @@ class BertEncoder(nn.Module):
     ) -> Tensor:
         """Return the states (B,T,D) of `ids` (B,T) with mask (B,T). segments: (B,T); None: all ids are in the first.
 
-        attention: the attention function of all layers; None: the one of the model.
+        attention: attention function of all layers; None: the attribute `attention`.
         """
         segments = torch.zeros_like(ids) if segments is None else segments
         x = self.embedding(ids) + self.positions.weight[: ids.size(1)] + self.segments(segments)
@@ -72,7 +72,8 @@ class Bert(nn.Module):
     """The encoder and its heads: each use of BERT has others. A head that is absent is None.
 
     heads: some of words, pooler, next_sentence and classifier, which are attributes; the last two need the pooler.
-    labels: names of the classes of the classifier. classifier_dropout: of the pooled states; None: as everywhere else.
+    labels: names of the classes of the classifier. classifier_dropout: probability of dropout of the pooled states;
+    None: as everywhere else.
 
         model = Bert(BertConfig(vocab_size=30_522), heads=("words", "pooler")).eval()
         ids = torch.tensor([[101, 7592, 103, 102]])  # [CLS] hello [MASK] [SEP]

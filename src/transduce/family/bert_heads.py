@@ -7,7 +7,7 @@ With the embedding E and LN for layer norm:
     log p(class) ~ pooled W^T + b              `Classifier`: next sentence or not, and any classes of a fine-tuning
     mean of h, divided by its length           `sentence_vectors`, without a weight
 
-In shape comments C counts classes; the other letters are those of `model/transformer.py`.
+In shape comments C counts classes; the other letters are as in `model/transformer.py`.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class WordHead(nn.Module):
 
 
 class Pooler(nn.Module):
-    """One vector (B,D) for each row, from the states (B,T,D): that of its first id, through a layer."""
+    """One vector (B,D) for each row, from the states (B,T,D): the state of its first id, through a layer."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -50,7 +50,8 @@ class Pooler(nn.Module):
 
 
 class Classifier(nn.Module):
-    """The logits (B,C) of classes with the names `labels`, from pooled states (B,D). dropout: on those."""
+    """The logits (B,C) of classes with the names `labels`, from pooled states (B,D). dropout: probability of dropout of
+    these states."""
 
     def __init__(self, d_model: int, labels: Sequence[str], dropout: float = 0.0) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """BigBird's pattern (Zaheer et al. 2020, section 2), in blocks of positions (appendix D).
 
-A block of queries sees the first and the last block, its own and the two beside it, and some random ones. The first and
-the last block see all. A path between any two positions is then at most two layers long.
+A block of queries sees the first and the last block, its own and the two next to it, and some random ones. The first
+and the last block see all. A path between any two positions is then at most two layers long.
 
 The pattern is for an encoder. It is a mask, so a text takes the time of full attention.
 """

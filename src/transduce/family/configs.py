@@ -10,7 +10,7 @@ UNLIMITED = 1 << 20  # tokens of a text of a recurrence that was trained elsewhe
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The sizes of a GPT-2. The defaults are those of the smallest public one, but for the vocabulary."""
+    """The sizes of a GPT-2. The defaults make the smallest public one, except the vocabulary."""
 
     kind: Literal["gpt2"] = "gpt2"
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
@@ -18,7 +18,7 @@ class GPT2Config:
     n_layers: int = 12
     n_heads: int = 12
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 1_024  # rows of the learned table of positions: the most tokens of a text
+    max_positions: int = 1_024  # rows of the table of positions: maximum number of tokens of a text
     dropout: float = 0.1  # of the embedding, the attention weights and the residuals
 
     __post_init__ = use_python_numbers
@@ -39,7 +39,7 @@ class LlamaConfig:
     n_heads: int = 12
     n_kv_heads: int | None = None  # heads of keys and values, which the heads of queries share; None: n_heads
     d_ff: int = 2_048  # inner width of the gated feed-forward layer, which has three matrices
-    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+    max_positions: int = 1_024  # maximum number of tokens of a text; no parameter depends on it
     tied: bool = True  # the embedding is also the output matrix; not in the Llama of 7 B
 
     __post_init__ = use_python_numbers
@@ -57,7 +57,7 @@ class LlamaConfig:
 
 @dataclass(frozen=True)
 class LladaConfig:
-    """The sizes of a LLaDA: those of a Llama, and a table of lengths."""
+    """The sizes of a LLaDA: the sizes of a Llama, and a table of lengths."""
 
     kind: Literal["llada"] = "llada"
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
@@ -66,7 +66,7 @@ class LladaConfig:
     n_heads: int = 12
     n_kv_heads: int | None = None  # heads of keys and values, which the heads of queries share; None: n_heads
     d_ff: int = 2_048  # inner width of the gated feed-forward layer, which has three matrices
-    max_positions: int = 1_024  # the most tokens of a text, both ends included; each length has a probability
+    max_positions: int = 1_024  # maximum number of tokens of a text with both ends; each length has a probability
     tied: bool = True  # the embedding is also the output matrix; not in the LLaDA of 8 B
 
     __post_init__ = use_python_numbers
@@ -83,14 +83,14 @@ class LladaConfig:
 
 @dataclass(frozen=True)
 class MambaConfig:
-    """The sizes of a Mamba. The defaults are those of the smallest public one, but for the vocabulary. No dropout."""
+    """The sizes of a Mamba. The defaults make the smallest public one, except the vocabulary. No dropout."""
 
     kind: Literal["mamba"] = "mamba"
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
     d_model: int = 768  # width of every layer's output; the recurrence has twice as many channels
     n_layers: int = 24
     d_state: int = 16  # numbers in the state of a channel
-    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+    max_positions: int = 1_024  # maximum number of tokens of a text; no parameter depends on it
 
     __post_init__ = use_python_numbers
 
@@ -101,14 +101,14 @@ class MambaConfig:
 
 @dataclass(frozen=True)
 class RWKVConfig:
-    """The sizes of an RWKV-4. The defaults are those of the smallest public one, but for the vocabulary. No dropout."""
+    """The sizes of an RWKV-4. The defaults make the smallest public one, except the vocabulary. No dropout."""
 
     kind: Literal["rwkv"] = "rwkv"
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
     d_model: int = 768  # width of every sub-layer's output
     n_layers: int = 12
     d_ff: int | None = None  # inner width of the feed-forward part; None: 4 * d_model
-    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+    max_positions: int = 1_024  # maximum number of tokens of a text; no parameter depends on it
 
     __post_init__ = use_python_numbers
 
@@ -129,13 +129,13 @@ class DecoderConfig:
     d_ff: int | None = None  # inner width of a feed-forward network; None: 4 * d_model
     positions: Literal["none", "sinusoids", "learned", "rope", "alibi", "t5", "shaw"] = "rope"
     rope: Literal["plain", "linear", "ntk", "yarn"] = "plain"  # how RoPE scales its frequencies
-    rope_factor: float = 1.0  # s, the longest text over that of the training without scaling
-    rope_length: int | None = None  # the longest text of that training, L; for yarn
+    rope_factor: float = 1.0  # s, the longest text divided by the longest one in the training
+    rope_length: int | None = None  # L, the longest text in the training without scaling; for yarn
     window: int | None = None  # tokens before it that a token sees; None: all
     n_experts: int | None = None  # feed-forward networks in a layer; None: one, and no router
     router: Literal["switch", "top_k", "noisy_top_k"] = "switch"  # of experts
     n_chosen: int = 2  # experts for a token; switch has one
-    max_positions: int = 1_024  # the most tokens of a text
+    max_positions: int = 1_024  # maximum number of tokens of a text
     dropout: float = 0.1  # of the embedding, the attention weights and the residuals
 
     __post_init__ = use_python_numbers
@@ -182,7 +182,7 @@ class TransformerXLConfig:
     n_heads: int = 12
     n_memory: int | None = None  # tokens before the new ones that a layer remembers; None: max_positions, all of them
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 1_024  # the most tokens of a text; no parameter depends on it
+    max_positions: int = 1_024  # maximum number of tokens of a text; no parameter depends on it
     dropout: float = 0.1  # of the embedding, the distances, the attention weights and the residuals
 
     __post_init__ = use_python_numbers
@@ -205,9 +205,9 @@ class HyenaConfig:
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
     d_model: int = 768  # width of every sub-layer's output
     n_layers: int = 12
-    order: int = 2  # products in a layer, each with a filter of its own
+    order: int = 2  # products in a layer, each with its own filter
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 1_024  # the most tokens of a text, and the unit of the distances in filters
+    max_positions: int = 1_024  # maximum number of tokens of a text, and the unit of the distances in filters
     dropout: float = 0.1  # of the embedding and the residuals
 
     __post_init__ = use_python_numbers
@@ -219,7 +219,7 @@ class HyenaConfig:
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The sizes of a BERT with a head for masked words. The defaults are those of BERT base, but for the vocabulary."""
+    """The sizes of a BERT with a head for masked words. The defaults make BERT base, except the vocabulary."""
 
     kind: Literal["bert"] = "bert"
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
@@ -227,7 +227,7 @@ class BertConfig:
     n_layers: int = 12
     n_heads: int = 12
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 512  # rows of the learned table of positions: the most tokens of a text, both ends included
+    max_positions: int = 512  # rows of the table of positions: maximum number of tokens of a text with both ends
     dropout: float = 0.1  # of the embedding, the attention weights and the residuals
 
     __post_init__ = use_python_numbers
@@ -248,7 +248,7 @@ class BertClassifierConfig:
     n_layers: int = 12
     n_heads: int = 12
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 512  # rows of the learned table of positions: the most tokens of a text, both ends included
+    max_positions: int = 512  # rows of the table of positions: maximum number of tokens of a text with both ends
     n_segments: int = 2  # rows of the table of segments, of which a sentence has the first
     norm_eps: float = 1e-12  # added to the variance in LayerNorm
     dropout: float = 0.1  # of the embedding, the attention weights, the residuals and the pooled states
@@ -265,15 +265,15 @@ class BertClassifierConfig:
         return width_problems(self.d_model, self.n_heads)
 
 
-SENTINELS = 100  # rows of a T5's embedding after those of the tokenizer; sentinel i is row -1 - i
+SENTINELS = 100  # rows of a T5's embedding after the tokenizer's rows; sentinel i is row -1 - i
 
 
 @dataclass(frozen=True)
 class T5Config:
-    """The sizes of a T5. The defaults are those of the smallest public one, but for the vocabulary."""
+    """The sizes of a T5. The defaults make the smallest public one, except the vocabulary."""
 
     kind: Literal["t5"] = "t5"
-    vocab_size: int | None = None  # rows of the embedding without those of the sentinels; None: from the tokenizer
+    vocab_size: int | None = None  # rows of the embedding without the sentinels; None: from the tokenizer
     d_model: int = 512  # width of every sub-layer's output
     n_layers: int = 6  # of the encoder, and of the decoder
     n_heads: int = 8

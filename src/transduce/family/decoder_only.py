@@ -77,7 +77,7 @@ class DecoderOnly(nn.Module):
         so_far: list[KeysValues] = []
         for i, layer in enumerate(self.layers):
             cache = partial(with_cache, past.of_layer(i), so_far)
-            x = layer(x, mask, self.positions.around(i, cache, positions, past.length + ids.size(1)))
+            x = layer(x, mask, self.positions.attention_of(i, cache, positions, past.length + ids.size(1)))
         return self.norm(x), Past(so_far, past.padding)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -8,8 +8,9 @@
 | `Switch`    | p = softmax(x W_g), p_i of the best one; limited capacity    | Fedus et al. 2021, 2.1 and 2.2   |
 | `TopK`      | softmax over the k highest of x W_g                          | Jiang et al. 2024 (Mixtral), 2.1 |
 
-A router alone would send all tokens to the experts that are best at first. So a loss for the balance joins that of the
-task: `balance_loss` for the last two, `importance_loss` and `load_loss` for the first. `router_loss` has their factors.
+A router without a loss for the balance would send all tokens to the experts that are best at first. So this loss is
+added to the loss of the task: `balance_loss` for the last two, `importance_loss` and `load_loss` for the first.
+`router_loss` has their factors.
 
     model = DecoderOnly(DecoderConfig(vocab_size=4_000, d_model=128, n_layers=4, n_heads=4, n_experts=8))
     loss = cross_entropy + router_loss(routings(model))
@@ -31,9 +32,9 @@ from transduce.model.transformer import FeedForward
 class Routing:
     """The experts of n tokens.
 
-    gates: (n,N), 0 for the experts that a token does not go to. choices: (n,N), True for those that the router chose,
-    also where the capacity is over. probabilities: (n,N), softmax over all experts. load: (N,), in `NoisyTopK` an
-    estimate of the tokens of each expert that has a gradient.
+    gates: (n,N), 0 for the experts that a token does not go to. choices: (n,N), True for the experts that the router
+    chose, also where their capacity is used up. probabilities: (n,N), softmax over all experts. load: (N,), in
+    `NoisyTopK` an estimate of the tokens of each expert that has a gradient.
     """
 
     gates: Tensor
@@ -51,7 +52,7 @@ class Routing:
 
 
 class TopK(nn.Module):
-    """The k experts with the highest scores. The gates are the same as those of a softmax over all, renormalised."""
+    """The k experts with the highest scores. The gates equal a softmax over all experts, renormalised."""
 
     def __init__(self, d_model: int, n_experts: int, k: int = 2) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class NoisyTopK(TopK):
 
 
 class Switch(nn.Module):
-    """The best expert alone, times its probability.
+    """Only the best expert, times its probability.
 
     capacity_factor: an expert takes at most this many times n / N tokens of a training batch, the first ones. The
     others get nothing and pass by the residual. Outside of training no token is left out, so that its output does not
@@ -128,7 +129,7 @@ def _softmax_over(choices: Tensor, scores: Tensor) -> Tensor:
 
 
 class Experts(nn.Module):
-    """The experts of a layer, with their router. routing: that of the last call, for the losses."""
+    """The experts of a layer, with their router. routing: the routing of the last call, for the losses."""
 
     def __init__(self, router: nn.Module, networks: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -157,21 +158,21 @@ def experts(router: TopK | Switch, d_ff: int) -> Experts:
 
 def routings(model: nn.Module) -> list[Routing]:
     """Return the routing of the last call of each layer."""
-    return [one.routing for one in model.modules() if isinstance(one, Experts) and one.routing is not None]
+    return [part.routing for part in model.modules() if isinstance(part, Experts) and part.routing is not None]
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------
 
 
 def router_loss(routings: Iterable[Routing]) -> Tensor:
-    """Return the loss for the balance that joins the mean loss of a token: the sum of those of all layers.
+    """Return the loss for the balance, the sum over all layers, which is added to the mean loss of a token.
 
-    Its factor is that of the router's paper: 0.01 for `Switch` (Fedus et al. 2021, 2.2), also for `TopK`, and 0.1 for
-    `NoisyTopK` (Shazeer et al. 2017, appendix C).
+    Its factor comes from the paper of the router: 0.01 for `Switch` (Fedus et al. 2021, 2.2), also for `TopK`, and 0.1
+    for `NoisyTopK` (Shazeer et al. 2017, appendix C).
     """
     losses = [
-        0.01 * balance_loss(one) if one.load is None else 0.1 * (importance_loss(one) + load_loss(one))
-        for one in routings
+        0.01 * balance_loss(layer) if layer.load is None else 0.1 * (importance_loss(layer) + load_loss(layer))
+        for layer in routings
     ]
     return torch.stack(losses).sum()
 
@@ -179,7 +180,7 @@ def router_loss(routings: Iterable[Routing]) -> Tensor:
 def balance_loss(routing: Routing) -> Tensor:
     """Return N sum_i f_i P_i over the tokens of a layer: k if they are even, at most N (Fedus et al. 2021, eq. 4).
 
-    f: the share of the tokens that each expert is chosen for, without a gradient. P: its mean probability.
+    f: share of the tokens that each expert is chosen for, without a gradient. P: mean probability of each expert.
     """
     shares, probabilities = routing.choices.float().mean(dim=0), routing.probabilities.mean(dim=0)
     return len(shares) * (shares * probabilities).sum()
@@ -191,7 +192,7 @@ def importance_loss(routing: Routing) -> Tensor:
 
 
 def load_loss(routing: Routing) -> Tensor:
-    """Return CV(load of each expert)^2 of a layer (eq. 10 and 11). The load is that of `NoisyTopK`."""
+    """Return CV(load of each expert)^2 of a layer (eq. 10 and 11). `NoisyTopK` computes the load."""
     assert routing.load is not None
     return squared_variation(routing.load)
 

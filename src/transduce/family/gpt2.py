@@ -1,6 +1,6 @@
 """GPT-2 (Radford et al. 2019, section 2.3), and GPT-1 (Radford et al. 2018, section 3.1).
 
-What changed since 2017: there is no encoder, and the decoder attends to itself alone. A token is an input and then the
+What changed since 2017: there is no encoder, and the decoder attends only to itself. A token is an input and then the
 truth, so the model learns from plain text. With the embedding E, the learned positions P, and LN for layer norm:
 
     h = E[ids] + P                             eq. 2 of 2018; no factor sqrt(d_model)
@@ -61,7 +61,7 @@ class GPT2(nn.Module):
     def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention | None = None) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them.
 
-        attention: the attention function of all layers; None: the one of the model.
+        attention: attention function of all layers; None: the attribute `attention`.
         """
         positions, mask = past.places(ids)
         x = self.dropout(self.embedding(ids) + self.positions(positions))

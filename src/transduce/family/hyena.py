@@ -1,7 +1,7 @@
 """Hyena (Poli et al. 2023, section 3): products and convolutions as long as the text, instead of attention.
 
 Attention compares each pair of tokens. Here a token reaches the later ones by filters h, which are functions of the
-distance alone, and what passes is decided by products. With N(x) the layer norm, and all by channels but W:
+distance only, and products decide what passes. With N(x) the layer norm, and all by channels but W:
 
     v, x_1, ... x_n = conv_3(W_in N(x))          n + 1 projections, each with its last 3 inputs (algorithm 1)
     z = v;  z = x_i * (h_i conv z)               for i = 1 ... n, the order (eq. 4)
@@ -9,7 +9,7 @@ distance alone, and what passes is decided by products. With N(x) the layer norm
     h_i(t) = window(t) FFN(encoding(t))          eq. 7: a network makes the values of a filter (algorithm 2)
 
 Convolutions are products of Fourier transforms: n log n operations for n tokens. The number of parameters does not
-depend on the length of a filter. The feed-forward part of a layer is that of GPT-2.
+depend on the length of a filter. The feed-forward part of a layer is the same as in GPT-2.
 
 Letters as in `model/transformer.py`; S counts the positions so far, of which the last T are new.
 """
@@ -44,17 +44,21 @@ def long_convolution(z: Tensor, h: Tensor, n_new: int) -> Tensor:
 class Filters(nn.Module):
     """The filters of a layer: a network from the encoding of a distance to their values there, times a window.
 
-    n_positions: the longest distance, and one. It is the unit of distances, so a trained model keeps it. n_filters: of
-    each of the d_model channels. width: of the network. bands: sines and cosines of the encoding. frequency: the first
-    value of that of the network's sines.
+    n_positions: longest distance plus one. It is the unit of distances, so a trained model keeps it. n_filters: number
+    of filters of each of the d_model channels. width: inner width of the network. bands: number of sines, and of
+    cosines, of the encoding. frequency: initial frequency of the network's sines.
     """
 
     def __init__(
         self, n_filters: int, d_model: int, n_positions: int, width: int, bands: int, frequency: float
     ) -> None:
         super().__init__()
-        self.n_filters, self.n_positions, self.bands = n_filters, n_positions, bands
-        self.w_1, self.w_2, self.w_3 = nn.Linear(1 + 2 * bands, width), nn.Linear(width, width), nn.Linear(width, width)
+        self.n_filters = n_filters
+        self.n_positions = n_positions
+        self.bands = bands
+        self.w_1 = nn.Linear(1 + 2 * bands, width)
+        self.w_2 = nn.Linear(width, width)
+        self.w_3 = nn.Linear(width, width)
         self.w_4 = nn.Linear(width, n_filters * d_model, bias=False)
         self.frequency = nn.Parameter(torch.full((width,), frequency))
         self.at_zero = nn.Parameter(torch.randn(n_filters, d_model))  # added at distance 0, as in the released code
@@ -89,7 +93,7 @@ class Filters(nn.Module):
 
 
 class Operator(nn.Module):
-    """The part of a layer that mixes positions (definition 3.1). Its arguments are those of `Hyena`."""
+    """The part of a layer that mixes positions (definition 3.1). `Hyena` describes the arguments."""
 
     def __init__(self, d_model: int, order: int, n_positions: int, width: int, bands: int, frequency: float) -> None:
         super().__init__()
@@ -102,10 +106,10 @@ class Operator(nn.Module):
     def forward(self, x: Tensor, past: State | None) -> tuple[Tensor, State]:
         """Return the output (N,T,D) for new positions x (N,T,D), and the state after them.
 
-        The state: the last 2 inputs of the short convolution, and the inputs of each long one so far (N,order,D,S).
+        The state has the last 2 inputs of the short convolution, and the inputs of each long one so far (N,order,D,S).
         """
         inputs = self.w_in(x).mT
-        n_rows, d_model, n_new = len(x), x.size(2), x.size(1)
+        n_rows, n_new, d_model = x.shape
         before, history = past or (inputs.new_zeros(n_rows, len(self.conv.weight), 2), None)
         inputs = torch.cat([before, inputs], dim=2)
         h = self.filters(n_new + (0 if history is None else history.size(3)))
@@ -120,8 +124,8 @@ class Operator(nn.Module):
 class Hyena(nn.Module):
     """A language model with these operators, and GPT-2's feed-forward parts, norms and first values.
 
-    width, bands, frequency: of the networks that make filters. A high frequency lets filters change fast (3.3), and
-    needs a low learning rate: the released language models have 14.
+    width, bands, frequency: sizes of the networks that make filters, see `Filters`. A high frequency lets filters
+    change fast (3.3), and needs a low learning rate: the released language models have 14.
     """
 
     def __init__(self, config: HyenaConfig, *, width: int = 64, bands: int = 16, frequency: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Images of other sizes than those that a ViT learned from (Dosovitskiy et al. 2020, section 3.2).
+"""Images that are larger or smaller than a ViT learned from (Dosovitskiy et al. 2020, section 3.2).
 
 The patches keep their size, so there are more or fewer of them, and the learned positions are interpolated. Letters as
 in `family/vit.py`.
@@ -24,7 +24,7 @@ def check_size(images: Tensor, patch_size: int) -> None:
 def resized_positions(positions: Tensor, n_rows: int, n_columns: int) -> Tensor:
     """Return the positions (1,P,D) of a grid of patches, interpolated in two dimensions if it is another one.
 
-    positions: those that were learned, of x_class and then of a square grid, row by row. x_class keeps its own.
+    positions: learned positions of x_class and then of a square grid, row by row. x_class keeps its own.
     """
     side = math.isqrt(positions.size(1) - 1)
     if (n_rows, n_columns) == (side, side):

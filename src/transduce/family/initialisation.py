@@ -1,4 +1,4 @@
-"""The first values that most members share: those of BERT, and of GPT-2 (Radford et al. 2019, section 2.3)."""
+"""The first values that most members share, from BERT, and from GPT-2 (Radford et al. 2019, section 2.3)."""
 
 from collections.abc import Iterable
 
@@ -10,8 +10,8 @@ BEFORE_RESIDUAL = ("w_o.weight", "w_out.weight", "w_2.weight")  # ends of the na
 def initialise(parameters: Iterable[tuple[str, nn.Parameter]], n_residuals: int = 1) -> None:
     """Draw matrices from N(0, 0.02), those before a residual from N(0, 0.02 / sqrt(n_residuals)); biases are 0.
 
-    parameters: with their names. Vectors and tensors of more dimensions keep their values. n_residuals: whose sum would
-    grow with their number; 1: all matrices are drawn alike.
+    parameters: pairs of a name and a parameter. Vectors and tensors of more dimensions keep their values. n_residuals:
+    number of residuals, with which their sum would grow; 1: all matrices have the same distribution.
     """
     for name, parameter in parameters:
         if name.endswith("bias"):

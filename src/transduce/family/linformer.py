@@ -1,4 +1,4 @@
-"""Linformer (Wang et al. 2020, section 4): the keys and values of n positions become those of k mixtures of positions.
+"""Linformer (Wang et al. 2020, section 4): keys and values are k mixtures of the n positions.
 
     softmax(Q (E K)^T / sqrt(d_k)) F V         E, F: learned, (k,n)
 
@@ -14,10 +14,11 @@ from transduce.model.attention import Attention, Mask, fast_attention
 
 
 class Linformer(nn.Module):
-    """An attention function with weights of its own: `forward` is an `Attention`.
+    """An attention function with its own weights: `forward` is an `Attention`.
 
     Heads and layers share the weights (the paper's "headwise" and "layerwise" sharing), if layers share the module.
-    n_positions: the longest text. rank: k. attention: of the queries to the mixtures.
+    n_positions: maximum number of tokens of a text. rank: number k of mixtures. attention: attention function of the
+    queries to the mixtures.
     """
 
     def __init__(self, n_positions: int, rank: int, attention: Attention = fast_attention) -> None:
@@ -26,7 +27,7 @@ class Linformer(nn.Module):
         self.attention = attention
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-        """Attend to all real positions. The mask is that of padding, (B,1,1,S), or broadcastable to it.
+        """Attend to all real positions. The mask says what is padding, (B,1,1,S), or broadcastable to it.
 
         Raises ValueError for a mask which differs between queries, such as the causal one, for a floating one, such as
         a bias, and for a longer text.

@@ -1,7 +1,7 @@
 """LLaDA (Nie et al. 2025, section 2): diffusion of text by masks. A Llama that sees both sides restores masked tokens.
 
 A line x of n tokens loses some of them, and the model learns to give them back. A number t ~ U(0,1) is drawn for the
-line, and each token is masked with probability t, alone:
+line, and each token is masked with probability t, independently:
 
     loss(x) = E [1/t * sum over the masked i of -log p(x_i | the tokens that are left)]        eq. 3
     -log p(x) <= loss(x)                                                                       eq. 4

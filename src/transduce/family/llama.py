@@ -6,7 +6,7 @@ What changed since GPT-2: each part is another one, and no linear map has a bias
     q_m, k_n turned by m theta_i, n theta_i    RoPE (Su et al. 2021, eq. 34): only m - n counts; no table of positions
     h = h + Attention(N(h))                    with fewer heads of keys and values (Ainslie et al. 2023, 2.2)
     h = h + W_2 (silu(W_1 N(h)) * W_3 N(h))    SwiGLU (Shazeer 2020, eq. 6)
-    log p(next id) ~ W N(h)                    W is the embedding, or a matrix of its own
+    log p(next id) ~ W N(h)                    W is the embedding, or a separate matrix
 """
 
 from torch import Tensor, nn

@@ -1,7 +1,7 @@
 """Longformer's attention (Beltagy et al. 2020, section 3.1): a window for all, and a few global positions.
 
     local     each position attends to a window around it, and to the global positions
-    global    the global positions attend to all, by queries, keys and values of their own
+    global    the global positions attend to all, by their own queries, keys and values
 
 The other positions see a global one by their own projections. A text needs time linear in its length.
 """
@@ -22,8 +22,8 @@ from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_
 class LongformerAttention(nn.Module):
     """Self-attention of an encoder, in place of a layer's `MultiHeadAttention`.
 
-    reach: half of the paper's window. n_global: the first positions of a text, which are the global ones, such as that
-    of [CLS], or those of a question. dropout: on the attention weights.
+    reach: half of the paper's window, in tokens. n_global: number of positions at the beginning of a text that are
+    global, such as [CLS], or a question. dropout: probability of dropout of an attention weight.
     """
 
     def __init__(self, d_model: int, n_heads: int, reach: int, *, n_global: int = 1, dropout: float = 0.0) -> None:

@@ -40,7 +40,7 @@ def selective_scan(u: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, state
 
 
 class SelectiveMixer(nn.Module):
-    """The part of a layer that mixes positions. Its arguments are those of `Mamba`."""
+    """The part of a layer that mixes positions. `Mamba` describes the arguments."""
 
     def __init__(self, d_model: int, d_inner: int, d_state: int, d_step: int, d_conv: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class SelectiveMixer(nn.Module):
     def forward(self, x: Tensor, past: State | None) -> tuple[Tensor, State]:
         """Return the output (N,T,D) for new positions x (N,T,D), and the state after them.
 
-        The state: the last inputs of the convolution (N,E,d_conv-1), and h (N,E,S).
+        The state has the last inputs of the convolution (N,E,d_conv-1), and h (N,E,S).
         """
         u, z = self.w_in(x).chunk(2, dim=-1)
         inputs, state = past or self._start(u)

@@ -41,13 +41,13 @@ def online_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, 
 def attention_part(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float = 0.0, *, block: int = BLOCK
 ) -> Part:
-    """Return attention to these keys alone, by an online softmax over blocks of keys, and its log-sum-exp.
+    """Return attention to only these keys, by an online softmax over blocks of keys, and its log-sum-exp.
 
-    The mask "causal" is that of the last T of S positions. The log-sum-exp of a query without a visible key is so low
-    that `merge` gives this part no weight.
+    The mask "causal" is the mask of the last T of S positions. The log-sum-exp of a query without a visible key is so
+    low that `merge` gives this part no weight.
     """
-    shown = None if isinstance(mask, str) else mask.expand(*mask.shape[:-1], keys.size(2))
-    output: Any = _OnlineSoftmax.apply(queries, keys, values, shown, dropout, block)
+    visible = None if isinstance(mask, str) else mask.expand(*mask.shape[:-1], keys.size(2))
+    output: Any = _OnlineSoftmax.apply(queries, keys, values, visible, dropout, block)
     return output
 
 
@@ -65,8 +65,8 @@ class _OnlineSoftmax(torch.autograd.Function):
         m = queries.new_full((*queries.shape[:3], 1), torch.finfo(queries.dtype).min)
         l, o = torch.zeros_like(m), queries.new_zeros(*queries.shape[:3], values.size(-1))  # noqa: E741
         ctx.kept = []
-        for rows, part, shown in _blocks(mask, queries, keys, block):
-            scores = _scores(queries[:, :, rows], keys[:, :, part], shown)
+        for rows, part, visible in _blocks(mask, queries, keys, block):
+            scores = _scores(queries[:, :, rows], keys[:, :, part], visible)
             highest = torch.maximum(m[:, :, rows], scores.amax(dim=-1, keepdim=True))
             weights, shrink = (scores - highest).exp(), (m[:, :, rows] - highest).exp()
             l[:, :, rows] = shrink * l[:, :, rows] + weights.sum(dim=-1, keepdim=True)
@@ -90,13 +90,13 @@ class _OnlineSoftmax(torch.autograd.Function):
         grad_queries, grad_keys, grad_values = (torch.zeros_like(x) for x in (queries, keys, values))
         grad_mask = torch.zeros_like(mask) if ctx.needs_input_grad[3] else None
         mean = (grad_output * output).sum(dim=-1, keepdim=True) - grad_lse  # of the weights' gradients
-        for i, (rows, part, shown) in enumerate(_blocks(mask, queries, keys, ctx.block)):
-            weights = (_scores(queries[:, :, rows], keys[:, :, part], shown) - lse[:, :, rows]).exp()
+        for i, (rows, part, visible) in enumerate(_blocks(mask, queries, keys, ctx.block)):
+            weights = (_scores(queries[:, :, rows], keys[:, :, part], visible) - lse[:, :, rows]).exp()
             grad_weights = grad_output[:, :, rows] @ values[:, :, part].mT
             scale = ctx.kept[i] / (1 - ctx.dropout) if ctx.dropout else 1.0
             grad_scores = weights * (grad_weights * scale - mean[:, :, rows])
             if grad_mask is not None:
-                grad_mask[..., part] = grad_scores.sum_to_size(shown.shape)
+                grad_mask[..., part] = grad_scores.sum_to_size(visible.shape)
             grad_scores = grad_scores / math.sqrt(queries.size(-1))
             grad_values[:, :, part] = (weights * scale).mT @ grad_output[:, :, rows]
             grad_keys[:, :, part] = grad_scores.mT @ queries[:, :, rows]

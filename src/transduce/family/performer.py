@@ -24,11 +24,11 @@ LARGEST = 60.0  # of the exponents of keys: e^60 times 10^12 is below the larges
 
 
 class Performer(nn.Module):
-    """An attention function with random directions of its own: `forward` is an `Attention`.
+    """An attention function with its own random directions: `forward` is an `Attention`.
 
     The directions are a buffer of the model, which checkpoints and model folders have too.
 
-    d_k: width of queries and keys. n_features: m. seed: of the directions.
+    d_k: width of queries and keys. n_features: number m of random features. seed: seed of the directions.
     """
 
     directions: Tensor
@@ -48,7 +48,7 @@ class Performer(nn.Module):
         """Attend under a mask that is "causal", or of padding, (B,1,1,S), in time linear in n.
 
         Another boolean mask costs n^2. There are no weights that could have dropout, and no scores to which a bias
-        could be added: raises ValueError for a floating mask, such as that of `with_bias`.
+        could be added: raises ValueError for a floating mask, such as the mask of `with_bias`.
         """
         if not isinstance(mask, str) and mask.dtype != torch.bool:
             raise ValueError('mask: expected a boolean one, or "causal"; Performer has no scores, and can add no bias')
@@ -104,7 +104,8 @@ def orthogonal_directions(n_features: int, d_k: int, seed: int) -> Tensor:
 def _causal_sums(query_features: Tensor, key_features: Tensor, values: Tensor) -> Tensor:
     """Return for each query the sum of values times weights over the keys up to its own: (B,H,S,W).
 
-    The sums of all blocks before the query's own one are those of products; within the block there are weights.
+    The sums over all blocks before the query's block come from products of features; within its block there are
+    weights.
     """
     state = values.new_zeros(*values.shape[:2], key_features.size(-1), values.size(-1))  # (B,H,m,W)
     sums = []

@@ -1,6 +1,6 @@
 """Positions of a decoder: how a model knows the order of its tokens, one class for each way.
 
-    Positions     none; the causal mask alone tells the order
+    Positions     none; only the causal mask tells the order
     Sinusoids     added to the embedding (Vaswani et al. 2017, 3.5)
     Learned       a learned row for each position, added to the embedding
     Rotary        queries and keys rotated (Su et al. 2021); `family/rope.py` has the frequencies
@@ -24,7 +24,7 @@ from transduce.model.attention import Attention, Mask, attention_weights, fast_a
 from transduce.model.dropout import dropout as drop
 from transduce.model.positions import SinusoidalPositions
 
-Cache = Callable[[Attention], Attention]  # `around.with_cache` of a layer, without its last argument
+WithCache = Callable[[Attention], Attention]  # `attention_wrappers.with_cache` of a layer, without its last argument
 
 
 class Positions(nn.Module):
@@ -34,7 +34,7 @@ class Positions(nn.Module):
         """Return embeddings (N,T,D) with what depends on their positions, (T,) or (N,T)."""
         return x
 
-    def around(self, layer: int, cache: Cache, positions: Tensor, n_keys: int) -> Attention:
+    def attention_of(self, layer: int, cache: WithCache, positions: Tensor, n_keys: int) -> Attention:
         """Return the attention function of a layer: of the new positions, over `n_keys` positions so far."""
         return cache(fast_attention)
 
@@ -72,7 +72,7 @@ class Rotary(Positions):
         super().__init__()
         self.d_k, self.rope = d_k, rope
 
-    def around(self, layer: int, cache: Cache, positions: Tensor, n_keys: int) -> Attention:
+    def attention_of(self, layer: int, cache: WithCache, positions: Tensor, n_keys: int) -> Attention:
         angles = self.rope.angles(positions, self.d_k)
         return with_rotation(angles, cache(fast_attention), amplitude=self.rope.amplitude)
 
@@ -86,7 +86,7 @@ def distances(n_queries: int, n_keys: int, device: torch.device | str = "cpu") -
 def alibi_slopes(n_heads: int) -> list[float]:
     """Return 2^(-8i/H) for i from 1 to H.
 
-    Where H is no power of two: those of the next lower power, then every other one of its double.
+    Where H is no power of two: the slopes for the next lower power, then every other one for its double.
     """
     power = 1 << (n_heads.bit_length() - 1)
     slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
@@ -100,7 +100,7 @@ class Alibi(Positions):
         super().__init__()
         self.slopes = nn.Buffer(torch.tensor(alibi_slopes(n_heads)), persistent=False)
 
-    def around(self, layer: int, cache: Cache, positions: Tensor, n_keys: int) -> Attention:
+    def attention_of(self, layer: int, cache: WithCache, positions: Tensor, n_keys: int) -> Attention:
         away = distances(positions.size(-1), n_keys, positions.device)
         return cache(with_bias(self.slopes[:, None, None] * away))
 
@@ -112,7 +112,7 @@ class Bucketed(Positions):
         super().__init__()
         self.bias = RelativeBias(n_heads, is_causal=True, n_buckets=n_buckets, longest=longest)
 
-    def around(self, layer: int, cache: Cache, positions: Tensor, n_keys: int) -> Attention:
+    def attention_of(self, layer: int, cache: WithCache, positions: Tensor, n_keys: int) -> Attention:
         return cache(with_bias(self.bias(positions.size(-1), n_keys)))
 
 
@@ -127,7 +127,7 @@ class Shaw(Positions):
         self.to_keys = nn.Parameter(0.02 * torch.randn(n_layers, 2 * reach + 1, d_k))
         self.to_values = nn.Parameter(0.02 * torch.randn(n_layers, 2 * reach + 1, d_k))
 
-    def around(self, layer: int, cache: Cache, positions: Tensor, n_keys: int) -> Attention:
+    def attention_of(self, layer: int, cache: WithCache, positions: Tensor, n_keys: int) -> Attention:
         return cache(relative_attention(self.to_keys[layer], self.to_values[layer]))
 
 
@@ -136,8 +136,8 @@ def relative_attention(to_keys: Tensor, to_values: Tensor | None = None) -> Atte
 
         e_ij = q_i (k_j + a_(j-i)) / sqrt(K)        z_i = sum_j softmax(e_i)_j (v_j + b_(j-i))
 
-    to_keys: a, (2R+1,K), whose row r is that of the distance r - R; distances beyond R have the last rows. to_values:
-    b, (2R+1,W); None: without it.
+    to_keys: a, (2R+1,K), whose row r is for the distance r - R; distances beyond R have the last rows. to_values: b,
+    (2R+1,W); None: without it.
     """
     reach = len(to_keys) // 2
 

@@ -1,4 +1,4 @@
-"""Rotary positions (RoPE) for texts that are longer than those of the training: ways to scale the frequencies.
+"""Rotary positions (RoPE) for texts that are longer than in the training: ways to scale the frequencies.
 
 Pair i of a head of K values is rotated at position p by the angle p f_i (Su et al. 2021, 3.2.2). With a factor s:
 
@@ -8,7 +8,7 @@ Pair i of a head of K values is rotated at position p by the angle p f_i (Su et 
     the same, with s n / L - (s - 1)  dynamic: for a text of n > L tokens
     between f_i / s and f_i           YaRN (Peng et al. 2023, 3.2 to 3.4), and Llama 3.1
 
-L is the longest text of the training. The names of the values are those of Hugging Face's `rope_parameters`.
+L is the longest text of the training. The names of the values are as in Hugging Face's `rope_parameters`.
 """
 
 import math
@@ -37,7 +37,7 @@ class Rope:
     def frequencies(self, width: int, lengths: Tensor) -> Tensor:
         """Return f_i of a head of `width` values, (K/2,), or broadcastable to (N,T,K/2).
 
-        lengths: of the texts so far, (1,) or (N,1).
+        lengths: numbers of tokens of the texts so far, (1,) or (N,1).
         """
         return _frequencies(self.theta, width, lengths.device)
 
@@ -114,8 +114,8 @@ class YarnRope(Rope):
         unscaled = super().frequencies(width, lengths)
         begin, end = self.ramp(width)
         places = torch.arange(width // 2, device=lengths.device).float()
-        divided = ((places - begin) / ((end - begin) or 0.001)).clamp(0, 1)
-        return unscaled / self.factor * divided + unscaled * (1 - divided)
+        share = ((places - begin) / ((end - begin) or 0.001)).clamp(0, 1)
+        return unscaled / self.factor * share + unscaled * (1 - share)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class Llama3Rope(Rope):
     def frequencies(self, width: int, lengths: Tensor) -> Tensor:
         unscaled = super().frequencies(width, lengths)
         turns = self.n_positions * unscaled / (2 * math.pi)
-        kept = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
-        return unscaled / self.factor * (1 - kept) + unscaled * kept
+        share = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
+        return unscaled / self.factor * (1 - share) + unscaled * share
 
 
 UNSCALED = Rope()

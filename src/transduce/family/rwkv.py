@@ -1,20 +1,20 @@
 """RWKV-4 (Peng et al. 2023, section 3): an average of the values so far, whose weights fade, instead of attention.
 
-What changed since GPT-2: a key has a weight of its own, without a query, so the sums over all tokens so far are a state
-of fixed size. No positions: old tokens fade, each channel at a speed of its own, and each part sees the input before.
-With x' = mu * x + (1 - mu) * (x of the position before), and a mu for each use of it (eq. 11-13):
+What changed since GPT-2: a key has its own weight, without a query, so the sums over all tokens so far are a state of
+fixed size. No positions: old tokens fade, each channel at its own speed, and each part sees the input before. With x' =
+mu * x + (1 - mu) * (x of the position before), and a mu for each use of it (eq. 11-13):
 
     r, k, v = W_r x', W_k x', W_v x'                 x: after a layer norm
     wkv = average of v with the weights
         e^(u + k) of this token                      eq. 16
         e^(k - n w) of the token n + 1 before it
     x = x + W_o (sigmoid(r) * wkv)                   eq. 17
-    x = x + sigmoid(W_r x') * W_v relu(W_k x')^2     eq. 14, 15, 18; matrices and mu of its own
+    x = x + sigmoid(W_r x') * W_v relu(W_k x')^2     eq. 14, 15, 18; its own matrices and mu
     log p(next id) ~ W LN(x)
 
 w > 0 and u are vectors of a layer: all but the matrices works by channels. Letters as in `model/transformer.py`.
 
-The first values are those of the released code. Those of appendix E differ in mu of r, and in the matrices that are 0.
+The first values are as in the released code. Appendix E has other values of mu of r, and other matrices that are 0.
 """
 
 import math
@@ -77,11 +77,9 @@ class TimeMix(nn.Module):
         self.w_r, self.w_k, self.w_v, self.w_o = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
         self.log_w, self.u = (nn.Parameter(torch.zeros(d_model)) for _ in range(2))
         rest, depth = 1 - layer / n_layers, layer / max(n_layers - 1, 1)
-        self.mu_r, self.mu_k, self.mu_v = (
-            mu_of(d_model, 0.5 * rest),
-            mu_of(d_model, rest),
-            mu_of(d_model, rest, 0.3 * depth),
-        )
+        self.mu_r = mu_of(d_model, 0.5 * rest)
+        self.mu_k = mu_of(d_model, rest)
+        self.mu_v = mu_of(d_model, rest, 0.3 * depth)
         self.initialise(depth)
 
     @torch.no_grad()

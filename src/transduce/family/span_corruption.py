@@ -25,12 +25,14 @@ def corrupted(
 ) -> tuple[list[int], list[int]]:
     """Return the source and the target of a text, both with EOS.
 
-    sentinel: the id of the first span. Those of the next spans count down from it. T5 has 100 of them, enough for texts
+    sentinel: id of the first span. The ids of the next spans count down from it. T5 has 100 of them, enough for texts
     of 2,000 tokens. A text of one token stays whole.
     """
     n_noise, n_spans = span_counts(len(ids), density, mean_span)
     n_text = random_parts(len(ids) - n_noise, n_spans, generator)
-    source, target, end = list[int](), list[int](), 0
+    source = list[int]()
+    target = list[int]()
+    end = 0
     for i, n_noise_of_span in enumerate(random_parts(n_noise, n_spans, generator)):
         start = end + n_text[i]
         source += [*ids[end:start], sentinel - i]

@@ -6,7 +6,7 @@ tokens, which is added to their score. With RMS(x) = g x / sqrt(mean of x^2), no
     h = E[ids]                                    no factor sqrt(d_model), no positions
     h = h + Attention(RMS(h))                     pre-norm; softmax(Q K^T + bias) V, not divided by sqrt(d_k)
     h = h + W_2 relu(W_1 RMS(h))                  1.1: W_2 (gelu(W_1 RMS(h)) * W_3 RMS(h))
-    log p(next id) ~ RMS(h) d_model^-0.5 E^T      1.1: RMS(h) W^T, with a matrix of its own
+    log p(next id) ~ RMS(h) d_model^-0.5 E^T      1.1: RMS(h) W^T, with a separate matrix
 """
 
 from collections.abc import Iterable
@@ -29,9 +29,9 @@ class T5(nn.Module):
     """The encoder-decoder. It has the methods of `model.transformer.Transformer`, so that the search takes it.
 
     config: gated and tied, True and False, are version 1.1; a head may have another width than d_model / n_heads. The
-    last states have dropout too. n_sentinels: rows of the embedding after those of the tokenizer. n_decoder_layers:
-    None: as many as the encoder has. n_buckets, longest: of the distances, see `RelativeBias`. norm_eps: added to the
-    mean squares.
+    last states have dropout too. n_sentinels: number of rows of the embedding after the tokenizer's rows.
+    n_decoder_layers: number of layers of the decoder; None: as many as the encoder has. n_buckets, longest: sizes of
+    the buckets of distances, see `RelativeBias`. norm_eps: value that is added to the mean squares.
     """
 
     def __init__(

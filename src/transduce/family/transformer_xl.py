@@ -3,7 +3,7 @@
 A long text is read in segments. The inputs h of each layer are kept, without gradient, as the memory of the next
 segment, so that the keys and values of a layer come from both:
 
-    k_j, v_j = W_k h_j, W_v h_j                          j over memory and segment; q_i over the segment alone
+    k_j, v_j = W_k h_j, W_v h_j                          j over memory and segment; q_i only over the segment
     score(i,j) = ((q_i + u) k_j + (q_i + v) W_r R_(i-j)) / sqrt(K)     3.3; R_d: the sinusoids of the distance d
 
 A distance means the same in each segment, where a position would not. u and v are vectors of a head.
@@ -106,11 +106,11 @@ class TransformerXL(nn.Module):
         layers = memory.layers or [x[:, :0]] * len(self.layers)
         n_keys = layers[0].size(1) + ids.size(1)
         relative = self.dropout(sinusoids(n_keys, x.size(-1), "halves").to(x))
-        kept = []
+        memories = []
         for layer, before in zip(self.layers, layers, strict=True):
-            kept.append(torch.cat([before, x], dim=1)[:, max(0, n_keys - self.n_memory) :].detach())
+            memories.append(torch.cat([before, x], dim=1)[:, max(0, n_keys - self.n_memory) :].detach())
             x = layer(x, before, relative)
-        return self.dropout(x), Memory(kept)
+        return self.dropout(x), Memory(memories)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return the logits (N,T,V) of the id after each of `ids` (N,T), in segments as long as the memory."""

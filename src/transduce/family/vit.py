@@ -8,7 +8,7 @@ patch into a vector, P are learned positions, and LN is layer norm:
     z = z + W_2 gelu(W_1 LN(z))                      eq. 3: the exact GELU instead of ReLU
     log p(class) ~ LN(z_0) W^T + b                   eq. 4, and the linear head
 
-In shape comments C counts channels and P = 1 + the number of patches; the other letters are those of
+In shape comments C counts channels and P = 1 + the number of patches; the other letters are as in
 `model/transformer.py`.
 """
 
@@ -57,7 +57,7 @@ class ViT(nn.Module):
         initialise(self.named_parameters())
 
     def states(self, images: Tensor, attention: Attention = fast_attention) -> Tensor:
-        """Return the states (B,P,D) of `images` (B,C,height,width), that of the class first, then row by row.
+        """Return the states (B,P,D) of `images` (B,C,height,width), the class first, then row by row.
 
         Images of a size other than `image_size` get interpolated positions. Raises UserError if a height or a width is
         no multiple of `patch_size`.

@@ -18,8 +18,8 @@ LEAST = 16  # positions in a block, if the reach is smaller: smaller products ar
 def with_window(reach: int, attention: Attention = fast_attention, *, n_first: int = 0) -> Attention:
     """Attend to positions at a distance of at most `reach`, and to the first `n_first` ones.
 
-    The mask is "causal", or that of padding, (B,1,1,S). Under another mask, and in a step after a cache, the result is
-    computed by `with_pattern`, and so is its definition. Raises ValueError for a negative size.
+    The mask is "causal", or says what is padding, (B,1,1,S). Under another mask, and in a step after a cache, the
+    result is computed by `with_pattern`, and so is its definition. Raises ValueError for a negative size.
     """
     check_at_least(0, reach=reach, n_first=n_first)
     dense = with_pattern(union(restricted(reach), lambda _, keys: keys < n_first), attention)
@@ -65,8 +65,8 @@ def _blocks(
 
     def with_first(x: Tensor) -> Tensor:
         """(B,H,n,K) -> (B,H,N,R+n_first,K)."""
-        repeated = x[:, :, None, :n_first].expand(-1, -1, queries.size(2), -1, -1)
-        return torch.cat([nearby(x), repeated], dim=3)
+        copies = x[:, :, None, :n_first].expand(-1, -1, queries.size(2), -1, -1)
+        return torch.cat([nearby(x), copies], dim=3)
 
     position = torch.arange(n + missing, device=keys.device).view(-1, block, 1)
     is_earlier = (torch.arange(n_first, device=keys.device)[:n] <= position) | (not is_causal)  # (N,b,n_first)

@@ -14,7 +14,7 @@ from transduce.family.attention_configs import T6Config
 from transduce.family.configs import GPT2Config
 from transduce.family.gpt2 import GPT2
 from transduce.family.inference import continuation
-from transduce.family.inference.continuation import GREEDY, continue_ids, ready
+from transduce.family.inference.continuation import GREEDY, continue_ids, prepare
 from transduce.family.inference.cpu_language_model import CpuLanguageModel
 from transduce.family.inference.hugging_face_beam import best_outputs
 from transduce.family.tensor_product_attention import T6
@@ -38,9 +38,9 @@ def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return member_of(disturb(theirs), tmp_path_factory.mktemp("theirs")), theirs
 
 
-@pytest.fixture(params=["as it is", "ready"])
+@pytest.fixture(params=["as it is", "prepared"])
 def ours(request: pytest.FixtureRequest, models: Models) -> Any:
-    """Return our model, as it is and made ready for a CPU."""
+    """Return our model, as it is and prepared for a CPU."""
     return models[0] if request.param == "as it is" else CpuLanguageModel(models[0], "fp32")
 
 
@@ -156,10 +156,10 @@ def test_a_model_as_it_is_takes_prompts_of_one_length_together(models: Models, m
 
 def test_a_subclass_with_another_attention_is_searched_as_it_is() -> None:
     model = T6(T6Config(vocab_size=50, d_model=24, n_layers=2, n_heads=4, d_ff=40, tied=False))
-    assert ready(model, "fp32") is model
+    assert prepare(model, "fp32") is model
     with pytest.raises(UserError, match="precision='int8': expected fp32 for T6; take fp32"):
-        ready(model, "int8")
-    assert isinstance(ready(GPT2(GPT2Config(vocab_size=50, d_model=24, n_heads=4)), "int8"), CpuLanguageModel)
+        prepare(model, "int8")
+    assert isinstance(prepare(GPT2(GPT2Config(vocab_size=50, d_model=24, n_heads=4)), "int8"), CpuLanguageModel)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])

@@ -1,4 +1,4 @@
-"""Language models made ready for a CPU, beside the members that they compute."""
+"""Language models prepared for a CPU, compared with the members that they compute."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ def member(name: str, vocab_size: int = 50) -> GPT2 | Llama:
     return model
 
 
-def made_ready(name: str, precision: Precision, kernels: Kernels | None) -> CpuLanguageModel:
+def prepared(name: str, precision: Precision, kernels: Kernels | None) -> CpuLanguageModel:
     if kernels is None:
         pytest.skip("needs a compiler and AVX-512 with VNNI")
     return CpuLanguageModel(member(name), precision, kernels)
@@ -75,7 +75,7 @@ def _inference() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", MEMBERS)
 def test_prompts_of_any_lengths_give_the_logits_of_the_member(name: str, kernels: Kernels | None) -> None:
-    model = made_ready(name, "fp32", kernels)
+    model = prepared(name, "fp32", kernels)
     ids, lengths = torch.tensor(sum(PROMPTS, [])), torch.tensor([len(prompt) for prompt in PROMPTS])
     states, cache = model.states(ids, lengths, model.start(len(PROMPTS), len(ids)))
     expected = [model.model(torch.tensor([prompt]))[0, -1] for prompt in PROMPTS]
@@ -90,7 +90,7 @@ def test_prompts_of_any_lengths_give_the_logits_of_the_member(name: str, kernels
 @pytest.mark.parametrize("name", MEMBERS)
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_steps_after_a_cache_and_other_texts_change_no_bit(name: str, precision: Precision) -> None:
-    model = made_ready(name, precision, compiled())
+    model = prepared(name, precision, compiled())
     texts = torch.randint(50, (5, 12))
     logits = logits_in_steps(model, texts)
     at_once, _ = model.states(texts.flatten(), torch.full((5,), 12), model.start(5, 60))
@@ -106,7 +106,7 @@ def test_prompts_of_other_lengths_change_no_bit_of_an_output(
     name: str, precision: Precision, beam_size: int | None
 ) -> None:
     """Together, alone, and shuffled in sevens. A beam of None draws."""
-    model, rng = made_ready(name, precision, compiled()), random.Random(1)
+    model, rng = prepared(name, precision, compiled()), random.Random(1)
     prompts = [[rng.randrange(50) for _ in range(rng.choice([1, 2, 3, 5, 8, 13, 20, 30]))] for _ in range(40)]
     settings = replace(GREEDY, beam_size=beam_size or 1, max_extra_tokens=15)
     sampling = Sampling() if beam_size is None else None
@@ -123,7 +123,7 @@ def test_prompts_of_other_lengths_change_no_bit_of_an_output(
 
 
 def test_a_long_prompt_is_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, ids = made_ready("llama", "int8", compiled()), torch.randint(50, (20,))
+    model, ids = prepared("llama", "int8", compiled()), torch.randint(50, (20,))
     expected, _ = model.states(ids, torch.tensor([20]), model.start(1, 20))
     monkeypatch.setattr(cpu_language_model, "CHUNK", 6)
     states, cache = model.states(ids, torch.tensor([20]), model.start(1, 20))

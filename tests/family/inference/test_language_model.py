@@ -35,7 +35,7 @@ def model(folder: Path) -> LanguageModel:
 def test_text_and_continuation_are_the_text_of_all_ids(model: LanguageModel, folder: Path) -> None:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     prompt = tokenizer.encode("two young").ids
-    (output,) = continue_ids(model.ready_model, [prompt], model.ends)
+    (output,) = continue_ids(model.prepared_model, [prompt], model.ends)
     answer = model.continue_("two young")
     assert "two young" + answer.text == tokenizer.decode([*prompt, *output.ids])
     assert (answer.score, answer.finished) == (output.score, output.finished)

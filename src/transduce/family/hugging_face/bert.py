@@ -8,7 +8,7 @@ from transduce.family.configs import BertConfig
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import Settings, label_settings
 
-# The heads of an architecture: those of `Bert`, by the names of its arguments.
+# The heads of an architecture, by the names of the arguments of `Bert`.
 HEADS = {
     "BertModel": ("pooler",),
     "BertForMaskedLM": ("words",),

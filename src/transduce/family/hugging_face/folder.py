@@ -43,7 +43,7 @@ DECODERS_ONLY_HERE = ("decoder", "hyena", "t6", "performer", "transformer_xl")
 ENCODERS_ONLY_HERE = ("longformer", "linformer")
 WITHOUT_CONVERSION = (*DECODERS_ONLY_HERE, *ENCODERS_ONLY_HERE)
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# Files that stay beside the weights, with the most bytes of each. Those of tokenizers, and how to generate text.
+# Files next to the weights, of tokenizers and how to generate text, with the maximum number of bytes of each.
 SIDE_FILES = {
     "tokenizer.json": MAX_TOKENIZER_BYTES,
     "tokenizer_config.json": MAX_JSON_BYTES,
@@ -175,9 +175,9 @@ def _read_tensors(folder: Path, conversion: Conversion, model: nn.Module) -> dic
 def _shapes(folder: Path) -> list[Shape]:
     """Return the shape, of at least one dimension, of each tensor of a folder. No value is read."""
     shapes = list[Shape]()
-    for path, listed in _tensor_files(folder).items():
+    for path, names in _tensor_files(folder).items():
         with _opened(path) as file:
-            if listed is not None and listed != {*file.keys()}:
+            if names is not None and names != {*file.keys()}:
                 raise UserError(f"{path}: expected the tensors that {INDEX} names; use the files of one model")
             shapes += [(*file.get_slice(name).get_shape(),) or (1,) for name in file.keys()]
     return shapes
@@ -192,7 +192,8 @@ def _check_part(path: Path, name: str, part: Any, shape: Shape) -> None:
 
 
 def _tensor_files(folder: Path) -> dict[Path, set[str] | None]:
-    """Return the paths of the files of tensors, with the names of those in each; None where no index says them."""
+    """Return the paths of the files of tensors, with the names of the tensors in each; None where no index says
+    them."""
     if (folder / TENSORS).exists():
         return {folder / TENSORS: None}
     if not (folder / INDEX).exists():

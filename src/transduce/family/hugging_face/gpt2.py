@@ -58,7 +58,9 @@ def entries_of(model: GPT2) -> list[Entry]:
         Entry("lm_head.weight", ("embedding.weight",), is_copy=True),
     ]
     for i in range(len(model.layers)):
-        theirs, attention, ffn = f"transformer.h.{i}", f"layers.{i}.self_attention", f"layers.{i}.feed_forward"
+        theirs = f"transformer.h.{i}"
+        attention = f"layers.{i}.self_attention"
+        ffn = f"layers.{i}.feed_forward"
         entries += linear(f"{theirs}.ln_1", f"layers.{i}.residuals.0.norm")
         entries += linear(f"{theirs}.attn.c_attn", *(f"{attention}.w_{x}" for x in "qkv"), is_transposed=True)
         entries += linear(f"{theirs}.attn.c_proj", f"{attention}.w_o", is_transposed=True)

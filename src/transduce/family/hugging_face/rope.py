@@ -1,6 +1,6 @@
 """Rotary positions in Hugging Face's config.json.
 
-transformers 5 has their values in an object, `rope_parameters`; older versions have `rope_theta` beside an object
+transformers 5 has their values in an object, `rope_parameters`; older versions have `rope_theta` next to an object
 `rope_scaling`, whose kind may be called `type`.
 """
 
@@ -21,9 +21,9 @@ def rope_of(settings: Settings) -> Rope:
     kind = values.get("rope_type", values.get("type", "default"))
     if not isinstance(kind, str) or kind not in KINDS:
         raise settings.refusal(key, f"rope_type {', '.join(map(repr, KINDS))}")
-    # A value that the object does not have may be beside it.
-    beside = {name: settings.get(name) for name in ("rope_theta", "partial_rotary_factor")}
-    rope = Settings({**beside, **{name: x for name, x in values.items() if x is not None}}, settings.where)
+    # A value that the object does not have may be next to it.
+    outer = {name: settings.get(name) for name in ("rope_theta", "partial_rotary_factor")}
+    rope = Settings({**outer, **{name: x for name, x in values.items() if x is not None}}, settings.where)
     if rope.get("partial_rotary_factor") not in (None, 1):
         raise rope.refusal("partial_rotary_factor", "1, all values of a head are rotated")
     theta = _above(rope, "rope_theta", 0, 10_000.0)
@@ -72,8 +72,10 @@ def _yarn(rope: Settings, theta: float, original: int, factor: float) -> YarnRop
     fast = _above(rope, "beta_fast", 0, 32.0) if rope.get("beta_fast") else 32.0
     if fast < slow:
         raise rope.refusal("beta_fast", f"at least beta_slow={slow:g}")
-    given = rope.get("attention_factor") is not None
-    attention_factor = rope.number("attention_factor", 1.0, below=MOST) if given else _attention_factor(rope, factor)
+    has_factor = rope.get("attention_factor") is not None
+    attention_factor = (
+        rope.number("attention_factor", 1.0, below=MOST) if has_factor else _attention_factor(rope, factor)
+    )
     truncate = rope.one_of("truncate", True, False)
     return YarnRope(theta, factor, original, fast, slow, attention_factor, truncate)
 

@@ -11,7 +11,7 @@ from transduce.family.rwkv import RWKV
 def build(settings: Settings) -> RWKV:
     """Return the model of a config.json. Raises UserError for values that it cannot have.
 
-    `rescale_every` changes no logit but for rounding: it halves states in evaluation, for float16.
+    `rescale_every` changes no logit except by rounding: it halves states in evaluation, for float16.
     """
     settings.one_of("model_type", "rwkv")
     settings.one_of("tie_word_embeddings", False)

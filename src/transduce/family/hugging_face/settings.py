@@ -6,14 +6,15 @@ from typing import Any
 
 from transduce.errors import UserError
 
-MOST = 1 << 24  # of a size; no public model has more rows of embeddings, or a longer context
+MOST = 1 << 24  # maximum of a size; no public model has more rows of embeddings, or a longer context
 MOST_LAYERS = 1_000
 
 
 class Settings:
     """The values of a config.json. A value of null counts as absent. Every method raises UserError with a remedy.
 
-    most_layers, most_classes: those for which the folder has tensors. A model of more is refused before it is built.
+    most_layers, most_classes: maximum numbers of layers and classes for which the folder has tensors. A model of more
+    is refused before it is built.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Settings:
     def one_of(self, key: str, *supported: Any) -> Any:
         """Return the value, which must be one of `supported`; the first where it is absent."""
         value = supported[0] if self.get(key) is None else self.get(key)
-        if not any(type(value) is type(one) and value == one for one in supported):
+        if not any(type(value) is type(other) and value == other for other in supported):
             raise self.refusal(key, " or ".join(map(repr, supported)))
         return value
 

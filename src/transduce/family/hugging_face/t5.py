@@ -11,7 +11,7 @@ from transduce.family.t5 import T5
 def build(settings: Settings) -> T5:
     """Return the model of a config.json. Raises UserError for values that it cannot have.
 
-    Version 1.1 has an output matrix of its own. Its config.json says so by `tie_word_embeddings`, or, as transformers 5
+    Version 1.1 has a separate output matrix. Its config.json says so by `tie_word_embeddings`, or, as transformers 5
     writes it, only by the factor of the output.
     """
     settings.one_of("model_type", "t5")

@@ -56,8 +56,8 @@ def has_kernels(model: TextModel) -> TypeGuard[GPT2 | Llama]:
     return isinstance(model, Llama) and type(model).states is Llama.states
 
 
-def ready(model: TextModel, precision: Precision) -> Searchable:
-    """Return the model on a CPU made ready to continue texts in `precision`, where that is faster or the only way.
+def prepare(model: TextModel, precision: Precision) -> Searchable:
+    """Return the model, prepared to continue texts in `precision` on a CPU where that is faster or the only way.
 
     A model without kernels is searched as it is. Raises UserError where that is not possible in `precision`.
     """
@@ -82,9 +82,9 @@ class Prompted:
 
 
 def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
-    """Return a decoding step of the model. ends: the ids that end a text; the first one stands for all of them.
+    """Return a decoding step of the model. ends: ids that end a text; the first one stands for all of them.
 
-    Each end is a token of its own, with its own probability. `best` gives all of them the id of the first one.
+    Each end is a separate token, with its own probability. `best` gives all of them the id of the first one.
     """
     device = "cpu" if isinstance(model, CpuLanguageModel) else model.embedding.weight.device
     end_ids = torch.tensor(ends, dtype=torch.int64, device=device)
@@ -93,7 +93,7 @@ def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
         return model.output(states).log_softmax(dim=-1)
 
     def best(states: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
-        if barred:  # the first end, and so all
+        if barred:  # the first end, so all ends
             barred = ends
         if isinstance(model, CpuLanguageModel):
             n_candidates = min(count + len(barred), model.vocab_size)
@@ -133,12 +133,12 @@ def continue_ids(
     sampling: Sampling | None = None,
     seeds: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Return the continuation of each prompt: that of `best_outputs`, or a sample with a seed for each prompt.
+    """Return the continuation of each prompt: the best one by `best_outputs`, or a sample with a seed for each prompt.
 
-    A prompt needs no padding for its neighbours: a model made ready takes prompts of any length together, several
-    batches at a time in the threads of torch; a member as it is takes those of one length.
-    prompts: at least one id each, and fewer than the model has positions. ends: the ids that end a text; none: every
-    continuation has settings.max_extra_tokens ids. A continuation also ends at the last position of the model.
+    A prompt needs no padding for its neighbours: a prepared model takes prompts of any length together, several batches
+    at a time in the threads of torch. Another model takes prompts of one length together. prompts: lists of at least
+    one id, and fewer than the model has positions. ends: ids that end a text; without one, every continuation has
+    settings.max_extra_tokens ids. A continuation also ends at the last position of the model.
     """
     for number, prompt in enumerate(prompts):
         if not 1 <= len(prompt) < model.n_positions:
@@ -193,7 +193,8 @@ def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | Memory | RowS
 
 
 def _even_batches(prompts: Sequence[Sequence[int]], cost: int) -> Iterator[list[int]]:
-    """Yield the indices of prompts in batches of one length. cost: the most positions of one, times the beam."""
+    """Yield the indices of prompts in batches of one length. cost: maximum number of positions of a text, times the
+    beam."""
     by_length, n_rows = defaultdict[int, list[int]](list), max(1, BATCH_TOKENS // max(cost, 1))
     for index, prompt in enumerate(prompts):
         by_length[len(prompt)].append(index)

@@ -1,6 +1,6 @@
 """A language model of the family on a CPU: weights packed once, no padding, and a cache that is never copied.
 
-`CpuLanguageModel` computes what `GPT2` or `Llama` computes, by the kernels of translation: equal but for rounding in
+`CpuLanguageModel` computes what `GPT2` or `Llama` computes, by the kernels of translation: equal except rounding in
 fp32, and approximately equal in bf16 and int8. The tokens of all texts are rows of one matrix, whatever the lengths of
 the texts. Attention finds its keys and values by an index, so no row depends on another one.
 
@@ -25,7 +25,7 @@ from transduce.family.gpt2 import GPT2
 from transduce.family.llama import Llama
 from transduce.model.transformer import EncoderLayer, FeedForward, Residual
 
-CHUNK = 1_024  # most new tokens of a single text in one pass: each has an index of all tokens before it
+CHUNK = 1_024  # maximum number of new tokens of a single text in one pass: each has an index of all tokens before it
 ROOM = 64  # new tokens of each text that the first tables have room for
 
 
@@ -42,17 +42,23 @@ class _Layer:
     """A layer over rows. Queries, keys and values are one product, and so are both inputs of a gated network."""
 
     def __init__(self, layer: EncoderLayer, precision: Precision, kernels: Kernels) -> None:
-        attention, network = layer.self_attention, cast(FeedForward | GatedFeedForward, layer.feed_forward)
-        self.kernels, self.n_heads, self.n_kv_heads = kernels, attention.n_heads, attention.n_kv_heads
+        attention = layer.self_attention
+        network = cast(FeedForward | GatedFeedForward, layer.feed_forward)
+        self.kernels = kernels
+        self.n_heads = attention.n_heads
+        self.n_kv_heads = attention.n_kv_heads
         projections = [attention.w_q, attention.w_k, attention.w_v]
-        self.widths = [one.out_features for one in projections]  # H*K, G*K, G*W
-        self.project, self.w_o = (pack_linear(one, precision, kernels) for one in (projections, [attention.w_o]))
+        self.widths = [linear.out_features for linear in projections]  # H*K, G*K, G*W
+        self.project = pack_linear(projections, precision, kernels)
+        self.w_o = pack_linear([attention.w_o], precision, kernels)
         self.is_gated = isinstance(network, GatedFeedForward)
         inner = [network.w_1, network.w_3] if isinstance(network, GatedFeedForward) else [network.w_1]
-        self.inner, self.outer = (pack_linear(one, precision, kernels) for one in (inner, [network.w_2]))
+        self.inner = pack_linear(inner, precision, kernels)
+        self.outer = pack_linear([network.w_2], precision, kernels)
         self.activation = network.activation
-        residuals = [cast(Residual, one) for one in layer.residuals]
-        self.norms, self.post = [norm_of(one.norm, kernels) for one in residuals], residuals[0].post
+        residuals = [cast(Residual, residual) for residual in layer.residuals]
+        self.norms = [norm_of(residual.norm, kernels) for residual in residuals]
+        self.post = residuals[0].post
 
     def __call__(self, x: Tensor, table: Tensor, tokens: _Tokens) -> Tensor:
         """Return the output (R,D) for x (R,D); the new keys and values go to `table` (rows, G*K + G*W)."""
@@ -60,7 +66,8 @@ class _Layer:
         return self._residual(x, 1, lambda y: self.outer(self._inner(y), False, x))
 
     def _residual(self, x: Tensor, number: int, with_sum: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the output of a sub-layer with its norm, before or after. with_sum: of an input, and plus x."""
+        """Return the output of a sub-layer with its norm, before or after. with_sum: function of an input that also
+        adds x."""
         norm = self.norms[number]
         return norm(with_sum(x)) if self.post else with_sum(norm(x))
 
@@ -69,9 +76,9 @@ class _Layer:
         queries, keys, values = self.project(y, False, None).split(self.widths, dim=1)
         if tokens.rotate is not None:
             heads = queries.unflatten(1, (self.n_heads, -1)), keys.unflatten(1, (self.n_kv_heads, -1))
-            queries, keys = (tokens.rotate(one).flatten(1) for one in heads)
+            queries, keys = (tokens.rotate(x).flatten(1) for x in heads)
         table[tokens.added] = torch.cat([keys, values], dim=1)
-        # The heads that share keys attend as queries of their own: (R,H*K) -> (R*H/G, G*K), and back.
+        # The heads that share keys attend as separate queries: (R,H*K) -> (R*H/G, G*K), and back.
         n_sharing, visible = self.n_heads // self.n_kv_heads, tokens.visible
         visible = visible._replace(row_of_query=visible.row_of_query.repeat_interleave(n_sharing))
         queries = queries.unflatten(1, (self.n_kv_heads, n_sharing, -1)).transpose(1, 2).flatten(2).flatten(0, 1)
@@ -94,7 +101,7 @@ def norm_of(norm: nn.Module, kernels: Kernels) -> Callable[[Tensor], Tensor]:
 
 
 class CpuLanguageModel:
-    """A trained `model`, ready to continue texts in `precision` on a CPU.
+    """A trained `model`, prepared to continue texts in `precision` on a CPU.
 
     kernels: None takes the compiled ones if this machine can compile and run them, else those in torch.
     """
@@ -102,12 +109,12 @@ class CpuLanguageModel:
     def __init__(self, model: GPT2 | Llama, precision: Precision, kernels: Kernels | None = None) -> None:
         self.kernels, self.model = kernels or compiled() or PLAIN, model
         self.n_positions, self.vocab_size = model.n_positions, model.output.out_features
-        self.layers = [_Layer(cast(EncoderLayer, one), precision, self.kernels) for one in model.layers]
+        self.layers = [_Layer(cast(EncoderLayer, layer), precision, self.kernels) for layer in model.layers]
         self.norm = norm_of(model.norm, self.kernels)
         self.project = pack_linear([model.output], precision, self.kernels)
 
     def start(self, n_texts: int, n_tokens: int) -> CpuCache:
-        """Return the cache of N texts before their first token. n_tokens: of all their prompts."""
+        """Return the cache of N texts before their first token. n_tokens: number of tokens of all their prompts."""
         none, zeros = torch.empty(n_texts, 0, dtype=torch.int32), torch.zeros(n_texts, dtype=torch.int32)
         free = torch.arange(n_tokens + ROOM * n_texts, dtype=torch.int32)
         tables = Tables.empty(len(free), [sum(layer.widths[1:]) for layer in self.layers])
@@ -116,7 +123,7 @@ class CpuLanguageModel:
     def states(self, ids: Tensor, lengths: Tensor, cache: CpuCache) -> tuple[Tensor, CpuCache]:
         """Return the state (N,D) after the last token of each of N texts, and the cache with the new tokens.
 
-        ids: (R,) of the new tokens, text after text. lengths: (N,) int64, how many of them each text has, at least 1.
+        ids: new tokens, text after text, (R,). lengths: number of new tokens of each text, (N,) int64, at least 1.
         """
         while len(lengths) == 1 and len(ids) > CHUNK:
             _, cache = self.states(ids[:CHUNK], torch.tensor([CHUNK]), cache)

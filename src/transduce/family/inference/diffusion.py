@@ -32,10 +32,10 @@ MOST_STEPS = 1 << 20
 class Filling:
     """How masks become tokens.
 
-    steps: of a line; None: one for each mask, which is the most that help. block: masks, from the left, that are filled
-    before those after them; None: all at once. temperature: of a draw; 0: no draw. remasking: which predictions stay
-    masks: those of low confidence, or random ones. seed: of the draws.
-    Raises UserError for a value of a wrong type or out of range.
+    steps: number of steps for a line; None: one for each mask; more do not help. block: number of masks, from the left,
+    that are filled before the next ones; None: all at once. temperature: temperature of a draw; 0: no draw. remasking:
+    predictions that stay masks: predictions of low confidence, or random ones. seed: seed of the draws. Raises
+    UserError for a value of a wrong type or out of range.
     """
 
     steps: int | None = None
@@ -59,8 +59,8 @@ class Filling:
 def schedule(n: int, steps: int | None, block: int | None) -> list[tuple[int, int]]:
     """Return the steps that fill n masks: (end, count) says that `count` of the first `end` masks are filled.
 
-    The steps are shared by the blocks, at least one for each. Those of a block share its masks equally; the first ones
-    fill one more where that is not possible.
+    The steps are shared by the blocks, at least one for each. The steps of a block share its masks equally; the first
+    ones fill one more where that is not possible.
     """
     size = min(block or n, n)
     starts = range(0, n, max(size, 1))

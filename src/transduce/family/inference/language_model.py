@@ -15,7 +15,7 @@ from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
-from transduce.family.inference.continuation import Searchable, TextModel, continue_ids, has_kernels, ready
+from transduce.family.inference.continuation import Searchable, TextModel, continue_ids, has_kernels, prepare
 from transduce.family.inference.model_folder import open_member
 from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
 
@@ -23,9 +23,9 @@ from transduce.family.inference.text_generator import Output, TextGenerator, ids
 class LanguageModel(TextGenerator):
     """A member that continues text, with the tokenizer of its folder. Raises UserError for another member.
 
-    precision: of continuations, as of translations: "fp32", "bf16", "int8" with weights and activations rounded to 8
-    bits, or "auto", the fastest on this machine. The attribute is the choice. A member that is neither GPT-2 nor Llama
-    has fp32 alone.
+    precision: precision of continuations, as for translations: "fp32", "bf16", "int8" with weights and activations
+    rounded to 8 bits, or "auto", the fastest on this machine. The attribute is the choice. A member that is neither
+    GPT-2 nor Llama has only fp32.
     """
 
     def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
@@ -48,16 +48,16 @@ class LanguageModel(TextGenerator):
         return cls(open_member(path), path, precision=precision)
 
     @cached_property
-    def ready_model(self) -> Searchable:
-        """The model made ready for this machine, which takes some time and memory."""
-        return ready(self.model, cast(Precision, self.precision))
+    def prepared_model(self) -> Searchable:
+        """The model, prepared for this machine, which takes some time and memory."""
+        return prepare(self.model, cast(Precision, self.precision))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the model made ready, which holds addresses in memory: a copy makes its own ready."""
-        return {name: value for name, value in self.__dict__.items() if name != "ready_model"}
+        """Return all except the prepared model, which holds addresses in memory: a copy prepares its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "prepared_model"}
 
     def continue_(self, text: str, *, max_tokens: int = 50, **keywords: Unpack[DecodingKeywords]) -> Output:
-        """Return the continuation of one text. The arguments are those of `continue_texts`."""
+        """Return the continuation of one text. `continue_texts` describes the arguments."""
         return self.continue_texts([text], max_tokens=max_tokens, **keywords)[0]
 
     def continue_texts(
@@ -71,17 +71,18 @@ class LanguageModel(TextGenerator):
     ) -> list[Output]:
         """Return the continuation of each text, without the text itself. It does not depend on the other texts.
 
-        max_tokens: of a continuation. options: a search, by default greedy, or a draw; keywords replace some of them.
-        first_number: of the first text, on which its draw depends. A blank text has a blank continuation. A text that
-        is too long for the model has a `problem`. Raises UserError for options that cannot be met.
+        max_tokens: maximum number of tokens of a continuation. options: a search, by default greedy, or a draw;
+        keywords replace some of them. first_number: number of the first text, on which its draw depends. A blank text
+        has a blank continuation. A text that is too long for the model has a `problem`. Raises UserError for options
+        that cannot be met.
         """
         return self._outputs(texts, max_tokens, options, first_number, keywords)
 
     def _search(
         self, ids: list[list[int]], settings: SearchConfig, sampling: Sampling | None, seeds: list[int]
     ) -> list[Hypothesis]:
-        return continue_ids(self.ready_model, ids, self.ends, settings, sampling, seeds)
+        return continue_ids(self.prepared_model, ids, self.ends, settings, sampling, seeds)
 
     def _text(self, ids: list[int], output: Hypothesis) -> str:
-        # Decoded together: alone, the first word would lose its space in some tokenizers.
+        # Decoded together: otherwise the first word would lose its space in some tokenizers.
         return self._decode([*ids, *output.ids])[len(self._decode(ids)) :]

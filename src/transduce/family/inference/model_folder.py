@@ -23,7 +23,8 @@ from transduce.storage.atomic_folder import encode_json
 from transduce.storage.model_folder import LoadedModel, load_model
 
 START = PAD  # before the target of a T5
-MASK, MASK_NAME = UNK, "[MASK]"  # a token that no text has; and its name where a user writes it
+MASK = UNK  # a token that no text has
+MASK_NAME = "[MASK]"  # its name where a user writes it
 MASKED_TASKS = ("masked_words", "diffusion")  # a text has both ends, and masks
 
 
@@ -86,8 +87,8 @@ def export_member(model: Path, out: Path) -> str:
 def _tokenizer_file(tokenizer: TokenizerLike, task: str) -> bytes:
     """Return tokenizer.json with the tokens before and after a text that it had in training.
 
-    A text to continue has no EOS yet. One with masked words has both, and MASK has its name. A source of spans has EOS
-    alone, as the file has it already, and there are sentinels.
+    A text to continue has no EOS yet. One with masked words has both, and MASK has its name. A source of spans has only
+    EOS, as in the file already, and there are sentinels.
     """
     content = json.loads(tokenizer.to_json())
     if task == "spans":
@@ -100,7 +101,7 @@ def _tokenizer_file(tokenizer: TokenizerLike, task: str) -> bytes:
 def _sentinels(first: int) -> list[dict[str, Any]]:
     """Return the entries of the sentinels in a tokenizer.json, with ids from `first` on, and the names of T5.
 
-    They are not special, so that an output shows them. In a text they take the spaces beside them.
+    They are not special, so that an output shows them. In a text they take the spaces next to them.
     """
     flags = {"single_word": False, "lstrip": True, "rstrip": True, "normalized": False, "special": False}
     return [
@@ -125,7 +126,7 @@ def _add_ends(content: dict[str, Any], *, is_masked: bool) -> None:
 
 
 def _name_mask(content: dict[str, Any]) -> None:
-    """Call the token MASK, which no text has, [MASK] in a tokenizer.json. In a text it takes the spaces beside it."""
+    """Call the token MASK, which no text has, [MASK] in a tokenizer.json. In a text it takes the spaces next to it."""
     model, old = content["model"], CONTROLS[MASK]
     model["vocab"] = {MASK_NAME if name == old else name: i for name, i in model["vocab"].items()}
     model["unk_token"] = MASK_NAME if model["type"] == "WordPiece" else None

@@ -17,14 +17,14 @@ from transduce.family.bert import Bert
 from transduce.family.bert_heads import sentence_vectors
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.application import Application
+from transduce.family.inference.model_folder import MASK_NAME
 from transduce.model.cpu_backend import faster_products
 
-MASK = "[MASK]"
 BATCH_TOKENS = 8_192
 PLACES = 256  # masked places at a time: their logits are rows of the whole vocabulary
 # oneDNN computes a product of fewer than 16 rows in another way, with other rounding (1e-7). Of the products within
-# attention, torch leaves to it only those of more than 4,096 multiplications. Beyond both, a row does not depend on the
-# others.
+# attention, torch leaves only products of more than 4,096 multiplications to it. Beyond both limits, a row does not
+# depend on the others.
 ROWS = 32
 MULTIPLICATIONS = 4_096
 
@@ -40,7 +40,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer(Generic[Value]):
-    """The answer to a line. value: None for a line without text. problem: of the line; None if it has none."""
+    """The answer to a line. value: None for a line without text. problem: reason for no value, or None."""
 
     value: Value | None = None
     problem: str | None = None
@@ -69,11 +69,11 @@ class TextEncoder(Application):
 
     def fill(self, lines: Sequence[str], n_best: int = 5) -> list[Answer[list[list[Word]]]]:
         """Return the `n_best` most likely words for each [MASK] of each line, the most likely first."""
-        head, mask = self.model.words, self.tokenizer.token_to_id(MASK)
+        head, mask = self.model.words, self.tokenizer.token_to_id(MASK_NAME)
         if head is None:
             raise self._without("a head for masked words, as in BertForMaskedLM")
         if mask is None:
-            raise self._without(f"the token {MASK} in its tokenizer.json")
+            raise self._without(f"the token {MASK_NAME} in its tokenizer.json")
         most = self.tokenizer.get_vocab_size()
         if type(n_best) is not int or not 1 <= n_best <= most:
             raise UserError(f"n_best={n_best!r}: expected an integer from 1 to {most:,}, the size of the vocabulary")
@@ -91,7 +91,7 @@ class TextEncoder(Application):
             return [[next(places_left) for _ in range(count)] for count in is_masked.sum(dim=1).tolist()]
 
         answers = self._answers(lines, words)
-        problem = f"expected {MASK} in the line; put it in place of a word"
+        problem = f"expected {MASK_NAME} in the line; put it in place of a word"
         return [Answer(a.value, a.problem or (problem if a.value == [] else None)) for a in answers]
 
     def embed(self, lines: Sequence[str]) -> list[Answer[Tensor]]:
@@ -112,7 +112,8 @@ class TextEncoder(Application):
 
     @torch.inference_mode()
     def _answers(self, lines: Sequence[str], values: Callable[[Tensor, Tensor], list[Value]]) -> list[Answer[Value]]:
-        """Return the answers to lines. values: those of a batch, from its ids (B,T) and states (B,T,D)."""
+        """Return the answers to lines. values: function that returns the values of a batch from its ids (B,T) and
+        states (B,T,D)."""
         check_lines(lines=lines)
         is_long = [len(line) > MAX_LINE_CHARACTERS for line in lines]
         answers = [

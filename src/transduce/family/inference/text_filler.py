@@ -33,7 +33,7 @@ class TextFiller(Application):
 
     @cached_property
     def barred(self) -> list[int]:
-        """The ids that no mask becomes: special ones, such as that of the end, and those without a token."""
+        """The ids that no mask becomes: special ones, such as the end, and ids without a token."""
         special = {number for number, token in self.tokenizer.get_added_tokens_decoder().items() if token.special}
         usable = {*self.tokenizer.get_vocab().values()} - special
         return [number for number in range(self.model.output.out_features) if number not in usable]
@@ -42,7 +42,7 @@ class TextFiller(Application):
         """Return each line with a token in place of each mask, which is [MASK] in a model that was trained here.
 
         A line without a mask stays as it is. A line does not depend on the others, and the draws for it depend on the
-        seed and its number. first_number: of the first line.
+        seed and its number. first_number: number of the first line.
         """
         check_lines(lines=lines)
         answers, rows = [Answer[str]() for _ in lines], dict[int, list[int]]()

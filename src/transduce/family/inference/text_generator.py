@@ -17,7 +17,7 @@ from transduce.family.inference.application import Application
 from transduce.family.inference.continuation import GREEDY
 
 MAX_IDS = 100  # of a key in a folder, which is untrusted: a beam takes time for each end
-NEEDLESS = ("n_best", "mbr", "split", "tag", "alignment", "lookahead", "shortlist")  # options of translation alone
+NEEDLESS = ("n_best", "mbr", "split", "tag", "alignment", "lookahead", "shortlist")  # options of translation only
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Output:
 class TextGenerator(Application, ABC):
     """A member that writes text.
 
-    longest: the most tokens of a text that it takes.
+    longest: maximum number of tokens of a text that it takes.
     """
 
     longest: int
@@ -46,7 +46,7 @@ class TextGenerator(Application, ABC):
     def _search(
         self, ids: list[list[int]], settings: SearchConfig, sampling: Sampling | None, seeds: list[int]
     ) -> list[Hypothesis]:
-        """Return the output for each list of ids. seeds: of samples, one for each."""
+        """Return the output for each list of ids. seeds: seeds of samples, one for each list."""
         ...
 
     @abstractmethod
@@ -64,8 +64,9 @@ class TextGenerator(Application, ABC):
     ) -> list[Output]:
         """Return the output for each text, of at most `max_tokens`.
 
-        options: a search, by default greedy, or a draw; keywords replace some of them. first_number: of the first text,
-        on which its draw depends. A blank text has a blank output. Raises UserError for options that cannot be met.
+        options: a search, by default greedy, or a draw; keywords replace some of them. first_number: number of the
+        first text, on which its draw depends. A blank text has a blank output. Raises UserError for options that cannot
+        be met.
         """
         check_lines(texts=texts)
         if type(max_tokens) is not int or not 1 <= max_tokens <= 1 << 20:
@@ -91,13 +92,13 @@ class TextGenerator(Application, ABC):
         except FloatingPointError as problem:
             expected = f"expected outputs that are finite numbers: {problem}; use another copy"
             raise NotFiniteError(f"{self.folder}: {expected}") from None
-        for (i, ids), one in zip(inputs.items(), hypotheses, strict=True):
-            outputs[i] = Output(self._text(ids, one), one.score, one.finished)
+        for (i, ids), best in zip(inputs.items(), hypotheses, strict=True):
+            outputs[i] = Output(self._text(ids, best), best.score, best.finished)
         return outputs
 
 
 def ids_of(member: Member, key: str) -> list[int]:
-    """Return the ids of a key such as eos_token_id: those of generation_config.json, or of config.json.
+    """Return the ids of a key such as eos_token_id in generation_config.json, or else in config.json.
 
     Raises UserError for other values than ids, and for more than MAX_IDS ids.
     """
@@ -111,4 +112,4 @@ def ids_of(member: Member, key: str) -> list[int]:
     if len(ids) > MAX_IDS:
         expected = f"expected at most {MAX_IDS} in generation_config.json or config.json; leave the others out"
         raise UserError(f"{key}: {len(ids):,} ids: {expected}")
-    return [one for one in dict.fromkeys(ids) if 0 <= one < member.settings["vocab_size"]]
+    return [each for each in dict.fromkeys(ids) if 0 <= each < member.settings["vocab_size"]]

@@ -43,7 +43,7 @@ class TextToText(TextGenerator):
         return ids[0]
 
     def generate(self, text: str, *, max_tokens: int = 50, **keywords: Unpack[DecodingKeywords]) -> Output:
-        """Return the output for one text. The arguments are those of `generate_texts`."""
+        """Return the output for one text. `generate_texts` describes the arguments."""
         return self.generate_texts([text], max_tokens=max_tokens, **keywords)[0]
 
     def generate_texts(
@@ -57,9 +57,9 @@ class TextToText(TextGenerator):
     ) -> list[Output]:
         """Return the output for each text. The other texts change it by rounding at most.
 
-        max_tokens: of an output, its end counted. options: a search, by default greedy, or a draw; keywords replace
-        some of them. first_number: of the first text, on which its draw depends. A blank text has a blank output.
-        Raises UserError for options that cannot be met.
+        max_tokens: maximum number of tokens of an output, with its end. options: a search, by default greedy, or a
+        draw; keywords replace some of them. first_number: number of the first text, on which its draw depends. A blank
+        text has a blank output. Raises UserError for options that cannot be met.
         """
         return self._outputs(texts, max_tokens, options, first_number, keywords)
 

@@ -18,8 +18,8 @@ from transduce.family.tasks.classes import macro_f1, unknown_label
 class ClassScores:
     """Scores of sentences. Blank ones do not count.
 
-    accuracy: the percentage of right labels. macro_f1: in percent, the mean over the classes that occur. loss: of the
-    labels, in nats; infinite if one has the probability 0.
+    accuracy: percentage of right labels. macro_f1: mean F1 of the classes that occur, in percent. loss: mean loss of a
+    label, in nats; infinite if a label has the probability 0.
     """
 
     sentences: int
@@ -44,12 +44,14 @@ def evaluate_classes(encoder: TextEncoder, sentences: Path, labels: Path) -> Cla
     """Return the scores of `encoder.classify` on sentences, by their labels, which match line by line.
 
     Raises UserError for a label that the classifier does not have, for a sentence that is longer than it takes, and for
-    a text of blank lines alone.
+    a text that has only blank lines.
     """
     pairs, name = list(read_pairs(sentences, labels)), printable(sentences)
     answers = encoder.classify([sentence for sentence, _ in pairs])
     classes = sorted(next((answer.value for answer in answers if answer.value is not None), {}))
-    truth, predicted, nats = list[int](), list[int](), 0.0
+    truth = list[int]()
+    predicted = list[int]()
+    nats = 0.0
     for number, ((sentence, line), answer) in enumerate(zip(pairs, answers, strict=True), start=1):
         if is_blank(sentence):
             continue

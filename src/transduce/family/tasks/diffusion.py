@@ -4,7 +4,7 @@
     input      <s> the [MASK] [MASK] to the [MASK] </s>
     loss       6/3 * (-log p(man) - log p(went) - log p(store)) - log p(6 tokens)
 
-A line is a row. What is masked depends on the seed, the epoch and the number of the line alone.
+A line is a row. What is masked depends only on the seed, the epoch and the number of the line.
 """
 
 from collections.abc import Callable, Sequence

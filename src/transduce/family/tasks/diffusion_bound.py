@@ -3,7 +3,7 @@
     -log p(line) <= E [n/k * sum over the k masked tokens of -log p(token | the others)] - log p(n tokens)
 
 The expectation is over k and over what is masked (Nie et al. 2025, eq. 4 and 6). It is estimated by a few masks of each
-line. The sum over a text is one of many independent estimates, so it is far more precise than that of a line.
+line. The sum over a text is one of many independent estimates, so it is far more precise than the estimate of a line.
 """
 
 import math
@@ -102,11 +102,11 @@ def bound_of_rows(
 ) -> BoundScores:
     """Return upper bounds of the scores of `model`, in evaluation mode, on texts and their tokens.
 
-    samples: masks of each line. The masks of a line depend on its number alone, and so are the same in each evaluation.
-    Raises NotFiniteError if a log-probability is not finite.
+    samples: number of masks of each line. The masks of a line depend only on its number, and so are the same in each
+    evaluation. Raises NotFiniteError if a log-probability is not finite.
     """
     rows = [np.asarray(ids, np.int64) for ids in tokens]
-    weights = [one for i, row in enumerate(rows) for one in spread_weights(len(row), samples, i)]
+    weights = [each for i, row in enumerate(rows) for each in spread_weights(len(row), samples, i)]
     device, nats = model.output.weight.device, 0.0
     for members in length_batches([len(row) for row in rows for _ in range(samples)], 1, BATCH_TOKENS[device.type]):
         batch = masked_batch([rows[i // samples] for i in members], [weights[i] for i in members], np.array(members))
@@ -122,8 +122,8 @@ def bound_of_rows(
 def spread_weights(n: int, samples: int, number: int) -> list[np.ndarray]:
     """Return the weights of several masks of a line of n tokens, which is line `number` of a text.
 
-    The numbers k of masked tokens are spread evenly over 1..n: each is drawn from a part of that range of its own, all
-    of the same size. So the mean of the estimates is that of independent draws, and varies less.
+    The numbers k of masked tokens are spread evenly over 1..n: each is drawn from its own part of that range, and all
+    parts have the same size. So the estimates have the same mean as independent draws, and vary less.
     """
     generator = np.random.default_rng([number])
     start = generator.random()

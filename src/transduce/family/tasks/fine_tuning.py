@@ -1,7 +1,7 @@
 """The start of a fine-tuning: a pre-trained encoder with a new head for the classes of the training text.
 
-    encoder       that of the folder
-    pooler        that of the folder; new where it has none
+    encoder       from the folder
+    pooler        from the folder; new where it has none
     classifier    new
 
 What is new has matrices from N(0, 0.02), drawn with train.seed, and biases 0 (`family/initialisation.py`).

@@ -2,7 +2,7 @@
 
 A line of the text is a row of the batch: BOS and the line are the input, the line and EOS are the truth. Lines of
 similar length share a batch, so little of it is padding. A line never sees another one. In a model with experts the
-loss for their balance joins that of the tokens.
+loss for their balance is added to the loss of the tokens.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class LanguageModelTask:
         loss = summed_loss(next_token_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
         if layers := routings(model):
             balance = router_loss(layers) * batch.tgt_mask.sum()
-            loss = loss + (balance - balance.detach())  # the log has the loss of the tokens alone
+            loss = loss + (balance - balance.detach())  # the log has only the loss of the tokens
         return loss
 
     def evaluate(

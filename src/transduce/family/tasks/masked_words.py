@@ -24,7 +24,9 @@ from transduce.model.build import build
 from transduce.training.progress import format_scores
 from transduce.training.task import summed_loss
 
-SHARE, MASKED, REPLACED = 0.15, 0.8, 0.1  # of the tokens to predict; of these the shares that are masked, and replaced
+SHARE = 0.15  # of the tokens that the model predicts
+MASKED = 0.8  # share of these that are masked
+REPLACED = 0.1  # share of these that are replaced
 
 
 class MaskedWordsTask:
@@ -74,8 +76,8 @@ def masked(ids: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray,
     places = np.sort(generator.choice(len(ids), n, replace=False))
     fate, inputs = generator.random(n), ids.astype(np.int64)
     inputs[places[fate < MASKED]] = MASK
-    replaced = places[fate >= 1 - REPLACED]
-    inputs[replaced] = generator.choice(ids, len(replaced))
+    others = places[fate >= 1 - REPLACED]
+    inputs[others] = generator.choice(ids, len(others))
     return inputs, places
 
 

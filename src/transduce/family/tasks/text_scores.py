@@ -34,7 +34,7 @@ from transduce.training.loss import token_log_probs
 class TextScores:
     """The scores of a model on a text, and the units of the text. Blank lines do not count.
 
-    tokens, words, characters: the ends of lines included; spaces separate words. loss: in nats per token.
+    tokens, words, characters: numbers of these, with the ends of lines; spaces separate words. loss: nats per token.
     """
 
     lines: int
@@ -62,7 +62,7 @@ class TextScores:
 def check_lines(lines: Sequence[str], tokenizer: TokenizerLike, longest: int, name: str) -> None:
     """Raise UserError for lines that `score_lines` cannot score.
 
-    longest: the most tokens of a line that the model takes, without BOS and EOS. name: of the text, for messages.
+    longest: maximum number of tokens of a line, without BOS and EOS. name: name of the text, for messages.
     """
     _refuse_blank(lines, name)
     for number, (line, ids) in enumerate(zip(lines, encode_lines(lines, tokenizer), strict=True), start=1):

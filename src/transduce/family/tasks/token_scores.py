@@ -26,7 +26,7 @@ RESTORING_TASKS = ("masked_words", "spans")
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of the tokens to restore in a text. loss: in nats per token. accuracy: in percent."""
+    """Scores of the tokens to restore in a text. loss: nats per token. accuracy: percentage of right tokens."""
 
     lines: int
     loss: float
@@ -48,7 +48,7 @@ class TokenScores:
 def evaluate_restored(loaded: LoadedModel, path: Path) -> TokenScores:
     """Return the scores of a model of one of RESTORING_TASKS on a text, as a validation in training computes them.
 
-    Raises UserError for a line that is longer than the model takes, and for a text of blank lines alone.
+    Raises UserError for a line that is longer than the model takes, and for a text that has only blank lines.
     """
     task, lines = task_class(loaded.config.train.task)(), list(read_lines(path))
     if not lines:
@@ -65,13 +65,15 @@ def score_tokens(
 ) -> dict[str, float]:
     """Return loss and perplexity of a token to restore, and the percentage that the model predicts right.
 
-    outputs, collate: of the task. Blank lines do not count. The tokens to restore depend on the number of a line alone,
-    so they are the same in each evaluation. Raises NotFiniteError if a log-probability is not finite.
+    outputs, collate: functions of the task. Blank lines do not count. The tokens to restore depend only on the number
+    of a line, so they are the same in each evaluation. Raises NotFiniteError if a log-probability is not finite.
     """
     texts = [line for line in lines if not is_blank(line)]
     rows = [np.asarray(ids, np.int64) for ids in encode_lines(texts, tokenizer)]
     device = model.output.weight.device
-    nats, right, count = 0.0, 0, 0
+    nats = 0.0
+    right = 0
+    count = 0
     for members in length_batches([len(row) for row in rows], 1, BATCH_TOKENS[device.type]):
         of_batch = [rows[i] for i in members]
         hidden, truth = outputs(model, collate(of_batch, of_batch, np.array(members), (0, 0)).to(device))
