@@ -113,6 +113,7 @@ training           {report["train_seconds"]:.0f} s; everything {report["seconds"
 Next steps
   echo "The old woman buys the red suitcase." | transduce translate {model}
   transduce evaluate {model} --src {src} --ref {ref} --language de
+  transduce attend {model} "The old woman buys the red suitcase." --out page.html   (every head)
   transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run   (your own text)"""
 
 
