@@ -16,7 +16,7 @@ from transduce.config.schema import Config, ModelConfig, SearchConfig
 from transduce.data.vocabulary import CONTROLS
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
-from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer
 from transduce.interop.ctranslate2_export import spec_of
 from transduce.model.transformer import Transformer, mixed_precision

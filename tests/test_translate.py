@@ -18,9 +18,8 @@ from transduce import Sampling, Translation, Translator, UserError
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
-from transduce.decoding import batched_search
-from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.search import Request
+from transduce.decoding.hypothesis import Hypothesis, Request
+from transduce.decoding.rows import Rows
 from transduce.decoding.segmentation import MAX_LINE_TOKENS, split_line
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
@@ -92,15 +91,15 @@ def test_a_batch_too_large_for_the_memory_is_halved(
     noisy: Translator, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = noisy.translate(LINES)
-    real, sizes = batched_search.beam_search, []
+    real, sizes = Rows.search, []
 
-    def beam_search(decoder: Any, state: Any, request: Request, **more: Any) -> Any:
+    def search(rows: Any, state: Any, request: Request, **more: Any) -> Any:
         sizes.append(len(request.max_lengths))
         if sizes[-1] > room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return real(decoder, state, request, **more)
+        return real(rows, state, request, **more)
 
-    monkeypatch.setattr(batched_search, "beam_search", beam_search)
+    monkeypatch.setattr(Rows, "search", search)
     assert_same(noisy.translate(LINES), expected)
     assert max(sizes) > room and sum(size for size in sizes if size <= room) == max(sizes)
 
@@ -108,10 +107,10 @@ def test_a_batch_too_large_for_the_memory_is_halved(
 def test_one_sentence_that_needs_too_much_memory_is_an_error(
     noisy: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def beam_search(*_: Any, **more: Any) -> Any:
+    def search(*_: Any, **more: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(batched_search, "beam_search", beam_search)
+    monkeypatch.setattr(Rows, "search", search)
     with pytest.raises(MemoryError):
         noisy.translate(LINES)
 
@@ -298,11 +297,11 @@ def test_impossible_options_are_refused(model: Translator) -> None:
 def test_the_search_gets_the_lookahead(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     lookaheads: list[int | None] = []
 
-    def beam_search(decoder: object, state: object, request: Request, **_: object) -> list[list[Hypothesis]]:
+    def search(rows: object, state: object, request: Request, **_: object) -> list[list[Hypothesis]]:
         lookaheads.append(request.search.lookahead)
         return [[Hypothesis([], 0.0, 0.0, [0.0], True)] for _ in request.max_lengths]
 
-    monkeypatch.setattr("transduce.decoding.batched_search.beam_search", beam_search)
+    monkeypatch.setattr(Rows, "search", search)
     model.translate(["a"])
     model.translate(["a"], lookahead=3)
     assert lookaheads == [None, 3]

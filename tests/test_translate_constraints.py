@@ -10,7 +10,7 @@ from support.translators import LINES, noisy_translator
 
 import transduce
 from transduce import Sampling, Translator, UserError
-from transduce.decoding.kernels import compiled
+from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.options import DecodingOptions
 
 

@@ -13,7 +13,7 @@ from support.translators import LINES, noisy_translator
 
 import transduce
 from transduce import DecodingOptions, Sampling, Translator, UserError
-from transduce.decoding.kernels import compiled
+from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.shortlist.learning import learn_shortlist, read_ids
 from transduce.interop import ctranslate2_engine
 

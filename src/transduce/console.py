@@ -105,7 +105,7 @@ def repeat_lost_interrupt(problem: "sys.UnraisableHookArgs") -> None:
 # ---- other processes of this program -----------------------------------------------------------------------------
 
 # They import nothing from the working folder. `python -m` and an empty entry of PYTHONPATH would put the working folder
-# first on the import path. Python would then execute a file queue.py or random.py there instead of its own module.
+# first on the import path. Python would then execute a file queue.py or random.py there instead of its module.
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -20,12 +20,12 @@ from transduce.config.validation import as_path
 from transduce.data.batches import Batch, collate
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS
-from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision, max_lengths
+from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision
 from transduce.decoding.batched_search import BATCH_TOKENS, Outputs, length_batches, sample_all, search_all
+from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Scored, Translation
-from transduce.decoding.kernels import compiled
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.phrases.segment_constraints import (
     ConstraintLike,
@@ -37,6 +37,7 @@ from transduce.decoding.phrases.segment_constraints import (
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_translation import RunningTranslation
 from transduce.decoding.segmentation import (
+    NO_PHRASES,
     LongLine,
     Segment,
     check_line,
@@ -97,9 +98,7 @@ class Translator:
         self.tokenizer = loaded[0].tokenizer
         self.config = loaded[0].config
         self.precision = fastest_precision(device, self.models) if precision == "auto" else precision
-        self.shortlist = loaded[
-            0
-        ].shortlist  # models of an ensemble share a tokenizer, so the first one's is good for all
+        self.shortlist = loaded[0].shortlist  # good for all models of an ensemble, which share a tokenizer
         self._name = " and ".join(model.name for model in loaded)
 
     def __getstate__(self) -> dict[str, object]:
@@ -132,15 +131,20 @@ class Translator:
         settings = options.resolve(self.config.search)
         check_lines(lines=lines)
         check_number("first_number", first_number)
-        of_lines = line_constraints(len(lines), constraints, prefixes)
         lines = with_tag(lines, options.tag, self.tokenizer)
         longest = self.config.data.max_tokens - 1
-        whole = {i for i, constraint in enumerate(of_lines) if constraint}
-        segments, problems = segments_of(lines, self.tokenizer, longest, options.split, whole)
-        of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
-        if of_segments.phrases:
-            check_search(options, settings)
-        constraint = self._constraint(segments, of_segments, settings, first_number)
+        constraint, phrases = None, NO_PHRASES
+        if constraints is None and prefixes is None and terms is None:
+            segments, problems = segments_of(lines, self.tokenizer, longest, options.split)
+        else:
+            of_lines = line_constraints(len(lines), constraints, prefixes)
+            whole = {i for i, of_line in enumerate(of_lines) if of_line}
+            segments, problems = segments_of(lines, self.tokenizer, longest, options.split, whole)
+            of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
+            if of_segments.phrases:
+                check_search(options, settings)
+            constraint = self._constraint(segments, of_segments, settings, first_number)
+            phrases = of_segments.phrases
         sources, backend = [segment.ids for segment in segments], self._backend_of(options)
         if options.draws is None:
             with self._finite_output():
@@ -156,7 +160,7 @@ class Translator:
             hypotheses = align_outputs(
                 lines, segments, hypotheses, self.tokenizer, self._alignment_weights, options.tag
             )
-        return translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
+        return translations_of(lines, segments, hypotheses, problems, self.tokenizer, phrases)
 
     def search(
         self,
@@ -172,7 +176,7 @@ class Translator:
 
     def max_lengths(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[int]:
         """Return the most tokens that the output of each source may have, EOS counted."""
-        return max_lengths(self._backend, sources, settings)
+        return [*self._backend.request(sources, settings).max_lengths]
 
     @property
     def longest_source(self) -> int:
@@ -180,7 +184,7 @@ class Translator:
         return most_tokens(self._max_positions)
 
     def running(self) -> RunningTranslation[object]:
-        """Return a continuous translation, to which a service adds lines at any step."""
+        """Return a translation with continuous batching, for a service."""
         return RunningTranslation(self._backend_of, self.tokenizer, self.config)
 
     @property
@@ -298,8 +302,10 @@ class Translator:
 
     def _backend_of(self, options: DecodingOptions) -> Backend:
         """Return the backend for some options. Raises UserError as `check_options` does."""
+        if not options.shortlist:
+            return self._backend
         self.check_options(options)
-        return self._shortlist_backend if options.shortlist else self._backend
+        return self._shortlist_backend
 
     @contextlib.contextmanager
     def _finite_output(self) -> Iterator[None]:
@@ -332,8 +338,8 @@ class Translator:
         """Return the constraint of the search of segments."""
         sources = [segment.ids for segment in segments]
         numbers = [first_number + segment.line + 1 for segment in segments]
-        raised = partial(max_lengths, self._backend, sources, settings)
-        return search_constraint(constraints.segments, numbers, self.tokenizer, raised)
+        request_of = partial(self._backend.request, sources, settings)
+        return search_constraint(constraints.segments, numbers, self.tokenizer, request_of)
 
     @torch.inference_mode()
     def _token_log_probs(self, batch: Batch) -> list[list[float]]:

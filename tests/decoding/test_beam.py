@@ -11,9 +11,8 @@ from torch import Tensor
 
 from transduce.decoding.beam import Beam, beam_of
 from transduce.decoding.decoder import Decoder, EnsembleState, ensemble
-from transduce.decoding.greedy import Greedy
-from transduce.decoding.request import Request
-from transduce.decoding.rows import Outcome
+from transduce.decoding.hypothesis import Request
+from transduce.decoding.rows import Greedy, Outcome
 from transduce.decoding.search import beam_search
 
 
@@ -157,15 +156,15 @@ def test_greedy_search_has_room_for_the_outputs_of_its_sentences_alone() -> None
     assert most == (4 + 9, 5) and len(beam) == 4
 
 
-def test_a_decoder_that_cannot_join_takes_newcomers_only_when_empty() -> None:
+def test_a_decoder_that_cannot_join_can_admit_only_when_empty() -> None:
     decoder, request = decoder_of(random_table(1)), request_for([4], beam_size=2)
     beam = beam_of(Decoder(decoder.step), request)
-    assert beam.takes_newcomers
+    assert beam.can_admit
     beam.admit(start([0]), request, [1])
-    assert not beam.takes_newcomers
+    assert not beam.can_admit
     while len(beam):
         beam.step()
-    assert beam.takes_newcomers
+    assert beam.can_admit
 
 
 def test_an_ensemble_joins_if_all_its_decoders_do() -> None:

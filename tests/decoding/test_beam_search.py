@@ -29,7 +29,7 @@ from support.search_tables import (
 from torch import Tensor
 
 from transduce.decoding import beam as running
-from transduce.decoding.request import best_attainable
+from transduce.decoding.hypothesis import best_attainable
 from transduce.decoding.search import beam_search, greedy
 
 INF = math.inf

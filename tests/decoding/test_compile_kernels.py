@@ -10,7 +10,7 @@ import pytest
 
 from transduce.decoding import compile_kernels
 from transduce.decoding.compile_kernels import _cache_folder, _has_instructions, library
-from transduce.decoding.kernels import Compiled, compiled
+from transduce.decoding.compiled_kernels import Compiled, compiled
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
 

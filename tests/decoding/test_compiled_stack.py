@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from transduce.config.schema import ModelConfig
+from transduce.decoding.compiled_kernels import Compiled, compiled
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.decoder import reordered
-from transduce.decoding.kernels import Compiled, compiled
 
 KERNELS = compiled()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="needs a C++ compiler and AVX-512 with VNNI")
@@ -89,14 +89,14 @@ def test_the_best_of_an_output_are_the_best_of_its_logits(int8: bool, rows: int,
     assert isinstance(KERNELS, Compiled)
     weight, bias, x = (noise(*shape, dtype=torch.float32).detach() for shape in ((size, 70), (size,), (rows, 70)))
     output, barred = KERNELS.pack(weight, bias, int8=int8), [0, 3, 11]
-    logits = KERNELS.linear(x, output)
+    logits = output(x)
     for count in (1, 8):
-        for new, old in zip(KERNELS.best_of(x, output, count, []), KERNELS.best(logits, count), strict=True):
+        for new, old in zip(output.best_of(x, count, []), KERNELS.best(logits, count), strict=True):
             assert new.equal(old)
         expected = reordered(*KERNELS.best(logits, count + 3), count, barred)
-        for new, old in zip(KERNELS.best_of(x, output, count, barred), expected, strict=True):
+        for new, old in zip(output.best_of(x, count, barred), expected, strict=True):
             assert new.equal(old)
-    values, ids = KERNELS.best_of(x, output, 13, range(3, size))  # three are left
+    values, ids = output.best_of(x, 13, range(3, size))  # three are left
     assert values[:, 3:].eq(-torch.inf).all() and ids[:, :3].sort(dim=1).values.eq(torch.arange(3)).all()
 
 
@@ -105,7 +105,7 @@ def test_a_nan_in_a_row_gives_only_nan_in_that_row() -> None:
     output = KERNELS.pack(noise(700, 20, dtype=torch.float32).detach(), torch.zeros(700), int8=False)
     x = torch.ones(3, 20)
     x[1, 4] = torch.nan
-    values, _ = KERNELS.best_of(x, output, 4, [])
+    values, _ = output.best_of(x, 4, [])
     assert values.isnan().all(dim=1).tolist() == [False, True, False]
 
 

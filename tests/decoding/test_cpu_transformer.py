@@ -13,8 +13,10 @@ import transduce
 from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, search_all
-from transduce.decoding.cpu_transformer import CpuTransformer, Precision, round_up
-from transduce.decoding.kernels import PLAIN, Kernels, compiled
+from transduce.decoding.compiled_kernels import compiled
+from transduce.decoding.cpu_layers import Precision, round_up
+from transduce.decoding.cpu_transformer import CpuTransformer
+from transduce.decoding.kernels import PLAIN, Kernels
 from transduce.translate import Translator
 
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")

@@ -14,7 +14,7 @@ from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.decoding import cuda_graphs
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
-from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
 
 BOUNDS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 3e-2}  # relative error of logits

@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from transduce.decoding import kernels
-from transduce.decoding.kernels import PLAIN, Compiled, Kernels, Plain, Visible, compiled
+from transduce.decoding.compiled_kernels import Compiled, compiled
+from transduce.decoding.kernels import PLAIN, Kernels, Plain, Visible
 
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
 both = pytest.mark.parametrize("kernel", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
@@ -37,8 +38,8 @@ def test_a_product_is_the_product_of_the_rounded_factors(kernel: Kernels, shape:
     for relu in (False, True):
         plain = expected.relu() if relu else expected
         tolerance = 1e-5 * plain.abs().amax(1, keepdim=True) + 1e-6
-        assert ((kernel.linear(x, factors, relu=relu) - plain).abs() <= tolerance).all()
-        sums = kernel.linear(x, factors, relu=relu, residual=residual)
+        assert ((factors(x, relu=relu) - plain).abs() <= tolerance).all()
+        sums = factors(x, relu=relu, residual=residual)
         assert ((sums - plain - residual).abs() <= tolerance + 1e-6).all()
 
 
@@ -46,7 +47,7 @@ def test_a_product_is_the_product_of_the_rounded_factors(kernel: Kernels, shape:
 def test_a_product_is_near_the_exact_product(kernel: Kernels) -> None:
     x, weight, bias = noise(50, 512), noise(300, 512, seed=2), noise(300, seed=3)
     expected = x @ weight.T + bias
-    error = (kernel.linear(x, kernel.pack(weight, bias, int8=True)) - expected).norm() / expected.norm()
+    error = (kernel.pack(weight, bias, int8=True)(x) - expected).norm() / expected.norm()
     assert 1e-4 < error < 0.015
 
 
@@ -54,7 +55,7 @@ def test_a_product_is_near_the_exact_product(kernel: Kernels) -> None:
 def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
     weight, bias = noise(20, 8), noise(20, seed=2)
     weight[3] = 0
-    y = kernel.linear(torch.cat([torch.zeros(1, 8), noise(2, 8)]), kernel.pack(weight, bias, int8=True))
+    y = kernel.pack(weight, bias, int8=True)(torch.cat([torch.zeros(1, 8), noise(2, 8)]))
     assert_close(y[0], bias)
     assert_close(y[:, 3], bias[3].expand(3))
 
@@ -63,9 +64,9 @@ def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_nan_and_infinity_stay_in_their_row(kernel: Kernels, bad: float) -> None:
     x, factors = noise(9, 40), kernel.pack(noise(20, 40, seed=2), torch.zeros(20), int8=True)
-    good = kernel.linear(x, factors)
+    good = factors(x)
     x[4, 17] = bad
-    y = kernel.linear(x, factors)
+    y = factors(x)
     assert not y[4].isfinite().any()
     is_other = torch.arange(9) != 4
     assert y[is_other].equal(good[is_other])
@@ -74,9 +75,9 @@ def test_nan_and_infinity_stay_in_their_row(kernel: Kernels, bad: float) -> None
 @both
 def test_a_row_of_a_product_does_not_depend_on_the_others(kernel: Kernels) -> None:
     x, factors = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3), int8=True)
-    together = kernel.linear(x, factors)
+    together = factors(x)
     for begin, end in ((0, 1), (5, 7), (7, 12), (30, 31), (11, 31)):
-        assert kernel.linear(x[begin:end].contiguous(), factors).equal(together[begin:end])
+        assert factors(x[begin:end].contiguous()).equal(together[begin:end])
 
 
 # ---- products in fp32, and norms -----------------------------------------------------------------------------------
@@ -89,8 +90,8 @@ def test_a_product_in_fp32(kernel: Kernels, shape: tuple[int, int, int]) -> None
     x, weight, bias, residual = noise(m, k), noise(n, k, seed=2), noise(n, seed=3), noise(m, n, seed=4)
     packed = kernel.pack(weight, bias, int8=False)
     expected = x.double() @ weight.double().T + bias
-    assert_close(kernel.linear(x, packed).double(), expected, rtol=0, atol=3e-6 * k**0.5)
-    both = kernel.linear(x, packed, relu=True, residual=residual)
+    assert_close(packed(x).double(), expected, rtol=0, atol=3e-6 * k**0.5)
+    both = packed(x, relu=True, residual=residual)
     assert_close(both.double(), expected.relu() + residual, rtol=0, atol=3e-6 * k**0.5)
 
 
@@ -99,9 +100,9 @@ def test_a_row_of_a_product_in_fp32_does_not_depend_on_the_others() -> None:
     kernel = compiled()
     assert kernel is not None
     x, packed = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3), int8=False)
-    together = kernel.linear(x, packed)
+    together = packed(x)
     for begin, end in ((0, 1), (5, 7), (7, 12), (30, 31), (11, 31)):
-        assert kernel.linear(x[begin:end].contiguous(), packed).equal(together[begin:end])
+        assert packed(x[begin:end].contiguous()).equal(together[begin:end])
 
 
 @both

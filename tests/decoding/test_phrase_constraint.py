@@ -29,9 +29,10 @@ from support.search_tables import (
     table_of,
 )
 
+from transduce.decoding.allowed_tokens import LEAST_END, NO_LIMIT, RowsOfStep, tokens_with_phrases
 from transduce.decoding.constraint import Both, Constraint, NextTokens, Prefixes, joined
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import LEAST_END, NO_LIMIT, allocate, constrained_best_tokens
+from transduce.decoding.phrases.bank_allocation import allocate
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.phrase_constraint import PhraseAutomaton, PhraseConstraint, Pieces, tokens_of
 
@@ -346,7 +347,8 @@ def test_the_natural_end_is_where_eos_is_the_most_likely_token_of_all_and_barred
     next_tokens = NextTokens(np.arange(3), barred, (none, none), [], np.array([2, 3, 0]))
     is_young = torch.zeros(3, dtype=torch.bool)
     decoder: Any = Given()
-    (_, ids), wanted = constrained_best_tokens(decoder, output, next_tokens, {}, request_for([9]), is_young)
+    step = RowsOfStep(decoder, output, request_for([9]), 2, is_young, [True] * len(is_young))
+    (_, ids), wanted = tokens_with_phrases(step, next_tokens, {})
     assert wanted.limits.tolist() == [NO_LIMIT, 3 + 5, NO_LIMIT]
     assert wanted.is_early.tolist() == [True, False, False]
     assert ids[2, 0] == EOS and EOS not in ids[:2, 0]

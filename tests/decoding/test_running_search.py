@@ -14,10 +14,12 @@ from support.small_models import model_of
 from transduce.config.schema import SearchConfig
 from transduce.decoding.backends import Backend
 from transduce.decoding.beam import Beam
+from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.cpu_cache import CpuCache
-from transduce.decoding.cpu_transformer import CpuTransformer, Precision
+from transduce.decoding.cpu_layers import Precision
+from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.kernels import PLAIN, Kernels, compiled
+from transduce.decoding.kernels import PLAIN, Kernels
 from transduce.decoding.running_search import Job, RunningSearch
 from transduce.model.transformer import Transformer
 

@@ -15,10 +15,12 @@ from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.data.vocabulary import BOS, EOS
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import sample_all, search_all
+from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Both, Constraint, Joined, Prefixes
-from transduce.decoding.cpu_transformer import CpuTransformer, Precision
+from transduce.decoding.cpu_layers import Precision
+from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.kernels import PLAIN, Kernels, compiled
+from transduce.decoding.kernels import PLAIN, Kernels
 from transduce.decoding.options import Sampling
 from transduce.decoding.running_search import Job, RunningSearch
 from transduce.decoding.shortlist.backend import ShortlistBackend

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder
-from transduce.decoding.request import Request
+from transduce.decoding.hypothesis import Request
 from transduce.errors import UserError
 from transduce.family.configs import T5Config
 from transduce.family.hugging_face.settings import Settings
 from transduce.family.hugging_face.t5 import CONVERSION
-from transduce.family.inference.hugging_face_beam import best_outputs
+from transduce.family.inference.hugging_face_beam import hugging_face_beam
 from transduce.family.relative_bias import RelativeBias
 from transduce.family.t5 import T5
 from transduce.model.transformer import parameter_count
@@ -102,7 +102,8 @@ def our_search(ours: T5, src: Tensor, beam_size: int, alpha: float = 0.0) -> tup
     request = Request(search=search, max_lengths=[20], bos=PAD, eos=EOS)
     mask = torch.ones_like(src, dtype=torch.bool)
     with torch.inference_mode():
-        (best,) = best_outputs(decoder, ours.start(ours.encode(src, mask), mask), request)
+        rows = hugging_face_beam(decoder, request)
+        ((best, *_),) = rows.search(ours.start(ours.encode(src, mask), mask), request, n_best=1)
     return [*best.ids, EOS] if best.finished else best.ids, best.score
 
 

@@ -25,7 +25,7 @@ from support.toy_task import Toy, toy_lines
 
 import transduce
 from transduce.config.schema import ModelConfig
-from transduce.decoding.kernels import compiled
+from transduce.decoding.compiled_kernels import compiled
 
 pytestmark = [
     pytest.mark.slow,

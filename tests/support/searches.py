@@ -10,10 +10,12 @@ from support.small_models import model_of
 from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
+from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import prefix_constraint
-from transduce.decoding.cpu_transformer import CpuTransformer, Precision
+from transduce.decoding.cpu_layers import Precision
+from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.kernels import Kernels, compiled
+from transduce.decoding.kernels import Kernels
 from transduce.decoding.running_search import Job, RunningSearch
 
 SMALL = ModelConfig(vocab_size=40, d_model=32, n_layers=2, n_heads=4, d_ff=48, dropout=0.0)

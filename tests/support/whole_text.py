@@ -8,8 +8,8 @@ from torch import Tensor
 
 from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder
-from transduce.decoding.request import Request
-from transduce.family.inference.hugging_face_beam import best_outputs
+from transduce.decoding.hypothesis import Request
+from transduce.family.inference.hugging_face_beam import hugging_face_beam
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,6 @@ def continuation_without_states(model: Any, prompt: list[int], end: int, setting
         return model(ids)[:, -1].log_softmax(dim=-1), WholeText(ids)
 
     request = Request(search=settings, max_lengths=[settings.max_extra_tokens], bos=0, eos=end)
-    (best,) = best_outputs(Decoder(step), WholeText(torch.tensor([prompt]), is_start=True), request)
+    rows = hugging_face_beam(Decoder(step), request)
+    ((best, *_),) = rows.search(WholeText(torch.tensor([prompt]), is_start=True), request, n_best=1)
     return best.ids

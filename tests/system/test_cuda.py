@@ -14,7 +14,7 @@ from transduce.config.schema import ModelConfig, SearchConfig, TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
-from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import checked_cuda_graphs
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask

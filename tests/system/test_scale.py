@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from transduce.decoding import kernels
+from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.kernels import PLAIN, Kernels, compiled
+from transduce.decoding.kernels import PLAIN, Kernels
 from transduce.model.attention import reference_attention
 from transduce.training.loss import projected_cross_entropy
 

@@ -99,7 +99,10 @@ class Tokenizer(TokenizerLike):
 
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """Return `encode(line)` for each line, faster."""
-        parts = [self.split_tag(check_text(line)) for line in lines]
+        texts = [check_text(line) for line in lines]
+        if not self.tags:
+            return [encoding.ids for encoding in self._engine.encode_batch_fast(texts, add_special_tokens=False)]
+        parts = [self.split_tag(text) for text in texts]
         encodings = self._engine.encode_batch_fast([text for _, text in parts], add_special_tokens=False)
         return [self._with_tag(tag, encoding.ids) for (tag, _), encoding in zip(parts, encodings, strict=True)]
 
@@ -131,7 +134,7 @@ class Tokenizer(TokenizerLike):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the piece of each id in printable form: ▁ for a space, <0x41> for a byte of a partial character."""
-        pieces = super().pieces(ids)
+        pieces = [self.vocabulary[i] for i in ids]
         return pieces if self.kind == "bpe" else [p if p in self._special else _printable(p) for p in pieces]
 
     @property

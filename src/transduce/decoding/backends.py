@@ -1,4 +1,4 @@
-"""Backends: a model, or an ensemble of several, made ready for the search on this machine."""
+"""Backends of translation: a model, or an ensemble of several, prepared for the search on this machine."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,15 @@ from torch import Tensor
 from transduce.config.schema import SearchConfig
 from transduce.data.batches import pad
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
+from transduce.decoding.batched_search import SearchBackend
+from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
-from transduce.decoding.cpu_transformer import CpuTransformer, Precision
+from transduce.decoding.cpu_layers import Precision
+from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
 from transduce.decoding.decoder import Decoder, EnsembleState, ensemble, reordered
-from transduce.decoding.kernels import compiled
-from transduce.decoding.request import Request
+from transduce.decoding.hypothesis import Request
 from transduce.errors import UserError
 from transduce.model.build import Model
 from transduce.model.cpu_backend import has_fast_bf16
@@ -26,26 +28,23 @@ from transduce.model.transformer import Transformer, mixed_precision
 
 PRECISIONS = ("fp32", "bf16", "int8", "auto")
 
-Searchable = Model | CpuTransformer | CudaGraphTransformer  # a model, or one made ready for a CPU or a GPU
+Searchable = Model | CpuTransformer | CudaGraphTransformer  # a model, or one prepared for a CPU or a GPU
 
 
-class Backend:
-    """Models as the search takes them: one, or several as an ensemble.
+class Backend(SearchBackend):
+    """Translation models as the search takes them: one, or several as an ensemble.
 
-    precision: of mixed precision around the search. Models that are made ready compute in a precision of their own.
-    locks: of the models that only one search at a time may use.
-    gains_by_threads: True if several batches at a time, each on one thread, are faster than one after the other.
+    precision: of mixed precision around the search. Prepared models compute in their own precision.
     """
 
     def __init__(self, models: Sequence[Searchable], precision: str = "fp32") -> None:
         decoders = [decoder(model) for model in models]
+        super().__init__(ensemble(decoders) if len(models) > 1 else decoders[0])
         self.models = models
-        self.decoder: Decoder[Any] = ensemble(decoders) if len(models) > 1 else decoders[0]
-        self.device = torch.device(decoders[0].device)
         self.max_positions = min(model.config.max_positions or 1 << 30 for model in models)
         self.gains_by_threads = all(isinstance(model, CpuTransformer) for model in models)
-        is_ready = all(isinstance(model, CpuTransformer | CudaGraphTransformer) for model in models)
-        self.precision = "fp32" if is_ready else precision
+        is_prepared = all(isinstance(model, CpuTransformer | CudaGraphTransformer) for model in models)
+        self.precision = "fp32" if is_prepared else precision
         self.locks = [model.lock for model in models if isinstance(model, CudaGraphTransformer)]
 
     def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
@@ -62,7 +61,9 @@ class Backend:
         self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None
     ) -> Request:
         """Return the request for outputs of `sources`. constraint: one row for each."""
-        longest = max_lengths(self, sources, settings, constraint)
+        extra = (constraint.extra_lengths if constraint is not None else ()) or [0] * len(sources)
+        most = [len(source) + settings.max_extra_tokens + more for source, more in zip(sources, extra, strict=True)]
+        longest = [min(length, self.max_positions) for length in most]
         banned = (PAD, BOS, UNK)
         return Request(search=settings, max_lengths=longest, bos=BOS, eos=EOS, banned=banned, constraint=constraint)
 
@@ -76,21 +77,9 @@ class Backend:
             yield
 
 
-def max_lengths(
-    backend: Backend,
-    sources: Sequence[Sequence[int]],
-    settings: SearchConfig,
-    constraint: Constraint | None = None,
-) -> list[int]:
-    """Return the most tokens that the output of each source may have. constraint: one row for each."""
-    extra = (constraint.extra_lengths if constraint is not None else ()) or [0] * len(sources)
-    most = [len(source) + settings.max_extra_tokens + more for source, more in zip(sources, extra, strict=True)]
-    return [min(one, backend.max_positions) for one in most]
-
-
 def choose_backend(models: Sequence[Model], precision: str) -> Backend:
-    """Make `models` ready to be searched in `precision` on their device. UserError if that is not possible."""
-    return Backend([_ready(model, precision) for model in models], precision)
+    """Prepare `models` for a search in `precision` on their device. UserError if that is not possible."""
+    return Backend([_prepared(model, precision) for model in models], precision)
 
 
 def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
@@ -102,8 +91,8 @@ def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
     return "bf16" if has_fast_bf16(device) else "fp32"
 
 
-def _ready(model: Model, precision: str) -> Searchable:
-    """Return the model made ready for its device, where that is faster or the only way.
+def _prepared(model: Model, precision: str) -> Searchable:
+    """Return the model prepared for its device, where that is faster or the only way.
 
     A subclass of the Transformer may compute something else, such as another attention, so it is searched as it is.
     """

@@ -4,20 +4,23 @@ import contextlib
 import math
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from transduce.config.schema import SearchConfig
-from transduce.decoding.backends import Backend
+from transduce.decoding.beam import beam_of
 from transduce.decoding.constraint import Constraint
-from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.decoder import Decoder
+from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import Sampling
-from transduce.decoding.search import beam_search, sample
+from transduce.decoding.search import sample
 from transduce.errors import is_out_of_memory
 
 # Source tokens times beam in a batch. More on a GPU, where a step of few rows takes as long as one of many.
@@ -26,8 +29,51 @@ BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
 Outputs = list[list[Hypothesis]]  # for each source, best first
 
 
+class SearchBackend(ABC):
+    """What a search computes with: a model, or several, and the state before the first token.
+
+    locks: of the models that only one search at a time may use.
+    gains_by_threads: True if several batches at a time, each on one thread, are faster than one after the other.
+    beam_of: returns the empty rows of a search with the settings of a request.
+    """
+
+    locks: Sequence[threading.Lock] = ()
+    gains_by_threads = False
+    beam_of = staticmethod(beam_of)
+
+    def __init__(self, decoder: Decoder[Any]) -> None:
+        self.decoder = decoder
+        self.device = torch.device(decoder.device)
+
+    @abstractmethod
+    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
+        """Return the decoder's state before the first token, a row for each of `sources`. constraint: of the search."""
+        ...
+
+    @abstractmethod
+    def request(
+        self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None
+    ) -> Request:
+        """Return the request for outputs of `sources`. constraint: one row for each."""
+        ...
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """Be in inference mode."""
+        return torch.inference_mode()
+
+    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[list[int]]:
+        """Return the indices of the sources in batches that are searched together."""
+        lengths = [len(source) for source in sources]
+        return [*length_batches(lengths, settings.beam_size, BATCH_TOKENS[self.device.type], self.n_threads)]
+
+    @property
+    def n_threads(self) -> int:
+        """The number of batches that are searched at a time."""
+        return torch.get_num_threads() if self.gains_by_threads else 1
+
+
 def search_all(
-    backend: Backend,
+    backend: SearchBackend,
     sources: Sequence[Sequence[int]],
     settings: SearchConfig,
     *,
@@ -39,11 +85,12 @@ def search_all(
     An output is at most settings.max_extra_tokens longer than its own source (§6.1).
     constraint: one row for each source.
     """
-    return _Work(backend, sources, settings, constraint, n_best=n_best).all_outputs()
+    work = _Work(backend, sources, settings, constraint, n_best=n_best)
+    return search_batches(work.outputs, backend.batches(sources, settings), backend.n_threads)
 
 
 def sample_all(
-    backend: Backend,
+    backend: SearchBackend,
     sources: Sequence[Sequence[int]],
     settings: SearchConfig,
     *,
@@ -59,8 +106,9 @@ def sample_all(
     if constraint is not None:
         constraint = constraint.select(index)
     flat = [seed for of_source in seeds for seed in of_source]
-    work = _Work(backend, [sources[i] for i in index], settings, constraint, sampling=sampling, seeds=flat)
-    samples = iter(work.all_outputs())
+    sources = [sources[i] for i in index]
+    work = _Work(backend, sources, settings, constraint, sampling=sampling, seeds=flat)
+    samples = iter(search_batches(work.outputs, backend.batches(sources, settings), backend.n_threads))
     return [[hypothesis for _ in of_source for hypothesis in next(samples)] for of_source in seeds]
 
 
@@ -68,7 +116,7 @@ def sample_all(
 class _Work:
     """The arguments of `search_all`, to be searched batch by batch, or one sample for each source."""
 
-    backend: Backend
+    backend: SearchBackend
     sources: Sequence[Sequence[int]]
     settings: SearchConfig
     constraint: Constraint | None
@@ -76,14 +124,8 @@ class _Work:
     sampling: Sampling | None = None
     seeds: Sequence[int] = ()  # of the samples
 
-    def all_outputs(self) -> Outputs:
-        """Search all sources, several batches at a time where that is faster."""
-        n_threads = torch.get_num_threads() if self.backend.gains_by_threads else 1
-        lengths, most = [len(source) for source in self.sources], BATCH_TOKENS[self.backend.device.type]
-        batches = list(length_batches(lengths, self.settings.beam_size, most, n_threads))
-        return search_batches(self._batch_outputs, batches, n_threads)
-
-    def _batch_outputs(self, members: Sequence[int]) -> Outputs:
+    def outputs(self, members: Sequence[int]) -> Outputs:
+        """Return the outputs of one batch."""
         backend, sources = self.backend, [self.sources[i] for i in members]
         constraint = None if self.constraint is None else self.constraint.select(members)
         request = backend.request(sources, self.settings, constraint)
@@ -93,7 +135,7 @@ class _Work:
             stack.enter_context(backend.computing())
             state = backend.start(sources, constraint)
             if self.sampling is None:
-                return beam_search(backend.decoder, state, request, n_best=self.n_best)
+                return backend.beam_of(backend.decoder, request).search(state, request, n_best=self.n_best)
             seeds = [self.seeds[i] for i in members]
             samples = sample(backend.decoder, state, request, sampling=self.sampling, seeds=seeds)
             return [[hypothesis] for hypothesis in samples]
@@ -171,13 +213,14 @@ def length_batches(
     """Yield the indices of sources in batches of similar length, the longest first.
 
     lengths: of each source in tokens, without EOS. A batch has at most `batch_tokens` tokens, padding included and
-    times the beam. A source that is longer is a batch of its own.
+    times the beam. A longer source is a separate batch.
     n_threads: above 1 for a backend that does not pad and searches as many batches at a time. The batches are then even
     shares, a multiple of n_threads, so that no thread waits at the end. But none has fewer tokens than a sixteenth of
     `batch_tokens`, nor more than twice as many with padding.
     """
     costs = [(length + 1) * beam_size for length in lengths]
-    remaining, shares, least, most = sum(costs), 1, batch_tokens // 16, batch_tokens
+    remaining, shares = sum(costs), 1
+    least, most = batch_tokens // 16, batch_tokens
     if n_threads > 1:
         rounds = math.ceil(remaining / (batch_tokens * n_threads))
         shares, most = min(rounds * n_threads, remaining // least), 2 * batch_tokens

@@ -1,4 +1,4 @@
-"""Beam search of sentences that come and go: a file's lines all at once, or the requests of a service.
+"""Beam search with continuous batching: a file's lines all at once, or the requests of a service.
 
 Each step of a `Beam` makes every hypothesis one token longer. Letters as in `rows`; M candidates of a sentence.
 """
@@ -9,16 +9,20 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from transduce.decoding.decoder import Decoder, State, send
-from transduce.decoding.extensions import Extensions
-from transduce.decoding.greedy import Greedy
-from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import EARLY_COST, Banks, WantedTokens, constrained_best_tokens
-from transduce.decoding.request import Request, best_attainable, hypothesis_of, no_continuation
-from transduce.decoding.rows import Outcome, Rows, wide
+from transduce.decoding.allowed_tokens import BestTokens
+from transduce.decoding.decoder import Decoder, State
+from transduce.decoding.hypothesis import (
+    Extensions,
+    Hypothesis,
+    Request,
+    best_attainable,
+    hypothesis_of,
+    no_continuation,
+)
+from transduce.decoding.phrases.bank_allocation import EARLY_COST, Banks
+from transduce.decoding.rows import Greedy, Outcome, Rows
 
 
 class _End(NamedTuple):
@@ -50,21 +54,19 @@ class _Pool:
 class Beam(Rows[State]):
     """A running beam search. `search.beam_search` describes its rules."""
 
-    def __init__(self, decoder: Decoder[State], request: Request) -> None:
-        super().__init__(decoder, request)
-        self.n_candidates = 2 * self.width  # M, of a sentence in a step
-        self.pools: dict[int, _Pool] = {}  # by the number of the sentence
-        self.n_steps = 0
+    candidates = 2  # with M = 2K of a sentence: a hypothesis can end in one way, so K others remain
 
     def _clear(self) -> None:
         super()._clear()
+        self.pools: dict[int, _Pool] = {}  # by the number of the sentence
+        self.n_steps = 0
         self.past: list[Extensions] = []  # of the last steps their beams: a hypothesis is a chain of rows
-        self.overruled: list[np.ndarray | None] = []  # of these steps, which rows (see `_best_tokens`)
+        self.overruled: list[np.ndarray | None] = []  # of these steps, which rows (see `BestTokens`)
         self.scores = np.zeros((0, self.width))  # (B, K) of the sentences that are not new; -inf: no hypothesis
         self.worst = np.zeros(0)  # (B,) the score that a hypothesis must exceed to enter each pool
 
     def admit(self, state: State, request: Request, n_best: Sequence[int]) -> range:
-        """Take sentences in; see `Rows`."""
+        """Admit sentences; see `Rows`."""
         numbers = super().admit(state, request, n_best)
         self.worst = np.append(self.worst, np.full(len(numbers), -math.inf))
         self.pools |= {number: _Pool(n) for number, n in zip(numbers, n_best, strict=True)}
@@ -79,15 +81,13 @@ class Beam(Rows[State]):
             self.scores, self.past[-1] = self.scores[stay], self.past[-1].of(stay)
         super().drop(numbers)
 
-    def step(self) -> dict[int, Outcome]:
-        """Make every hypothesis one token longer; see `Rows`."""
-        assert self.state is not None
-        output, state = self.decoder.step(self.last_ids, self.state)
-        values, ids, overruled, wanted = self._best_tokens(output)
-        is_broken = self._broken(values)
-        self.state, lengths = state, self.ages + 1
-        self.overruled.append(overruled)
-        beam, is_done = self._extend(values, ids, lengths, wanted)
+    def _extend(self, tokens: BestTokens) -> dict[int, Outcome]:
+        is_broken = np.zeros(len(self.numbers), dtype=bool)
+        if math.isnan(tokens.values[:, 0].max()):
+            is_broken = self._broken(tokens.values)
+        lengths = self.ages + 1
+        self.overruled.append(tokens.overruled)
+        beam, is_done = self._choose(tokens, lengths)
         first = beam.scores[:, 0]
         if first.min() == -math.inf:
             is_broken |= (first == -math.inf) & np.array([not self.pools[i].ends for i in self.numbers.tolist()])
@@ -99,15 +99,15 @@ class Beam(Rows[State]):
         self.past.append(beam)
         self.n_steps += 1
         self.scores, self.n_new = beam.scores, 0
-        ids = beam.ids.ravel()
+        ids, rows = beam.ids.ravel(), beam.rows.ravel()
         if self.constraint is not None:
-            self.constraint = self.constraint.select(beam.rows.ravel().tolist())
+            self.constraint = self.constraint.select(rows.tolist())
             self.constraint = self.constraint.advance(ids.tolist())
-        self._keep(stay, beam.rows.ravel(), send(torch.from_numpy(ids), self.decoder.device), lengths[stay])
+        self._keep(stay, rows, self._send(ids), lengths[stay])
         return outcomes
 
     def _keep(self, stay: np.ndarray, rows: np.ndarray, last_ids: Tensor, ages: np.ndarray) -> None:
-        n_before = len(self)
+        n_before = len(self.numbers)
         super()._keep(stay, rows, last_ids, ages)
         if 0 < len(stay) < n_before:
             self.worst = self.worst[stay]
@@ -116,30 +116,32 @@ class Beam(Rows[State]):
 
     # ---- the candidates of a step --------------------------------------------------------------------------------
 
-    def _extend(
-        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: WantedTokens | None
-    ) -> tuple[Extensions, np.ndarray]:
+    def _choose(self, tokens: BestTokens, lengths: np.ndarray) -> tuple[Extensions, np.ndarray]:
         """Return the extensions (B, K) that stay in the beam, and which sentences end (B,).
 
-        values, ids: the best tokens (N, C) of each row. lengths: (B,) after this step. wanted: of rows with phrases.
+        lengths: (B,) after this step.
         """
-        candidates, penalties = self._candidates(values, ids), self.penalties[lengths]
-        if wanted is not None and self.constraint is not None:
-            banks = Banks(wanted, (values, ids), self.scores, self.constraint)
-            return self._extend_with_phrases(candidates, lengths, penalties, banks)
-        self._collect(candidates, penalties)
+        candidates, penalties = self._candidates(tokens.values, tokens.ids), self.penalties[lengths]
+        if tokens.wanted is not None and self.constraint is not None:
+            banks = Banks(tokens.wanted, (tokens.values, tokens.ids), self.scores, self.constraint)
+            return self._choose_with_phrases(candidates, lengths, penalties, banks)
+        scores, is_over = candidates.scores / penalties[:, None], candidates.ids == self.request.eos
+        self._compete(candidates, scores, is_over)
         beam = candidates.unfinished(self.request.eos, self.width)
         return beam, self._cut(beam, lengths, penalties, None)
 
-    def _extend_with_phrases(
+    def _choose_with_phrases(
         self, candidates: Extensions, lengths: np.ndarray, penalties: np.ndarray, banks: Banks
     ) -> tuple[Extensions, np.ndarray]:
-        """Return what `_extend` returns. banks: of the sentences with phrases, which share the beam."""
+        """Return what `_choose` returns. banks: of the sentences with phrases, which share the beam."""
         longest = lengths[banks.sentences] + banks.limits
         self.max_lengths[banks.sentences] = np.minimum(self.max_lengths[banks.sentences], longest)
         banks.exclude_risks((self.max_lengths == lengths)[banks.sentences])
         candidates = candidates.replaced(banks.sentences, banks.candidates)
-        self._collect(candidates, penalties, banks.early_rows)
+        is_early = np.isin(candidates.rows, [*banks.early_rows])  # an early end ranks lower
+        totals = candidates.scores - EARLY_COST * is_early
+        is_over = candidates.ids == self.request.eos
+        self._compete(candidates, totals / penalties[:, None], is_over, banks.early_rows)
         shares, n_met = banks.share(self.request.eos, self.width)
         beam = candidates.unfinished(self.request.eos, self.width).replaced(banks.sentences, shares)
         return beam, self._cut(beam, lengths, penalties, dict(zip(banks.sentences.tolist(), n_met, strict=True)))
@@ -166,49 +168,16 @@ class Beam(Rows[State]):
         rows = first_row + places // values.shape[1]
         return Extensions(totals.take(places), rows, ids.take(places), values.take(places))
 
-    def _best_tokens(self, output: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, WantedTokens | None]:
-        """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, C at least M.
-
-        Return too in which rows (N,) the constraint excluded the most likely one, None for no row, and the wanted
-        tokens of rows with phrases.
-        """
-        size, request, overruled, wanted = self.n_candidates, self.request, None, None
-        next_tokens = None if self.constraint is None else self.constraint.next_tokens()
-        if next_tokens is None or len(next_tokens.rows) < len(self.last_ids):
-            values, ids = self._most_likely(output, size)
-        else:
-            n = len(next_tokens.rows)
-            values, ids = torch.empty(n, size), torch.zeros(n, size, dtype=torch.int64)
-        if self.constraint is not None:
-            live = (np.append(self.scores.ravel(), np.zeros(self.n_new)) > -math.inf).tolist()
-            allowed = {row: of_row for row, of_row in self.constraint.allowed().items() if live[row]}
-            with_phrases = set() if next_tokens is None else {*next_tokens.rows.tolist()}
-            others = {row: of_row for row, of_row in allowed.items() if row not in with_phrases}
-            overruled = self._restrict(output, others, values, ids)
-            if next_tokens is not None:
-                is_young = self._is_young()
-                of_rows, wanted = constrained_best_tokens(self.decoder, output, next_tokens, allowed, request, is_young)
-                values[next_tokens.rows], ids[next_tokens.rows] = wide(*of_rows, size)
-        return values.numpy(), ids.numpy(), overruled, wanted
+    def _is_live(self) -> list[bool]:
+        return (np.append(self.scores.ravel(), np.zeros(self.n_new)) > -math.inf).tolist()
 
     def _broken(self, values: np.ndarray) -> np.ndarray:
         """Return which sentences have a NaN in the best tokens (N, C), and let -inf replace it."""
-        if not math.isnan(values[:, 0].max()):
-            return np.zeros(len(self.numbers), dtype=bool)
         rows, cut = np.isnan(values[:, 0]), self.scores.size
         values[rows] = -math.inf
         return np.append(rows[:cut].reshape(-1, self.width).any(axis=1), rows[cut:])
 
     # ---- the end of sentences ------------------------------------------------------------------------------------
-
-    def _collect(self, candidates: Extensions, penalties: np.ndarray, early_rows: Collection[int] = ()) -> None:
-        """Let the candidates that end compete for places in the pools. penalties: (B,) of their lengths.
-
-        early_rows: the rows in which an end is early, and ranks lower.
-        """
-        is_early = np.isin(candidates.rows, [*early_rows]) if early_rows else None
-        totals = candidates.scores if is_early is None else candidates.scores - EARLY_COST * is_early
-        self._compete(candidates, totals / penalties[:, None], candidates.ids == self.request.eos, early_rows)
 
     def _compete(
         self, extensions: Extensions, scores: np.ndarray, is_over: np.ndarray, early_rows: Collection[int] = ()
@@ -261,7 +230,9 @@ class Beam(Rows[State]):
     def _hypothesis(self, end: _End) -> Hypothesis:
         """Return the hypothesis with this end. All its tokens are found from the last one backwards."""
         last = len(self.past) - (self.n_steps - end.step)  # steps before the one in which it ended
-        ids, values, rows = [end.id], [end.value], [end.row]
+        ids = [end.id]
+        values = [end.value]
+        rows = [end.row]
         for step in reversed(self.past[last - end.length : last]):
             ids.append(int(step.ids.item(rows[-1])))
             values.append(float(step.values.item(rows[-1])))

@@ -13,7 +13,7 @@ Product = tuple[np.ndarray, np.ndarray]  # places among some rows, and ids: each
 
 
 class NextTokens(NamedTuple):
-    """The tokens that some rows bar or want next, beside the allowed ones: the rows of sentences with phrases.
+    """The tokens that rows of sentences with phrases bar or want next, in addition to the allowed ones.
 
     rows: (R,) int64, ascending. Places are indices into it.
     barred: the ids that may not come next. wanted: (places, ids) of tokens that make progress, pair by pair. best_of:
@@ -28,7 +28,7 @@ class NextTokens(NamedTuple):
     n_tokens: np.ndarray
 
 
-class Progress(NamedTuple):
+class PhraseProgress(NamedTuple):
     """The progress of R rows towards the phrases that their outputs must have; all (R,).
 
     n_tokens: tokens of these phrases so far. n_met: phrases that the output has if it ends here. is_at_risk: the output
@@ -49,7 +49,7 @@ class Constraint(Protocol):
     A request holds the constraint before the first token, with one row for each sentence. After each step the search
     selects the rows that stay, where a beam may repeat a row, and advances each of them by its new token.
 
-    - The answer for a row depends on its sentence and its tokens alone. Otherwise the batch would change an output.
+    - The answer for a row depends only on its sentence and its tokens. Otherwise the batch would change an output.
     - The search never asks for a row that a beam has given up, but selects and advances it like the others, by any id.
     - A token that a constraint allows may be one of the banned ones. EOS never comes before `search.min_tokens`.
     - A row that allows no token ends the search with FloatingPointError, unless its sentence has other hypotheses.
@@ -71,10 +71,10 @@ class Constraint(Protocol):
         """Return the tokens that rows bar or want next; None for none. A beam shares its places by their progress."""
         return None
 
-    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
+    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> PhraseProgress:
         """Return the progress of rows of `next_tokens` after one more token each: ids[i] in row rows[i]."""
         nothing, never = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=bool)
-        return Progress(nothing, nothing, never, never)
+        return PhraseProgress(nothing, nothing, never, never)
 
     @property
     def extra_lengths(self) -> Sequence[int]:
@@ -138,7 +138,7 @@ class Both(Constraint):
         """Return the tokens that the other one bars or wants next."""
         return self.other.next_tokens()
 
-    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
+    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> PhraseProgress:
         """Return the progress of rows by the other one."""
         return self.other.progress(rows, ids)
 
@@ -149,7 +149,7 @@ class Both(Constraint):
 
     @property
     def needed_ids(self) -> Sequence[Collection[int]]:
-        """The ids of each prefix, and those that the other one needs."""
+        """The ids of each prefix, and the ids that the other constraint needs."""
         others = self.other.needed_ids or [()] * len(self.prefixes.prefixes)
         return [{*both[0], *both[1]} for both in zip(self.prefixes.prefixes, others, strict=True)]
 
@@ -175,7 +175,8 @@ class Joined(Constraint):
 
     def select(self, rows: Sequence[int]) -> "Joined":
         """Return the constraint whose row i is row rows[i] of this one."""
-        parts, first, begin = list[tuple[Constraint | None, int]](), 0, 0
+        parts = list[tuple[Constraint | None, int]]()
+        first, begin = 0, 0
         for constraint, n_rows in self.parts:
             first, end = first + n_rows, begin
             while end < len(rows) and rows[end] < first:
@@ -197,8 +198,10 @@ class Joined(Constraint):
 
     def next_tokens(self) -> NextTokens | None:
         """Return the tokens that rows bar or want next; None for none."""
-        rows, barred, wanted, best_of = list[np.ndarray](), list[Product](), list[Product](), list[Product]()
-        n_tokens = list[np.ndarray]()
+        rows, n_tokens = list[np.ndarray](), list[np.ndarray]()
+        barred = list[Product]()
+        wanted = list[Product]()
+        best_of = list[Product]()
         first, n_rows = 0, 0
         for constraint, n in self.parts:
             if constraint is not None and (of_part := constraint.next_tokens()) is not None:
@@ -214,7 +217,7 @@ class Joined(Constraint):
         places, ids = (np.concatenate(arrays) for arrays in zip(*wanted, strict=True))
         return NextTokens(np.concatenate(rows), barred, (places, ids), best_of, np.concatenate(n_tokens))
 
-    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
+    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> PhraseProgress:
         """Return the progress of rows after one more token each."""
         parts = np.searchsorted(self._ends, rows, side="right")
         of_rows = np.zeros((4, len(rows)), dtype=np.int64)
@@ -225,7 +228,7 @@ class Joined(Constraint):
             own = constraint.progress([rows[i] - first for i in places], [ids[i] for i in places])
             of_rows[:, places] = own
         n_tokens, n_met, is_at_risk, is_dead = of_rows
-        return Progress(n_tokens, n_met, is_at_risk.astype(bool), is_dead.astype(bool))
+        return PhraseProgress(n_tokens, n_met, is_at_risk.astype(bool), is_dead.astype(bool))
 
     @property
     def extra_lengths(self) -> Sequence[int]:

@@ -19,11 +19,6 @@ class Tables:
 
     layers: Sequence[Tensor]
 
-    @staticmethod
-    def empty(rows: int, widths: Sequence[int]) -> "Tables":
-        """Return tables of `rows` rows of these widths."""
-        return Tables([torch.empty(rows, width) for width in widths])
-
     @cached_property
     def pointers(self) -> ctypes.Array[ctypes.c_void_p]:
         """The addresses of the tables for the compiled kernels."""
@@ -92,11 +87,12 @@ class CpuCache(NamedTuple):
         return self._replace(tables=tables, free=torch.cat([free, new]), written=0)
 
     def join(self, other: "CpuCache") -> "CpuCache":
-        """Return the cache of the rows of this one, then those of `other`, which are before their first token.
+        """Return the cache of the rows of this one, then the rows of `other`, which are before their first token.
 
         The keys and values of the encoder's output move from `other` to rows that no sentence here uses.
         """
-        this, n_new, moved = self.gathered(), len(other.cross.layers[0]), other.source
+        this = self.gathered()
+        moved, n_new = other.source, len(other.cross.layers[0])
         lines, line_of_row = this.source.row_of_query.long().unique(return_inverse=True)
         rows, lengths = this.source.rows[lines], this.source.lengths[lines]
         free, n_rows = self.cross.free_rows(_seen(rows, lengths)), len(self.cross.layers[0])

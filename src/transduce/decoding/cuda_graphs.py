@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from transduce.decoding.cpu_transformer import CpuTransformer, Precision
+from transduce.decoding.cpu_layers import Precision
+from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.kernels import Plain, Visible
 from transduce.model.transformer import Transformer, mixed_precision
 
@@ -124,7 +125,7 @@ class CudaGraphTransformer:
         except BaseException:  # most likely out of memory: smaller steps need the memory of the recorded ones
             self._drop_steps()
             raise
-        logits = self.packed.output(decoded[:n], False, None)
+        logits = self.packed.output(decoded[:n])
         return logits, CudaGraphCache(written, past, cache.source, cache.lengths)
 
     def _make_room(self, tables: list[Tensor], rows: int) -> None:
@@ -251,7 +252,8 @@ def _relative_error(transformer: CudaGraphTransformer) -> float:
 
     The steps run in all three ways: computed, then recorded, then replayed.
     """
-    model, device, precision = transformer.model, transformer.device, transformer.precision
+    model, precision = transformer.model, transformer.precision
+    device = transformer.device
     longest = min(3, model.config.max_positions or 3)
     some = torch.arange(3, 3 + 4 * longest, device=device) % model.tgt_embedding.num_embeddings
     mask = torch.tensor([[True] * longest, [True] + [False] * (longest - 1)], device=device)

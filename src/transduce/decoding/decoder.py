@@ -1,13 +1,14 @@
 """The interface between a search and a model: a `Decoder`, and several models as one."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 class DecoderState(Protocol):
@@ -25,6 +26,7 @@ class DecoderState(Protocol):
 
 
 State = TypeVar("State", bound=DecoderState)
+Best = Callable[[Any, int, Sequence[int]], tuple[Tensor, Tensor]]  # see `Decoder`
 
 
 @dataclass(frozen=True)
@@ -38,31 +40,33 @@ class Decoder(Generic[State]):
     device: where last_ids, rows and sentences are put.
     log_probs(scores) -> (N, V), none above 0; by default scores are that already.
     logits(scores) -> (N, V), which the softmax turns into log_probs. None: log_probs are logits too.
-    join(state, newcomers) -> state with the rows of both, those of `newcomers`, before their first token, last; the two
-        are not used again. None: all rows of a state must have the same number of tokens.
-    best(scores, count, barred) -> (log_probs, ids), both (N, count): the most likely tokens of each row without the
-        `barred` ones, in order, of equals the lowest id first; -inf where no more are left. A row with a NaN gives NaN
-        in the first place. None: the search finds them among all the `log_probs`, which takes longer.
+    join(state, new) -> state with the rows of both: the rows of `new`, before their first token, come last. The two are
+        not used again. None: all rows of a state must have the same number of tokens.
+    best(scores, count, barred) -> (log_probs, ids), both (N, count), on the CPU: the most likely tokens of each row
+        without the `barred` ones, in order, of equals the lowest id first; -inf where no more are left. A row with a
+        NaN gives NaN in the first place. None: the search finds them among all the `log_probs`, which takes longer.
     """
 
     step: Callable[[Tensor, State], tuple[Any, State]]
     device: torch.device | str = "cpu"
     log_probs: Callable[[Any], Tensor] = lambda scores: scores
-    best: Callable[[Any, int, Sequence[int]], tuple[Tensor, Tensor]] | None = None
+    best: Best | None = None
     join: Callable[[State, State], State] | None = None
     logits: Callable[[Any], Tensor] | None = None
 
-    def most_likely(self, scores: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return `best` of the scores, or find them (but where equals straddle the end, torch.topk picks)."""
-        return self.best(scores, count, barred) if self.best else most_likely(self.log_probs(scores), count, barred)
+
+def best_of_log_probs(
+    log_probs: Callable[[Any], Tensor], scores: Any, count: int, barred: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Return `Decoder.best` of the scores by all their log-probabilities."""
+    return most_likely(log_probs(scores), count, barred)
 
 
 def most_likely(log_probs: Tensor, count: int, barred: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    """Return the `best` of log_probs (N, V), at most V of them."""
+    """Return `Decoder.best` of log_probs (N, V); but where equals straddle the end of a row, torch.topk picks."""
     if count == 1:  # the first of equals; NaN wins
         index = send(torch.tensor(barred, dtype=torch.int64), log_probs.device)
-        values, ids = log_probs.index_fill(1, index, -math.inf).max(dim=1, keepdim=True)
-        return values, ids
+        return _fetch(*log_probs.index_fill(1, index, -math.inf).max(dim=1, keepdim=True))
     return reordered(*log_probs.topk(min(count + len(barred), log_probs.size(1)), dim=1), count, barred)
 
 
@@ -71,11 +75,17 @@ def reordered(log_probs: Tensor, ids: Tensor, count: int, barred: Sequence[int])
 
     To take a few too many and strike some out is cheaper than to write into (N, V).
     """
-    for one in barred:
-        log_probs = log_probs.masked_fill(ids == one, -math.inf)
+    for token in barred:
+        log_probs = log_probs.masked_fill(ids == token, -math.inf)
     ids, order = ids.sort(dim=1)
     log_probs, order = log_probs.gather(1, order).sort(dim=1, descending=True, stable=True)
-    return log_probs[:, :count], ids.gather(1, order)[:, :count]
+    log_probs, ids = _fetch(log_probs[:, :count], ids.gather(1, order)[:, :count])
+    n_missing = count - ids.size(1)  # above 0 only if the vocabulary has fewer tokens
+    return (
+        (F.pad(log_probs, (0, n_missing), value=-math.inf), F.pad(ids, (0, n_missing)))
+        if n_missing
+        else (log_probs, ids)
+    )
 
 
 def send(values: Tensor, device: torch.device | str) -> Tensor:
@@ -83,27 +93,12 @@ def send(values: Tensor, device: torch.device | str) -> Tensor:
     return values.to(device, non_blocking=True)
 
 
-def fetch(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+def _fetch(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return both on the CPU. float64 holds any id and any float32 exactly, so a GPU copies both in one go."""
     if log_probs.device.type == "cpu":
         return log_probs, ids
     both = torch.stack([log_probs.double(), ids.double()]).cpu()
     return both[0], both[1].long()
-
-
-def restricted(decoder: Decoder[Any], scores: Tensor, allowed: Mapping[int, Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return the rows (R,) that are restricted, on the CPU, and their log-probabilities (R, V), -inf but where allowed.
-
-    allowed: the ids that may come next, by row; at least one row.
-    """
-    ids = [torch.as_tensor(one, dtype=torch.int64) for one in allowed.values()]
-    index = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(one) for one in ids])), torch.cat(ids)
-    rows = torch.tensor([*allowed])
-    log_probs = decoder.log_probs(scores[send(rows, scores.device)])  # (R, V)
-    index = tuple(send(x, scores.device) for x in index)
-    only = torch.full_like(log_probs, -math.inf)
-    only[index] = log_probs[index]
-    return rows, only
 
 
 class EnsembleState(tuple[DecoderState, ...]):
@@ -126,8 +121,8 @@ def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[EnsembleState]:
         total = reduce(torch.logaddexp, log_probs)
         return (total - math.log(len(steps))).clamp(max=0), EnsembleState(state for _, state in steps)
 
-    def join(states: EnsembleState, newcomers: EnsembleState) -> EnsembleState:
-        pairs = zip(decoders, states, newcomers, strict=True)
+    def join(states: EnsembleState, new: EnsembleState) -> EnsembleState:
+        pairs = zip(decoders, states, new, strict=True)
         return EnsembleState(decoder.join(*both) for decoder, *both in pairs if decoder.join)
 
     can_join = all(decoder.join for decoder in decoders)

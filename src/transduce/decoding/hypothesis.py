@@ -1,13 +1,19 @@
-"""Results: hypotheses, translations, scores, attention weights, and the length penalties of scores. Without torch."""
+"""What a search is asked for, and what it returns: requests, hypotheses, translations, scores. Without torch."""
 
 import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
+
+from transduce.config.schema import SearchConfig
+from transduce.decoding.constraint import Constraint
+from transduce.errors import UserError
+
+# ---- results -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Hypothesis:
 
     ids: list[int]  # with its prefix; without BOS and EOS
     score: float  # log_prob / penalty(length), by which the search ranks hypotheses
-    log_prob: float  # of the whole, under the model alone: without bans and without a temperature
+    log_prob: float  # of the whole, under the model: without bans and without a temperature
     token_log_probs: list[float]  # of each of `ids` and, if finished, of EOS; their sum is log_prob
     finished: bool  # ended by EOS; False: cut at its maximum length
     utility: float | None = None  # of minimum Bayes risk (`mbr.rank`)
@@ -62,8 +68,8 @@ class Translation:
     utility: of minimum Bayes risk (`mbr`), which ranks outputs by it: the mean score against all candidates, 0 to 100;
     the mean over the segments of a line that was split. None without minimum Bayes risk.
     alignment: the source word of each word of the text; None if it was not asked for, or is unknown (a blank line).
-    unmet: phrases of `must` that are not in the text as whole words, as often as they are missing; those of `must_not`
-    that are in it. Each alternative has its own.
+    unmet: phrases of `must` that are not in the text as whole words, as often as they are missing; phrases of
+    `must_not` that are in it. Each alternative has its own.
     """
 
     text: str
@@ -93,15 +99,15 @@ class Attended:
 
     encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S); row t of the target is the step that writes tgt_pieces[t].
     log_probs (T,): the log-probability of each target token, in nats, EOS included.
-    The rivals of Table 2 attend to the source alone: encoder and decoder then have no layers.
+    The rivals of Table 2 attend only to the source: encoder and decoder then have no layers.
     """
 
     src_pieces: tuple[str, ...]
     tgt_pieces: tuple[str, ...]
-    encoder: "np.ndarray"
-    decoder: "np.ndarray"
-    cross: "np.ndarray"
-    log_probs: "np.ndarray"
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+    log_probs: np.ndarray
 
 
 # ---- length penalties --------------------------------------------------------------------------------------------
@@ -130,3 +136,98 @@ def penalty_table(name: str, alpha: float, longest: int) -> Sequence[float]:
     """Return the penalty called `name` of the lengths 1 to `longest`, by length. Length 0 has none: NaN."""
     penalty = LENGTH_PENALTIES[name]
     return [math.nan, *(penalty(length, alpha) for length in range(1, longest + 1))]
+
+
+# ---- requests ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The outputs that a search must return. Raises UserError for a request that no search can meet."""
+
+    search: SearchConfig
+    max_lengths: Sequence[int]  # of each sentence: most tokens of its output, EOS counted; a longer one is cut
+    bos: int
+    eos: int
+    banned: Sequence[int] = ()  # ids never produced (PAD, BOS, UNK) unless the constraint allows them
+    other_ends: Sequence[int] = ()  # ids that end a sample as `eos` does; each is drawn by its own probability
+    constraint: Constraint | None = None  # one row for each sentence
+
+    def __post_init__(self) -> None:
+        if self.eos in self.banned:
+            raise UserError(
+                f"banned={self.banned}: expected no EOS (id {self.eos}), or no output could end; use search.min_tokens"
+            )
+        if min(self.max_lengths, default=1) < 1:
+            raise UserError(f"max_lengths={self.max_lengths}: expected at least 1 for each sentence")
+
+    @cached_property
+    def penalties(self) -> np.ndarray:
+        """The divisor of the log-probability of a hypothesis, by its length in tokens."""
+        longest = max(self.max_lengths, default=1)
+        return np.array(penalty_table(self.search.length_penalty, self.search.alpha, 1 << longest.bit_length()))
+
+
+def best_attainable(log_prob: Any, length: Any, max_length: Any, lookahead: int | None, penalties: np.ndarray) -> Any:
+    """Return the highest score that an unfinished hypothesis of `length` tokens and `log_prob` can still reach.
+
+    Its extensions have at least one token more (EOS) and at most `max_length`. Their log-probability is no higher. So
+    none scores more than log_prob over the greatest penalty of those lengths. Penalties are monotonic in the length,
+    rising or (alpha < 0) falling: the greatest is at one of the ends. A lookahead leaves longer extensions out.
+    A model may give each of these tokens the probability 1, so no tighter bound holds for all models.
+    """
+    longest = max_length if lookahead is None else np.minimum(max_length, length + lookahead)
+    return log_prob / np.maximum(penalties[length + 1], penalties[longest])
+
+
+def hypothesis_of(
+    ids: list[int], token_log_probs: list[float], eos: int, penalties: np.ndarray, n_overruled: int = 0
+) -> Hypothesis:
+    """Return a hypothesis from all its tokens, EOS included if it ended so."""
+    finished, log_prob = ids[-1] == eos, sum(token_log_probs)
+    score = log_prob / float(penalties[len(ids)])
+    return Hypothesis(
+        ids[:-1] if finished else ids, score, log_prob, token_log_probs, finished, n_overruled=n_overruled
+    )
+
+
+def no_continuation(length: int) -> FloatingPointError:
+    problem = f"after {length} tokens the model gives NaN, or probability zero to every token that may come next"
+    causes = "its weights are too large or not finite, or all tokens with a probability are banned"
+    return FloatingPointError(f"{problem}: {causes}")
+
+
+# ---- a step of beam search -------------------------------------------------------------------------------------------
+
+
+class Extensions(NamedTuple):
+    """M extensions by one token for each sentence, the best first; all (B, M)."""
+
+    scores: np.ndarray  # float64, log-probability of the whole hypothesis; -inf: no hypothesis
+    rows: np.ndarray  # int64, which row of the last step it extends
+    ids: np.ndarray  # int64, by which token
+    values: np.ndarray  # at which log-probability
+
+    def take(self, columns: np.ndarray) -> "Extensions":
+        """Return the extensions in `columns` (B, M') of each sentence."""
+        places = columns + np.arange(0, self.scores.size, self.scores.shape[1])[:, None]
+        return Extensions(*(x.take(places) for x in self))
+
+    def unfinished(self, eos: int, count: int) -> "Extensions":
+        """Return the best `count` that do not end."""
+        ended = self.ids == eos
+        others = self._replace(scores=np.where(ended, -math.inf, self.scores))
+        return others.take(ended.argsort(axis=1, kind="stable")[:, :count])
+
+    def of(self, sentences: np.ndarray) -> "Extensions":
+        """Return the extensions of `sentences`."""
+        return Extensions(*(x[sentences] for x in self))
+
+    def replaced(self, sentences: np.ndarray, others: "Extensions") -> "Extensions":
+        """Return these extensions with `others`, at least as many of each, in the places of `sentences`."""
+        n_missing = others.scores.shape[1] - self.scores.shape[1]
+        columns = [np.pad(x, ((0, 0), (0, n_missing))) for x in self]
+        columns[0][:, self.scores.shape[1] :] = -math.inf
+        for column, other in zip(columns, others, strict=True):
+            column[sentences] = other
+        return Extensions(*columns)

@@ -95,7 +95,7 @@ def ngram_matches(sequences: Sequence[np.ndarray], longest: int) -> tuple[np.nda
     for n in range(longest):
         places = (remaining > n).nonzero()[0]
         longer = numbers[places] << 32 | symbols[places + n]
-        order = longer.argsort(kind="stable")  # equal n-grams follow each other, and those of a text among them
+        order = longer.argsort(kind="stable")  # equal n-grams follow each other, and among them the n-grams of a text
         groups = _runs(longer[order])
         numbers[places[order]] = groups
         matches[n] = _matches(groups, owners[places[order]], len(lengths))

@@ -52,9 +52,9 @@ class Sampling:
                 raise UserError(f"{name}={value}: expected a number from {LEAST:f} to 1")
 
 
-# The limit is that of Freitag et al. 2023 ("Epsilon Sampling Rocks"): without one, label smoothing gives a tenth of the
-# draws to tokens that fit nowhere. Their temperature of 1 is for 1,024 samples. With 32, 0.7 has the same chrF but for
-# 0.2 to 0.4, and 1.5 BLEU more (docs/log/translation-search.md).
+# The limit is from Freitag et al. 2023 ("Epsilon Sampling Rocks"): without one, label smoothing gives a tenth of the
+# draws to tokens that fit nowhere. Their temperature of 1 is for 1,024 samples. With 32, 0.7 has 0.2 to 0.4 less
+# chrF, and 1.5 BLEU more (docs/log/translation-search.md).
 MBR_SAMPLING = Sampling(temperature=0.7, epsilon=0.02)
 MOST_CANDIDATES = 1_000
 
@@ -94,7 +94,7 @@ class DecodingOptions:
     tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
     alignment: also find the source word of each word of the output (`evaluation/word_alignment.py`).
     shortlist: let each output have only the tokens that the shortlist in the model folder has for its source.
-    Raises UserError for an option of a wrong type, or that has no effect beside another one.
+    Raises UserError for an option of a wrong type, or that has no effect together with another one.
     """
 
     beam_size: int | None = None
@@ -208,6 +208,14 @@ def with_keywords(options: DecodingOptions, keywords: DecodingKeywords) -> Decod
     """Return `options` with the values of `keywords`. Raises UserError for unknown ones, and for other objects."""
     if not isinstance(options, DecodingOptions):
         raise UserError(f"options={options!r}: expected a DecodingOptions")
+    try:
+        return _replaced(options, **keywords)
+    except TypeError:  # a value that has no hash, such as a list
+        return _replaced.__wrapped__(options, **keywords)
+
+
+@functools.lru_cache(maxsize=64, typed=True)  # typed: 1 is a number of outputs, and True is none
+def _replaced(options: DecodingOptions, **keywords: Any) -> DecodingOptions:
     refuse([f"{name}: expected a known option{_remedy(name)}" for name in keywords if name not in NAMES])
     return dataclasses.replace(options, **keywords) if keywords else options
 

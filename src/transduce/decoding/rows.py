@@ -1,30 +1,29 @@
-"""The rows of sentences that come and go: what greedy and beam search share. A step makes every row one token longer.
+"""The rows of the sentences of a search: what greedy and beam search share, and greedy search.
 
-In between two steps the search takes sentences in. So its sentences have different ages: the age of a sentence is its
-number of tokens so far. Where the decoder cannot `join` states, a search takes newcomers only while it is empty, and
-all its sentences have the same age.
+A step makes every row one token longer. In between two steps a search admits new sentences (continuous batching), so
+its sentences have different ages: the age of a sentence is its number of tokens so far. Where the decoder cannot `join`
+states, a search admits sentences only while it is empty, and all of them have the same age.
 
 The bookkeeping is in numpy, in float64: a call takes a third of the time of torch's. The decoder's device computes
 `step`, `select` and the best few tokens of each row. The search waits for it once in a step: for these tokens.
 
-Letters: B sentences, the oldest first, K rows of each, the best first, but one row of each newcomer; N rows of all;
-V vocabulary, C best tokens of a row, the most likely ones.
+Letters: B sentences, the oldest first, K rows of each, the best first, except one row of each new sentence; N rows of
+all; V vocabulary, C best tokens of a row, the most likely ones.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from typing import Generic
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any, Generic
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from transduce.decoding.allowed_tokens import BestTokens, RowsOfStep, allowed_tokens
 from transduce.decoding.constraint import Constraint, joined
-from transduce.decoding.decoder import Decoder, State, fetch, most_likely, restricted, send
-from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.request import Request
+from transduce.decoding.decoder import Decoder, State, best_of_log_probs
+from transduce.decoding.hypothesis import Hypothesis, Request, hypothesis_of, no_continuation
 
 Outcome = list[Hypothesis] | FloatingPointError  # of one sentence: the n_best outputs, best first
 
@@ -33,11 +32,18 @@ class Rows(ABC, Generic[State]):
     """The sentences of a search, with the state of the decoder. To be used in `torch.inference_mode`.
 
     request: the settings of all sentences; its `max_lengths` and `constraint` are not used.
+    n_candidates: C, the number of best tokens of a row that a step needs.
     """
 
+    candidates: int  # of each hypothesis of a sentence in a step
+
     def __init__(self, decoder: Decoder[State], request: Request) -> None:
-        self.decoder, self.request, self.penalties = decoder, request, request.penalties
+        self.decoder = decoder
+        self.best = decoder.best or partial(best_of_log_probs, decoder.log_probs)
+        self.request = request
+        self.penalties = request.penalties
         self.width = request.search.beam_size  # K
+        self.n_candidates = self.candidates * self.width
         self.n_admitted = 0
         self._clear()
 
@@ -54,23 +60,39 @@ class Rows(ABC, Generic[State]):
         return len(self.numbers)
 
     @property
-    def takes_newcomers(self) -> bool:
+    def can_admit(self) -> bool:
         """True if `admit` is possible now."""
         return self.state is None or self.decoder.join is not None
 
+    def search(self, state: State, request: Request, *, n_best: int) -> list[list[Hypothesis]]:
+        """Search all sentences of `request` in these rows, which are empty; return the n_best outputs of each.
+
+        Raises FloatingPointError as `greedy` does.
+        """
+        numbers = self.admit(state, request, [n_best] * len(request.max_lengths))
+        outcomes = dict[int, list[Hypothesis]]()
+        while len(self.numbers):
+            for number, outcome in self.step().items():
+                if isinstance(outcome, FloatingPointError):
+                    raise outcome
+                outcomes[number] = outcome
+        return [outcomes[number] for number in numbers]
+
     def admit(self, state: State, request: Request, n_best: Sequence[int]) -> range:
-        """Take sentences in, one row of `state` for each, and return their numbers: as many as came before, and so on.
+        """Admit sentences, one row of `state` for each, and return their numbers, which continue those before.
 
         request: with the settings of the search. n_best: of each sentence, at most the size of the beam.
         """
-        n, n_before = len(n_best), len(self.last_ids)
+        n = len(n_best)
+        n_before = len(self.last_ids)
         numbers = range(self.n_admitted, self.n_admitted + n)
         self.n_admitted += n
         if n == 0:
             return numbers
-        assert self.takes_newcomers and request.search == self.request.search
+        assert request.search == self.request.search
         self.state = state if self.state is None or self.decoder.join is None else self.decoder.join(self.state, state)
-        self.constraint = joined(self.constraint, n_before, request.constraint, n)
+        if self.constraint is not None or request.constraint is not None:
+            self.constraint = joined(self.constraint, n_before, request.constraint, n)
         self.last_ids = torch.cat([self.last_ids, self.last_ids.new_full((n,), request.bos)])
         self.n_new += n
         self.numbers = np.append(self.numbers, numbers)
@@ -91,69 +113,143 @@ class Rows(ABC, Generic[State]):
         self.n_new = len(new)
         if self.constraint is not None:
             self.constraint = self.constraint.select(rows.tolist())
-        self._keep(stay, rows, self.last_ids[send(torch.from_numpy(rows), self.decoder.device)], self.ages[stay])
+        self._keep(stay, rows, self.last_ids[self._send(rows)], self.ages[stay])
 
-    @abstractmethod
     def step(self) -> dict[int, Outcome]:
         """Make every row one token longer; return the sentences that end here, by number.
 
         A sentence ends with FloatingPointError where the model gives NaN, or probability zero to all tokens that may
         come next. An error of the decoder, such as memory that runs out, leaves the search as it was.
         """
+        assert self.state is not None
+        output, state = self.decoder.step(self.last_ids, self.state)
+        if self.constraint is None and self.ages[-1] >= self.request.search.min_tokens:
+            values, ids = self.best(output, self.n_candidates, self.request.banned)
+            tokens = BestTokens(values.numpy(), ids.numpy())
+        elif self.constraint is None:
+            tokens = BestTokens(*self._most_likely(output))
+        else:
+            rows = RowsOfStep(self.decoder, output, self.request, self.n_candidates, self._is_young(), self._is_live())
+            tokens = allowed_tokens(rows, self.constraint, partial(self._most_likely, output))
+        self.state = state
+        return self._extend(tokens)
+
+    @abstractmethod
+    def _extend(self, tokens: BestTokens) -> dict[int, Outcome]:
+        """Extend the rows by their best tokens; return the sentences that end here, by number."""
         ...
 
     def _keep(self, stay: np.ndarray, rows: np.ndarray, last_ids: Tensor, ages: np.ndarray) -> None:
-        """Keep `rows` of the last step, those of the sentences `stay`."""
+        """Keep `rows` of the last step, which are the rows of the sentences `stay`."""
         if not len(stay):
             self._clear()
             return
         assert self.state is not None
-        self.last_ids, self.ages, n_before = last_ids, ages, len(self)
+        n_before = len(self.numbers)
+        self.last_ids = last_ids
+        self.ages = ages
         if len(rows) > n_before or len(stay) < n_before:  # else the rows are the same ones
-            self.state = self.state.select(*(send(torch.from_numpy(x), self.decoder.device) for x in (rows, stay)))
+            self.state = self.state.select(self._send(rows), self._send(stay))
         if len(stay) < n_before:
             self.numbers, self.max_lengths = self.numbers[stay], self.max_lengths[stay]
 
-    # ---- the tokens that may come next ---------------------------------------------------------------------------
+    def _send(self, values: np.ndarray) -> Tensor:
+        """Copy `values` to the device of the decoder without blocking."""
+        return torch.from_numpy(values).to(self.decoder.device, non_blocking=True)
 
-    def _most_likely(self, output: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities and ids (N, size) of the most likely tokens of each row, without a constraint.
+    def _most_likely(self, output: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, without a constraint.
 
         output: of the decoder's step.
         """
-        youngest, oldest, min_tokens = int(self.ages[-1]), int(self.ages[0]), self.request.search.min_tokens
-        values, ids = self._most_likely_after(output, size, oldest)
-        if youngest < min_tokens <= oldest:
-            is_young = self._is_young()
-            values[is_young], ids[is_young] = (x[is_young] for x in self._most_likely_after(output, size, 0))
-        return values, ids
-
-    def _most_likely_after(self, output: Tensor, size: int, length: int) -> tuple[Tensor, Tensor]:
-        """Return the best tokens (N, size) that may follow `length` tokens."""
-        return wide(*fetch(*self.decoder.most_likely(output, size, self.request.barred(length))), size)
-
-    def _restrict(
-        self, output: Tensor, allowed: Mapping[int, Sequence[int]], values: Tensor, ids: Tensor
-    ) -> np.ndarray | None:
-        """Replace the best tokens (N, C) of some rows with those of the `allowed` ones.
-
-        Return in which rows (N,) the most likely token changes, or None if no row is restricted.
-        """
-        if not allowed:
-            return None
-        rows, log_probs = restricted(self.decoder, output, allowed)
-        log_probs[self._is_young()[rows], self.request.eos] = -math.inf
-        size, first = ids.size(1), ids[:, 0].clone()
-        values[rows], ids[rows] = wide(*fetch(*most_likely(log_probs, size)), size)
-        return (first != ids[:, 0]).numpy()
+        banned, min_tokens = self.request.banned, self.request.search.min_tokens
+        if self.ages[-1] >= min_tokens:  # of the youngest sentence
+            values, ids = self.best(output, self.n_candidates, banned)
+            return values.numpy(), ids.numpy()
+        values, ids = self.best(output, self.n_candidates, [*banned, self.request.eos])
+        if self.ages[0] >= min_tokens:
+            is_young = self._is_young()[:, None]
+            of_old_rows = self.best(output, self.n_candidates, banned)
+            values, ids = values.where(is_young, of_old_rows[0]), ids.where(is_young, of_old_rows[1])
+        return values.numpy(), ids.numpy()
 
     def _is_young(self) -> Tensor:
         """Return in which of the N rows EOS must not come next."""
         is_young, n_old = self.ages < self.request.search.min_tokens, len(self) - self.n_new
         return torch.from_numpy(np.append(is_young[:n_old].repeat(self.width), is_young[n_old:]))
 
+    def _is_live(self) -> list[bool]:
+        """Return which of the N rows have a hypothesis."""
+        return [True] * len(self.last_ids)
 
-def wide(values: Tensor, ids: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Pad best tokens (N, C) to (N, size) with -inf. C is less only if the vocabulary has fewer than `size` tokens."""
-    n_missing = size - values.size(1)
-    return (F.pad(values, (0, n_missing), value=-math.inf), F.pad(ids, (0, n_missing))) if n_missing else (values, ids)
+
+class Greedy(Rows[State]):
+    """The most likely token at every step, of equals the lowest id, until it is EOS: one row of each sentence.
+
+    A sentence writes its tokens to its own column, at each step one. So nothing moves when others end, and its output
+    is one slice.
+    """
+
+    candidates = 1
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.columns = np.zeros(0, dtype=np.int64)  # (B,) of each sentence
+        self.ids = np.empty((0, 0), dtype=np.int64)  # (steps, columns)
+        self.values = np.empty((0, 0))
+        self.n_steps = 0  # that are written
+        self.n_overruled = np.zeros(0, dtype=np.int64)  # (columns,) see `Hypothesis`
+
+    def admit(self, state: State, request: Request, n_best: Sequence[int]) -> range:
+        """Admit sentences; see `Rows`. The columns get room for all steps until the last sentence is cut."""
+        numbers = super().admit(state, request, n_best)
+        if numbers:
+            n, n_before = len(self), len(self.columns)
+            oldest = int(self.ages[0])
+            n_steps = oldest + int((self.max_lengths - self.ages).max())
+            ids = np.empty((n_steps, n), np.int64)
+            values = np.empty((n_steps, n))
+            n_overruled = np.zeros(n, np.int64)
+            for new, old in (ids, self.ids), (values, self.values):
+                new[:oldest, :n_before] = old[self.n_steps - oldest : self.n_steps, self.columns]
+            n_overruled[:n_before] = self.n_overruled[self.columns]
+            self.ids, self.values = ids, values
+            self.n_overruled = n_overruled
+            self.columns, self.n_steps = np.arange(n), oldest
+        return numbers
+
+    def _extend(self, tokens: BestTokens) -> dict[int, Outcome]:
+        if tokens.overruled is not None:
+            self.n_overruled[self.columns] += tokens.overruled
+        values, ids = tokens.values[:, 0], tokens.ids[:, 0]
+        self.ages, self.n_new = self.ages + 1, 0
+        self.values[self.n_steps, self.columns], self.ids[self.n_steps, self.columns] = values, ids
+        self.n_steps += 1
+        is_broken = ~np.isfinite(values)
+        is_done = (ids == self.request.eos) | (self.ages == self.max_lengths) | is_broken
+        stay, outcomes = (~is_done).nonzero()[0], dict[int, Outcome]()
+        if len(stay) < len(self):
+            outcomes, ids = self._outcomes(is_done.nonzero()[0], is_broken), ids[stay]
+        if self.constraint is not None:
+            self.constraint = self.constraint.select(stay.tolist()).advance(ids.tolist())
+        self._keep(stay, stay, self._send(ids), self.ages[stay])
+        return outcomes
+
+    def _keep(self, stay: np.ndarray, rows: np.ndarray, last_ids: Tensor, ages: np.ndarray) -> None:
+        columns = self.columns[stay]
+        super()._keep(stay, rows, last_ids, ages)
+        if len(self):
+            self.columns = columns
+
+    def _outcomes(self, done: np.ndarray, is_broken: np.ndarray) -> dict[int, Outcome]:
+        """Return the outputs of the sentences `done`, by number."""
+        outcomes, columns = dict[int, Outcome](), self.columns[done]
+        of_done = self.numbers[done], self.ages[done], columns, self.n_overruled[columns], is_broken[done]
+        for number, length, column, n_overruled, fails in zip(*(x.tolist() for x in of_done), strict=True):
+            steps = slice(self.n_steps - length, self.n_steps)
+            if fails:
+                outcomes[number] = no_continuation(length - 1)
+            else:
+                path = self.ids[steps, column].tolist(), self.values[steps, column].tolist()
+                outcomes[number] = [hypothesis_of(*path, self.request.eos, self.penalties, n_overruled)]
+        return outcomes

@@ -1,4 +1,4 @@
-"""The search of a service: sentences of many requests, each with its settings, in one search that never ends."""
+"""The search of a service (continuous batching): sentences of many requests, each with its settings, in one search."""
 
 import contextlib
 from collections.abc import Collection, Hashable, Sequence
@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from transduce.config.schema import SearchConfig
-from transduce.decoding.backends import Backend
-from transduce.decoding.batched_search import BATCH_TOKENS, search_all
-from transduce.decoding.beam import beam_of
+from transduce.decoding.batched_search import BATCH_TOKENS, SearchBackend, search_all
 from transduce.decoding.constraint import Constraint, joined
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.rows import Rows
@@ -39,7 +37,7 @@ class Job(Generic[Key]):
 
 
 @dataclass
-class Step(Generic[Key]):
+class SearchStep(Generic[Key]):
     """The sentences that a step ends. All other ones are still searched.
 
     outputs: the n_best outputs by key, best first.
@@ -62,22 +60,22 @@ class _Group(Generic[Key]):
 
 
 class RunningSearch(Generic[Key]):
-    """A search that takes sentences in before any step, and lets each go at the step at which it ends.
+    """A search that admits sentences before any step, and returns each at the step at which it ends.
 
-    One thread calls it. An output is that of `batched_search.search_all`, whatever else is searched at the time.
+    One thread calls it. An output equals the one of `batched_search.search_all`, whatever else is searched.
     Sentences with the same settings share the steps of one beam. Where the decoder of the backend cannot join states,
-    only an empty search takes sentences in, all with the settings of the first.
+    only an empty search admits sentences, all with the settings of the first.
 
-    limit: most tokens of all jobs together; a larger job runs alone. None: as in a batch of a file.
+    limit: maximum number of tokens of all jobs together; a larger job runs by itself. None: as in a batch of a file.
     """
 
-    def __init__(self, backend: Backend, limit: int | None = None) -> None:
+    def __init__(self, backend: SearchBackend, limit: int | None = None) -> None:
         self.backend = backend
         self.most_tokens = limit or BATCH_TOKENS[backend.device.type]
         self.limit = self.most_tokens  # lower for a while after memory ran out
         self.jobs: dict[Key, Job[Key]] = {}  # the oldest first
         self.groups: dict[SearchConfig, _Group[Key]] = {}
-        self.step_after = Step[Key]()  # what the next step reports of an admission
+        self.step_after = SearchStep[Key]()  # what the next step reports of an admission
         self.locks = contextlib.ExitStack()
 
     def __len__(self) -> int:
@@ -90,14 +88,14 @@ class RunningSearch(Generic[Key]):
         return sum(job.tokens for job in self.jobs.values())
 
     @property
-    def takes_newcomers(self) -> bool:
+    def can_admit(self) -> bool:
         """True if `admit` is possible now, where there is room."""
         return not self.jobs or self.backend.decoder.join is not None
 
-    # ---- sentences come ------------------------------------------------------------------------------------------
+    # ---- admission -----------------------------------------------------------------------------------------------
 
     def admit(self, jobs: Sequence[Job[Key]]) -> int:
-        """Take in the first jobs for which there is room, and return how many.
+        """Admit the first jobs for which there is room, and return how many.
 
         The next `step` reports those that fail, or that memory does not suffice for.
         """
@@ -107,7 +105,7 @@ class RunningSearch(Generic[Key]):
         return count
 
     def _count_with_room(self, jobs: Sequence[Job[Key]]) -> int:
-        if not self.takes_newcomers:
+        if not self.can_admit:
             return 0
         tokens = self.tokens
         for count, job in enumerate(jobs):
@@ -118,8 +116,8 @@ class RunningSearch(Generic[Key]):
         return len(jobs)
 
     def _admit(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> None:
-        """Let a beam take the jobs in, or half by half where that fails."""
-        if not self.takes_newcomers:  # after the first half
+        """Let a beam admit the jobs, or half by half where that fails."""
+        if not self.can_admit:  # after the first half
             self.step_after.returned += jobs
             return
         if not self.jobs:
@@ -142,12 +140,12 @@ class RunningSearch(Generic[Key]):
             self.step_after.failures[jobs[0].key] = failure
 
     def _start(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> None:
-        """Encode the jobs, and let a beam take them in."""
+        """Encode the jobs, and let a beam admit them."""
         sources, constraint = [job.source for job in jobs], _constraint(jobs)
         request = self.backend.request(sources, settings, constraint)
         with self.backend.computing():
             state = self.backend.start(sources, constraint)
-            group = self.groups.get(settings) or _Group(beam_of(self.backend.decoder, request))
+            group = self.groups.get(settings) or _Group(self.backend.beam_of(self.backend.decoder, request))
             numbers = group.beam.admit(state, request, [job.n_best for job in jobs])
         self.groups[settings] = group
         group.keys.update(zip(numbers, (job.key for job in jobs), strict=True))
@@ -155,9 +153,9 @@ class RunningSearch(Generic[Key]):
 
     # ---- a step --------------------------------------------------------------------------------------------------
 
-    def step(self) -> Step[Key]:
+    def step(self) -> SearchStep[Key]:
         """Make the outputs of all sentences one token longer, and return what ends."""
-        step, self.step_after = self.step_after, Step()
+        step, self.step_after = self.step_after, SearchStep()
         self.groups = {settings: group for settings, group in self.groups.items() if group.keys}
         for group in self.groups.values():
             self._step(group, step)
@@ -165,7 +163,7 @@ class RunningSearch(Generic[Key]):
         self._release_if_empty()
         return step
 
-    def _step(self, group: _Group[Key], step: Step[Key]) -> None:
+    def _step(self, group: _Group[Key], step: SearchStep[Key]) -> None:
         """Make a step of a group. Where the decoder fails on some of its sentences, the others continue."""
         try:
             with self.backend.computing():
@@ -186,8 +184,8 @@ class RunningSearch(Generic[Key]):
         else:
             self._search_one_by_one(group, step)
 
-    def _halve(self, group: _Group[Key], failure: Exception, step: Step[Key]) -> None:
-        """Stop the younger half of a group whose step ran out of memory; a sentence alone fails."""
+    def _halve(self, group: _Group[Key], failure: Exception, step: SearchStep[Key]) -> None:
+        """Stop the younger half of a group whose step ran out of memory; a single sentence fails."""
         self._lower_limit(self.tokens // 2)
         jobs = [self.jobs[key] for key in group.keys.values()]
         younger = jobs[len(jobs) // 2 :]
@@ -197,8 +195,8 @@ class RunningSearch(Generic[Key]):
         else:
             step.returned += younger
 
-    def _search_one_by_one(self, group: _Group[Key], step: Step[Key]) -> None:
-        """Search the sentences of a group from their beginning, each alone: on one of them the decoder fails."""
+    def _search_one_by_one(self, group: _Group[Key], step: SearchStep[Key]) -> None:
+        """Search the sentences of a group from their beginning, each by itself: on one of them the decoder fails."""
         jobs = [self.jobs[key] for key in group.keys.values()]
         self.drop([job.key for job in jobs])
         for job in jobs:
@@ -210,7 +208,7 @@ class RunningSearch(Generic[Key]):
             else:
                 step.outputs[job.key] = outputs[0]
 
-    # ---- sentences go --------------------------------------------------------------------------------------------
+    # ---- removal -------------------------------------------------------------------------------------------------
 
     def drop(self, keys: Collection[Hashable]) -> None:
         """Stop searching sentences. Keys of others have no effect."""

@@ -1,4 +1,4 @@
-"""Lines that are translated together while others come and go: `RunningSearch` from text to text, for a service."""
+"""Continuous batching of lines: `RunningSearch` from text to text, for a service."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Generic
 
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.backends import Backend, max_lengths
+from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import BATCH_TOKENS
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import Hypothesis, Translation
@@ -18,7 +18,7 @@ from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.segment_constraints import FREE, SegmentConstraints, check_search, search_constraint
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
-from transduce.decoding.segmentation import Segment, nearest_first, segments_of, translations_of, with_tag
+from transduce.decoding.segmentation import NO_PHRASES, Segment, nearest_first, segments_of, translations_of, with_tag
 from transduce.errors import LineError, UserError
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
@@ -42,9 +42,9 @@ class _Line:
 
 
 class RunningTranslation(Generic[Key]):
-    """A translation that takes lines in before any step, and returns each at the step at which its last segment ends.
+    """A translation that admits lines before any step, and returns each at the step at which its last segment ends.
 
-    One thread calls it. A translation is that of `Translator.translate`, whatever else is translated at the time. The
+    One thread calls it. A translation equals the one of `Translator.translate`, whatever else is translated. The
     caller knows a line by its key. The segments of lines that wait for room take turns.
 
     backend_of: returns the backend for a line's options. Lines that are translated at a time share one.
@@ -69,38 +69,39 @@ class RunningTranslation(Generic[Key]):
 
     @property
     def room(self) -> tuple[int, int]:
-        """The number of lines, and of source tokens, that the next step can take in; at least 1 when empty."""
+        """The number of lines, and of source tokens, that the next step can admit; at least 1 when empty."""
         waiting = [len(line.waiting) for line in self.lines.values() if line.waiting]
-        if len(waiting) >= MOST_WAITING or not self.search.takes_newcomers:
+        if len(waiting) >= MOST_WAITING or not self.search.can_admit:
             return 0, 0
         n_lines = MOST_SEGMENTS - len(self.search) - sum(waiting)
         n_tokens = max(0, self.search.limit - self.search.tokens) // self.beam_size
-        return max(0, n_lines), n_tokens if self.lines else max(1, n_tokens)  # a line alone may exceed the limit
+        return max(0, n_lines), n_tokens if self.lines else max(1, n_tokens)  # a single line may exceed the limit
 
     def admit(self, key: Key, text: str, options: DecodingOptions, constraint: LineConstraint = FREE) -> None:
-        """Take a line in. Raises UserError for what cannot be met, for sampling, and for an alignment."""
-        options.refuse(["alignment"], "here, because lines that come and go are not aligned; use Translator.align")
+        """Admit a line. Raises UserError for what cannot be met, for sampling, and for an alignment."""
+        options.refuse(["alignment"], "here, because continuous batching aligns no lines; use Translator.align")
         if options.draws is not None:
-            raise UserError("sampling: must not be set here, because lines that come and go are searched; leave it out")
+            raise UserError("sampling: must not be set here, because continuous batching only searches; leave it out")
         settings = options.resolve(self.config.search)
         self._take_backend(options)
         longest = self.config.data.max_tokens - 1
         (text,) = with_tag([text], options.tag, self.tokenizer)
-        whole = [0] if constraint else []
-        segments, problems = segments_of([text], self.tokenizer, longest, options.split, whole)
-        of_segments = SegmentConstraints.of([text], segments, [constraint], NO_TERMS, self.tokenizer)
-        if of_segments.phrases:
-            check_search(options, settings)
-        constraints = [
-            self._constraint(segment, of_segment, settings)
-            for segment, of_segment in zip(segments, of_segments.segments, strict=True)
-        ]
+        is_free = constraint is FREE or not constraint
+        segments, problems = segments_of([text], self.tokenizer, longest, options.split, [] if is_free else [0])
+        constraints, phrases = list[Constraint | None]([None] * len(segments)), NO_PHRASES
+        if not is_free:
+            of_segments = SegmentConstraints.of([text], segments, [constraint], NO_TERMS, self.tokenizer)
+            if of_segments.phrases:
+                check_search(options, settings)
+            pairs = zip(segments, of_segments.segments, strict=True)
+            constraints = [self._constraint(segment, of_segment, settings) for segment, of_segment in pairs]
+            phrases = of_segments.phrases
         waiting = deque(range(len(segments)))
-        self.lines[key] = _Line(text, options, settings, segments, problems, constraints, of_segments.phrases, waiting)
+        self.lines[key] = _Line(text, options, settings, segments, problems, constraints, phrases, waiting)
         self.beam_size = settings.beam_size
 
     def _take_backend(self, options: DecodingOptions) -> None:
-        """Let the search be that of the options, which it can become while it is empty."""
+        """Let the search have the shortlists or not, as the options say. Only an empty search can change this."""
         if options.shortlist == self.has_shortlists:
             return
         if self.lines:
@@ -111,9 +112,9 @@ class RunningTranslation(Generic[Key]):
         self.search, self.has_shortlists = _search(self.backend_of(options)), options.shortlist
 
     def _constraint(self, segment: Segment, constraint: LineConstraint, settings: SearchConfig) -> Constraint | None:
-        raised = partial(max_lengths, self.search.backend, [segment.ids], settings)
+        request_of = partial(self.search.backend.request, [segment.ids], settings)
         try:
-            return search_constraint([constraint], [1], self.tokenizer, raised)
+            return search_constraint([constraint], [1], self.tokenizer, request_of)
         except LineError as error:
             raise UserError(error.problem) from None  # without the number: there is one line
 
@@ -144,9 +145,9 @@ class RunningTranslation(Generic[Key]):
         self.search.drop([(key, number) for key, line in lines.items() for number in range(len(line.segments))])
 
     def _admit_segments(self) -> None:
-        """Let the search take in waiting segments, one of each line in turn."""
+        """Let the search admit waiting segments, one of each line in turn."""
         waiting = [(turn, key, number) for key, line in self.lines.items() for turn, number in enumerate(line.waiting)]
-        waiting.sort(key=lambda one: one[0])
+        waiting.sort(key=lambda place: place[0])
         room = max(0, MOST_SEGMENTS - len(self.search))
         jobs = [self._job(key, number) for _, key, number in waiting[:room]]
         for job in jobs[: self.search.admit(jobs)]:

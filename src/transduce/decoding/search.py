@@ -6,7 +6,7 @@ The search knows no model. It takes a `Decoder`, which is a function over a stat
 - A sentence leaves the batch at the step at which its search ends.
 - Lengths count every token that has a log-probability: tokens of a prefix, and EOS.
 
-`greedy.Greedy` and `beam.Beam` search; they also take sentences in while others are searched.
+`rows.Greedy` and `beam.Beam` search; they also admit sentences while others are searched.
 Letters: N rows, one of each sentence; V vocabulary.
 """
 
@@ -17,12 +17,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from transduce.decoding.allowed_tokens import restricted
 from transduce.decoding.beam import beam_of
-from transduce.decoding.decoder import Decoder, State, restricted, send
-from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.decoder import Decoder, State, send
+from transduce.decoding.hypothesis import Hypothesis, Request, hypothesis_of, no_continuation
 from transduce.decoding.options import Sampling
-from transduce.decoding.request import Request, hypothesis_of, no_continuation
-from transduce.decoding.rows import Rows
 from transduce.errors import UserError
 
 
@@ -44,23 +43,7 @@ def beam_search(decoder: Decoder[State], state: State, request: Request, *, n_be
     row's best tokens, torch.topk picks). Fewer than n_best come back only when nothing else is left in the beam.
     n_best: at most search.beam_size. Raises FloatingPointError as `greedy` does.
     """
-    return search_rows(beam_of(decoder, request), state, request, n_best=n_best)
-
-
-@torch.inference_mode()
-def search_rows(rows: Rows[State], state: State, request: Request, *, n_best: int) -> list[list[Hypothesis]]:
-    """Search all sentences of the request in `rows`, which are empty; return the n_best outputs of each, best first.
-
-    Raises FloatingPointError as `greedy` does.
-    """
-    numbers, outcomes = rows.admit(state, request, [n_best] * len(request.max_lengths)), {}
-    while len(rows):
-        ended = rows.step()
-        for outcome in ended.values():
-            if isinstance(outcome, FloatingPointError):
-                raise outcome
-        outcomes |= ended
-    return [outcomes[number] for number in numbers]
+    return beam_of(decoder, request).search(state, request, n_best=n_best)
 
 
 def greedy(decoder: Decoder[State], state: State, request: Request) -> list[Hypothesis]:
@@ -80,17 +63,16 @@ def sample(
     *,
     sampling: Sampling,
     seeds: Sequence[int],
-    other_ends: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Draw every token from the model's distribution, changed by `sampling`; return one hypothesis for each sentence.
 
     Each has its own seed (`sentence_seed`), so that it does not depend on the batch. Raises as `greedy` does.
-    other_ends: ids that end an output as request.eos does. Each is drawn by its own probability.
     """
     if len(seeds) != len(request.max_lengths):
         raise UserError(f"{len(seeds)} seeds: expected one for each of {len(request.max_lengths)} sentences")
     outputs = [_Output(_uniforms(seed, n)) for seed, n in zip(seeds, request.max_lengths, strict=True)]
-    live, constraint, ends = outputs, request.constraint, [request.eos, *other_ends]
+    live, constraint = outputs, request.constraint
+    ends = [request.eos, *request.other_ends]
     last_ids = torch.full((len(live),), request.bos, device=decoder.device)
     for length in range(max(request.max_lengths, default=0)):
         scores, state = decoder.step(last_ids, state)

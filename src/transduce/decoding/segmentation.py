@@ -162,7 +162,7 @@ def segments_of(
     segments: list[Segment] = []
     problems: dict[int, str] = {}
     for i, (line, ids) in enumerate(zip(lines, encode_lines(lines, tokenizer), strict=True)):
-        tag, text = tokenizer.split_tag(line)
+        tag, text = tokenizer.split_tag(line) if tokenizer.tags else ("", line)
         if is_blank(text):
             continue
         if ids is None or len(ids) > MAX_LINE_TOKENS:
@@ -316,6 +316,8 @@ def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tup
     With utilities, the best has the highest mean of them. Otherwise unfinished hypotheses come after finished ones, and
     early ends rank lower, as in a list. The score of a choice is the sum of its scores.
     """
+    if len(n_best_lists) == 1:
+        return [(hypothesis,) for hypothesis in n_best_lists[0]]
     count = max(map(len, n_best_lists))
     best: list[tuple[Hypothesis, ...]] = [()]
     for hypotheses in n_best_lists:
@@ -351,13 +353,13 @@ def _translation(
         token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
         finished=all(h.finished for h in hypotheses),
         utility=_utility(hypotheses),
-        alignment=_alignment(hypotheses, parts),
+        alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, parts),
         unmet=phrases.unmet(text) if phrases is not None else (),
     )
 
 
 def _alignment(hypotheses: Sequence[Hypothesis], parts: Sequence[str]) -> Alignment | None:
-    """Return the alignment of a line; None if that of a segment is unknown. parts: the text, by segment."""
+    """Return the alignment of a line; None if the alignment of a segment is unknown. parts: the text, by segment."""
     words: list[AlignedWord] = []
     start = 0
     for hypothesis, part in zip(hypotheses, parts, strict=True):
@@ -375,7 +377,7 @@ _WIDE_END = re.compile(r"""[。！？、，；]["'’”」』）]*$""")
 def join(texts: Sequence[tuple[str, str]]) -> str:
     """Return translations of segments, each with the gap that followed its segment, as one text.
 
-    A gap between sentences is that of their own script: none after a Chinese or Japanese full stop, else a space.
+    A gap between sentences depends on their script: none after a Chinese or Japanese full stop, else a space.
     """
     return "".join(_parts(texts))
 

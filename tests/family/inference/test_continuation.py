@@ -9,6 +9,7 @@ import torch
 from support.hugging_face import disturb, member_of
 
 from transduce.decoding.options import Sampling
+from transduce.decoding.rows import Rows
 from transduce.errors import UserError
 from transduce.family.attention_configs import T6Config
 from transduce.family.configs import GPT2Config
@@ -16,7 +17,6 @@ from transduce.family.gpt2 import GPT2
 from transduce.family.inference import continuation
 from transduce.family.inference.continuation import GREEDY, continue_ids, prepare
 from transduce.family.inference.cpu_language_model import CpuLanguageModel
-from transduce.family.inference.hugging_face_beam import best_outputs
 from transduce.family.tensor_product_attention import T6
 
 Models = tuple[Any, Any]
@@ -127,27 +127,27 @@ def test_a_continuation_ends_at_the_last_position(ours: Any) -> None:
         continue_ids(ours, [[]], [])
 
 
+def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the number of prompts of each batch that is searched from now on."""
+    sizes, search = list[int](), Rows.search
+
+    def counted(rows: Any, state: Any, request: Any, **more: Any) -> Any:
+        sizes.append(len(request.max_lengths))
+        return search(rows, state, request, **more)
+
+    monkeypatch.setattr(Rows, "search", counted)
+    return sizes
+
+
 def test_the_positions_of_the_model_bound_the_cost_of_a_prompt(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a large max_extra_tokens would make each prompt a batch of its own."""
-    sizes, settings = list[int](), replace(GREEDY, max_extra_tokens=1 << 20)
-
-    def search(decoder: Any, state: Any, request: Any, **more: Any) -> Any:
-        sizes.append(len(request.max_lengths))
-        return best_outputs(decoder, state, request, **more)
-
-    monkeypatch.setattr("transduce.family.inference.continuation.best_outputs", search)
+    sizes, settings = batch_sizes(monkeypatch), replace(GREEDY, max_extra_tokens=1 << 20)
     assert len(continue_ids(ours, [[3, 4]] * 9, [], settings)) == sum(sizes) == 9
     assert sizes == [9]
 
 
 def test_a_model_as_it_is_takes_prompts_of_one_length_together(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = list[int]()
-
-    def search(decoder: Any, state: Any, request: Any, **more: Any) -> Any:
-        sizes.append(len(state.prompts))
-        return best_outputs(decoder, state, request, **more)
-
-    monkeypatch.setattr(continuation, "best_outputs", search)
+    sizes = batch_sizes(monkeypatch)
     continue_ids(models[0], PROMPTS, [0])
     assert sizes == [1, 3, 1]
     continue_ids(CpuLanguageModel(models[0], "fp32"), PROMPTS, [0])

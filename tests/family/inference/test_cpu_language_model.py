@@ -10,9 +10,10 @@ from support.hugging_face import TOLERANCE, difference, disturb
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.compiled_kernels import compiled
+from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.kernels import PLAIN, Kernels, compiled
+from transduce.decoding.kernels import PLAIN, Kernels
 from transduce.decoding.options import Sampling
 from transduce.family.configs import GPT2Config, LlamaConfig
 from transduce.family.gpt2 import GPT2

@@ -24,97 +24,15 @@ Letters as in `beam`; also D sentences with phrases, R rows of them, W wanted to
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from transduce.decoding.constraint import Constraint, NextTokens
-from transduce.decoding.decoder import Decoder, fetch, most_likely, send
-from transduce.decoding.extensions import Extensions
-from transduce.decoding.request import Request
+from transduce.decoding.allowed_tokens import LEAST_END, WantedTokens
+from transduce.decoding.constraint import Constraint
+from transduce.decoding.hypothesis import Extensions
 
-SLACK, NO_LIMIT = 5, 1 << 40
-LEAST_END = 0.05
 EARLY_COST = -math.log(LEAST_END)  # 3.0
 RISK_COST = 3  # in places: most hypotheses at risk lose their likely tokens in the next step
-
-
-class WantedTokens(NamedTuple):
-    """The wanted tokens of the rows with phrases.
-
-    rows: (R,). values, ids: (R, W), -inf where there are fewer. limits: (R,) the tokens that may follow; a great number
-    before the natural end. is_early: (R,) whether EOS would be an early end.
-    """
-
-    rows: np.ndarray
-    limits: np.ndarray
-    is_early: np.ndarray
-    values: np.ndarray
-    ids: np.ndarray
-
-
-def constrained_best_tokens(
-    decoder: Decoder[Any],
-    output: Tensor,
-    next_tokens: NextTokens,
-    allowed: Mapping[int, Sequence[int]],
-    request: Request,
-    is_young: Tensor,
-) -> tuple[tuple[Tensor, Tensor], WantedTokens]:
-    """Return the log-probabilities and ids (R, C) of the most likely tokens of rows, and their wanted ones.
-
-    allowed: of some rows the only ids that may come next. is_young: the rows (N,) in which EOS must not come next.
-    """
-    count, device = 2 * request.search.beam_size, output.device
-    rows = torch.from_numpy(next_tokens.rows)
-    log_probs = decoder.log_probs(output[send(rows, device)])  # (R, V)
-    is_free = [row not in allowed for row in next_tokens.rows.tolist()]
-    for place in (~np.array(is_free)).nonzero()[0].tolist():
-        is_other = torch.ones(log_probs.size(1), dtype=torch.bool, device=device)
-        is_other[torch.as_tensor(allowed[int(next_tokens.rows[place])], device=device)] = False
-        log_probs[place].masked_fill_(is_other, -math.inf)
-    for token in request.banned:
-        log_probs[send(torch.tensor(is_free), device), token] = -math.inf
-    log_probs[send(is_young[rows], device), request.eos] = -math.inf
-    of_eos, (highest, likeliest) = log_probs[:, request.eos].clone(), log_probs.max(dim=1)
-    wants_end = likeliest == request.eos
-    for places, ids in next_tokens.barred:
-        if len(places):
-            log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
-    best_tokens = fetch(*most_likely(log_probs, count))
-    is_end = wants_end & log_probs[:, request.eos].isneginf()  # EOS may not come next, but is the most likely token
-    limits = np.where(is_end.cpu().numpy(), next_tokens.n_tokens + SLACK, NO_LIMIT)
-    is_early = (of_eos < highest + math.log(LEAST_END)).cpu().numpy()
-    return best_tokens, WantedTokens(next_tokens.rows, limits, is_early, *_wanted(log_probs, next_tokens))
-
-
-def _wanted(log_probs: Tensor, next_tokens: NextTokens) -> tuple[np.ndarray, np.ndarray]:
-    """Return the wanted tokens, values and ids (R, W). log_probs: (R, V), -inf where a token may not come next."""
-    places, ids = next_tokens.wanted
-    counts = np.bincount(places, minlength=len(next_tokens.rows))
-    columns = np.arange(len(places)) - (counts.cumsum() - counts).repeat(counts)
-    best_of = [(of, ids) for of, ids in next_tokens.best_of if len(of)]
-    table = np.zeros((len(counts), int(counts.max(initial=0)) + bool(best_of)), dtype=np.int64)
-    table[places, columns] = ids
-    for of, some in best_of:
-        best = log_probs[_index(of, log_probs.device)][:, _index(some, log_probs.device)].argmax(dim=1).cpu().numpy()
-        table[of, counts[of]] = some[best]
-    values = (
-        log_probs.gather(1, _index(table, log_probs.device))
-        .nan_to_num(nan=-math.inf, neginf=-math.inf)
-        .cpu()
-        .double()
-        .numpy()
-    )
-    values[table == 0] = -math.inf
-    return values, table
-
-
-def _index(values: np.ndarray, device: torch.device) -> Tensor:
-    return send(torch.from_numpy(values), device)
 
 
 class Banks:
@@ -190,7 +108,8 @@ def _candidates(
         is_candidate[:, :, column] = ~is_same.any(axis=2)
     totals = before[:, :, None] + values
     best = (-totals[:, :, :count].reshape(len(before), -1)).argsort(axis=1, kind="stable")[:, :count]
-    sentence, row, column = np.arange(len(before))[:, None], best // count, best % count
+    sentence = np.arange(len(before))[:, None]
+    row, column = best // count, best % count
     is_candidate[sentence, row, column] = True
     scores = np.where(is_candidate, totals, -math.inf).reshape(len(before), -1)
     most = max(count, int((scores > -math.inf).sum(axis=1).max()))

@@ -50,7 +50,7 @@ class LineConstraint:
         if count > MOST_PHRASES:
             raise UserError(f"must and must_not: expected at most {MOST_PHRASES} phrases, not {count}; give fewer")
         object.__setattr__(self, "must_not", forbidden)
-        object.__setattr__(self, "must", tuple(_possible(one, forbidden) for one in required))
+        object.__setattr__(self, "must", tuple(_possible(alternatives, forbidden) for alternatives in required))
         if excluded := PhraseList((), forbidden).forbidden_in(self.prefix):
             raise UserError(
                 f"prefix={reprlib.repr(self.prefix)}: expected no {excluded[0]!r}, which must_not forbids; shorten it"
@@ -63,7 +63,7 @@ class LineConstraint:
             return value or cls()
         if not isinstance(value, Mapping):
             raise UserError(f"{reprlib.repr(value)}: expected must, must_not and prefix by name, or None; write a dict")
-        names = [one.name for one in fields(cls)]
+        names = [field.name for field in fields(cls)]
         for name in value:
             if name not in names:
                 raise UserError(f"{name}: expected one of {', '.join(names)}{nearest(str(name), names)}")
@@ -77,7 +77,7 @@ class LineConstraint:
     @property
     def required(self) -> Sequence[Sequence[str]]:
         """The alternatives of each required phrase."""
-        return [[one] if isinstance(one, str) else one for one in self.must]
+        return [[entry] if isinstance(entry, str) else entry for entry in self.must]
 
     def with_required(self, alternatives: Sequence[str]) -> "LineConstraint":
         """Return the constraint with one required phrase more."""
@@ -103,7 +103,7 @@ def _entries(name: str, values: Any) -> Sequence[Any]:
 
 
 def _place(name: str, value: Any) -> str:
-    """Return the beginning of a message: NAME=VALUE, and NAME alone for None, which is null in JSON."""
+    """Return the beginning of a message: NAME=VALUE, and only NAME for None, which is null in JSON."""
     return name if value is None else f"{name}={reprlib.repr(value)}"
 
 
@@ -137,7 +137,7 @@ def _has_line_break(text: str) -> bool:
 def _possible(alternatives: Sequence[str], forbidden: Sequence[str]) -> tuple[str, ...]:
     """Return the alternatives that contain no forbidden phrase. Raises UserError if all do."""
     phrases = PhraseList((), forbidden)
-    possible = tuple(one for one in alternatives if not phrases.unmet(one))
+    possible = tuple(phrase for phrase in alternatives if not phrases.unmet(phrase))
     if not possible:
         first = alternatives[0]
         raise UserError(

@@ -2,7 +2,7 @@
 
 A phrase occurs where the text has its characters, case and all, as whole words: at neither of its ends
 is a word character of the phrase next to a word character of the text. Letters, marks and digits are word characters.
-But those of scripts without spaces, such as Chinese, Japanese and Thai, are not, so there a phrase is any substring.
+In scripts without spaces, such as Chinese, Japanese and Thai, they are not, so there a phrase is any substring.
 
 A text is read character by character. The next character shows whether a word ends: until then a phrase that ends with
 a word character is pending.
@@ -74,7 +74,7 @@ class PhraseList:
 
     def __init__(self, required: Sequence[Sequence[str]], forbidden: Sequence[str] = ()) -> None:
         self.required = [*dict.fromkeys(tuple(alternatives) for alternatives in required)]
-        self.times = tuple([tuple(one) for one in required].count(one) for one in self.required)
+        self.times = tuple([tuple(phrase) for phrase in required].count(phrase) for phrase in self.required)
         self.forbidden = [*dict.fromkeys(forbidden)]
         self.texts = [text for alternatives in self.required for text in alternatives] + self.forbidden
         owners = [owner for owner, alternatives in enumerate(self.required) for _ in alternatives]
@@ -119,7 +119,8 @@ class PhraseList:
         """Return the state after a character at which phrases end, or whose end the next character shows."""
         kind = kind_of(character)
         is_within_word = kind == WORD and state.last_kind == WORD
-        counts, forbidden, closed = [*state.counts], state.forbidden, set[int]()
+        counts = [*state.counts]
+        forbidden, closed = state.forbidden, set[int]()
 
         def end(phrase: int) -> None:
             nonlocal forbidden

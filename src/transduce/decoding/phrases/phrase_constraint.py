@@ -1,7 +1,7 @@
 """Phrases in the search: the constraint that outputs have phrases, or do not have them, whatever the tokens.
 
-The state of a row is that of its text (`matching.MatchState`), so any tokens that spell a phrase meet it. A line makes
-each state once, and keeps its successor by token: then a step costs a look-up for each row.
+The state of a row equals the state of its text (`matching.MatchState`): any tokens that spell a phrase meet it. A line
+makes each state once, and keeps its successor by token: then a step costs a look-up for each row.
 
 A required phrase asks for tokens that make progress: those that the tokenizer writes after a space, or without a space
 where none comes before it. After a part that other tokens spelled, it is the longest piece that fits.
@@ -19,7 +19,7 @@ import numpy as np
 
 from transduce.data.piece_bytes import piece_bytes
 from transduce.data.vocabulary import EOS, TokenizerLike
-from transduce.decoding.constraint import Constraint, NextTokens, Progress
+from transduce.decoding.constraint import Constraint, NextTokens, PhraseProgress
 from transduce.decoding.phrases.matching import OPENING, SPACE, START, UNSPACED, WORD, MatchState, PhraseList, kind_of
 
 BROKEN = b"\xff"  # after bytes that are no character: a decoder may then replace characters before them too
@@ -44,7 +44,7 @@ class Pieces:
         for i, text in enumerate(self.texts):
             for beginning in _beginnings(text):
                 self._ids_with.setdefault(beginning, set()).add(i)
-        # ids after which a state is never that of before: they end in a space or within a character
+        # ids that change every state: they end in a space or within a character
         self.restless = {
             i for i, piece in enumerate(bytes_of) if piece and (not self.texts[i] or self.last_kinds[i] == SPACE)
         }
@@ -162,7 +162,7 @@ class PhraseState:
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """The tokens that make progress. Only a row needs them, and most states are never that of a row."""
+        """The tokens that make progress. Only a row needs them, and most states never belong to a row."""
         if self._wanted is None:
             self._wanted = self.automaton.wanted_of(self)
         return self._wanted
@@ -250,7 +250,8 @@ class PhraseAutomaton:
         Of phrases that are partly written, such as two with the same first word, one counts: then each step makes
         progress. ending: the required phrases that occur if a word ends here.
         """
-        longest, busy, partial = 0, {*ending}, self._partial(match, rest)
+        longest, busy = 0, {*ending}
+        partial = self._partial(match, rest)
         for phrase, offset in partial:
             if count := self.required[phrase].progress(offset):
                 longest = max(longest, count)
@@ -261,7 +262,8 @@ class PhraseAutomaton:
 
     def wanted_of(self, state: PhraseState) -> tuple[int, ...]:
         """Return the ids that make progress."""
-        phrases, match, wanted = self.phrases, state.match, dict[int | None, None]()
+        phrases, match = self.phrases, state.match
+        wanted = dict[int | None, None]()
         for phrase, offset in state.partial:
             wanted[self.required[phrase].next_id(offset)] = None
         for phrase, tokens in enumerate(self.required if not state.rest else ()):
@@ -324,7 +326,8 @@ class PhraseConstraint(Constraint):
         if not rows:
             return None
         places, ids = list[int](), list[int]()
-        unfinished, pending, at_risk, broken = list[int](), list[int](), list[int](), list[int]()
+        unfinished, pending = list[int](), list[int]()
+        at_risk, broken = list[int](), list[int]()
         for place, state in enumerate(state for state in self.states if state is not None):
             places += [place] * len(state.wanted)
             ids += state.wanted
@@ -343,11 +346,11 @@ class PhraseConstraint(Constraint):
         best_of = [(_array(pending), pieces.word_ends)]
         return NextTokens(_array(rows), barred, (_array(places), _array(ids)), best_of, n_tokens)
 
-    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> Progress:
+    def progress(self, rows: Sequence[int], ids: Sequence[int]) -> PhraseProgress:
         """Return the progress of rows after one more token each."""
         of_rows = ((self.states[row], token) for row, token in zip(rows, ids, strict=True))
         figures = _array([state.figures_after(token) for state, token in of_rows if state]).reshape(-1, 4)
-        return Progress(figures[:, 0], figures[:, 1], *figures[:, 2:].T.astype(bool))
+        return PhraseProgress(figures[:, 0], figures[:, 1], *figures[:, 2:].T.astype(bool))
 
 
 def _array(values: Sequence[Any]) -> np.ndarray:

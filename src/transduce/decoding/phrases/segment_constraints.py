@@ -13,6 +13,7 @@ from typing import Any
 from transduce.config.schema import SearchConfig
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Both, Constraint, prefix_constraint
+from transduce.decoding.hypothesis import Request
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_automaton
 from transduce.decoding.phrases.matching import PhraseList
@@ -89,15 +90,15 @@ class SegmentConstraints:
 def _with_terms(
     line: str, segments: Sequence[str], constraint: LineConstraint, terms: Terms, tokenizer: TokenizerLike
 ) -> tuple[PhraseList, list[LineConstraint]]:
-    """Return the phrases of a line with those of its terms, and the constraint of each of its segments.
+    """Return the phrases of a line and of its terms, and the constraint of each of its segments.
 
     A segment gets the terms that are in it, and the first one those that the end of a segment divides. A term that is
     too many, that the line forbids, or that the vocabulary cannot write, is not searched for: if the text lacks it, it
     is unmet.
     """
-    targets = [one for one in terms.targets_in(line) if one not in constraint.required]
-    of_segments = [[one for one in terms.targets_in(text) if one in targets] for text in segments]
-    divided = [one for one in targets if all(one not in of_segment for of_segment in of_segments)]
+    targets = [target for target in terms.targets_in(line) if target not in constraint.required]
+    of_segments = [[target for target in terms.targets_in(text) if target in targets] for text in segments]
+    divided = [target for target in targets if all(target not in of_segment for of_segment in of_segments)]
     for of_segment in of_segments[:1]:
         of_segment += divided
     phrases = PhraseList([*constraint.required, *targets], constraint.phrases().forbidden)
@@ -131,12 +132,12 @@ def search_constraint(
     constraints: Sequence[LineConstraint],
     numbers: Sequence[int],
     tokenizer: TokenizerLike,
-    max_lengths: Callable[[Constraint | None], Sequence[int]],
+    request_of: Callable[[Constraint | None], Request],
 ) -> Constraint | None:
     """Return the constraint of a search with one row for each line; None if all are free.
 
-    numbers: of the lines, from 1, for messages. tokenizer: of the source language. max_lengths: returns the most tokens
-    of each output, given the constraint by which they are raised. Raises LineError for what no search can meet.
+    numbers: of the lines, from 1, for messages. tokenizer: of the source language. request_of: returns the request
+    with a constraint, which raises the maximum lengths. Raises LineError for what no search can meet.
     """
     states, prefixes = list[PhraseState | None](), [list[int]()] * len(constraints)
     for i, (constraint, number) in enumerate(zip(constraints, numbers, strict=True)):
@@ -149,7 +150,7 @@ def search_constraint(
     phrases = PhraseConstraint(states) if any(states) else None
     if phrases is None and not any(prefixes):
         return None
-    longest = max_lengths(phrases)
+    longest = request_of(phrases).max_lengths
     for number, constraint, ids, most, state in zip(numbers, constraints, prefixes, longest, states, strict=True):
         if len(ids) > most:
             place = f"prefix={reprlib.repr(constraint.prefix)}"

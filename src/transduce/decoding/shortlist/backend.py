@@ -1,14 +1,14 @@
 """The search with a vocabulary shortlist for each sentence: a backend, of which the search notices nothing.
 
 The state of its decoder knows the shortlist of each row, and so do the scores that a step returns. Log-probabilities
-are over the shortlist of the row; those of other tokens are -inf. The common tokens of all shortlists are one product
+are over the shortlist of the row; other tokens have -inf. The common tokens of all shortlists are one product
 of all rows. The few others of a sentence are packed once, when it is encoded, for a product of its own rows. So a
 sentence gets the same sums in any batch, to the last bit.
 
 Letters: B sentences, N rows, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from transduce.decoding.backends import Backend
+from transduce.decoding.compiled_kernels import PackedLinear, PackedTokens
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.decoder import Decoder, State
-from transduce.decoding.kernels import Compiled, Packed, PackedTokens
+from transduce.decoding.decoder import Best, Decoder, State
 from transduce.decoding.shortlist.table import Shortlist
 
 
@@ -42,7 +42,7 @@ class _Lists:
     @cached_property
     def addresses(self) -> Tensor:
         """The addresses (B,) of the tokens."""
-        return torch.tensor([one.address for one in self.tokens])
+        return torch.tensor([tokens.address for tokens in self.tokens])
 
     def excluded(self, common: Tensor, n_ids: int) -> Tensor:
         """Return the mask (B, V) of the tokens that are not in the shortlists, on the CPU."""
@@ -123,19 +123,20 @@ class ShortlistBackend(Backend):
         """Encode sources, and return the decoder's state before the first token, with their shortlists."""
         needed = (constraint.needed_ids if constraint is not None else ()) or [()] * len(sources)
         own = [self.shortlist.own(*both) for both in zip(sources, needed, strict=True)]
-        ids = [torch.from_numpy(one) for one in own]
-        tokens = [] if self.output is None else self.output[0].packed_tokens(self.output[1], ids)
+        ids = [torch.from_numpy(of_source) for of_source in own]
+        tokens = [] if self.output is None else self.output.tokens(ids)
         rows = _RowLists(_Lists(ids, tokens), torch.arange(len(sources), device=self.device))
         return _State(super().start(sources, constraint), rows)
 
 
-def _packed_output(backend: Backend) -> tuple[Compiled, Packed] | None:
+def _packed_output(backend: Backend) -> PackedLinear | None:
     """Return the output matrix that is packed for compiled kernels; None if there is none, or several."""
-    models = [model for model in backend.models if isinstance(model, CpuTransformer)]
-    return models[0].packed_output if len(models) == len(backend.models) == 1 else None
+    outputs = [model.output for model in backend.models if isinstance(model, CpuTransformer)]
+    packed = [output for output in outputs if isinstance(output, PackedLinear)]
+    return packed[0] if len(packed) == len(backend.models) == 1 else None
 
 
-def _listed(decoder: Decoder[Any], common: Tensor, output: tuple[Compiled, Packed] | None) -> Decoder[_State[Any]]:
+def _listed(decoder: Decoder[Any], common: Tensor, output: PackedLinear | None) -> Decoder[_State[Any]]:
     """Return a decoder whose log-probabilities are over the shortlists of the rows."""
 
     def step(last_ids: Tensor, state: _State[Any]) -> tuple[_Scores, _State[Any]]:
@@ -149,22 +150,20 @@ def _listed(decoder: Decoder[Any], common: Tensor, output: tuple[Compiled, Packe
         is_excluded = is_excluded.to(logits.device)[used.to(logits.device)]
         return logits.masked_fill(is_excluded, -torch.inf).log_softmax(dim=-1)
 
-    def join(state: _State[Any], newcomers: _State[Any]) -> _State[Any]:
+    def join(state: _State[Any], new: _State[Any]) -> _State[Any]:
         assert decoder.join is not None
-        return _State(decoder.join(state.state, newcomers.state), state.rows.join(newcomers.rows))
+        return _State(decoder.join(state.state, new.state), state.rows.join(new.rows))
 
-    best = None if output is None else _best(*output, common)
+    best = None if output is None else _best(output, common)
     return Decoder(step, decoder.device, log_probs, best, join if decoder.join else None)
 
 
-def _best(
-    kernels: Compiled, output: Packed, common: Tensor
-) -> Callable[[_Scores, int, Sequence[int]], tuple[Tensor, Tensor]]:
+def _best(output: PackedLinear, common: Tensor) -> Best:
     """Return `Decoder.best` by the compiled kernels."""
-    (tokens,) = kernels.packed_tokens(output, [common])
+    (tokens,) = output.tokens([common])
 
     def best(scores: _Scores, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         own = scores.rows.lists.addresses[scores.rows.list_of_row]
-        return kernels.best_of_lists(scores.scores, tokens, own, count, barred)
+        return tokens.best_of(scores.scores, own, count, barred)
 
     return best

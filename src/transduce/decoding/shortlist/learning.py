@@ -2,7 +2,7 @@
 
 Model 1 writes each target piece t by one piece s of the source, each with equal chance, or by EOS, which stands for
 none of them. The probabilities p(t | s) are learned by expectation maximisation. In each round a target piece is
-divided among the pieces of its source, in proportion to p(t | s). Counts of pairs alone would prefer common pieces.
+divided among the pieces of its source, in proportion to p(t | s). Mere counts of pairs would prefer common pieces.
 
 A pair of lines has as many entries as the product of its lengths. They are made again in each round, for some pairs at
 a time. Only the p(t | s) of pieces that occur together stay in memory.
@@ -109,7 +109,8 @@ def lexical_probabilities(src: Ids, tgt: Ids, n_target: int) -> tuple[np.ndarray
 
 def _entries(src: Ids, tgt: Ids, n_target: int) -> Iterator[_Entries]:
     """Yield the entries of all pairs, of about MOST_ENTRIES pairs of pieces at a time."""
-    keys, lengths, n_entries = list[np.ndarray](), list[np.ndarray](), 0
+    keys, lengths = list[np.ndarray](), list[np.ndarray]()
+    n_entries = 0
     for source, target in zip(src, tgt, strict=True):
         if not len(target):
             continue
@@ -119,7 +120,8 @@ def _entries(src: Ids, tgt: Ids, n_target: int) -> Iterator[_Entries]:
         n_entries += by_target.size
         if n_entries > MOST_ENTRIES:
             yield _unique(keys, lengths)
-            keys, lengths, n_entries = [], [], 0
+            keys, lengths = [], []
+            n_entries = 0
     if keys:
         yield _unique(keys, lengths)
 

@@ -18,8 +18,8 @@ from transduce.errors import UserError
 class Shortlist:
     """The pieces that outputs may have, learned from a training text (`learning`).
 
-    common: (N,) int32, ascending: those of every output, with the control ids.
-    candidates: (S, C) int32: those of outputs whose source has piece s; PAD where there are fewer.
+    common: (N,) int32, ascending: the ids that every output may have, with the control ids.
+    candidates: (S, C) int32: the ids of outputs whose source has piece s; PAD where there are fewer.
     """
 
     common: np.ndarray
@@ -28,7 +28,7 @@ class Shortlist:
     def own(self, source: Sequence[int], needed: Collection[int] = ()) -> np.ndarray:
         """Return the ids, ascending, that outputs of `source` may have beyond the common ones, int64.
 
-        source: ids without EOS. needed: other ids that the output must be able to have, such as those of its prefix.
+        source: ids without EOS. needed: other ids that the output must be able to have, such as the ids of its prefix.
         """
         is_own = np.zeros(max(self._n_ids, 1 + max(needed, default=0)), dtype=bool)  # a sort takes 4 times as long
         is_own[self.candidates[np.array(source, dtype=np.int64)]] = True

@@ -14,22 +14,21 @@ import torch
 from torch import Tensor
 
 from transduce.config.schema import SearchConfig
-from transduce.decoding.batched_search import length_batches, search_batches
+from transduce.decoding.batched_search import SearchBackend, length_batches, sample_all, search_all
+from transduce.decoding.compiled_kernels import compiled
+from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
-from transduce.decoding.cpu_transformer import Precision
-from transduce.decoding.decoder import Decoder, most_likely, reordered
-from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.kernels import compiled
+from transduce.decoding.cpu_layers import Precision
+from transduce.decoding.decoder import Decoder, best_of_log_probs
+from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import Sampling
-from transduce.decoding.request import Request
-from transduce.decoding.search import sample
 from transduce.errors import UserError
 from transduce.family.attention_wrappers import NO_PAST, Past
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.gpt2 import GPT2
 from transduce.family.hyena import Hyena
 from transduce.family.inference.cpu_language_model import CpuLanguageModel
-from transduce.family.inference.hugging_face_beam import best_outputs
+from transduce.family.inference.hugging_face_beam import hugging_face_beam
 from transduce.family.llama import Llama
 from transduce.family.mamba import Mamba
 from transduce.family.row_states import NO_STATES, RowStates
@@ -86,26 +85,22 @@ def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
 
     Each end is a separate token, with its own probability. `best` gives all of them the id of the first one.
     """
-    device = "cpu" if isinstance(model, CpuLanguageModel) else model.embedding.weight.device
-    end_ids = torch.tensor(ends, dtype=torch.int64, device=device)
+    is_prepared = isinstance(model, CpuLanguageModel)
+    end_ids = torch.tensor(ends, dtype=torch.int64)
 
     def log_probs(states: Tensor) -> Tensor:
         return model.output(states).log_softmax(dim=-1)
 
+    of_model = model.best if is_prepared else partial(best_of_log_probs, log_probs)
+
     def best(states: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
-        if barred:  # the first end, so all ends
-            barred = ends
-        if isinstance(model, CpuLanguageModel):
-            n_candidates = min(count + len(barred), model.vocab_size)
-            values, ids = reordered(*model.best(states, n_candidates), count, barred)
-        else:
-            values, ids = most_likely(log_probs(states), count, barred)
+        values, ids = of_model(states, count, ends if barred else ())  # the first end is barred, and so all are
         if len(ends) > 1:
             ids[torch.isin(ids, end_ids)] = ends[0]
         return values, ids
 
-    step = partial(_step_of_rows if isinstance(model, CpuLanguageModel) else _step, model)
-    return Decoder(step, device, log_probs, best)
+    device = model.device if is_prepared else model.embedding.weight.device
+    return Decoder(partial(_step_of_rows if is_prepared else _step, model), device, log_probs, best)
 
 
 def _step(model: Any, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
@@ -133,12 +128,12 @@ def continue_ids(
     sampling: Sampling | None = None,
     seeds: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """Return the continuation of each prompt: the best one by `best_outputs`, or a sample with a seed for each prompt.
+    """Return the continuation of each prompt: the output of `hugging_face_beam`, or a sample with a seed for each.
 
-    A prompt needs no padding for its neighbours: a prepared model takes prompts of any length together, several batches
-    at a time in the threads of torch. Another model takes prompts of one length together. prompts: lists of at least
-    one id, and fewer than the model has positions. ends: ids that end a text; without one, every continuation has
-    settings.max_extra_tokens ids. A continuation also ends at the last position of the model.
+    A prompt needs no padding for its neighbours: a prepared model takes prompts of any length together, several
+    batches at a time in the threads of torch; a member as it is takes those of one length.
+    prompts: lists of at least one id, and fewer than the model has positions. ends: ids that end a text; without one,
+    every continuation has settings.max_extra_tokens ids. A continuation also ends at the last position of the model.
     """
     for number, prompt in enumerate(prompts):
         if not 1 <= len(prompt) < model.n_positions:
@@ -146,41 +141,43 @@ def continue_ids(
     ends = [*dict.fromkeys(ends)]
     if not ends:
         settings = replace(settings, min_tokens=0)  # nothing ends a text early
-    work = _Work(model, decoder_of(model, ends), prompts, ends, settings, sampling, seeds)
-    lengths = [min(len(prompt) + settings.max_extra_tokens, model.n_positions) for prompt in prompts]
-    if not isinstance(model, CpuLanguageModel):
-        return search_batches(
-            work.search, list(_even_batches(prompts, max(lengths, default=0) * settings.beam_size)), 1
-        )
-    n_threads = torch.get_num_threads()
-    batches = length_batches(lengths, settings.beam_size, BATCH_TOKENS, n_threads)
-    return search_batches(work.search, list(batches), n_threads)
+    backend = _Continuation(model, ends)
+    if sampling is None:
+        outputs = search_all(backend, prompts, settings)
+    else:
+        outputs = sample_all(backend, prompts, settings, sampling=sampling, seeds=[[seed] for seed in seeds])
+    return [best for best, *_ in outputs]
 
 
-@dataclass(frozen=True)
-class _Work:
-    """The arguments of `continue_ids`, to be searched batch by batch."""
+class _Continuation(SearchBackend):
+    """A model that continues prompts, which are the sources of the search. ends: ids that end a text."""
 
-    model: Searchable
-    decoder: Decoder[Prompted]
-    prompts: Sequence[Sequence[int]]
-    ends: Sequence[int]
-    settings: SearchConfig
-    sampling: Sampling | None
-    seeds: Sequence[int]
+    def __init__(self, model: Searchable, ends: Sequence[int]) -> None:
+        super().__init__(decoder_of(model, ends))
+        self.model = model
+        self.ends = ends
+        self.gains_by_threads = isinstance(model, CpuLanguageModel)
+        self.beam_of = partial(hugging_face_beam, n_ends=len(ends))
 
-    @torch.inference_mode()
-    def search(self, members: Sequence[int]) -> list[Hypothesis]:
-        """Return the outputs of one batch of prompts."""
-        prompts = [torch.tensor(self.prompts[i], device=self.decoder.device) for i in members]
-        most = [min(self.settings.max_extra_tokens, self.model.n_positions - len(prompt)) for prompt in prompts]
-        request = Request(search=self.settings, max_lengths=most, bos=0, eos=self.ends[0] if self.ends else NO_END)
-        state = Prompted(_start(self.model, prompts), prompts)
-        if self.sampling is None:
-            return best_outputs(self.decoder, state, request, n_ends=len(self.ends))
-        seeds = [self.seeds[i] for i in members]
-        ends = self.ends[1:]
-        return sample(self.decoder, state, request, sampling=self.sampling, seeds=seeds, other_ends=ends)
+    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Prompted:
+        """Return the state before the first token after each prompt."""
+        prompts = [torch.tensor(prompt, device=self.device) for prompt in sources]
+        return Prompted(_start(self.model, prompts), prompts)
+
+    def request(
+        self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None
+    ) -> Request:
+        """Return the request for continuations of `sources`."""
+        most = [min(settings.max_extra_tokens, self.model.n_positions - len(prompt)) for prompt in sources]
+        first, *others = self.ends or [NO_END]
+        return Request(search=settings, max_lengths=most, bos=0, eos=first, other_ends=others, constraint=constraint)
+
+    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[list[int]]:
+        """Return the indices of the prompts in batches. Only a prepared model takes prompts of several lengths."""
+        lengths = [min(len(prompt) + settings.max_extra_tokens, self.model.n_positions) for prompt in sources]
+        if self.gains_by_threads:
+            return [*length_batches(lengths, settings.beam_size, BATCH_TOKENS, self.n_threads)]
+        return [*_even_batches(sources, max(lengths, default=0) * settings.beam_size)]
 
 
 def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | Memory | RowStates | CpuCache:

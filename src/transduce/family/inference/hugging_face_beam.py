@@ -4,40 +4,41 @@ A public model then gives the ids that its users know from there. Translation ke
 Letters as in `decoding/rows.py`; M candidates of a sentence.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from transduce.decoding.allowed_tokens import BestTokens
 from transduce.decoding.beam import Beam
 from transduce.decoding.decoder import Decoder, State
-from transduce.decoding.extensions import Extensions
-from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.phrases.bank_allocation import WantedTokens
-from transduce.decoding.request import Request
-from transduce.decoding.search import greedy, search_rows
+from transduce.decoding.hypothesis import Extensions, Request
+from transduce.decoding.rows import Greedy, Rows
 from transduce.errors import UserError
 
 
 class HuggingFaceBeam(Beam[State]):
-    """A running beam search without a constraint. `best_outputs` describes its rules."""
+    """A running beam search without a constraint. `hugging_face_beam` describes its rules."""
 
     def __init__(self, decoder: Decoder[State], request: Request, n_ends: int) -> None:
         super().__init__(decoder, request)
         self.n_candidates = max(2, 1 + n_ends) * self.width  # a hypothesis can end in n_ends ways: K others remain
 
-    def _extend(
-        self, values: np.ndarray, ids: np.ndarray, lengths: np.ndarray, wanted: WantedTokens | None
-    ) -> tuple[Extensions, np.ndarray]:
-        """Return the extensions (B, K) that stay in the beam, and which sentences end (B,); see `Beam`."""
-        candidates, penalties = self._candidates(values, ids), self.penalties[lengths]
+    def admit(self, state: State, request: Request, n_best: Sequence[int]) -> range:
+        """Admit sentences; see `Rows`. Each returns K outputs, best first, whatever its `n_best` is."""
+        return super().admit(state, request, [self.width] * len(n_best))
+
+    def _choose(self, tokens: BestTokens, lengths: np.ndarray) -> tuple[Extensions, np.ndarray]:
+        candidates, penalties = self._candidates(tokens.values, tokens.ids), self.penalties[lengths]
         beam = candidates.unfinished(self.request.eos, self.width)
-        best = Extensions(*(column[:, : self.width] for column in candidates))
+        best = Extensions(*(field[:, : self.width] for field in candidates))
         is_last = self.max_lengths == lengths
         is_over = (best.ids == self.request.eos) | is_last[:, None]
         self._compete(best, best.scores / penalties[:, None], is_over)
         return beam, is_last | ~(beam.scores[:, 0] / penalties > self.worst)
 
 
-def best_outputs(decoder: Decoder[State], state: State, request: Request, *, n_ends: int = 1) -> list[Hypothesis]:
-    """Return the best output for each sentence, as `generate` finds it with its default `early_stopping=False`.
+def hugging_face_beam(decoder: Decoder[State], request: Request, *, n_ends: int = 1) -> Rows[State]:
+    """Return the empty rows of a search whose best output is what `generate` finds with `early_stopping=False`.
 
     The rules differ from `search.beam_search` in four points:
     - Only the K most likely extensions of a step may end. The M candidates only serve to fill the beam again.
@@ -49,13 +50,10 @@ def best_outputs(decoder: Decoder[State], state: State, request: Request, *, n_e
 
     `length_penalty="power"` is the penalty of transformers. A beam of one is greedy search. The request has no
     constraint. n_ends: ids that end an output. `Decoder.best` gives each of them the id request.eos, so a row may have
-    it several times among its best tokens: transformers counts each as a separate extension. Raises UserError for
-    search.lookahead, which would be another stop rule, and FloatingPointError as `greedy` does.
+    it several times among its best tokens: transformers counts each as a separate extension.
+    Raises UserError for search.lookahead, which would be another stop rule.
     """
     if request.search.lookahead is not None:
         expected = "expected None, as the search of the family has its own stop rule; leave it out"
         raise UserError(f"search.lookahead={request.search.lookahead}: {expected}")
-    if request.search.beam_size == 1:
-        return greedy(decoder, state, request)
-    beam = HuggingFaceBeam(decoder, request, n_ends)
-    return [best for best, *_ in search_rows(beam, state, request, n_best=request.search.beam_size)]
+    return Greedy(decoder, request) if request.search.beam_size == 1 else HuggingFaceBeam(decoder, request, n_ends)

@@ -10,7 +10,7 @@ import torch
 from transduce.config.schema import SearchConfig
 from transduce.config.validation import as_path
 from transduce.decoding.backends import PRECISIONS, fastest_precision
-from transduce.decoding.cpu_transformer import Precision
+from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.errors import UserError

@@ -2,24 +2,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from transduce.config.schema import SearchConfig
 from transduce.data.batches import pad
-from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
+from transduce.decoding.batched_search import SearchBackend, sample_all, search_all
+from transduce.decoding.constraint import Constraint
 from transduce.decoding.decoder import Decoder
-from transduce.decoding.hypothesis import Hypothesis
+from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
-from transduce.decoding.request import Request
-from transduce.decoding.search import sample
 from transduce.decoding.segmentation import MAX_LINE_TOKENS
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
-from transduce.family.inference.hugging_face_beam import best_outputs
+from transduce.family.inference.hugging_face_beam import hugging_face_beam
 from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
 from transduce.family.t5 import T5
 
@@ -63,27 +61,42 @@ class TextToText(TextGenerator):
         """
         return self._outputs(texts, max_tokens, options, first_number, keywords)
 
-    @torch.inference_mode()
     def _search(
         self, ids: list[list[int]], settings: SearchConfig, sampling: Sampling | None, seeds: list[int]
     ) -> list[Hypothesis]:
-        device = self.model.output.weight.device
-        decoder = Decoder(self.model.decode_step, device, _log_probs)
-        outputs = dict[int, Hypothesis]()
-        for members in length_batches([*map(len, ids)], settings.beam_size, BATCH_TOKENS[device.type]):
-            src, mask = (x.to(device) for x in pad([np.asarray(ids[i]) for i in members]))
-            state = self.model.start(self.model.encode(src, mask), mask)
-            most = [settings.max_extra_tokens] * len(members)
-            request = Request(search=settings, max_lengths=most, bos=self.start, eos=self.end)
-            if sampling is None:
-                of_batch = best_outputs(decoder, state, request)
-            else:
-                of_batch = sample(decoder, state, request, sampling=sampling, seeds=[seeds[i] for i in members])
-            outputs.update(zip(members, of_batch, strict=True))
-        return [outputs[i] for i in range(len(ids))]
+        backend = _TextToText(self.model, self.start, self.end)
+        if sampling is None:
+            outputs = search_all(backend, ids, settings)
+        else:
+            outputs = sample_all(backend, ids, settings, sampling=sampling, seeds=[[seed] for seed in seeds])
+        return [best for best, *_ in outputs]
 
     def _text(self, ids: list[int], output: Hypothesis) -> str:
         return self._decode(output.ids)
+
+
+class _TextToText(SearchBackend):
+    """A T5 as the search takes it. first, end: the ids before the first token of an output, and after the last one."""
+
+    beam_of = staticmethod(hugging_face_beam)
+
+    def __init__(self, model: T5, first: int, end: int) -> None:
+        super().__init__(Decoder(model.decode_step, model.output.weight.device, _log_probs))
+        self.model = model
+        self.first = first
+        self.end = end
+
+    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
+        """Encode the sources; return the state before the first token of each output."""
+        src, mask = (x.to(self.device) for x in pad([np.asarray(source) for source in sources]))
+        return self.model.start(self.model.encode(src, mask), mask)
+
+    def request(
+        self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None
+    ) -> Request:
+        """Return the request for outputs of `sources`, each of at most settings.max_extra_tokens tokens."""
+        most = [settings.max_extra_tokens] * len(sources)
+        return Request(search=settings, max_lengths=most, bos=self.first, eos=self.end, constraint=constraint)
 
 
 def _log_probs(logits: Tensor) -> Tensor:
