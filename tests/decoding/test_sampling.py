@@ -92,5 +92,5 @@ def test_a_draw_at_the_very_end_of_the_distribution_has_a_probability() -> None:
     """
     log_probs = torch.tensor([[0.1, 0.2, 0.7, 0.0]]).log()
     for uniform, word, ranked_word in ((1.0, 2, 0), (0.95, 2, 0), (0.8, 2, 1), (0.2, 1, 2), (0.05, 0, 2), (0.0, 0, 2)):
-        assert search._draw(log_probs, torch.tensor([uniform]), Sampling()).item() == word
-        assert search._draw(log_probs, torch.tensor([uniform]), Sampling(top_p=1.0)).item() == ranked_word
+        assert search._draw(log_probs, torch.tensor([uniform]), Sampling())[0].item() == word
+        assert search._draw(log_probs, torch.tensor([uniform]), Sampling(top_p=1.0))[0].item() == ranked_word

@@ -122,28 +122,35 @@ def tokens_with_phrases(
 
     allowed: of some rows the only ids that may come next.
     """
-    request, device = step.request, step.output.device
+    eos, device = step.request.eos, step.output.device
     rows = torch.from_numpy(next_tokens.rows)
     log_probs = step.decoder.log_probs(step.output[send(rows, device)])  # (R, V)
-    is_free = [row not in allowed for row in next_tokens.rows.tolist()]
-    for place in (~np.array(is_free)).nonzero()[0].tolist():
-        is_other = torch.ones(log_probs.size(1), dtype=torch.bool, device=device)
-        is_other[torch.as_tensor(allowed[int(next_tokens.rows[place])], device=device)] = False
-        log_probs[place].masked_fill_(is_other, -math.inf)
-    for token in request.banned:
-        log_probs[send(torch.tensor(is_free), device), token] = -math.inf
-    log_probs[send(step.is_young[rows], device), request.eos] = -math.inf
-    of_eos, (highest, likeliest) = log_probs[:, request.eos].clone(), log_probs.max(dim=1)
-    wants_end = likeliest == request.eos
+    _exclude(log_probs, next_tokens.rows.tolist(), allowed, step.request.banned)
+    log_probs[send(step.is_young[rows], device), eos] = -math.inf
+    of_eos, (highest, likeliest) = log_probs[:, eos].clone(), log_probs.max(dim=1)
     for places, ids in next_tokens.barred:
         if len(places):
             log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
     values, best_ids = most_likely(log_probs, step.n_candidates)
-    is_end = wants_end & log_probs[:, request.eos].isneginf()  # EOS may not come next, but is the most likely token
+    is_end = (likeliest == eos) & log_probs[:, eos].isneginf()  # EOS may not come next, but is the most likely token
     limits = np.where(is_end.cpu().numpy(), next_tokens.n_tokens + SLACK, NO_LIMIT)
     is_early = (of_eos < highest + math.log(LEAST_END)).cpu().numpy()
     wanted = WantedTokens(next_tokens.rows, limits, is_early, *_wanted(log_probs, next_tokens))
     return (values.numpy(), best_ids.numpy()), wanted
+
+
+def _exclude(
+    log_probs: Tensor, rows: Sequence[int], allowed: Mapping[int, Sequence[int]], banned: Sequence[int]
+) -> None:
+    """Let -inf replace log-probabilities (R, V): of other ids than the `allowed` ones, else of the `banned` ones."""
+    device = log_probs.device
+    is_free = torch.tensor([row not in allowed for row in rows])
+    for place in (~is_free).nonzero()[:, 0].tolist():
+        is_other = torch.ones(log_probs.size(1), dtype=torch.bool, device=device)
+        is_other[torch.as_tensor(allowed[rows[place]], device=device)] = False
+        log_probs[place].masked_fill_(is_other, -math.inf)
+    for token in banned:
+        log_probs[send(is_free, device), token] = -math.inf
 
 
 def _wanted(log_probs: Tensor, next_tokens: NextTokens) -> tuple[np.ndarray, np.ndarray]:

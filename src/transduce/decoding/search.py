@@ -79,9 +79,7 @@ def sample(
         allowed = {} if constraint is None else constraint.allowed()
         log_probs = _log_probs(decoder, scores, length, request, allowed, ends)
         uniform = torch.tensor([output.uniforms[length] for output in live], device=log_probs.device)
-        next_ids = _draw(log_probs, uniform, sampling)
-        values = log_probs.gather(1, next_ids[:, None])[:, 0].cpu().double()
-        next_ids = next_ids.cpu()
+        next_ids, values = _draw(log_probs, uniform, sampling)
         for output, token, value in zip(live, next_ids.tolist(), values.tolist(), strict=True):
             output.ids.append(request.eos if token in ends else token)
             output.token_log_probs.append(value)
@@ -136,8 +134,11 @@ def _log_probs(
     return log_probs
 
 
-def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
-    """Return ids (N,) drawn from log_probs (N, V): the inverse of the cumulative distribution at uniform (N,)."""
+def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Return ids (N,) drawn from log_probs (N, V), and the log-probability of each in float64, both on the CPU.
+
+    An id is the inverse of the cumulative distribution at uniform (N,).
+    """
     tempered = log_probs / sampling.temperature
     ids = torch.arange(log_probs.size(1), device=log_probs.device).expand_as(log_probs)
     if sampling.top_k is not None or sampling.top_p is not None:
@@ -152,4 +153,5 @@ def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     total = cumulative[:, -1:]
     point = (uniform[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))  # rounded up, it may be total
     column = torch.searchsorted(cumulative, point, right=True)  # the first that exceeds it: its probability is not 0
-    return ids.gather(1, column)[:, 0]
+    ids = ids.gather(1, column)
+    return ids[:, 0].cpu(), log_probs.gather(1, ids)[:, 0].cpu().double()

@@ -84,23 +84,17 @@ def check_number(name: str, number: int) -> None:
 
 def encode_lines(lines: Iterable[str], tokenizer: TokenizerLike) -> Iterator[list[int] | None]:
     """Yield the ids of each line; None for a line of more than MAX_LINE_CHARACTERS."""
-    for portion in _portions(lines):
-        texts = [line if len(line) <= MAX_LINE_CHARACTERS else "" for line in portion]
-        for line, ids in zip(portion, tokenizer.encode_batch(texts), strict=True):
-            yield ids if len(line) <= MAX_LINE_CHARACTERS else None
-
-
-def _portions(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the lines in lists that are encoded at once."""
-    portion: list[str] = []
-    characters = 0
-    for line in lines:
-        portion.append(line)
-        characters += min(len(line), MAX_LINE_CHARACTERS)
-        if len(portion) == PORTION_LINES or characters >= PORTION_CHARACTERS:
-            yield portion
-            portion, characters = [], 0
-    yield portion
+    remaining, is_last = iter(lines), False
+    while not is_last:
+        texts, characters = list[str | None](), 0  # of a portion; None: too long
+        while len(texts) < PORTION_LINES and characters < PORTION_CHARACTERS:
+            line = next(remaining, None)
+            if is_last := line is None:
+                break
+            texts.append(line if len(line) <= MAX_LINE_CHARACTERS else None)
+            characters += min(len(line), MAX_LINE_CHARACTERS)
+        ids = iter(tokenizer.encode_batch([text for text in texts if text is not None]))
+        yield from (None if text is None else next(ids) for text in texts)
 
 
 def most_tokens(max_positions: int | None) -> int:
