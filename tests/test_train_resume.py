@@ -23,8 +23,17 @@ def test_two_runs_are_identical(finished_runs: dict[str, Path], run_texts: Texts
     assert_same(tmp_path / "run", finished_runs["average"])
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("step", [1, 29, 45, 60])
+FAST = {("average", 1), ("ema", 29), ("best", 45), ("average", 60)}
+
+
+@pytest.mark.parametrize(
+    ("use", "step"),
+    [
+        pytest.param(use, step, marks=[] if (use, step) in FAST else pytest.mark.slow)
+        for use in USES
+        for step in (1, 29, 45, 60)
+    ],
+)
 def test_a_run_stopped_by_sigterm_resumes_to_the_same_end(
     use: str,
     step: int,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from support.seeds import seed_of_the_commit
 
 from transduce.demo import grammar, lexicon, phrases
 from transduce.demo.english import english_sentence
@@ -141,16 +142,23 @@ def test_an_english_sentence_has_one_reading_in_small_worlds(monkeypatch: pytest
 def test_an_english_sentence_has_one_reading_after_long_search(
     construct: Construction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This many sentences expose an adverb with two readings: "thanked the boy who danced today"."""
+    """This many sentences expose an adverb with two readings: "thanked the boy who danced today".
+
+    The commit selects one of two small worlds.
+    """
+    seed = seed_of_the_commit()
+    print(f"seed {seed}")
     monkeypatch.setattr(phrases, "_qualities", lambda rng, noun, percent: ())
-    assert sum(collide(construct, world, 40_000) for world in (HER_WORLD, 7)) > 100
+    assert collide(construct, random.Random(seed).choice([HER_WORLD, 7]), 40_000) > 50
 
 
 @pytest.mark.slow
-def test_200_000_english_sentences_have_one_german_sentence_each() -> None:
-    rng = random.Random(5)
+def test_50_000_english_sentences_have_one_german_sentence_each() -> None:
+    seed = seed_of_the_commit()
+    print(f"seed {seed}")
+    rng = random.Random(seed)
     german: dict[str, str] = {}
-    for _ in range(200_000):
+    for _ in range(50_000):
         english, translation = sentence(rng)
         assert german.setdefault(english, translation) == translation
 

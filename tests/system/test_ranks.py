@@ -148,7 +148,7 @@ def undisturbed_run(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder / "run"
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("victim", [0, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (1, 2))])
 def test_a_killed_rank_changes_nothing(texts: Texts, undisturbed_run: Path, tmp_path: Path, victim: int) -> None:
     """The other ranks exit without saving. All restart through the same store, and the weights are bit-identical."""
     store, run = new_store(), tmp_path / "run"
