@@ -5,6 +5,8 @@ import subprocess
 
 from support.toy_task import ROOT
 
+REQUESTS = int(os.environ.get("TRANSDUCE_REQUESTS", "5000"))  # that a slow test of the service sends
+
 
 def seed_of_the_commit() -> str:
     """Return the value of `TRANSDUCE_SEED`, which repeats a run; without it the commit, or "1" outside a checkout.

@@ -209,7 +209,7 @@ torch.set_num_threads(1)
 torch.manual_seed(1)
 model = Transformer(ModelConfig(vocab_size=500, d_model=64, n_layers=2, n_heads=4, d_ff=256, dropout=0.0))
 rng = np.random.default_rng(1)
-src, tgt = ([rng.integers(4, 500, rng.integers(20, 100)) for _ in range(256)] for _ in range(2))
+src, tgt = ([rng.integers(4, 500, rng.integers(20, 100)) for _ in range(128)] for _ in range(2))
 notices = []
 def gradients():
     return Gradients(model, TranslationTask(), TrainConfig(), torch.device("cpu"), notices.extend)
@@ -218,7 +218,7 @@ def gradient():
     return result.loss, [p.grad.clone() for p in model.parameters()]
 gradients().of([collate(src[:2], tgt[:2])], seed=1)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (160 << 20), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (used + (80 << 20), resource.RLIM_INFINITY))
 loss, actual = gradient()
 cuts = len(notices)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -232,7 +232,7 @@ print(cuts, abs(loss - whole) / whole, worst)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS")
 def test_a_process_with_a_memory_limit_cuts_its_batch() -> None:
-    """The limit is real: 160 MiB more than the process uses, for a batch that takes several times as much."""
+    """The limit is real: 80 MiB more than the process uses, for a batch that takes several times as much."""
     one_arena = {"MALLOC_ARENA_MAX": "1"}  # each arena of a thread reserves 64 MiB of addresses
     freed_at_once = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # otherwise the heap keeps the tensors of failed attempts
     process = subprocess.run(
