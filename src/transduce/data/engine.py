@@ -1,6 +1,6 @@
 """The library tokenizers with a tokenizer.json that others wrote: what it cannot do is a UserError.
 
-The library has no exception of its own. It raises plain Exceptions, and its panics, of which it also prints a line to
+The library has no separate exception. It raises plain Exceptions, and its panics, of which it also prints a line to
 stderr, are no Exceptions.
 """
 

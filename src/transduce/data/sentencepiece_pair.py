@@ -1,6 +1,6 @@
 """The tokenizer of Marian models: a sentencepiece model for each language, and one vocabulary.
 
-The control ids are the same as in the other tokenizers, so no other module depends on those of Marian:
+The control ids are the same as in the other tokenizers, so no other module depends on the ids of Marian:
 
     <pad> 0     an unused row
     <s>   1     Marian's <pad>, the first token of its outputs

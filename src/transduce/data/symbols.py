@@ -2,7 +2,7 @@
 
     <pad> <s> </s> <unk> 0 to 3    the control pieces
     symbols                        the words of the target text, which spaces separate; another word is <unk>
-    from then on                   the pieces of the source: the ids of its own tokenizer, moved up
+    from then on                   the pieces of the source: the ids of the source tokenizer, moved up
 
 The target uses the first ids only, so the model's softmax is as small as the set of symbols.
 """

@@ -19,8 +19,8 @@ from transduce.data.vocabulary import CONTROLS, UNK, TokenizerLike, are_differen
 from transduce.errors import UserError
 
 FORMAT = "transduce words"
-RARE = 1  # a word that the training text has so often gets no id of its own
-LEAST = 10  # rare words that a class must have for an id of its own
+RARE = 1  # a word that the training text has so often gets no separate id
+LEAST = 10  # rare words that a class must have for a separate id
 
 
 def classes_of(word: str) -> tuple[str, str, str]:
@@ -87,7 +87,7 @@ class Words(TokenizerLike):
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
         """Return the ids of a line in which each word, with probability `p`, has the id of its class.
 
-        The result is a function of (line, p, key) alone. So the classes, which are those of unknown words, are learned
+        The result is a function of (line, p, key). So the classes of unknown words are learned
         from all words and not from rare ones alone.
         """
         if p == 0:

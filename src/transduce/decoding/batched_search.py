@@ -188,7 +188,9 @@ class _ShortTurns:
     """
 
     def __init__(self) -> None:
-        self.lock, self.callers, self.interval_before = threading.Lock(), 0, 0.0
+        self.lock = threading.Lock()
+        self.callers = 0
+        self.interval_before = 0.0  # seconds
 
     def __enter__(self) -> None:
         with self.lock:

@@ -175,7 +175,8 @@ class Compiled:
         return PackedLinear(self.library, packed, bias, (n, k), scales, zeros)
 
     def norm(self, x: Tensor, layer: nn.LayerNorm) -> Tensor:
-        (m, n), struct, x = x.shape, norm_struct(layer), x.contiguous()
+        (m, n), struct = x.shape, norm_struct(layer)
+        x = x.contiguous()
         y = torch.empty(m, n)
         self.library.norm(x.data_ptr(), m, n, ctypes.addressof(struct), y.data_ptr())
         return y
@@ -324,7 +325,8 @@ class CompiledStack:
         embedding: the matrix (V, D) and its scale. positions: (positions, D), more than the oldest row has tokens. The
         cache must have room for N rows.
         """
-        ids, (matrix, scale), n = ids.contiguous(), embedding, ids.numel()
+        ids, n = ids.contiguous(), ids.numel()
+        matrix, scale = embedding
         past, source = cache.past, cache.source
         index = torch.empty(n, cache.length + 1, dtype=torch.int32)
         ages, row_of_query = torch.empty(n, dtype=torch.int32), torch.empty(n, dtype=torch.int32)

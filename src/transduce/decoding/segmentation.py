@@ -149,7 +149,7 @@ def segments_of(
 ) -> tuple[list[Segment], dict[int, str]]:
     """Return the segments of all lines, of at most `limit` tokens, and the problem of each line that has none.
 
-    split: which lines are split into sentences: "long", those of more than `limit` tokens; "sentences", all. A longer
+    split: which lines are split into sentences: "long", lines of more than `limit` tokens; "sentences", all. A longer
     sentence is halved. whole: numbers of lines that stay whole, however long they are. Each segment of a line with a
     tag has the tag. The problems are by line number. A blank line has no segments and no problem.
     """

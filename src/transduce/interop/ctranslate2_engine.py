@@ -72,8 +72,8 @@ def check_options(options: DecodingOptions) -> None:
 def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
     """Load the model of an exported folder, with every byte verified.
 
-    precision: "fp32", "bf16", "int8", or "auto" for the fastest; None takes that of the weights on disk.
-    Raises UserError if the folder is not whole, if its files are not those of one model, or if this machine cannot
+    precision: "fp32", "bf16", "int8", or "auto" for the fastest; None takes the precision of the weights on disk.
+    Raises UserError if the folder is not whole, if its files do not belong to one model, or if this machine cannot
     compute in `precision`.
     """
     if precision not in COMPUTE_TYPES:
@@ -106,7 +106,7 @@ class ExportedTranslator:
     engine = "ctranslate2"
     kernels = "ctranslate2"
     takes_constraints = False
-    parallel_searches = 1  # CTranslate2 has threads of its own
+    parallel_searches = 1  # CTranslate2 has its own threads
 
     def __init__(self, model: Any, config: Config, tokenizer: TokenizerLike, precision: str = "as exported") -> None:
         self.config = config

@@ -32,7 +32,9 @@ class Pieces:
     """
 
     def __init__(self, bytes_of: Sequence[bytes], encode: Callable[[str], Sequence[int]], eos: int = EOS) -> None:
-        self.bytes_of, self.encode, self.eos = bytes_of, encode, eos
+        self.bytes_of = bytes_of
+        self.encode = encode
+        self.eos = eos
         self.texts = [_text_of(piece) for piece in bytes_of]  # "" where it is not whole characters
         self.last_kinds = [kind_of(text[-1]) if text else START for text in self.texts]
         self.ids = {piece: i for i, piece in enumerate(bytes_of) if piece}
@@ -99,7 +101,9 @@ class PhraseTokens:
     """
 
     def __init__(self, text: str, spaced: Sequence[int], glued: Sequence[int], pieces: Pieces) -> None:
-        self.content, self.spaced, self.pieces = text.encode(), spaced, pieces
+        self.content = text.encode()
+        self.spaced = spaced
+        self.pieces = pieces
         self.ends_of_characters = np.cumsum([0, *(len(c.encode()) for c in text)]).tolist()
         self.is_unspaced = kind_of(text[0]) == UNSPACED
         self.is_after_space = len(pieces.bytes_of[spaced[0]]) == 1 < len(spaced) and not self.is_unspaced
@@ -146,7 +150,9 @@ class PhraseState:
     """
 
     def __init__(self, automaton: "PhraseAutomaton", match: MatchState, rest: bytes) -> None:
-        self.automaton, self.match, self.rest = automaton, match, rest
+        self.automaton = automaton
+        self.match = match
+        self.rest = rest
         self._after: dict[int, PhraseState] | None = None  # most states have no successor
         self._wanted: tuple[int, ...] | None = None
         owners, times = automaton.phrases.owners, automaton.phrases.times
@@ -190,7 +196,9 @@ class PhraseAutomaton:
     """
 
     def __init__(self, phrases: PhraseList, required: Sequence[PhraseTokens], pieces: Pieces) -> None:
-        self.phrases, self.required, self.pieces = phrases, required, pieces
+        self.phrases = phrases
+        self.required = required
+        self.pieces = pieces
         # ids that may begin a phrase, or end in a space
         self.touching = pieces.restless.union(*map(pieces.that_may_begin, phrases.texts))
         self.weights = [0] * len(phrases.required)

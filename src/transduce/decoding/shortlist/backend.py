@@ -2,7 +2,7 @@
 
 The state of its decoder knows the shortlist of each row, and so do the scores that a step returns. Log-probabilities
 are over the shortlist of the row; other tokens have -inf. The common tokens of all shortlists are one product
-of all rows. The few others of a sentence are packed once, when it is encoded, for a product of its own rows. So a
+of all rows. The few others of a sentence are packed once, when it is encoded, for a separate product of its rows. So a
 sentence gets the same sums in any batch, to the last bit.
 
 Letters: B sentences, N rows, V vocabulary.

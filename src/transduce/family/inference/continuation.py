@@ -131,7 +131,7 @@ def continue_ids(
     """Return the continuation of each prompt: the output of `hugging_face_beam`, or a sample with a seed for each.
 
     A prompt needs no padding for its neighbours: a prepared model takes prompts of any length together, several
-    batches at a time in the threads of torch; a member as it is takes those of one length.
+    batches at a time in the threads of torch; another model takes prompts of one length together.
     prompts: lists of at least one id, and fewer than the model has positions. ends: ids that end a text; without one,
     every continuation has settings.max_extra_tokens ids. A continuation also ends at the last position of the model.
     """
