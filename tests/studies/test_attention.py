@@ -296,7 +296,7 @@ def test_the_report_says_which_forms_need_less_memory() -> None:
     assert "At n = 64, these ran: window of 65 (causal). Of them, none needs less memory than the fused kernel" in page
     assert "1.0 + 2.0 (x 1.00)" in page
     page = markdown(report(results_of(fused=100, window=80, online=200)))
-    assert "Of them, those that need less memory than the fused kernel, which is exact, are: window of 65 (cau" in page
+    assert "Of them, these forms need less memory than the fused kernel, which is exact: window of 65 (cau" in page
     assert "not run" in page and html_page(report(results_of(window=80)))
 
 
@@ -351,7 +351,7 @@ def test_a_verdict_is_by_the_spread_of_exact_attention() -> None:
     assert "| window of 65 | 4.250 | +0.250, -0.247 to +0.747 | inconclusive | 5 | 9 |" in page
     assert "| strided, √n | 4.510 | +0.510, +0.013 to +1.007 | worse | 5 | 9 |" in page
     words = "Better: Performer, 256 features. Worse: strided, √n. Inconclusive: window of 65."
-    assert f"Next token, beside exact attention after as many steps. {words}" in page
+    assert f"Next token, compared with exact attention after as many steps. {words}" in page
     assert "steps. Inconclusive: Linformer, rank 64." in page  # 12.71 x 0.071 x sqrt(1 + 1/2) is 1.1
     assert "| T6: tensor product attention | not run |" in page
 

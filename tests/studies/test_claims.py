@@ -120,7 +120,7 @@ def test_texts_without_short_or_longer_pairs_are_refused(tmp_path: Path) -> None
         split_texts(replace(texts, train=long), 290)
 
 
-def test_relative_positions_know_the_order_by_distances_alone() -> None:
+def test_relative_positions_know_the_order_only_by_distances() -> None:
     """Without their vectors the encoder has no order; a step of the search gives the same as all positions at once."""
     torch.manual_seed(1)
     model = longer.RelativeTransformer(SIZES).eval()

@@ -72,7 +72,7 @@ def test_a_direction_holds_if_the_whole_interval_is_on_its_side() -> None:
 
 
 def test_no_effect_holds_if_the_whole_interval_is_small() -> None:
-    """A small difference alone is no evidence: with a wide interval it is inconclusive."""
+    """A small difference is no evidence: with a wide interval it is inconclusive."""
     assert claim_verdict("none", Difference(0.005, 0.01), 0.02) == "holds"
     assert claim_verdict("none", Difference(0.005, 0.04), 0.02) == "inconclusive"
     assert claim_verdict("none", Difference(0.05, 0.01), 0.02) == "does not hold"

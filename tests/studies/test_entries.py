@@ -97,7 +97,8 @@ def results_of(study: str, folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("study", STUDIES)
 def test_odd_values_are_refused_or_reported(study: str, tmp_path: Path) -> None:
     original = results_of(study, tmp_path)
-    path, rng, refused = tmp_path / "results.json", random.Random(1), 0
+    path, rng = tmp_path / "results.json", random.Random(1)
+    refused = 0
     for _ in range(150):
         path.write_bytes(encode_json(damaged(original, rng)))
         try:

@@ -34,8 +34,9 @@ def test_rows_of_experts_have_the_products_of_the_dense_network() -> None:
 
 
 def test_flops_are_six_for_each_weight_that_a_token_uses() -> None:
-    """And those of attention, which all rows have."""
-    ids, d, router = torch.randint(320, (200,)), 16, 2 * 16 * N_EXPERTS  # two layers
+    """And the FLOPs of attention, which all rows have."""
+    ids, d = torch.randint(320, (200,)), 16
+    router = 2 * 16 * N_EXPERTS  # two layers
     inputs, targets, _ = next(batches(ids, TINY, 1))
     counts = {row: flops_per_token(build(row, TINY), inputs, targets) for row in ("dense", "dense-wide", "top-2")}
     network = 2 * 2 * d * 4 * d

@@ -13,7 +13,7 @@ from torch.nn.functional import huber_loss
 from transduce.errors import UserError
 from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Fit, Law, Observation, fit, minimise, power_law
 
-SMALL = [2.0, 60.0, 300.0, 0.35, 0.38]  # E, A, B, alpha, beta of models such as those of the study
+SMALL = [2.0, 60.0, 300.0, 0.35, 0.38]  # E, A, B, alpha, beta of models such as in the study
 HOFFMANN = [1.69, 406.4, 410.7, 0.34, 0.28]
 PARAMETERS, TOKENS = [25e3 * 2.5**i for i in range(6)], [130e3 * 2**i for i in range(6)]
 
@@ -38,7 +38,7 @@ def points(noise: float = 0.0, seed: int = 1) -> list[Observation]:
 
 @pytest.mark.parametrize(("constants", "scale"), [(SMALL, 1.0), (HOFFMANN, 3e3)])
 def test_chinchillas_constants_come_back(constants: Sequence[float], scale: float) -> None:
-    """The second are those of Hoffmann et al., at 75 million to 7 billion parameters."""
+    """Hoffmann et al. have the second ones, at 75 million to 7 billion parameters."""
     sizes = [(n * scale, 30 * scale * d) for n in PARAMETERS for d in TOKENS]
     law = fit(CHINCHILLA, [Observation(n, d, chinchilla(constants, n, d)) for n, d in sizes], resamples=1)
     assert [one.value for one in law.constants.values()] == pytest.approx(constants, rel=1e-4)
@@ -67,7 +67,7 @@ def test_constants_are_within_their_intervals_after_noise() -> None:
 def test_a_law_that_does_not_hold_is_fitted_to_the_minimum(form: Law, seed: int) -> None:
     """The losses are of the other law. No minimum from 50 random starts is lower.
 
-    From the best four starts of the grid alone, Kaplan's fit ends higher, with other exponents.
+    From only the best four starts of the grid, Kaplan's fit ends higher, with other exponents.
     """
     made, draws = points(noise=0.003, seed=seed), random.Random(seed)
     if form is CHINCHILLA:

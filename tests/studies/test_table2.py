@@ -126,7 +126,7 @@ def test_every_system_is_evaluated_within_each_budget(complete: Folder, tmp_path
 
     shutil.copy(results.path, tmp_path)
     again = table2.run_table2(complete.texts, tmp_path)
-    assert again.entries == results.entries, "from results.json alone"
+    assert again.entries == results.entries, "only results.json is read"
 
 
 COSTS = ("seconds", "cpu_seconds", "ended_at", "session", "command")

@@ -1,4 +1,4 @@
-"""The report of Table 2: no system is better within the spread of the seeds, and captions are those of the entries."""
+"""The report of Table 2: no system is better within the spread of the seeds, and captions come from the entries."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The search of Table 2: the same for each system, a step at a time; the choices are those of the recipes."""
+"""The search of Table 2: the same for each system, a step at a time; the recipes have its choices."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -149,7 +149,7 @@ def test_the_search_continues_after_a_divergence_and_stops_after_another_failure
 
 def test_a_test_text_is_refused(tmp_path: Path) -> None:
     pair = write_pairs(tmp_path, "train", ["a b"])
-    with pytest.raises(UserError, match=r"--test: expected no test text with --search, .*; leave it out"):
+    with pytest.raises(UserError, match=r"--test: must not be set with --search, .*; leave it out"):
         run_search(Texts(pair, pair, pair), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -63,7 +63,7 @@ def test_parameters_are_the_papers(row: str) -> None:
 
 @pytest.mark.parametrize("row", table3.ROWS)
 def test_small_rows_keep_the_papers_ratios(row: str) -> None:
-    """The ratios of all sizes to those of base; the other settings are the paper's. A single head is one head."""
+    """The ratios of all sizes to the sizes of base; the other settings are the paper's. A single head is one head."""
     small, paper = table3.small(row), table3.paper(row)
     small_base, paper_base = table3.small("base"), table3.paper("base")
 
@@ -210,7 +210,7 @@ def test_the_report_marks_rows_that_were_not_run(results: Results) -> None:
 
 
 def test_captions_are_those_of_the_entries(results: Results) -> None:
-    """And not those of today's recipes."""
+    """And not the settings of today's recipes."""
     text = markdown(report(results))
     assert "at small scale, where base has settings that were not recorded: 4 trainings" in text
     assert rows_of(text, "Every row")["(C) N = 2"][0] == "not recorded"
@@ -285,7 +285,7 @@ def test_all_dots_are_within_their_panels(results: Results) -> None:
 
 
 def test_finished_trainings_are_reported_without_their_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """From results.json alone: no runs, and no model, are needed."""
+    """From only results.json: no runs, and no model, are needed."""
     texts = Table3Texts(write_pairs(tmp_path, "train", ["a b"]), write_pairs(tmp_path, "valid", ["c d"]))
     out = tmp_path / "out"
     out.mkdir()

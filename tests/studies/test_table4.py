@@ -150,7 +150,7 @@ def test_every_row_has_its_figures(results: Results) -> None:
 
 def test_the_papers_rows_are_marked_as_quoted(results: Results) -> None:
     text = markdown(report(results))
-    rows = rows_of(text, "Beside the paper's table")
+    rows = rows_of(text, "Compared with the paper's table")
     assert [row[2] for row in rows[: len(PAPER)]] == [
         "88.3", "90.4", "90.4", "91.7", "91.3", "91.3", "91.3", "92.1", "92.1", "92.7", "93.0", "93.3"
     ]  # fmt: skip

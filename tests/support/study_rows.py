@@ -19,7 +19,7 @@ def killed(name: str) -> dict[str, Any]:
 
 
 def interrupting(name: str) -> dict[str, Any]:
-    """Send SIGTERM to the study in the task "first", and go on for long in all of them."""
+    """Send SIGTERM to the study in the task "first", and sleep in all of them."""
     if name == "first":
         os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(60)
@@ -34,7 +34,7 @@ def diverging(sizes: SegmentSizes, row: str, seed: int, streams: Streams) -> dic
 
 
 def stopping(training: SweepTraining, sweep: Sweep, streams: Streams) -> dict[str, Any]:
-    """Send SIGTERM to the study, and go on for long."""
+    """Send SIGTERM to the study, and sleep."""
     os.kill(os.getppid(), signal.SIGTERM)
     time.sleep(60)
     return {}

@@ -1,7 +1,8 @@
 """The forms of attention that `transduce study attention` compares, their sizes, and the costs of each.
 
 A form is a function of queries, keys and values. Longformer's global positions and tensor product attention have
-separate projections, so they are measured as layers: self-attention with its projections, beside exact ones.
+separate projections, so they are measured as layers: self-attention with its projections. They are compared
+with exact layers.
 """
 
 import math

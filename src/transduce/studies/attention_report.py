@@ -1,4 +1,4 @@
-"""The report of `transduce study attention`: costs against n, and losses beside exact attention."""
+"""The report of `transduce study attention`: costs against n, and losses compared with exact attention."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ def report(results: Results) -> Report:
     )
     return Report(
         "Forms of attention: cost and quality",
-        f"Efficient forms of attention beside exact attention, in fp32 on a CPU: {len(costs)} of "
+        f"Efficient forms of attention compared with exact attention, in fp32 on a CPU: {len(costs)} of "
         f"{len(sizes.lengths)} lengths measured, {n_done} of {n_trainings} models trained.",
         [
             Section("Time", [of_forms[0], *_figures(costs, sizes), time_in_words(sizes)]),
@@ -55,8 +55,8 @@ MEMORY = (
 )
 LAYERS = (
     "Milliseconds, then MB, as above, of self-attention with its projections: Longformer's global positions and tensor "
-    "product attention have projections of their own, which a function of queries, keys and values does not show. The "
-    "factor is that to the exact layer under the same mask. The gradients of the weights count as memory."
+    "product attention have separate projections, which a function of queries, keys and values does not show. The "
+    "factor compares with the exact layer under the same mask. The gradients of the weights count as memory."
 )
 
 
@@ -65,7 +65,7 @@ def time_in_words(sizes: AttentionSizes) -> str:
     return (
         "Milliseconds of processor time of a forward and of a backward pass over one text, "
         f"{sizes.cost_heads} heads of {sizes.cost_width}, on one thread: the minimum of {min(sizes.rounds)} to "
-        f"{max(sizes.rounds)} rounds, in which the forms take turns. The factor is that of both passes to the fused "
+        f"{max(sizes.rounds)} rounds, in which the forms take turns. The factor compares both passes with the fused "
         "kernel under the same mask. Strided, fixed and BigBird are masks here: they show the pattern, not the speed "
         "of a kernel made for it. Forms that "
         f"hold n² values are not run above n = {sizes.longest_square:,}."
@@ -83,7 +83,7 @@ def _table(
     lines = []
     for item in items:
         figures = [costs.get(n, {}) for n in sizes.lengths]
-        cells = [cell(one[item.name], one.get(item.base)) if item.name in one else NOT_RUN for one in figures]
+        cells = [cell(at[item.name], at.get(item.base)) if item.name in at else NOT_RUN for at in figures]
         lines.append([item.title, _sides(item), *cells])
     return Table([kind, "sees", *(f"n = {n:,}" for n in sizes.lengths)], lines, words=frozenset({0, 1}))
 
@@ -92,17 +92,17 @@ def _sides(item: AttentionForm[Any]) -> str:
     return "causal" if item.causal else "both sides"
 
 
-def _time(one: Mapping[str, float], base: Mapping[str, float] | None) -> str:
-    factor = f" (x {_seconds(one) / _seconds(base):.2f})" if base else ""
-    return f"{1_000 * one['forward_seconds']:,.1f} + {1_000 * one['backward_seconds']:,.1f}{factor}"
+def _time(item: Mapping[str, float], base: Mapping[str, float] | None) -> str:
+    factor = f" (x {_seconds(item) / _seconds(base):.2f})" if base else ""
+    return f"{1_000 * item['forward_seconds']:,.1f} + {1_000 * item['backward_seconds']:,.1f}{factor}"
 
 
-def _seconds(one: Mapping[str, float]) -> float:
-    return one["forward_seconds"] + one["backward_seconds"]
+def _seconds(item: Mapping[str, float]) -> float:
+    return item["forward_seconds"] + item["backward_seconds"]
 
 
-def _memory(one: Mapping[str, float], _: Mapping[str, float] | None) -> str:
-    return f"{one['peak_bytes'] / 1e6:,.1f}"
+def _memory(item: Mapping[str, float], _: Mapping[str, float] | None) -> str:
+    return f"{item['peak_bytes'] / 1e6:,.1f}"
 
 
 def memory_claims(costs: Costs, items: Sequence[AttentionForm[Any]]) -> list[str]:
@@ -127,11 +127,11 @@ def memory_claims(costs: Costs, items: Sequence[AttentionForm[Any]]) -> list[str
             if costs[n][form.name]["peak_bytes"] < costs[n][form.base]["peak_bytes"]
         ]
         if not ran:
-            sentences.append(f"{where}, no form ran beside the fused kernel.")
+            sentences.append(f"{where}, only the fused kernel ran.")
             continue
         claim = "none needs less memory than the fused kernel, which is exact"
         if less:
-            claim = f"those that need less memory than the fused kernel, which is exact, are: {'; '.join(less)}"
+            claim = f"these forms need less memory than the fused kernel, which is exact: {'; '.join(less)}"
         sentences.append(f"{where}, these ran: {which}. Of them, {claim}.")
     return sentences or ["No length has been measured yet."]
 
@@ -142,14 +142,14 @@ def _named(form: AttentionForm[Any]) -> str:
 
 def cache_sizes(costs: Costs, sizes: AttentionSizes) -> list[Table]:
     """Return the table of what a causal layer keeps of each token."""
-    measured = {name: one for figures in costs.values() for name, one in figures.items()}
+    latest = {name: item for figures in costs.values() for name, item in figures.items()}
     lines = []
     for layer in layers(sizes):
-        one, base = (measured.get(name, {}).get("cache_bytes_per_token") for name in (layer.name, layer.base))
+        own, base = (latest.get(name, {}).get("cache_bytes_per_token") for name in (layer.name, layer.base))
         if layer.causal:
-            factor = f"x {one / base:.2f}" if one and base else ""
-            lines.append([layer.title, f"{one:,.0f}" if one else "not run", factor])
-    return [Table(["layer", "bytes of a token in its cache, fp32", "over exact"], lines)] if measured else []
+            factor = f"x {own / base:.2f}" if own and base else ""
+            lines.append([layer.title, f"{own:,.0f}" if own else NOT_RUN, factor])
+    return [Table(["layer", "bytes of a token in its cache, fp32", "over exact"], lines)] if latest else []
 
 
 def _figures(costs: Costs, sizes: AttentionSizes) -> list[Figure]:
@@ -173,8 +173,8 @@ def _figures(costs: Costs, sizes: AttentionSizes) -> list[Figure]:
 VERDICT = (
     "A form is better or worse than exact attention if the whole 95 % interval of the difference of their mean losses "
     "is on one side of 0; otherwise the comparison is inconclusive. The interval is Student's, with the spread between "
-    "the seeds of exact attention, pooled over the exact rows of a table. A form with one seed has no spread of its "
-    "own: it is taken to be the same. A small model that has just begun to learn uses little of a long context, so "
+    "the seeds of exact attention, pooled over the exact rows of a table. A form with one seed has no spread between "
+    "seeds: it is taken to be the same. A small model that has just begun to learn uses little of a long context, so "
     "what a form leaves out costs less here than in a large one."
 )
 
@@ -197,27 +197,29 @@ def _losses(results: Results, sizes: AttentionSizes, *, causal: bool) -> tuple[T
     entries = {
         row.name: [entry for seed in row.seeds if (entry := _done(results, f"{row.name}-{seed}"))] for row in of_mask
     }
-    losses = {name: [entry["loss"] for entry in done] for name, done in entries.items()}
+    losses = {name: [entry["loss"] for entry in seeds] for name, seeds in entries.items()}
     bases = {row.base for row in of_mask}
     samples = Samples(losses, [row.name for row in of_mask if row.name in bases])
     changes = {row.name: samples.change(row.name, row.base) for row in of_mask if row.name not in bases}
     lines = []
     for row in of_mask:
-        done, change = entries[row.name], changes.get(row.name)
-        if not done:
+        seeds, change = entries[row.name], changes.get(row.name)
+        if not seeds:
             lines.append([row.title, NOT_RUN, "", "", "", ""])
             continue
         cells = [
             ", ".join(f"{loss:.3f}" for loss in losses[row.name]),
             as_points(change, digits=3),
             "base" if row.name in bases else change.verdict() if change else "",
-            f"{done[0]['parameters']:,}",
-            f"{statistics.fmean(entry['cpu_seconds'] for entry in done):,.0f}",
+            f"{seeds[0]['parameters']:,}",
+            f"{statistics.fmean(entry['cpu_seconds'] for entry in seeds):,.0f}",
         ]
         lines.append([row.title, *cells])
     task = "Next token" if causal else "Masked tokens"
     head = [task.lower(), "loss of each seed", "less base", "verdict", "parameters", "processor seconds"]
     groups = by_verdict({row.title: changes.get(row.name) for row in of_mask})
     parts = " ".join(f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in groups.items())
-    comparison = f", beside exact attention after as many steps. {parts}" if parts else ": nothing to compare yet."
+    comparison = ": nothing to compare yet."
+    if parts:
+        comparison = f", compared with exact attention after as many steps. {parts}"
     return Table(head, lines, words=frozenset({0, 3})), task + comparison

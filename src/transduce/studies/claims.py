@@ -1,7 +1,7 @@
 """Three sentences of the paper that have no table, as experiments on a small text.
 
     §3.2.1  without the factor 1/sqrt(d_k), a large d_k pushes the softmax into regions of small gradients (`scaling`)
-    §3.5    sinusoids may let the model extrapolate to sequences longer than those of the training
+    §3.5    sinusoids may let the model extrapolate to sequences longer than in training
     §5.4    label smoothing hurts perplexity, but improves accuracy and BLEU
 
 For the second, models are trained on short pairs only, with sinusoids, with learned and with relative positions, and
@@ -114,8 +114,8 @@ def relative_trainings() -> list[Training]:
 def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool = False) -> Results:
     """Run the experiments that are not yet in OUT/results.json, and write the report.
 
-    jobs: of the trainings of the second and the third claim; those of the first and those with relative positions run
-    one by one. rerun: as in `schedule.run_trainings`.
+    jobs: number of trainings of the second and the third claim at a time. The trainings of the first claim and the
+    trainings with relative positions run one by one. rerun: as in `schedule.run_trainings`.
     """
     texts = Texts(texts.train, texts.valid, language=texts.language)
     hashes = texts.read()

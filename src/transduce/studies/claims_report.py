@@ -32,9 +32,9 @@ Figure = Callable[[Entry], float]
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    done = results.done()
-    cost = duration(sum(entry["cpu_seconds"] for entry in done))
-    lead = f"Three sentences of the paper as experiments on a small text: {len(done)} trainings done, {cost} of "
+    entries = results.done()
+    cost = duration(sum(entry["cpu_seconds"] for entry in entries))
+    lead = f"Three sentences of the paper as experiments on a small text: {len(entries)} trainings done, {cost} of "
     lead += f"processor time. The model is {study.model()}."
     lead = " ".join([lead, *results.failures()])
     return Report(
@@ -59,14 +59,14 @@ SOFTMAX = (
     "layers and rows of the first validation sentences, at the start of the training and at its end."
 )
 LONGER = (
-    "Learned positions that no training pair reaches keep their random values. Relative positions are those of Shaw et "
-    "al. (2018): a vector for each distance up to 8, which is added to keys and values, and no other positions."
+    "Learned positions that no training pair reaches keep their random values. Shaw et al. (2018) have the relative "
+    "positions: a vector for each distance up to 8, which is added to keys and values, and no other positions."
 )
 # From docs/results.md, the run on an idle machine.
 DEMO_BLEU, DEMO_EXACT = ("97.97", "44.19"), ("93.6", "3.6")
 DEMO = (
-    f"Beside it, from another experiment, `transduce demo`: a Transformer with sinusoids has a BLEU of {DEMO_BLEU[0]} "
-    f"on sentences as long as those of its training, and {DEMO_BLEU[1]} on longer ones; {DEMO_EXACT[0]} % and "
+    "For comparison, from another experiment, `transduce demo`: a Transformer with sinusoids has a BLEU of "
+    f"{DEMO_BLEU[0]} on sentences as long as in its training, and {DEMO_BLEU[1]} on longer ones; {DEMO_EXACT[0]} % and "
     f"{DEMO_EXACT[1]} % of the outputs are exact. It has no model with other positions."
 )
 METHOD = (
@@ -124,7 +124,7 @@ class _Study:
 
     def scaling_sentence(self) -> str:
         parts = [f"d_k {width}: {self.scaling_verdict(width)}" for width in WIDTHS]
-        ratio = "perplexity without it, divided by that with it"
+        ratio = "perplexity without it, divided by the perplexity with it"
         return f"Without the factor, learning is worse ({ratio}). For {'; for '.join(parts)}."
 
     def scaling_verdict(self, width: int) -> str:
@@ -173,10 +173,10 @@ class _Study:
         on_short = self.change("learned", "sinusoids", _log_perplexity)
         relative = self.change(RELATIVE, "sinusoids", _log_perplexity_of_longer)
         return (
-            "Sinusoids may allow the model to extrapolate to sequences longer than those of the training, compared "
-            "with learned positions (perplexity of learned positions, divided by that of sinusoids, on longer pairs). "
-            f"This {_is_worse(change)}. On short pairs: {as_factor(on_short) or NOT_RUN}. Relative positions, "
-            f"divided by sinusoids, on longer pairs: {as_factor(relative) or NOT_RUN}."
+            "Sinusoids may allow the model to extrapolate to sequences longer than in training, compared with learned "
+            "positions (perplexity of learned positions, divided by the perplexity of sinusoids, on longer pairs). "
+            f"This {_is_worse(change)}. On short pairs: {as_factor(on_short) or NOT_RUN}. Relative positions, divided "
+            f"by sinusoids, on longer pairs: {as_factor(relative) or NOT_RUN}."
         )
 
     def texts(self) -> str:

@@ -109,7 +109,7 @@ class Samples:
 def by_verdict(changes: Mapping[str, Difference | None]) -> dict[Verdict, list[str]]:
     """Return the titles of each verdict, of figures of which less is better. Titles without a difference are left out.
 
-    The verdicts are in the order of `VERDICTS`, without those that have no title.
+    The verdicts are in the order of `VERDICTS`, without empty ones.
     """
     groups: dict[Verdict, list[str]] = {
         verdict: [title for title, change in changes.items() if change and change.verdict() == verdict]

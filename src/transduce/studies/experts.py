@@ -1,4 +1,4 @@
-"""Mixtures of experts beside the dense network: the loss of small language models, and the FLOPs that it took.
+"""Mixtures of experts compared with the dense network: the loss of small language models, and the FLOPs that it took.
 
 All rows are the same decoder with RoPE, except for the network in its layers. A token uses as many products in the rows
 of experts as in the dense row: one expert of its width, or two of half of it.
@@ -133,12 +133,12 @@ def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Stream
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     entries = {row: results.done(row) for row in ROWS}
-    samples = Samples({row: [math.log(entry["perplexity"]) for entry in done] for row, done in entries.items()})
+    samples = Samples({row: [math.log(entry["perplexity"]) for entry in seeds] for row, seeds in entries.items()})
     changes = {row: samples.change(row, "dense") for row in ROWS if row != "dense"}
     groups = by_verdict({ROWS[row].title: change for row, change in changes.items()})
     parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())
-    sentence = f"Beside the dense network after as many steps, {parts}." if parts else "Nothing to compare yet."
-    lead = "Small language models with a mixture of experts in each layer, beside the dense network: "
+    sentence = f"Compared with the dense network after as many steps, {parts}." if parts else "Nothing to compare yet."
+    lead = "Small language models with a mixture of experts in each layer, compared with the dense network: "
     lead = " ".join([lead + progress_in_words(results), *results.failures()])
     sections = [
         Section("Perplexity and FLOPs", [sentence, _table(entries, changes), BALANCE]),
@@ -148,9 +148,9 @@ def report(results: Results) -> Report:
 
 
 BALANCE = (
-    "FLOPs are those of the products of a training step, forward and backward, for a token. The share of an expert is "
-    "that of the last evaluated tokens, over the share of each if all had the same: 1 is even, and at most 8 of one "
-    "expert, or 4 of two. The figures are means over layers and seeds of the highest and of the lowest."
+    "FLOPs count the products of a training step, forward and backward, for a token. The share of an expert is its "
+    "share of the last evaluated tokens, divided by an even share. It is at most 8 where a token has one expert, and 4 "
+    "where it has two. The figures are means over layers and seeds of the highest and of the lowest share."
 )
 VERDICT = (
     "A row is better or worse if the whole 95 % interval of the factor (Student's t, with the spread of the logarithm "
@@ -165,27 +165,27 @@ def method(sizes: dict[str, Any]) -> str:
     return (
         f"A decoder of {shape}, with RoPE, the norm before each part, GELU, dropout {sizes['dropout']:g} and a "
         f"vocabulary of at most {sizes['vocab_size']:,}. The dense network has 4 d_model units. All rows have the same "
-        f"batches of {sizes['rows']} segments of {sizes['segment']} tokens, {sizes['steps']:,} steps, and no choice of "
-        "settings of their own. Switch has a capacity of 1.25 in training. The factor of its loss and of Mixtral's is "
-        "0.01, that of the two losses of noisy top-k 0.1."
+        f"batches of {sizes['rows']} segments of {sizes['segment']} tokens, {sizes['steps']:,} steps, and no separate "
+        "choice of settings. Switch has a capacity of 1.25 in training. The factor of its loss and of Mixtral's is "
+        "0.01. The factor of the two losses of noisy top-k is 0.1."
     )
 
 
 def _table(entries: Mapping[str, Sequence[Entry]], changes: Mapping[str, Difference | None]) -> Table:
 
-    def cells(row: str, done: Sequence[Entry]) -> list[str]:
+    def cells(row: str, seeds: Sequence[Entry]) -> list[str]:
         return [
-            f"{done[0]['parameters']:,}",
-            f"{statistics.fmean(entry['flops_per_token'] for entry in done) / 1e6:.1f}",
-            mean_and_range([entry["perplexity"] for entry in done]),
+            f"{seeds[0]['parameters']:,}",
+            f"{statistics.fmean(entry['flops_per_token'] for entry in seeds) / 1e6:.1f}",
+            mean_and_range([entry["perplexity"] for entry in seeds]),
             as_factor(changes.get(row)),
-            _share(done, max),
-            _share(done, min),
-            str(len(done)),
+            _share(seeds, max),
+            _share(seeds, min),
+            str(len(seeds)),
         ]
 
     head = ["network", "parameters", "MFLOPs a token", "perplexity", "over dense", "highest share", "lowest", "seeds"]
-    lines = [[ROWS[row].title, *(cells(row, done) if done else [NOT_RUN])] for row, done in entries.items()]
+    lines = [[ROWS[row].title, *(cells(row, seeds) if seeds else [NOT_RUN])] for row, seeds in entries.items()]
     return rows_table(head, lines)
 
 

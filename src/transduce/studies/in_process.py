@@ -35,7 +35,7 @@ def run_in_process(
 
     measure: trains in a folder, or resumes there, and returns the figures. A training that diverged has an entry with
     `diverged`, and is not trained again without `rerun`. A training that fails is only recorded. rerun: train also
-    those that diverged, and those whose settings have changed since their entry.
+    the models that diverged, and the models whose settings have changed since their entry.
     """
     runs = results.path.parent / "runs"
     by_name = {training.name: training for training in trainings if rerun or not _has_diverged(training, results)}
@@ -84,7 +84,7 @@ class Trained:
         return step_of(self.last)
 
     def load_last(self) -> None:
-        """Give the model the weights of its newest checkpoint instead of those that the training began with."""
+        """Give the model the weights of its newest checkpoint instead of its first ones."""
         set_weights(self.model, load_checkpoint(self.last).weights, self.last)
 
 

@@ -1,4 +1,4 @@
-"""§3.5: models that are trained on short pairs alone, and evaluated on longer ones.
+"""§3.5: models that are trained only on short pairs, and evaluated on longer ones.
 
 A position is one piece of the tokenizer, so pairs are cut by pieces. The rows are sinusoids, learned positions, and
 the relative positions of Shaw et al. (2018), which know no position but the distance between two.
@@ -32,8 +32,9 @@ from transduce.studies.trainings import Training
 from transduce.train import TranslationTask
 from transduce.translate import Translator
 
-SHORT, LONGER = 16, 22  # pieces: at most so many on both sides of a short pair, and more on both sides of a longer one
-REACH = 8  # distances with a vector of their own; all occur often in short pairs
+SHORT = 16  # the maximum number of pieces on both sides of a short pair
+LONGER = 22  # both sides of a longer pair have more pieces
+REACH = 8  # distances that have a vector each; all occur often in short pairs
 
 Pair = tuple[str, str]
 
@@ -63,7 +64,7 @@ class Split:
 def split_texts(texts: Texts, vocab_size: int) -> Split:
     """Return the short and the longer pairs. vocab_size: of the trainings.
 
-    Pieces are those of the tokenizer that a training learns from the short pairs. Raises UserError if there is no short
+    The tokenizer that a training learns from the short pairs gives the pieces. Raises UserError if there is no short
     or no longer pair.
     """
     train, tokenizer = _short_pairs(list(read_pairs(*texts.train)), vocab_size, texts.train)
@@ -71,7 +72,7 @@ def split_texts(texts: Texts, vocab_size: int) -> Split:
     pieces = _pieces(pairs, tokenizer)
     valid = [pair for pair, length in zip(pairs, pieces.max(axis=1), strict=True) if length <= SHORT]
     is_longer = pieces.min(axis=1) > LONGER
-    longer = [pair for pair, one in zip(pairs, is_longer, strict=True) if one]
+    longer = [pair for pair, is_long in zip(pairs, is_longer, strict=True) if is_long]
     if not valid or not longer:
         raise UserError(
             f"{texts.valid[0]}: expected pairs of at most {SHORT} pieces, and pairs of more than {LONGER} on both "

@@ -1,4 +1,4 @@
-"""The scores of models from the middle of a training, in a process of its own.
+"""The scores of models from the middle of a training, in a separate process.
 
     python -m transduce.studies.points RUN --src SRC --ref REF --language CODE --json STEP:COUNT ...
 
@@ -28,13 +28,13 @@ def main() -> int:
     for name in ("--src", "--ref"):
         parser.add_argument(name, type=Path, required=True)
     parser.add_argument("--language", required=True)
-    parser.add_argument("--json", action="store_true", help="no effect: the arguments are those of transduce evaluate")
+    parser.add_argument("--json", action="store_true", help="no effect: transduce evaluate has the same arguments")
     parser.add_argument("models", nargs="+")
-    given = parser.parse_args()
-    test_set = TestSet(given.src, given.ref, given.language)
-    models = [map(int, model.split(":")) for model in given.models]
+    options = parser.parse_args()
+    test_set = TestSet(options.src, options.ref, options.language)
+    models = [map(int, model.split(":")) for model in options.models]
     try:
-        scores = [evaluate_point(given.run, step, count, test_set) for step, count in models]
+        scores = [evaluate_point(options.run, step, count, test_set) for step, count in models]
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

@@ -91,7 +91,7 @@ def run_positions(
 
 
 def scalings(sizes: SegmentSizes) -> dict[str, Rope]:
-    """Return RoPE of each row that scales its frequencies, by the longest length over that of the training."""
+    """Return RoPE of each row that scales its frequencies, by the longest length over the training length."""
     d_k, factor = sizes.d_model // sizes.n_heads, sizes.lengths[-1] / sizes.segment
     theta = Rope().theta
     return {
@@ -114,7 +114,7 @@ def build(row: str, sizes: SegmentSizes) -> SmallModel:
 
 
 def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Streams) -> dict[str, Any]:
-    """Return the figures of a row: perplexities by length, for RoPE also those of each scaling."""
+    """Return the figures of a row: perplexities by length, for RoPE also the perplexities of each scaling."""
     torch.manual_seed(seed)
     model = build(row, sizes)
     train_on_segments(model, streams.train, sizes, seed)
@@ -174,7 +174,7 @@ def _curves(results: Results, row: str, lengths: Sequence[int]) -> list[list[flo
 
 SCALED = (
     "The rows of scaled RoPE are the models of the row RoPE with other frequencies, without more training. Linear, NTK "
-    "and YaRN scale by the longest length over that of the training, at all lengths. Dynamic NTK scales by the length "
+    "and YaRN scale by the longest length over the training length, at all lengths. Dynamic NTK scales by the length "
     "at hand."
 )
 VERDICT = (
@@ -191,7 +191,7 @@ def method(sizes: dict[str, Any]) -> str:
         f"A decoder of {shape}, with the norm before each part, GELU, dropout {sizes['dropout']:g} and a vocabulary of "
         f"at most {sizes['vocab_size']:,}. Transformer-XL has the norm after each part, ReLU, and a memory of "
         f"{sizes['segment']} tokens in training. All rows have the same batches of {sizes['rows']} segments, "
-        f"{sizes['steps']:,} steps, and no choice of settings of their own. The validation text is cut into blocks of "
+        f"{sizes['steps']:,} steps, and no separate choice of settings. The validation text is cut into blocks of "
         "each length. So all lengths evaluate the same tokens, and differ in what is before them. Transformer-XL reads "
         "a block in segments, and remembers all of it. Learned rows of positions that no segment reaches keep their "
         "random values. The buckets of T5's bias end at the length of a segment, so that the training reaches all."

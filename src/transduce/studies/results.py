@@ -6,7 +6,7 @@
     cells      the entries by name (table1: layers). `status` is "done", "failed" or "not run"; each study adds its
                own figures. A cell of Tables 2 to 4 has the configuration that made it, as `config`
 
-A study resumes from this file alone. An entry that is done is not computed again, even if the folder of its run is
+A study resumes from only this file. An entry that is done is not computed again, even if the folder of its run is
 gone. All figures of a report are from this file.
 
 The file may come from an earlier version, or from an editor. `read_results` therefore accepts only values from which a

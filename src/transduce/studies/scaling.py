@@ -103,7 +103,8 @@ def train_and_measure(training: Training, texts: Texts, run: Path) -> dict[str, 
     """Train in the folder `run`, or resume there, and return the figures. Raises KeyboardInterrupt after a signal."""
     task = ScaledTask() if training.row.startswith("scaled") else UnscaledTask()
     trained = train_here(training, texts, run, task)
-    model, tokenizer, pairs = trained.model, trained.tokenizer, list(read_pairs(*texts.valid))
+    model, tokenizer = trained.model, trained.tokenizer
+    pairs = list(read_pairs(*texts.valid))
     figures: dict[str, Any] = {"parameters": parameter_count(model)}
     figures["softmax_start"] = softmax_statistics(model, tokenizer, pairs[:SENTENCES])
     trained.load_last()
@@ -126,7 +127,8 @@ def softmax_statistics(
     """Return the means over all softmax rows of a model on `pairs`, each pair without padding.
 
     variance: of the scores in a row, as they enter the softmax. gradient: the Frobenius norm of the Jacobian of the
-    softmax, 0 where one weight is 1. components: the variance of a component of a query, times that of a key.
+    softmax, 0 where one weight is 1. components: the variance of a component of a query, times the
+    variance of a component of a key.
     """
     recorder = _Recorder(1.0 if isinstance(model, UnscaledTransformer) else None)
     sides = [

@@ -24,7 +24,7 @@ from transduce.studies.comparison import T95
 
 HUBER = 1e-3  # a difference of logarithms; larger ones count by their size instead of their square
 RESAMPLES = 500
-LEAST_DISTINCT = 3  # values of N, and of D: with two, a constant and a power cannot be told apart
+LEAST_DISTINCT = 3  # values of N, and of D: two values fit a constant and a power equally well
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Law:
     log_loss: of unknowns (M,P), log N (n,) and log D (n,); returns (M,n). starts: (G,S,P), the grid of unknowns, with
     a group for each pair of exponents.
     constants: the constants of the law, by name, from unknowns (M,P). n_share: the exponent of the compute to which the
-    best N is proportional, if the compute is proportional to N D; that of the best D is 1 - n_share.
+    best N is proportional, if the compute is proportional to N D; the exponent of the best D is 1 - n_share.
     """
 
     log_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -81,7 +81,7 @@ def _chinchilla_constants(unknowns: Tensor) -> dict[str, Tensor]:
     return {"E": e.exp(), "A": a.exp(), "B": b.exp(), "alpha": alpha, "beta": beta}
 
 
-# Unknowns: log E, log A, log B, alpha, beta. The grid is that of Hoffmann et al.
+# Unknowns: log E, log A, log B, alpha, beta. Hoffmann et al. have the same grid.
 CHINCHILLA = Law(
     _chinchilla_log_loss,
     _grid([[-1, -0.5, 0, 0.5, 1], range(0, 26, 5), range(0, 26, 5), [0, 0.5, 1, 1.5, 2], [0, 0.5, 1, 1.5, 2]], (3, 4)),
@@ -117,7 +117,7 @@ class Fit:
     """A law with its constants.
 
     constants: by name. n_share: see `Law`. spread: the root of the mean square of the difference between the measured
-    logarithm of the loss and that of the law. resamples: the number of samples behind the intervals.
+    logarithm of the loss and the logarithm by the law. resamples: the number of samples behind the intervals.
     """
 
     law: Law
@@ -137,7 +137,8 @@ class Fit:
 
         It is near one of these ends if the loss falls towards the end.
         """
-        ratio, low, high = (math.sqrt(5) - 1) / 2, 0.0, math.log(product)
+        ratio = (math.sqrt(5) - 1) / 2
+        low, high = 0.0, math.log(product)
         for _ in range(100):
             left, right = high - ratio * (high - low), low + ratio * (high - low)
             values = [self.loss(math.exp(x), product / math.exp(x)) for x in (left, right)]
@@ -171,19 +172,19 @@ def fit(law: Law, points: Sequence[Observation], *, resamples: int = RESAMPLES, 
 
 def _check(points: Sequence[Observation], n_unknowns: int) -> None:
     """Raise UserError if the points cannot give `n_unknowns` constants."""
-    for one in points:
-        for name, value in (("parameters", one.parameters), ("tokens", one.tokens), ("loss", one.loss)):
+    for point in points:
+        for name, value in (("parameters", point.parameters), ("tokens", point.tokens), ("loss", point.loss)):
             if not (math.isfinite(value) and value > 0):
                 raise UserError(f"{name}={value}: expected a positive, finite number; leave this training out")
     if len(points) <= n_unknowns:
         raise UserError(f"{len(points)} trainings: expected more than {n_unknowns}, one for each constant; train more")
     for name, values in (
-        ("parameters", {one.parameters for one in points}),
-        ("tokens", {one.tokens for one in points}),
+        ("parameters", {point.parameters for point in points}),
+        ("tokens", {point.tokens for point in points}),
     ):
         if len(values) < LEAST_DISTINCT:
             raise UserError(f"{len(values)} numbers of {name}: expected at least {LEAST_DISTINCT}; train more")
-    best, worst = min(one.loss for one in points), max(one.loss for one in points)
+    best, worst = min(point.loss for point in points), max(point.loss for point in points)
     if worst < best * (1 + HUBER):
         raise UserError(f"losses from {best:.4g} to {worst:.4g}: expected losses that fall with size and text")
 
@@ -194,8 +195,8 @@ def _samples(points: Sequence[Observation], count: int, seed: int) -> Tensor:
     samples: list[Tensor] = []
     while len(samples) < count:
         draw = torch.randint(len(points), (len(points),), generator=generator)
-        drawn = [points[i] for i in draw.tolist()]
-        if min(len({one.parameters for one in drawn}), len({one.tokens for one in drawn})) >= LEAST_DISTINCT:
+        sample = [points[i] for i in draw.tolist()]
+        if min(len({point.parameters for point in sample}), len({point.tokens for point in sample})) >= LEAST_DISTINCT:
             samples.append(draw.bincount(minlength=len(points)).double())
     return torch.stack(samples) if samples else torch.zeros(0, len(points), dtype=torch.float64)
 
@@ -232,7 +233,7 @@ def _logarithms(values: Sequence[float]) -> Tensor:
 
 
 def _estimate(values: Tensor) -> Estimate:
-    """Return the first value, with the middle 95 % of the others as its interval; without others, the value alone."""
+    """Return the first value, with the middle 95 % of the others as its interval; without others, only the value."""
     value, others = float(values[0]), values[1:]
     if not len(others):
         return Estimate(value, value, value)
@@ -298,11 +299,12 @@ def minimise(objective: Objective, starts: Tensor, *, max_steps: int = 400) -> t
     A problem ends when a step lowers its value no further, or after `max_steps`. A start where the value is not finite
     stays as it is.
     """
-    found, rows = starts.clone(), torch.arange(len(starts))
-    values, slopes = _evaluate(objective, found, rows)
+    lowest_at, rows = starts.clone(), torch.arange(len(starts))
+    values, slopes = _evaluate(objective, lowest_at, rows)
     lowest = values.clone()
     is_active = values.isfinite() & slopes.isfinite().all(1)
-    x, rows, values, slopes = found[is_active], rows[is_active], values[is_active], slopes[is_active]
+    x, rows = lowest_at[is_active], rows[is_active]
+    values, slopes = values[is_active], slopes[is_active]
     inverse = _identity(x) / slopes.norm(dim=1).clamp(min=1e-12)[:, None, None]
     for step in range(max_steps):
         if not len(x):
@@ -315,10 +317,11 @@ def minimise(objective: Objective, starts: Tensor, *, max_steps: int = 400) -> t
         inverse = _updated(inverse, moves, new_slopes - slopes, is_first=step == 0)
         x, decrease = x + moves, values - new_values
         values, slopes = new_values, new_slopes
-        found[rows], lowest[rows] = x, values
+        lowest_at[rows], lowest[rows] = x, values
         keep = decrease > LEAST_DECREASE * values.abs() + NEGLIGIBLE
-        x, rows, values, slopes, inverse = x[keep], rows[keep], values[keep], slopes[keep], inverse[keep]
-    return found, lowest
+        x, rows, inverse = (tensor[keep] for tensor in (x, rows, inverse))
+        values, slopes = values[keep], slopes[keep]
+    return lowest_at, lowest
 
 
 def _identity(x: Tensor) -> Tensor:
@@ -341,13 +344,14 @@ def _search_line(
 
     A bisection looks for the weak conditions of Wolfe: too long a step is halved, and too short a step doubled.
     """
-    length, low, high = torch.ones_like(values), torch.zeros_like(values), torch.full_like(values, torch.inf)
+    length = torch.ones_like(values)
+    low, high = torch.zeros_like(values), torch.full_like(values, torch.inf)
     new_values, new_slopes = values.clone(), slopes.clone()
     before = (direction * slopes).sum(1)
     at = torch.arange(len(x))  # the problems that have no step yet
     for _ in range(HALVINGS):
-        tried = x[at] + length[at, None] * direction[at]
-        new_values[at], new_slopes[at] = _evaluate(objective, tried, rows[at])
+        ends = x[at] + length[at, None] * direction[at]
+        new_values[at], new_slopes[at] = _evaluate(objective, ends, rows[at])
         is_long = ~(new_values[at] <= values[at] + ARMIJO * length[at] * before[at])
         is_long |= ~new_slopes[at].isfinite().all(1)
         is_short = ~is_long & ((new_slopes[at] * direction[at]).sum(1) < CURVATURE * before[at])

@@ -194,7 +194,7 @@ def build(training: SweepTraining, sweep: Sweep) -> DecoderOnly:
 
 
 def embedding_count(model: DecoderOnly) -> int:
-    """Return the parameters of the embeddings, those of tokens (also the output) and of positions."""
+    """Return the number of parameters of the embeddings of tokens (also the output) and of positions."""
     return parameter_count(model.embedding) + parameter_count(model.positions)
 
 

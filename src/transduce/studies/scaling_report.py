@@ -45,33 +45,36 @@ class Laws:
 
 def fit_laws(results: Results, resamples: int) -> Laws:
     """Return the laws of the trainings that are done. resamples: of the bootstrap behind each interval."""
-    done, sweep = results.done(), results.settings["sweep"]
+    trainings, sweep = results.done(), results.settings["sweep"]
     row, budget = _row(sweep["shapes"][-1]), max(sweep["budgets"])
 
     def fitted(law: Law, size: Callable[[Entry], int]) -> Fit | str:
-        return _fit(law, done, size, resamples)
+        return _fit(law, trainings, size, resamples)
 
     def power(entries: Sequence[Entry], x: Callable[[Entry], float]) -> PowerLaw | str:
-        return _or_message(lambda: power_law([(x(one), one["loss"]) for one in entries]))
+        return _or_message(lambda: power_law([(x(entry), entry["loss"]) for entry in entries]))
 
     return Laws(
         fitted(CHINCHILLA, _body),
         fitted(CHINCHILLA, lambda entry: entry["parameters"]),
         fitted(KAPLAN, _body),
-        power([one for one in done if one["tokens"] == budget], _body),
-        power([one for one in done if one["row"] == row], lambda one: one["tokens"]),
-        power(envelope(done), lambda one: one["flops"]),
-        {name: (_fit(CHINCHILLA, part), _fit(KAPLAN, part)) for name, part in _parts(done).items()},
+        power([entry for entry in trainings if entry["tokens"] == budget], _body),
+        power([entry for entry in trainings if entry["row"] == row], lambda entry: entry["tokens"]),
+        power(envelope(trainings), lambda entry: entry["flops"]),
+        {name: (_fit(CHINCHILLA, part), _fit(KAPLAN, part)) for name, part in _parts(trainings).items()},
     )
 
 
-def _parts(done: Sequence[Entry]) -> dict[str, list[Entry]]:
+def _parts(trainings: Sequence[Entry]) -> dict[str, list[Entry]]:
     """Return the trainings without some sizes or amounts of text: what changes with them depends on the range."""
-    sizes, most = sorted({_body(one) for one in done}), max((one["tokens"] for one in done), default=0)
+    sizes, most = (
+        sorted({_body(entry) for entry in trainings}),
+        max((entry["tokens"] for entry in trainings), default=0),
+    )
     return {
-        "without the smallest size": [one for one in done if _body(one) not in sizes[:1]],
-        "without the two smallest sizes": [one for one in done if _body(one) not in sizes[:2]],
-        "without the most text": [one for one in done if one["tokens"] != most],
+        "without the smallest size": [entry for entry in trainings if _body(entry) not in sizes[:1]],
+        "without the two smallest sizes": [entry for entry in trainings if _body(entry) not in sizes[:2]],
+        "without the most text": [entry for entry in trainings if entry["tokens"] != most],
     }
 
 
@@ -85,9 +88,9 @@ def _or_message(make: Callable[[], T]) -> T | str:
 def envelope(entries: Sequence[Entry]) -> list[Entry]:
     """Return the trainings that have a lower loss than all that took less compute or as much."""
     best: list[Entry] = []
-    for one in sorted(entries, key=lambda one: (one["flops"], one["loss"])):
-        if not best or one["loss"] < best[-1]["loss"]:
-            best.append(one)
+    for entry in sorted(entries, key=lambda entry: (entry["flops"], entry["loss"])):
+        if not best or entry["loss"] < best[-1]["loss"]:
+            best.append(entry)
     return best
 
 
@@ -110,17 +113,20 @@ def _row(shape: Sequence[int]) -> str:
 
 def report(results: Results, laws: Laws) -> Report:
     """Return the report of the results so far."""
-    done, sweep = results.done(), results.settings["sweep"]
+    trainings, sweep = results.done(), results.settings["sweep"]
     lead = (
         f"Small language models of {len(sweep['shapes'])} sizes, trained on {len(sweep['budgets'])} amounts of one "
-        f"text: {progress_in_words(results)} All constants are those of this text."
+        f"text: {progress_in_words(results)} All constants are of this text."
     )
     lead = " ".join([lead, *results.failures()])
     sections = [
-        Section("Loss", [loss_table(done, sweep), *_figures(done, laws.chinchilla), LOSS]),
-        Section("Chinchilla's law", [chinchilla_sentence(laws, done), *_chinchilla_table(laws, done), CHINCHILLA_NOTE]),
+        Section("Loss", [loss_table(trainings, sweep), *_figures(trainings, laws.chinchilla), LOSS]),
+        Section(
+            "Chinchilla's law",
+            [chinchilla_sentence(laws, trainings), *_chinchilla_table(laws, trainings), CHINCHILLA_NOTE],
+        ),
         Section("Kaplan's laws", [*_kaplan_tables(laws), KAPLAN_NOTE]),
-        Section("Laws of some of the trainings", [parts_table(laws), *_misses(laws, done), PARTS_NOTE]),
+        Section("Laws of some of the trainings", [parts_table(laws), *_misses(laws, trainings), PARTS_NOTE]),
         Section("Method", [method(sweep), INTERVALS]),
     ]
     return Report("Scaling laws of one text", lead, sections)
@@ -128,20 +134,20 @@ def report(results: Results, laws: Laws) -> Report:
 
 LOSS = (
     "Nats for each token of the validation text, by the tokens of the training. N has no embeddings: these are the "
-    "parameters of tokens and positions. FLOPs are those of the products of a training step, forward and backward, "
+    "parameters of tokens and positions. FLOPs count the products of a training step, forward and backward, "
     "for each token: the output layer, which is the embedding of tokens, and attention are among them, and so they are "
-    "more than 6 N. Losses depend on the vocabulary, and cannot be compared with those of another."
+    "more than 6 N. Losses depend on the vocabulary, and cannot be compared with losses of another one."
 )
 CHINCHILLA_NOTE = (
     "L = E + A / N^alpha + B / D^beta. The quoted constants are of other texts, vocabularies and far larger models: "
     "exponents may be compared, E, A and B may not. They are quoted as printed. Rounded constants give another best "
-    "size than the exact ones, so those of this text have six digits, and the sizes come from the exact ones. E is "
-    "where the law ends with endless parameters and text, far beyond all that was measured."
+    "size than the exact ones, so the constants of this text have six digits, and the sizes come from the exact ones. "
+    "E is where the law ends with endless parameters and text, far beyond all that was measured."
 )
 KAPLAN_NOTE = (
     "L = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D has no loss that stays, so its exponents are smaller, and "
-    "hold over the measured range alone. The power laws are straight lines through the trainings with the most text "
-    "(over N), through those of the largest model (over D), and through those with a lower loss than all that took "
+    "hold only over the measured range. The power laws are straight lines through some of the trainings: the ones with "
+    "the most text (over N), the ones of the largest model (over D), and the ones with a lower loss than all that took "
     "less compute (over counted FLOPs). Kaplan et al. have L(N) with enough text, L(D) with a large enough model, and "
     "C without embeddings. Here neither text nor model is large enough, and C is with embeddings."
 )
@@ -150,10 +156,10 @@ PARTS_NOTE = (
     "interval depend on the range that was measured: then the losses do not have the form of the law."
 )
 INTERVALS = (
-    "Intervals hold 95 %. Those of the two laws of N and D are the middle of fits to samples of the trainings, drawn "
-    "with replacement. Those of power laws are Student's. They cover the noise of the trainings and the choice of "
+    "Intervals hold 95 %. For the two laws of N and D, they are the middle of fits to samples of the trainings, drawn "
+    "with replacement. For power laws, they are Student's. They cover the noise of the trainings and the choice of "
     "sizes, not an error of the form. The misfit is the root of the mean square of the difference between the "
-    "logarithms of the measured loss and of the law's."
+    "logarithms of the measured loss and of the law's loss."
 )
 
 
@@ -163,8 +169,8 @@ def method(sweep: Mapping[str, Any]) -> str:
     return (
         f"Decoders in the form of GPT-2, with heads of width 16, no dropout, and a vocabulary of at most "
         f"{sweep['vocab_size']:,}. Each training reads its tokens once, in batches of {batch:,} as {sweep['rows']} "
-        f"segments of {sweep['segment']}. Its learning rate rises over the first tenth of its own steps to "
-        f"{sweep['peak_rate']:g} / d_model, and falls to 0 at its own end, both linearly. Gradients with a norm "
+        f"segments of {sweep['segment']}. Its learning rate rises over the first tenth of its steps to "
+        f"{sweep['peak_rate']:g} / d_model, and falls to 0 at its end, both linearly. Gradients with a norm "
         "above 1 are scaled to 1. No setting is chosen for a size or an amount of text. One seed for each training. "
         "The laws minimise the Huber loss (threshold 0.001) of the logarithm of the loss, from a "
         "grid of starts: the lowest minimum from the best start for each of 25 pairs of exponents."
@@ -174,18 +180,18 @@ def method(sweep: Mapping[str, Any]) -> str:
 # ---- losses ------------------------------------------------------------------------------------------------------
 
 
-def loss_table(done: Sequence[Entry], sweep: Mapping[str, Any]) -> Table:
+def loss_table(trainings: Sequence[Entry], sweep: Mapping[str, Any]) -> Table:
     """Return the table of losses: a row for each size, a column for each amount of text."""
-    losses = {(one["row"], one["tokens"]): one["loss"] for one in done}
-    first = {one["row"]: one for one in reversed(done)}
+    losses = {(entry["row"], entry["tokens"]): entry["loss"] for entry in trainings}
+    first = {entry["row"]: entry for entry in reversed(trainings)}
     head = ["layers x width", "N", "embeddings", "FLOPs / 6 N", *(_tokens(n) for n in sweep["budgets"])]
     lines, quiet = [], set[int]()
     for row in map(_row, sweep["shapes"]):
         cells = [f"{losses[row, n]:.3f}" if (row, n) in losses else "not run" for n in sweep["budgets"]]
         if row in first:
-            one = first[row]
-            ratio = one["flops"] / one["tokens"] / (6 * max(_body(one), 1))
-            lines.append([row, f"{_body(one):,}", f"{one['embeddings']:,}", f"{ratio:.2f}", *cells])
+            entry = first[row]
+            ratio = entry["flops"] / entry["tokens"] / (6 * max(_body(entry), 1))
+            lines.append([row, f"{_body(entry):,}", f"{entry['embeddings']:,}", f"{ratio:.2f}", *cells])
         else:
             quiet.add(len(lines))
             lines.append([row, "", "", "", *cells])
@@ -196,12 +202,15 @@ def _tokens(count: int) -> str:
     return f"{count / 1e6:.2f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
 
 
-def _figures(done: Sequence[Entry], law: Fit | str) -> list[Figure]:
-    if len(done) < 2:
+def _figures(trainings: Sequence[Entry], law: Fit | str) -> list[Figure]:
+    if len(trainings) < 2:
         return []
-    rows = list(dict.fromkeys(one["row"] for one in sorted(done, key=_body)))
-    curves = {row: sorted((one for one in done if one["row"] == row), key=lambda one: one["tokens"]) for row in rows}
-    lowest = envelope(done)
+    rows = list(dict.fromkeys(entry["row"] for entry in sorted(trainings, key=_body)))
+    curves = {
+        row: sorted((entry for entry in trainings if entry["row"] == row), key=lambda entry: entry["tokens"])
+        for row in rows
+    }
+    lowest = envelope(trainings)
     alt = "; ".join(
         f"{row}: {curve[0]['loss']:.2f} at {curve[0]['flops']:.1e}, {curve[-1]['loss']:.2f} at {curve[-1]['flops']:.1e}"
         for row, curve in curves.items()
@@ -217,22 +226,22 @@ def _figures(done: Sequence[Entry], law: Fit | str) -> list[Figure]:
 
 
 def loss_svg(curves: Mapping[str, Sequence[Entry]], lowest: Sequence[Entry], law: Fit | str) -> str:
-    """Return the measured losses as dots, those of the law as a line for each size, and the lowest losses as a line."""
-    entries = [one for curve in curves.values() for one in curve]
-    across, up = log_axis([one["flops"] for one in entries]), log_axis([one["loss"] for one in entries])
+    """Return the measured losses as dots, the law as a line for each size, and the lowest losses as a line."""
+    entries = [entry for curve in curves.values() for entry in curve]
+    across, up = log_axis([entry["flops"] for entry in entries]), log_axis([entry["loss"] for entry in entries])
 
     def place(flops: float, loss: float) -> tuple[float, float]:
         return across.position(flops), min(max(1 - up.position(loss), 0.0), 1.0)
 
     elements = ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
-    path = strokes([place(one["flops"], one["loss"]) for one in lowest])
+    path = strokes([place(entry["flops"], entry["loss"]) for entry in lowest])
     elements.append(stretch(f'<path class="second" d="{path}"/>'))
     for row, curve in curves.items():
         if isinstance(law, Fit):
             points = [place(flops, loss) for flops, loss in _law_curve(curve, law)]
             elements.append(stretch(f'<path class="first" d="{strokes(points)}"/>'))
-        for one in curve:
-            x, y = place(one["flops"], one["loss"])
+        for entry in curve:
+            x, y = place(entry["flops"], entry["loss"])
             elements.append(f'<circle class="first" cx="{100 * x:.2f}%" cy="{100 * y:.2f}%" r="2.5"/>')
         x, y = place(curve[0]["flops"], curve[0]["loss"])
         label = f'x="{100 * x:.2f}%" y="{100 * y:.2f}%" dy="-.75em" text-anchor="middle"'
@@ -242,15 +251,16 @@ def loss_svg(curves: Mapping[str, Sequence[Entry]], lowest: Sequence[Entry], law
 
 def _law_curve(curve: Sequence[Entry], law: Fit) -> list[tuple[float, float]]:
     """Return FLOPs and losses of the law for one size, from its smallest budget to its largest."""
-    one, low, high = curve[0], curve[0]["tokens"], curve[-1]["tokens"]
+    first = curve[0]
+    low, high = first["tokens"], curve[-1]["tokens"]
     budgets = [low * (high / low) ** (i / 24) for i in range(25)]
-    return [(one["flops"] / one["tokens"] * n, law.loss(_body(one), n)) for n in budgets]
+    return [(first["flops"] / first["tokens"] * n, law.loss(_body(first), n)) for n in budgets]
 
 
 # ---- laws --------------------------------------------------------------------------------------------------------
 
 
-def chinchilla_sentence(laws: Laws, done: Sequence[Entry]) -> str:
+def chinchilla_sentence(laws: Laws, trainings: Sequence[Entry]) -> str:
     """Return the exponents of the best size, and how they depend on the count of parameters."""
     law, whole = laws.chinchilla, laws.whole
     if isinstance(law, str):
@@ -258,34 +268,34 @@ def chinchilla_sentence(laws: Laws, done: Sequence[Entry]) -> str:
     text = f"For a compute C = 6 N D, the best N of this text grows with C to the power {_short(law.n_share)}"
     if isinstance(whole, Fit):
         text += f"; with all parameters counted as N, to the power {_short(whole.n_share)}"
-    lowest = min(one["loss"] for one in done)
+    lowest = min(entry["loss"] for entry in trainings)
     end = law.constants["E"]
     text += f". The lowest measured loss is {lowest:.3f}, and E is {_short(end)}"
     return f"{text}: these trainings do not show where the loss ends." if end.low < NOTHING else f"{text}."
 
 
-def _chinchilla_table(laws: Laws, done: Sequence[Entry]) -> list[Table]:
-    """Return the constants of Chinchilla's law beside the quoted ones; nothing without a law."""
-    fits = [one for one in (laws.chinchilla, laws.whole) if isinstance(one, Fit)]
+def _chinchilla_table(laws: Laws, trainings: Sequence[Entry]) -> list[Table]:
+    """Return the constants of Chinchilla's law next to the quoted ones; nothing without a law."""
+    fits = [law for law in (laws.chinchilla, laws.whole) if isinstance(law, Fit)]
     if len(fits) < 2:
         return []
     head = ["", "this text, N without embeddings", "N with embeddings"]
     head += ["quoted: Hoffmann et al. 2022", "quoted: Besiroglu et al. 2024"]
     quoted = [HOFFMANN, BESIROGLU]
     lines = [
-        [name, *(_long(one.constants[name]) for one in fits), *(paper[name] for paper in quoted)]
+        [name, *(_long(law.constants[name]) for law in fits), *(paper[name] for paper in quoted)]
         for name in ("E", "A", "B", "alpha", "beta")
     ]
-    rest = [Estimate(1 - one.n_share.value, 1 - one.n_share.high, 1 - one.n_share.low) for one in fits]
-    lines.append(["best N: exponent of C", *(_long(one.n_share) for one in fits), *(paper["N"] for paper in quoted)])
+    rest = [Estimate(1 - law.n_share.value, 1 - law.n_share.high, 1 - law.n_share.low) for law in fits]
+    lines.append(["best N: exponent of C", *(_long(law.n_share) for law in fits), *(paper["N"] for paper in quoted)])
     lines.append(["best D: exponent of C", *map(_long, rest), *(paper["D"] for paper in quoted)])
     for share, where in ((1.0, "the largest N D"), (0.01, "a hundredth of it")):
         sizes = [
-            _best_size(one, [(size(entry), entry["tokens"]) for entry in done], share)
-            for one, size in zip(fits, (_body, lambda entry: entry["parameters"]), strict=True)
+            _best_size(law, [(size(entry), entry["tokens"]) for entry in trainings], share)
+            for law, size in zip(fits, (_body, lambda entry: entry["parameters"]), strict=True)
         ]
         lines.append([f"best N, and tokens for each, at {where}", *sizes, "", ""])
-    lines.append(["misfit", *(f"{100 * one.spread:.2f} %" for one in fits), "", ""])
+    lines.append(["misfit", *(f"{100 * law.spread:.2f} %" for law in fits), "", ""])
     return [Table(head, lines)]
 
 
@@ -303,7 +313,7 @@ def _best_size(law: Fit, measured: Sequence[tuple[int, int]], share: float) -> s
 
 
 def _kaplan_tables(laws: Laws) -> list[Table | str]:
-    """Return the constants of Kaplan's laws beside the quoted ones, or why there are none."""
+    """Return the constants of Kaplan's laws next to the quoted ones, or why there are none."""
     blocks: list[Table | str] = []
     head = ["", "this text", "quoted: Kaplan et al. 2020"]
     if isinstance(laws.kaplan, Fit):
@@ -337,12 +347,13 @@ def _value(law: Fit | str, constant: str | None = None) -> str:
     return _number((law.n_share if constant is None else law.constants[constant]).value)
 
 
-def _misses(laws: Laws, done: Sequence[Entry]) -> list[str]:
+def _misses(laws: Laws, trainings: Sequence[Entry]) -> list[str]:
     texts = []
     for name, law in (("Chinchilla's", laws.chinchilla), ("Kaplan's", laws.kaplan)):
         if isinstance(law, Fit):
             misses = sorted(
-                (100 * (law.loss(_body(one), one["tokens"]) / one["loss"] - 1), _place(one)) for one in done
+                (100 * (law.loss(_body(entry), entry["tokens"]) / entry["loss"] - 1), _place(entry))
+                for entry in trainings
             )
             (least, below), (most, above) = misses[0], misses[-1]
             texts.append(f"{name} law is {-least:.1f} % too low for {below}, and {most:.1f} % too high for {above}.")

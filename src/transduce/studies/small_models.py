@@ -145,9 +145,9 @@ class SmallStudy:
 
 def progress_in_words(results: Results) -> str:
     """Return the number of trainings that are done, and their processor time."""
-    done = results.done()
-    cost = duration(sum(entry["cpu_seconds"] for entry in done))
-    return f"{len(done)} of {len(results.entries)} trainings done, {cost} of processor time."
+    entries = results.done()
+    cost = duration(sum(entry["cpu_seconds"] for entry in entries))
+    return f"{len(entries)} of {len(results.entries)} trainings done, {cost} of processor time."
 
 
 # ---- texts -------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def train_small(
     a larger norm is scaled down to this norm. show: is called with the step and its loss, every 50 steps.
     Raises UserError if a loss is not finite.
     """
-    chosen = optimizer or adam(model.parameters())
+    optimizer = optimizer or adam(model.parameters())
     model.train()
     for step, loss in enumerate(losses, 1):
         if not loss.isfinite():
@@ -214,10 +214,10 @@ def train_small(
         loss.backward()
         if largest_gradient:
             nn.utils.clip_grad_norm_(model.parameters(), largest_gradient)
-        for group in chosen.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = rate(step)
-        chosen.step()
-        chosen.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         if step % 50 == 0:
             show(step, loss.item())
     model.eval()

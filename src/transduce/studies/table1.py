@@ -283,7 +283,7 @@ def report(results: Results) -> Report:
         f"{len(layers)} of {len(KINDS)} measured.",
         [
             Section(
-                "Measured here, beside the paper",
+                "Measured here, compared with the paper",
                 [Table(head, rows, words=frozenset({0, 1, 2, 3})), MEASUREMENT, COUNTING],
             ),
             Section("Curves", figures or ["No layer has been measured yet."]),
@@ -295,7 +295,7 @@ def report(results: Results) -> Report:
 MEASUREMENT = (
     f"Exponents are fitted by least squares on logarithms: of n at d = {WIDTH}, of d at n = {LENGTH}. Time is the "
     f"processor time of a pass, the minimum of {REPEATS}. Memory is the bytes that a forward pass saves for the "
-    "backward pass, without its input. Overhead and caches make exponents differ from those of the arithmetic."
+    "backward pass, without its input. Overhead and caches make exponents differ from the exponents of the arithmetic."
 )
 COUNTING = (
     "Sequential operations are the longest chain of matrix products that depend on one another. A path is the number "
@@ -305,7 +305,7 @@ COUNTING = (
 
 
 def _row(kind: LayerKind, results: Results) -> list[str]:
-    """Return the figures of a kind, and those of the paper."""
+    """Return the figures of a kind, and the figures of the paper."""
     if not results.is_done(kind.name):
         return [NOT_RUN] * 6
     layer = results.entries[kind.name]

@@ -99,14 +99,16 @@ def run_table2(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
 
 
 def add_costs(texts: Texts, results: Results) -> None:
-    """Measure the cost of a step of each system, all in turn, unless results.json has those of today's recipes."""
+    """Measure the cost of a step of each system, all in turn, unless results.json has the costs of today's recipes."""
     first = {training.row: training for training in reversed(trainings())}
     if all(_has_cost(training, results) for training in first.values()):
         return
     runs = results.path.parent / "runs"
     requests = [
-        TrainRequest(one.recipe, texts.train, texts.valid, runs / cost_name(system), one.all_settings(), resume=True)
-        for system, one in first.items()
+        TrainRequest(
+            training.recipe, texts.train, texts.valid, runs / cost_name(system), training.all_settings(), resume=True
+        )
+        for system, training in first.items()
     ]
     costs = measure_costs(requests)
     results.start_session([])
@@ -122,10 +124,13 @@ def _has_cost(training: Training, results: Results) -> bool:
 def with_points(plan: Sequence[Training], results: Results) -> list[Training]:
     """Return the trainings with their points: the last checkpoint within each budget."""
     budgets = Budgets(results)
-    return [replace(one, points=tuple(_point(step, one) for step in budgets.steps(one.row))) for one in plan]
+    return [
+        replace(training, points=tuple(_point(step, training) for step in budgets.steps(training.row)))
+        for training in plan
+    ]
 
 
 def _point(step: int, training: Training) -> Point:
     """Return the point at `step`, with the checkpoints of the last fifth of the steps up to it."""
     every = training.config().train.checkpoint_every_steps
-    return Point(step, sum((1 - AVERAGED_SHARE) * step < one for one in range(every, step + 1, every)))
+    return Point(step, sum((1 - AVERAGED_SHARE) * step < training for training in range(every, step + 1, every)))

@@ -59,7 +59,7 @@ class Budgets:
         return [Budget(cost, share * min(values)) for cost, values in totals.items() for share in SHARES]
 
     def step_cost(self, system: str, cost: str) -> float:
-        """Return the cost of a step of a system. Seconds are those of the round that was disturbed least."""
+        """Return the cost of a step of a system. Seconds are from the round that was disturbed least."""
         value = self.results.entries[cost_name(system)][COSTS[cost]]
         return min(value) if cost == "time" else value
 
@@ -100,7 +100,7 @@ class Budgets:
 def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
     """Return for each training its configuration, the FLOPs of a step and of a target token, and the seconds of a step.
 
-    requests: each with a folder of its own, in which `train` would start. No weights are written there.
+    requests: each with a separate folder, in which `train` would start. No weights are written there.
 
     flops_per_step, flops_per_target_token: means over `COUNTED` batches of the first epoch.
     seconds_per_step: processor seconds on one thread, in each of `ROUNDS` rounds. The trainings take turns, so that
@@ -108,7 +108,7 @@ def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
     """
     with threads(1):
         prepared = [_prepare(request) for request in requests]
-        steppers = [_Stepper(*one) for one in prepared]
+        steppers = [_Stepper(*parts) for parts in prepared]
         rounds = [[stepper.seconds() for stepper in steppers] for _ in range(ROUNDS)]
     seconds = [[round(times[i], 4) for times in rounds] for i in range(len(requests))]
     return [

@@ -75,7 +75,7 @@ def report(results: Results) -> Report:
 METHOD = (
     "Test text, sacreBLEU 13a, beam search, the mean of the checkpoints of the last fifth of the steps; mean of the "
     "seeds, with the lowest and the highest. Perplexity is per token, and the tokens are the same for all systems. The "
-    "budgets are shares of the cost of the cheapest training. The learning rate of each training is that of its whole "
+    "budgets are shares of the cost of the cheapest training. The learning rate of each training depends on its whole "
     "length. The curves are of the validation text, during training: single weights, greedy search, mean of the seeds."
 )
 PAIR_METHOD = (
@@ -86,7 +86,7 @@ COST_METHOD = (
     "FLOPs are counted over the products of real batches, forward and backward, with padding; a multiplication and its "
     "addition are two. Seconds per step are processor seconds on one thread, measured before the trainings, all in "
     "turn: the lowest of several rounds, and the highest. Time in this report is steps times the lowest. The last "
-    "column is the processor time of a whole training, with evaluations and saves, beside other programs."
+    "column is the processor time of a whole training, with evaluations and saves, while other programs ran."
 )
 QUOTATION_SOURCES = (
     "newstest2014, tokenised BLEU, trained on millions of pairs. Both Transformers quoted are post-norm. The paper's "
@@ -102,7 +102,8 @@ def counted_in_words() -> str:
         f"{PAPER[f'Transformer, {name}'][2]}"
         for name, flops in COUNTED.items()
     ]
-    return f"The training FLOPs of the quoted Transformers, counted as above, beside the paper's: {'; '.join(parts)}."
+    intro = "The training FLOPs of the quoted Transformers, counted as above, and their share of the paper's"
+    return f"{intro}: {'; '.join(parts)}."
 
 
 def _short(flops: float) -> str:
@@ -131,14 +132,17 @@ class _Study:
     def limit(self, budget: Budget) -> str:
         return f"{budget.limit:,.0f} s" if budget.cost == "time" else f"{_short(budget.limit)} FLOPs"
 
+    def all_of(self, cost: str) -> list[Budget]:
+        return [budget for budget in self.all_budgets if budget.cost == cost]
+
     def whole(self, cost: str) -> Budget | None:
         """Return the largest budget of a cost; None before the costs are known."""
-        return max((one for one in self.all_budgets if one.cost == cost), key=lambda one: one.limit, default=None)
+        return max(self.all_of(cost), key=lambda budget: budget.limit, default=None)
 
     def lead(self) -> str:
         text = (
-            "Two Transformers beside an LSTM and a convolutional model of the same size: the same batches, search of "
-            "settings, training loop, beam search and scoring, compared at equal cost. In the paper the Transformer "
+            "Two Transformers compared with an LSTM and a convolutional model of the same size: the same batches, "
+            "search of settings, training loop, beam search and scoring, at equal cost. In the paper the Transformer "
             "is better than both kinds, at a lower cost. "
         )
         return text + " ".join(self._lead_of(cost) for cost in NAMES)
@@ -167,13 +171,15 @@ class _Study:
 
     def scores(self, cost: str) -> Table:
         """Return the table of BLEU and perplexity of each system at the budgets of a cost."""
-        budgets = [budget for budget in self.all_budgets if budget.cost == cost]
+        budgets = self.all_of(cost)
         head = [f"at equal {NAMES[cost]}"]
         head += [f"{figure}, {self.limit(budget)}" for figure in FIGURES for budget in budgets]
         rows, quiet = [], set()
         for number, system in enumerate(SYSTEMS):
             points = [self.budgets.points(system, budget) for budget in budgets]
-            cells = [mean_and_range([entry[figure.lower()] for entry in one]) for figure in FIGURES for one in points]
+            cells = [
+                mean_and_range([entry[figure.lower()] for entry in seeds]) for figure in FIGURES for seeds in points
+            ]
             if not any(points):
                 quiet.add(number)
                 cells = [NOT_RUN, *[""] * (2 * len(budgets) - 1)] if budgets else []
@@ -215,7 +221,7 @@ class _Study:
             system: [(x / unit, _shown(y, figure)) for x, y in zip(curve.costs, curve.mean(), strict=True)]
             for system, curve in curves.items()
         }
-        rings = [(one.cost / unit, _shown(one.value, figure)) for one in self.crossings[cost, figure]]
+        rings = [(ring.cost / unit, _shown(ring.value, figure)) for ring in self.crossings[cost, figure]]
         better = "higher" if figure == "BLEU" else "lower"
         note = f"validation; {better} is better; rings are crossings"
         drawing = progress_svg(points, rings, is_logarithmic=figure != "BLEU")
@@ -226,9 +232,9 @@ class _Study:
         for cost in NAMES if self.all_budgets else ():
             for figure in FIGURES:
                 words = [
-                    f"{one.leader} passes {one.other} at {self.limit(Budget(cost, one.cost))} "
-                    f"({figure} {_shown(one.value, figure):.2f})"
-                    for one in self.crossings[cost, figure]
+                    f"{crossing.leader} passes {crossing.other} at {self.limit(Budget(cost, crossing.cost))} "
+                    f"({figure} {_shown(crossing.value, figure):.2f})"
+                    for crossing in self.crossings[cost, figure]
                 ]
                 text = "; ".join(words) or "no system passes another by more than the spread of the seeds"
                 paragraphs.append(f"Crossings of {figure} by {NAMES[cost]}: {text}.")

@@ -118,12 +118,12 @@ def has_ended(candidate: Candidate, results: Results) -> bool:
 def run_search(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool = False) -> Results:
     """Train the candidates that are not yet in OUT/results.json, and write the report with the choices.
 
-    The search goes on after a candidate that diverged, which is trained again only with `rerun`. texts: without a test
-    text, since all is chosen by the validation text. jobs, rerun: as in `schedule.run_trainings`.
+    The search continues after a candidate that diverged, which is trained again only with `rerun`. texts: without a
+    test text, since all is chosen by the validation text. jobs, rerun: as in `schedule.run_trainings`.
     Raises UserError for a test text, and after another failure of a training.
     """
     if texts.test is not None:
-        raise UserError("--test: expected no test text with --search, which uses only the others; leave it out")
+        raise UserError("--test: must not be set with --search, which uses only the other texts; leave it out")
     results = open_results(out, STUDY, {"language": texts.language, **texts.read()})
     with reported(results, report):
         while True:
@@ -189,7 +189,7 @@ METHOD = (
     f"validation text under the last weights. The search starts with the shape {FIRST_SHAPE}, dropout {DROPOUTS[0]:g} "
     f"and two peaks of the learning rate, {PEAKS[2]:g} and {PEAKS[3]:g}. It continues with the next peak outwards, "
     "half or double, until that is worse; then with the other shape; then with the next dropout, until that is worse. "
-    "The peak of a candidate is that of the training which the search serves, and so is the share of the warm-up."
+    "A candidate has the peak and the share of the warm-up of the training which the search serves."
 )
 DROPOUT = (
     "That training is about seven times as long. A short search favours a low dropout and a high learning rate. The "

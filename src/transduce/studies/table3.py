@@ -1,6 +1,6 @@
 """Table 3: train the rows, and test the claims of section 6.2 (`table3_report`).
 
-The rows of another size can have a text of their own, a larger one: on a small text, a larger model overfits. The base
+The rows of another size can have a separate text, a larger one: on a small text, a larger model overfits. The base
 model is then trained on both texts, and each row is compared with the base of its text.
 """
 
@@ -73,8 +73,8 @@ def trainings(
 ) -> list[Training]:
     """Return the trainings of the table, in their order of execution.
 
-    rows: None means those of the plan, ["all"] every row. seeds: of each row; None means the seeds of the plan, or 1.
-    has_large_text: the rows of another size have a text and a base of their own.
+    rows: None means the rows of the plan, ["all"] every row. seeds: of each row; None means the seeds of the plan,
+    or 1. has_large_text: the rows of another size have a separate text and a separate base.
     Raises UserError for a row that is not in the table.
     """
     names = [*PAPER, *([LARGE_BASE] if has_large_text else [])]
@@ -135,5 +135,5 @@ def run_table3(
 def _other_trainings(scale: Scale, selection: Sequence[Training], results: Results) -> list[Training]:
     """Return the trainings that have results, and are shown in the report, but are not in `selection`."""
     pairs = [(entry["row"], entry["seed"]) for entry in results.done()]
-    done = [_training(row, seed, scale) for row, seed in pairs if row in PAPER or row == LARGE_BASE]
-    return [training for training in done if training not in selection]
+    others = [_training(row, seed, scale) for row, seed in pairs if row in PAPER or row == LARGE_BASE]
+    return [training for training in others if training not in selection]

@@ -1,4 +1,4 @@
-"""The report of Table 3: the claims of section 6.2, the effect of each change, and all figures beside the paper's."""
+"""The report of Table 3: the claims of section 6.2, the effect of each change, and all figures with the paper's."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ BLEU_IN_WORDS = {
 SCALES = {"small": "small scale", "paper": "the paper's scale"}
 RECIPE = {"small": "small-table3-", "paper": "vaswani2017-table3-"}
 
-SIZES = ("d256", "d1024", "ff1024", "ff4096", "big")  # the rows that can have a text of their own, a larger one
+SIZES = ("d256", "d1024", "ff1024", "ff4096", "big")  # the rows that can have a separate text, a larger one
 LARGE = "larger"  # prefix of its hashes in results.json
 LARGE_BASE = "base-large"  # the base model on that text
 

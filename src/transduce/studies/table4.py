@@ -1,4 +1,4 @@
-"""Table 4: train parsers on a treebank, and set them beside the paper's.
+"""Table 4: train parsers on a treebank, and compare them with the paper's.
 
 The paper's table has one parser, of 4 layers. The rows here vary it: layers, d_model, the part of the treebank that it
 is trained on, and the linear form of the trees. All rows have the same number of steps.
@@ -50,7 +50,7 @@ TITLES = {
     "data50": "50 % of the trees",
     "topdown": "top-down form",
 }
-# The rows with a training text of their own.
+# The rows with a separate training text.
 VARIANTS = {"data20": Variant(20), "data50": Variant(50), "topdown": Variant(form="top-down")}
 
 
@@ -121,9 +121,9 @@ SCORES = {"precision": "precision", "recall": "recall", "exact": "exact match", 
 IN_WORDS = {"valid": "validation trees", "test": "test trees"}
 
 WARNING = (
-    "The treebanks differ. The paper's figures, which are quoted, are those of section 23 of the Wall Street Journal "
-    "(WSJ), after a training on about 40,000 of its sentences. The figures of this study are those of the treebank "
-    "in the command below. F1 on one treebank cannot be compared with F1 on another, so this table does not tell "
+    "The treebanks differ. The paper's figures, which are quoted, are from section 23 of the Wall Street Journal "
+    "(WSJ), after a training on about 40,000 of its sentences. The figures of this study are from the treebank "
+    "in the command below. F1 on one treebank cannot be compared with F1 on another, so this table does not show "
     "whether a parser here is better or worse than one of the paper."
 )
 LIMITS = (
@@ -168,7 +168,7 @@ def report(results: Results) -> Report:
         [
             Section("The effect of each change", [study.effects(), study.method(), LIMITS]),
             Section("Every row", [study.figures(), *notes, *study.drawings(), study.costs()]),
-            Section("Beside the paper's table", [WARNING, study.paper()]),
+            Section("Compared with the paper's table", [WARNING, study.paper()]),
         ],
     )
 
@@ -218,7 +218,7 @@ class _Study:
         return (
             "The difference of F1 from base, in points. A row is better or worse if the whole 95 % interval "
             "(Student's t, with the spread between seeds pooled over the rows that have several) is on one side of 0. "
-            f"The standard deviation between seeds {known}. A row of one seed has no spread of its own."
+            f"The standard deviation between seeds {known}. A row of one seed has no spread between seeds."
         )
 
     def figures(self) -> Table:

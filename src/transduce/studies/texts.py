@@ -1,6 +1,6 @@
 """The data of a training of a study: its texts, and the arguments with which `transduce evaluate` scores its model.
 
-A study of translation has `Texts`. A study of another task has a class of its own, of the form of `TrainingData`.
+A study of translation has `Texts`. A study of another task has a separate class, of the form of `TrainingData`.
 """
 
 from collections.abc import Mapping, Sequence
