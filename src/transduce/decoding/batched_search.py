@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -27,6 +27,13 @@ from transduce.errors import is_out_of_memory
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
 
 Outputs = list[list[Hypothesis]]  # for each source, best first
+
+
+class Batches(NamedTuple):
+    """The indices of the sources of each batch. n_threads: number of batches to search at a time."""
+
+    members: list[list[int]]
+    n_threads: int
 
 
 class SearchBackend(ABC):
@@ -61,15 +68,11 @@ class SearchBackend(ABC):
         """Be in inference mode."""
         return torch.inference_mode()
 
-    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[list[int]]:
-        """Return the indices of the sources in batches that are searched together."""
-        lengths = [len(source) for source in sources]
-        return [*length_batches(lengths, settings.beam_size, BATCH_TOKENS[self.device.type], self.n_threads)]
-
-    @property
-    def n_threads(self) -> int:
-        """The number of batches that are searched at a time."""
-        return torch.get_num_threads() if self.gains_by_threads else 1
+    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> Batches:
+        """Return the sources in batches that are searched together."""
+        n_threads = torch.get_num_threads() if self.gains_by_threads else 1
+        lengths, most = [len(source) for source in sources], BATCH_TOKENS[self.device.type]
+        return Batches([*length_batches(lengths, settings.beam_size, most, n_threads)], n_threads)
 
 
 def search_all(
@@ -86,7 +89,7 @@ def search_all(
     constraint: one row for each source.
     """
     work = _Work(backend, sources, settings, constraint, n_best=n_best)
-    return search_batches(work.outputs, backend.batches(sources, settings), backend.n_threads)
+    return search_batches(work.outputs, backend.batches(sources, settings))
 
 
 def sample_all(
@@ -108,7 +111,7 @@ def sample_all(
     flat = [seed for of_source in seeds for seed in of_source]
     sources = [sources[i] for i in index]
     work = _Work(backend, sources, settings, constraint, sampling=sampling, seeds=flat)
-    samples = iter(search_batches(work.outputs, backend.batches(sources, settings), backend.n_threads))
+    samples = iter(search_batches(work.outputs, backend.batches(sources, settings)))
     return [[hypothesis for _ in of_source for hypothesis in next(samples)] for of_source in seeds]
 
 
@@ -145,16 +148,16 @@ Output = TypeVar("Output")
 Search = Callable[[Sequence[int]], list[Output]]  # the indices of the members of a batch -> their outputs
 
 
-def search_batches(search: Search[Output], batches: Sequence[list[int]], n_threads: int) -> list[Output]:
+def search_batches(search: Search[Output], batches: Batches) -> list[Output]:
     """Return the outputs of all members of the batches, by index. The batch must change no output.
 
-    n_threads: batches at a time. Where memory runs out, a batch is searched half by half.
+    Where memory runs out, a batch is searched half by half.
     """
-    in_threads = min(n_threads, len(batches)) > 1
+    in_threads = min(batches.n_threads, len(batches.members)) > 1
     search = partial(_search_or_halve, search)
-    outputs = _in_threads(search, batches, n_threads) if in_threads else map(search, batches)
+    outputs = _in_threads(search, *batches) if in_threads else map(search, batches.members)
     by_index = dict[int, Output]()
-    for members, of_members in zip(batches, outputs, strict=True):
+    for members, of_members in zip(batches.members, outputs, strict=True):
         by_index |= zip(members, of_members, strict=True)
     return [by_index[i] for i in range(len(by_index))]
 

@@ -40,7 +40,8 @@ class CpuTransformer:
         self.output = pack_linear([model.output], precision, self.kernels)
         self.best = best_of(self.output, self.kernels)  # see `Decoder`, by the decoder's output
         self.last_norms = norm_of(model.encoder_norm, self.kernels), norm_of(model.decoder_norm, self.kernels)
-        self.positions = model.positions(0, model.config.max_positions or 256)  # (positions, D)
+        # (positions, D). To be read once in a call: another thread may replace it by a table of another length.
+        self.positions = model.positions(0, model.config.max_positions or 256)
         self.tgt_embedding = model.tgt_embedding.weight, math.sqrt(model.config.d_model)  # (V, D), and its scale
         self.stacks = self._stacks()
 
@@ -59,7 +60,9 @@ class CpuTransformer:
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Return the memory (R,D) of token ids (B,S) with mask (B,S): rows for the real tokens of all sentences."""
-        positions, scale = self._positions(src.size(1)), math.sqrt(self.config.d_model)
+        positions, scale = self.positions, math.sqrt(self.config.d_model)
+        if src.size(1) > len(positions):
+            positions = self._longer_positions(src.size(1))
         embedded = F.embedding(src, self.model.src_embedding.weight) * scale + positions[: src.size(1)]
         x = embedded[src_mask]
         visible = sources(src_mask)
@@ -96,10 +99,11 @@ class CpuTransformer:
         n = ids.numel()
         if cache.written + n > cache.free.numel():
             cache = cache.with_room(n)
-        positions = self.positions  # read once: another thread may replace it by a table of another length
+        positions = self.positions
         if cache.length >= len(positions):
             cache = cache.gathered()  # for its exact length
-            positions = self._positions(cache.length + 1)
+            if cache.length >= len(positions):
+                positions = self._longer_positions(cache.length + 1)
         if self.stacks is not None:
             return self.stacks[1].decode_step(ids, self.tgt_embedding, positions, cache)
         cache = cache.gathered()
@@ -139,9 +143,7 @@ class CpuTransformer:
             x = layer.feed_forward(layer.attend_cross(x, memory, source))
         return self.last_norms[1](x)
 
-    def _positions(self, end: int) -> Tensor:
-        """Return a table of at least `end` positions, (positions, D)."""
-        positions = self.positions  # read once: another thread may replace it by a table of another length
-        if end > len(positions):
-            positions = self.positions = self.model.positions(0, end)
+    def _longer_positions(self, end: int) -> Tensor:
+        """Replace the table of positions by one of `end`, and return it, (end, D)."""
+        self.positions = positions = self.model.positions(0, end)
         return positions

@@ -296,10 +296,9 @@ def translations_of(
             unmet = phrases[i].unmet(text) if i in phrases else ()
             translations.append(Translation(text, problem=problems.get(i), unmet=unmet))
             continue
-        best, *others = (
-            _translation(combination, gaps, tokenizer, phrases.get(i))
-            for combination in _best_combinations([hypotheses[j] for j in members[i]])
-        )
+        n_best_lists = [hypotheses[j] for j in members[i]]
+        combinations = zip(*n_best_lists, strict=True) if len(gaps) == 1 else _best_combinations(n_best_lists)
+        best, *others = (_translation(chosen, gaps, tokenizer, phrases.get(i)) for chosen in combinations)
         translations.append(dataclasses.replace(best, alternatives=tuple(others)) if others else best)
     return translations
 
@@ -310,8 +309,6 @@ def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tup
     With utilities, the best has the highest mean of them. Otherwise unfinished hypotheses come after finished ones, and
     early ends rank lower, as in a list. The score of a choice is the sum of its scores.
     """
-    if len(n_best_lists) == 1:
-        return [(hypothesis,) for hypothesis in n_best_lists[0]]
     count = max(map(len, n_best_lists))
     best: list[tuple[Hypothesis, ...]] = [()]
     for hypotheses in n_best_lists:
@@ -346,7 +343,7 @@ def _translation(
         pieces=tuple(pieces),
         token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
         finished=all(h.finished for h in hypotheses),
-        utility=_utility(hypotheses),
+        utility=None if hypotheses[0].utility is None else _utility(hypotheses),
         alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, parts),
         unmet=phrases.unmet(text) if phrases is not None else (),
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transduce.config.schema import SearchConfig
-from transduce.decoding.batched_search import SearchBackend, length_batches, sample_all, search_all
+from transduce.decoding.batched_search import Batches, SearchBackend, length_batches, sample_all, search_all
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
@@ -156,7 +156,6 @@ class _Continuation(SearchBackend):
         super().__init__(decoder_of(model, ends))
         self.model = model
         self.ends = ends
-        self.gains_by_threads = isinstance(model, CpuLanguageModel)
         self.beam_of = partial(hugging_face_beam, n_ends=len(ends))
 
     def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Prompted:
@@ -172,12 +171,13 @@ class _Continuation(SearchBackend):
         first, *others = self.ends or [NO_END]
         return Request(search=settings, max_lengths=most, bos=0, eos=first, other_ends=others, constraint=constraint)
 
-    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[list[int]]:
+    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> Batches:
         """Return the indices of the prompts in batches. Only a prepared model takes prompts of several lengths."""
         lengths = [min(len(prompt) + settings.max_extra_tokens, self.model.n_positions) for prompt in sources]
-        if self.gains_by_threads:
-            return [*length_batches(lengths, settings.beam_size, BATCH_TOKENS, self.n_threads)]
-        return [*_even_batches(sources, max(lengths, default=0) * settings.beam_size)]
+        if isinstance(self.model, CpuLanguageModel):
+            n_threads = torch.get_num_threads()
+            return Batches([*length_batches(lengths, settings.beam_size, BATCH_TOKENS, n_threads)], n_threads)
+        return Batches([*_even_batches(sources, max(lengths, default=0) * settings.beam_size)], 1)
 
 
 def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | Memory | RowStates | CpuCache:
