@@ -7,9 +7,9 @@ from typing import Any
 from transduce.evaluation.study_charts import powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
 from transduce.studies.attention_forms import AttentionForm, AttentionSizes, forms, layers, sizes_of
-from transduce.studies.attention_models import rows
-from transduce.studies.comparison import NOT_RUN, Samples, as_points, by_verdict, curves_figure, ends_in_ms
-from transduce.studies.results import Results
+from transduce.studies.attention_models import TrainedForm, rows
+from transduce.studies.comparison import NOT_RUN, Difference, Samples, as_points, by_verdict, curves_figure, ends_in_ms
+from transduce.studies.results import Entry, Results
 
 IN_FIGURES = ("fused", "window", "performer", "reference")
 Costs = Mapping[int, Mapping[str, Mapping[str, float]]]  # length -> form or layer -> figures
@@ -198,28 +198,26 @@ def _losses(results: Results, sizes: AttentionSizes, *, causal: bool) -> tuple[T
         row.name: [entry for seed in row.seeds if (entry := _done(results, f"{row.name}-{seed}"))] for row in of_mask
     }
     losses = {name: [entry["loss"] for entry in seeds] for name, seeds in entries.items()}
-    bases = {row.base for row in of_mask}
-    samples = Samples(losses, [row.name for row in of_mask if row.name in bases])
-    changes = {row.name: samples.change(row.name, row.base) for row in of_mask if row.name not in bases}
-    lines = []
-    for row in of_mask:
-        seeds, change = entries[row.name], changes.get(row.name)
-        if not seeds:
-            lines.append([row.title, NOT_RUN, "", "", "", ""])
-            continue
-        cells = [
-            ", ".join(f"{loss:.3f}" for loss in losses[row.name]),
-            as_points(change, digits=3),
-            "base" if row.name in bases else change.verdict() if change else "",
-            f"{seeds[0]['parameters']:,}",
-            f"{statistics.fmean(entry['cpu_seconds'] for entry in seeds):,.0f}",
-        ]
-        lines.append([row.title, *cells])
+    samples = Samples(losses, [row.name for row in of_mask if row.name == row.base])
+    changes = {row.name: samples.change(row.name, row.base) for row in of_mask if row.name != row.base}
     task = "Next token" if causal else "Masked tokens"
-    head = [task.lower(), "loss of each seed", "less base", "verdict", "parameters", "processor seconds"]
     groups = by_verdict({row.title: changes.get(row.name) for row in of_mask})
     parts = " ".join(f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in groups.items())
     comparison = ": nothing to compare yet."
     if parts:
         comparison = f", compared with exact attention after as many steps. {parts}"
+    lines = [[row.title, *_loss_cells(entries[row.name], changes.get(row.name), row)] for row in of_mask]
+    head = [task.lower(), "loss of each seed", "less base", "verdict", "parameters", "processor seconds"]
     return Table(head, lines, words=frozenset({0, 3})), task + comparison
+
+
+def _loss_cells(seeds: Sequence[Entry], change: Difference | None, row: TrainedForm) -> list[str]:
+    if not seeds:
+        return [NOT_RUN, "", "", "", ""]
+    return [
+        ", ".join(f"{entry['loss']:.3f}" for entry in seeds),
+        as_points(change, digits=3),
+        "base" if row.name == row.base else change.verdict() if change else "",
+        f"{seeds[0]['parameters']:,}",
+        f"{statistics.fmean(entry['cpu_seconds'] for entry in seeds):,.0f}",
+    ]
