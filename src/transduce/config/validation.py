@@ -145,7 +145,8 @@ def _combination_problems(config: Config) -> list[str]:
 
 def _data_problems(config: Config) -> list[str]:
     """Return a line for each problem of the tokenizer, and of the lengths of sentences."""
-    model, data = config.model, config.data
+    model = config.model
+    data = config.data
     tags = ",".join(data.tags)
     lines = []
     if data.bpe_dropout and data.tokenizer != "bpe":
@@ -263,7 +264,8 @@ def _one_text_problems(data: DataConfig, task: str) -> list[str]:
 
 def _rdrop_problems(config: Config) -> list[str]:
     """Return a line if both passes of R-Drop would be equal."""
-    model, rdrop = config.model, config.train.rdrop
+    model = config.model
+    rdrop = config.train.rdrop
     dropouts = [f.name for f in dataclasses.fields(model) if f.name.endswith("dropout")]
     if not rdrop or any(getattr(model, name) for name in dropouts):
         return []

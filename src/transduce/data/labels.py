@@ -42,7 +42,7 @@ def problem_of(line: str) -> str | None:
 def learn_labels(texts: Sequence[Corpus]) -> list[str]:
     """Return the labels of training text, sorted. Raises UserError, with file and line, for a line that is none.
 
-    Raises UserError also for one label alone, and for more than MAX_LABELS.
+    Raises UserError also for a single label, and for more than MAX_LABELS.
     """
     labels: set[str] = set()
     names = printable(", ".join(str(corpus.tgt or corpus.src) for corpus in texts))

@@ -1,10 +1,8 @@
 """The bytes that each id of the target language adds to the decoded text, for every kind of tokenizer."""
 
 import re
-from collections.abc import Sequence
 
 from transduce.data.subwords import ESCAPE, bytes_of_letters
-from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -17,8 +15,9 @@ def piece_bytes(tokenizer: TokenizerLike) -> list[bytes]:
     either.
     """
     pieces = tokenizer.vocabulary
-    if isinstance(tokenizer, SubwordsAndSymbols):
-        return _of_symbols(tokenizer)
+    if tokenizer.symbols:
+        n_others = len(pieces) - len(CONTROLS) - len(tokenizer.symbols)
+        return [b"" for _ in CONTROLS] + [b" " + symbol.encode() for symbol in tokenizer.symbols] + [b""] * n_others
     if tokenizer.kind == "wordpiece":
         contents = [bytes_of_letters(piece.removeprefix(SPACE)) for piece in pieces[len(CONTROLS) :]]
     else:
@@ -34,9 +33,3 @@ def _of_piece(piece: str, has_bytes: bool, kind: str) -> bytes:
     if kind == "bpe":
         text = text.replace(ESCAPE + "1", SPACE).replace(ESCAPE + "0", ESCAPE)
     return text.encode(errors="replace")
-
-
-def _of_symbols(tokenizer: SubwordsAndSymbols) -> list[bytes]:
-    symbols: Sequence[str] = tokenizer.symbols
-    n_others = len(tokenizer.vocabulary) - len(CONTROLS) - len(symbols)
-    return [b"" for _ in CONTROLS] + [b" " + symbol.encode() for symbol in symbols] + [b""] * n_others

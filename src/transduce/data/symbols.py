@@ -86,7 +86,8 @@ class SubwordsAndSymbols(TokenizerLike):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return symbols with spaces between them, and pieces of the source as text. Control ids are left out."""
-        first, texts = len(CONTROLS) + len(self.symbols), []
+        first = len(CONTROLS) + len(self.symbols)
+        texts = []
         for is_source, run in groupby((i for i in ids if i >= len(CONTROLS)), lambda i: i >= first):
             own = [*run]
             texts += [self._source.decode(self._moved(own, -1))] if is_source else [self._symbol(i) for i in own]

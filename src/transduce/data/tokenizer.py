@@ -109,7 +109,7 @@ class Tokenizer(TokenizerLike):
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
         """Return the ids of a line under BPE-dropout: each step drops each merge with probability `p`.
 
-        The result is a function of (line, p, key) alone, in any process. p = 0 gives `encode(line)`, and p = 1 single
+        The result depends only on (line, p, key), in any process. p = 0 gives `encode(line)`, and p = 1 single
         characters. Raises UserError for word pieces.
         """
         if self.kind != "bpe":

@@ -38,6 +38,7 @@ class TokenizerLike(ABC):
     vocab_size: int
     vocabulary: list[str]
     tags: Sequence[str] = ()
+    symbols: Sequence[str] = ()  # words that are tokens of the target, the first ids after the control pieces
     _arguments: tuple[object, ...]  # of the class, except `side`, the last one
 
     def encode(self, line: str) -> list[int]:

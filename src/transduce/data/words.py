@@ -57,9 +57,9 @@ class Words(TokenizerLike):
     def learn(cls, lines: Iterable[str], *, vocab_size: int) -> "Words":
         """Return the tokenizer of training text, with at most `vocab_size` ids."""
         counts = Counter(word for line in lines for word in words_of(line))
-        rare = Counter(one for word, n in counts.items() if n <= RARE for one in classes_of(word))
+        rare = Counter(name for word, n in counts.items() if n <= RARE for name in classes_of(word))
         common = [(word, n) for word, n in counts.items() if n > RARE and word not in CONTROLS]
-        classes = [one for one, n in sorted(rare.items(), key=_most_first) if n >= LEAST]
+        classes = [name for name, n in sorted(rare.items(), key=_most_first) if n >= LEAST]
         classes = classes[: max(0, vocab_size - len(CONTROLS)) // 4]
         room = max(0, vocab_size - len(CONTROLS) - len(classes))
         return cls([word for word, _ in sorted(common, key=_most_first)[:room]], sorted(classes))
@@ -82,7 +82,7 @@ class Words(TokenizerLike):
         return number if number > UNK else self._class_id(word)
 
     def _class_id(self, word: str) -> int:
-        return next((self._ids[one] for one in classes_of(word) if one in self._ids), UNK)
+        return next((self._ids[name] for name in classes_of(word) if name in self._ids), UNK)
 
     def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
         """Return the ids of a line in which each word, with probability `p`, has the id of its class.

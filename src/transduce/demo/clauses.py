@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import TypeGuard
 
 from transduce.demo import lexicon
 from transduce.demo.inflection import Adverb, Complement, Modal, NounKind, Verb
@@ -127,7 +128,7 @@ def subordinate_clause(rng: random.Random, main: Clause) -> tuple[Adverb, Clause
     """Return because, although, while or if, with its clause. "while" and "if" take events, not lasting states."""
     past = main.tense == "past"
     of_reason = [word for word in lexicon.SUBORDINATORS if word.english in ("because", "although")]
-    of_time = [word for word in lexicon.SUBORDINATORS if word not in of_reason and _goes_with(word, main.tense)]
+    of_time = [word for word in lexicon.SUBORDINATORS if word not in of_reason and _goes_with(word, main)]
     conjunction = rng.choice(of_reason if _lasts(main) else [*of_reason, *of_time])
     reason = conjunction in of_reason
     tenses = matching_tenses(main) if reason else ("past" if past else "present",)
@@ -165,7 +166,7 @@ def with_time(rng: random.Random, clause: Clause, percent: int, *, at_end: bool 
     """
     if clause.time or clause.frequency or clause.opening or _lasts(clause) or not chance(rng, percent):
         return clause
-    times = [time for time in lexicon.TIMES if _goes_with(time, clause.tense)]
+    times = [time for time in lexicon.TIMES if _goes_with(time, clause)]
     time = rng.choice([time for time in times if not (clause.negated and time.tense == "present")])
     return replace(clause, time=time, opening=None if at_end else "time")
 
@@ -178,14 +179,14 @@ def _lasts(clause: Clause) -> bool:
     )
 
 
-def _goes_with(time: Adverb, tense: Tense) -> bool:
+def _goes_with(time: Adverb, clause: Clause) -> bool:
     match time.tense:
         case "future":
-            return isinstance(tense, Modal)
+            return clause.modal is not None
         case "present":
-            return tense == "present" or (isinstance(tense, Modal) and tense is not lexicon.FUTURE)
+            return clause.tense not in ("past", lexicon.FUTURE)
         case "past":
-            return tense == "past"
+            return clause.tense == "past"
         case _:
             return True
 
@@ -201,7 +202,7 @@ def related(rng: random.Random, clause: Clause) -> Clause:
 
 def with_subject_relative(rng: random.Random, clause: Clause) -> Clause:
     subject = clause.subject
-    if not isinstance(subject, Phrase) or not _takes_relative(subject):
+    if not _takes_relative(subject):
         return clause
     return replace(clause, subject=replace(subject, relative=_relative(rng, subject)))
 
@@ -211,13 +212,15 @@ def with_object_relative(rng: random.Random, clause: Clause) -> Clause:
     if not clause.objects or clause.place or clause.time:
         return clause
     *others, last = clause.objects
-    if not isinstance(last, Phrase) or not _takes_relative(last):
+    if not _takes_relative(last):
         return clause
     return replace(clause, objects=(*others, replace(last, relative=_relative(rng, last))))
 
 
-def _takes_relative(phrase: Phrase) -> bool:
+def _takes_relative(phrase: NounPhrase) -> TypeGuard[Phrase]:
     """Check for a phrase that a relative clause can identify. "my dog that sleeps" is excluded: "my" identifies it."""
+    if not isinstance(phrase, Phrase):
+        return False
     is_unidentified = phrase.owner is None and phrase.determiner not in (*lexicon.DEFINITE, lexicon.NO)
     return is_unidentified and any(phrase.noun.kind in verb.objects for verb in verbs("object"))
 

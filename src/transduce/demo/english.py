@@ -1,6 +1,6 @@
 """A tree of `transduce.demo.syntax` as an English sentence."""
 
-from transduce.demo.inflection import Adverb, City, Modal, Name, Pronoun, add_s
+from transduce.demo.inflection import Adverb, City, Name, Pronoun, add_s
 from transduce.demo.syntax import (
     Both,
     Clause,
@@ -86,11 +86,9 @@ def english_clause(clause: Clause, order: Order = "subordinate") -> list[str]:
 
 
 def _english_front(clause: Clause) -> list[str]:
-    if isinstance(clause.subject, Fronted):
-        return [clause.subject.pronoun.english[0]]
-    for phrase in clause.objects:
+    for phrase, form in zip((clause.subject, *clause.objects), (0, 1, 1), strict=False):
         if isinstance(phrase, Fronted):
-            return [phrase.pronoun.english[1]]
+            return [phrase.pronoun.english[form]]
     if isinstance(clause.opening, Adverb):
         return [clause.opening.english]
     if clause.opening == "time" and clause.time:
@@ -101,16 +99,15 @@ def _english_front(clause: Clause) -> list[str]:
 def _english_verb(clause: Clause, inverted: bool) -> tuple[list[str], list[str]]:
     """Return the auxiliary, if there is one, and the verb. Questions and negations need the auxiliary "do"."""
     person = person_of(clause.subject)
-    tense = clause.tense
     base = clause.verb.english
     needs_do = inverted or clause.negated
-    if isinstance(tense, Modal):
-        if tense.auxiliary:
-            return [tense.auxiliary], [*tense.link.split(), base]
+    if clause.modal:
+        if clause.modal.auxiliary:
+            return [clause.modal.auxiliary], [*clause.modal.link.split(), base]
         if needs_do:
             return ["does" if person == "he" else "do"], ["want", "to", base]
         return [], [add_s("want") if person == "he" else "want", "to", base]
-    past = tense == "past"
+    past = clause.tense == "past"
     finite = clause.verb.english_past(person) if past else clause.verb.english_present(person)
     if base == "be":
         return [finite], []

@@ -12,7 +12,6 @@ from transduce.demo.inflection import (
     Adverb,
     Case,
     City,
-    Modal,
     Name,
     Pronoun,
 )
@@ -97,7 +96,8 @@ def german_clause(clause: Clause, order: Order, *, front: list[str] | None = Non
     front: a subordinate clause that precedes the verb instead of the subject or an adverbial.
     """
     finite, closing = _german_verb(clause, order)
-    middle, tail = _german_middle(clause), _german_tail(clause)
+    middle = _german_middle(clause)
+    tail = _german_tail(clause)
     subject = [*german_noun_phrase(clause.subject, "nominative"), *german_relative(clause.subject)]
     if order == "infinitive":
         return [*middle, *closing, *tail]
@@ -114,12 +114,11 @@ def _german_verb(clause: Clause, order: Order) -> tuple[list[str], list[str]]:
     """Return the finite verb, and the end of the bracket: a separable prefix, a participle or an infinitive."""
     verb = clause.verb
     person = person_of(clause.subject)
-    tense = clause.tense
     if order == "infinitive":
         return [], [verb.zu_infinitive]
-    if isinstance(tense, Modal):
-        return [tense.german[person]], [verb.infinitive]
-    if tense == "past":
+    if clause.modal:
+        return [clause.modal.german[person]], [verb.infinitive]
+    if clause.tense == "past":
         if verb.german in GERMAN_PRETERITES:
             return [GERMAN_PRETERITES[verb.german][person]], []
         return [GERMAN_AUXILIARIES[verb.auxiliary][person]], [verb.participle]
@@ -168,9 +167,8 @@ def _german_tail(clause: Clause) -> list[str]:
 
 
 def _german_fronted_pronoun(clause: Clause) -> list[str]:
-    if isinstance(clause.subject, Fronted):
-        return [clause.subject.pronoun.german["nominative"]]
-    for phrase, case in zip(clause.objects, clause.verb.cases, strict=True):
+    cases: tuple[Case, ...] = ("nominative", *clause.verb.cases)
+    for phrase, case in zip((clause.subject, *clause.objects), cases, strict=True):
         if isinstance(phrase, Fronted):
             return [phrase.pronoun.german[case]]
     return []

@@ -101,6 +101,11 @@ class Clause:
     complement: "Clause | None" = None  # of say that, ask whether, try to
     second: "Clause | None" = None  # a second predicate of the same subject and tense: sings and dances
 
+    @property
+    def modal(self) -> Modal | None:
+        """The modal verb of the predicate; None in the present and in the past tense."""
+        return self.tense if isinstance(self.tense, Modal) else None
+
 
 @dataclass(frozen=True)
 class Sentence:

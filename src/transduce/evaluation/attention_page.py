@@ -18,7 +18,7 @@ import numpy as np
 from transduce.console import printable
 from transduce.decoding.hypothesis import Attended
 from transduce.evaluation.attention_svg import DARK, LIGHT
-from transduce.evaluation.attention_view import PARTS, Part, View
+from transduce.evaluation.attention_view import PARTS, Part, View, number_from_1
 from transduce.evaluation.page import fill_page
 from transduce.evaluation.pieces import labels, words
 
@@ -81,7 +81,7 @@ def _description(attended: Attended, view: View, layers: dict[str, list[int]]) -
         "target": {"labels": labels(attended.tgt_pieces), "words": words(attended.tgt_pieces)},
         "probabilities": [round(math.exp(min(0.0, p)), 4) for p in attended.log_probs.tolist()],
         "rollout": whole and len(attended.encoder) > 0,
-        "first": [view.part, view.layer + 1, view.head + 1 if isinstance(view.head, int) else view.head],
+        "first": [view.part, view.layer + 1, number_from_1(view.head)],
         "ramps": [LIGHT, DARK],
     }
 

@@ -16,7 +16,12 @@ HeadChoice = int | Literal["mean", "rollout"]
 
 def head_name(part: Part, layer: int, head: HeadChoice) -> str:
     """Return the name of a head, such as `encoder 3.5` of layer 2 and head 4, which count from 0."""
-    return f"{part} {layer + 1}.{head + 1 if isinstance(head, int) else head}"
+    return f"{part} {layer + 1}.{number_from_1(head)}"
+
+
+def number_from_1(head: HeadChoice) -> int | str:
+    """Return the number of a head, counted from 1, or the choice of no single head."""
+    return head + 1 if isinstance(head, int) else head
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ A report is a title, a lead, and sections of paragraphs, tables and figures. The
 """
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +100,11 @@ def markdown(report: Report) -> str:
 
 
 def _block_markdown(block: Block) -> str:
-    if isinstance(block, str):
-        return block
-    if isinstance(block, Figure):
-        return f"Figure (in report.html): {block.title}. {block.alt}"
+    match block:
+        case str():
+            return block
+        case Figure():
+            return f"Figure (in report.html): {block.title}. {block.alt}"
     rules = ["---" if column in block.words else "---:" for column in range(len(block.head))]
     rows = [block.head, rules, *block.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
@@ -124,26 +126,22 @@ def html_page(report: Report) -> str:
 def _section(section: Section) -> str:
     """Return a section; consecutive figures are side by side if the page is wide enough."""
     elements: list[str] = []
-    for number, block in enumerate(section.blocks):
-        follows_figure = number > 0 and isinstance(section.blocks[number - 1], Figure)
-        if isinstance(block, Figure) and not follows_figure:
-            figures = _figures_from(section.blocks, number)
-            elements.append('<div class="figures">\n' + "\n".join(map(_figure, figures)) + "\n</div>")
-        elif isinstance(block, Table):
-            elements.append(_table(block))
-        elif isinstance(block, str) and block.startswith("    "):
-            elements.append(f"<pre>{html.escape(block.strip())}</pre>")
-        elif isinstance(block, str):
-            elements.append(f"<p>{html.escape(block)}</p>")
+    for is_figure, blocks in groupby(section.blocks, lambda block: isinstance(block, Figure)):
+        parts = [_element(block) for block in blocks]
+        elements += ['<div class="figures">', *parts, "</div>"] if is_figure else parts
     return "\n".join(["<section>", f"<h2>{html.escape(section.heading)}</h2>", *elements, "</section>"])
 
 
-def _figures_from(blocks: Sequence[Block], first: int) -> Iterator[Figure]:
-    """Yield the consecutive figures from index `first` on."""
-    for block in blocks[first:]:
-        if not isinstance(block, Figure):
-            return
-        yield block
+def _element(block: Block) -> str:
+    match block:
+        case Figure():
+            return _figure(block)
+        case Table():
+            return _table(block)
+        case str() if block.startswith("    "):
+            return f"<pre>{html.escape(block.strip())}</pre>"
+        case str():
+            return f"<p>{html.escape(block)}</p>"
 
 
 def _figure(figure: Figure) -> str:

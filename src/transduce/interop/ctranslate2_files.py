@@ -257,7 +257,8 @@ def _count(file: IO[bytes]) -> int:
 def _variable(file: IO[bytes], name: str) -> Variable:
     """Return a variable. The position in the file is then after its values."""
     shape = tuple(_number(file, "<I") for _ in range(_number(file, "<B")))
-    code, size = _number(file, "<B"), _number(file, "<I")
+    code = _number(file, "<B")
+    size = _number(file, "<I")
     if code not in TYPES or size != math.prod(shape) * TYPES[code][1]:
         raise _Misfit(f"{name!r} has type {code}, shape {shape} and {size:,} bytes")
     if not shape and code != FLOAT32:

@@ -125,7 +125,8 @@ def _import_problems(folder: Path, settings: Mapping[str, Any], ids: Mapping[str
     vocab_size = settings["vocab_size"]
     if settings.get("decoder_vocab_size") not in (None, vocab_size) or (folder / "target_vocab.json").exists():
         wrong.append("vocab.json: expected one vocabulary for both languages, not one for each")
-    start, pad = settings["decoder_start_token_id"], settings["pad_token_id"]
+    start = settings["decoder_start_token_id"]
+    pad = settings["pad_token_id"]
     if pad != start:
         wrong.append(f"decoder_start_token_id={start}: expected pad_token_id={pad}")
     if sorted(ids.values()) != list(range(len(ids))) or len(ids) != vocab_size:
@@ -185,7 +186,8 @@ def _piece(ids: Mapping[str, int]) -> dict[int, str]:
 
 def _order(settings: Mapping[str, Any], ids: Mapping[str, int]) -> list[int | None]:
     """Return Marian's token id for each of ours; None for unused rows."""
-    pad, eos = settings["pad_token_id"], settings["eos_token_id"]
+    pad = settings["pad_token_id"]
+    eos = settings["eos_token_id"]
     controls = {PAD: None, BOS: pad, EOS: eos, UNK: None}
     return [*(controls[i] for i in range(4)), *(i for i in range(len(ids)) if i not in (pad, eos))]
 

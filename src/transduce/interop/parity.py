@@ -61,7 +61,8 @@ def describe_difference(program: str, theirs: np.ndarray, ours: np.ndarray, tole
     program: name of the other program. Raises ArithmeticError if a value differs by more than `tolerance`, or is NaN.
     """
     differences = np.abs(theirs - ours)
-    largest, mean = differences.max(), differences.mean()
+    largest = differences.max()
+    mean = differences.mean()
     words = f"{len(theirs):,} log-probabilities of tokens: they differ by {largest:.1e} at most, {mean:.1e} on average"
     if not largest <= tolerance:
         raise ArithmeticError(f"{program} computes a different model. {words}, expected at most {tolerance}")

@@ -28,6 +28,11 @@ class Part(Protocol):
 Document = Sequence[str | Part]
 
 
+def lines_of(document: Document) -> list[Part]:
+    """Return the parts of a document that are translated."""
+    return [part for part in document if not isinstance(part, str)]
+
+
 class PlainLine:
     """A line of plain text."""
 

@@ -8,7 +8,7 @@ from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_automaton
 from transduce.decoding.phrases.segment_constraints import FREE, check_search
 from transduce.errors import UserError, nearest
-from transduce.serve.documents import Document
+from transduce.serve.documents import Document, lines_of
 from transduce.serve.models import Model
 from transduce.serve.refusal import invalid
 from transduce.serve.requests import MAX_FIELDS, Fields
@@ -70,7 +70,7 @@ def _column(fields: Fields, name: str, n_texts: int, is_list: bool) -> Sequence[
 
 def check_text(constraint: LineConstraint, document: Document, model: Model, options: DecodingOptions) -> None:
     """Raise Refusal if the translation of a text cannot meet its constraint."""
-    n_lines = sum(not isinstance(part, str) for part in document)
+    n_lines = len(lines_of(document))
     if n_lines > 1 and (constraint.must or constraint.prefix):
         raise invalid(f"expected one line with must or prefix, not {n_lines}; send the lines as a list")
     if not model.takes_constraints:

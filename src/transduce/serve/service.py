@@ -16,7 +16,7 @@ from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.decoding.segmentation import encode_lines, excess
-from transduce.serve.documents import Document, Part, plain_document
+from transduce.serve.documents import Document, Part, lines_of, plain_document
 from transduce.serve.logs import Record
 from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
@@ -244,7 +244,7 @@ def _options(options: DecodingOptions, tag: str | None, n_alternatives: int, spl
 def _sentences(document: Document, model: Model, options: DecodingOptions, constraint: LineConstraint) -> _Text:
     """Return the document with the sentences of its lines, or with the problem of a line that is too long."""
     loop = asyncio.get_running_loop()
-    parts = [part for part in document if not isinstance(part, str)]
+    parts = lines_of(document)
     text = _Text(document)
     if constraint:
         try:

@@ -107,7 +107,8 @@ def convolutional() -> Config:
 
 def recipe(system: str) -> Config:
     """Return the recipe of a system: its choice, and what all share. The study needs all checkpoints of a training."""
-    choice, every = CHOICES[system], 100
+    choice = CHOICES[system]
+    every = 100
     sizes: dict[str, Any] = {**KINDS[system], **SHAPES[system][choice.shape]}
     max_steps = steps(system, choice.shape)
     warmup_steps = max_steps // 10

@@ -88,7 +88,8 @@ def schedule(steps: int) -> list[str]:
 
     The peak of eq. 3 grows with lr_factor, and falls with the square root of the warm-up.
     """
-    train, warmup = small("base").train, steps // 10
+    train = small("base").train
+    warmup = steps // 10
     lr_factor = round(train.lr_factor * math.sqrt(warmup / train.warmup_steps), 4)
     values = {"max_steps": steps, "warmup_steps": warmup, "lr_factor": lr_factor, "evaluate_every_steps": steps}
     return [f"train.{name}={value}" for name, value in values.items()]
