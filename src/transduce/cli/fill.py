@@ -13,6 +13,7 @@ from transduce.console import printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
+    from transduce.family.inference.diffusion import Filling
     from transduce.family.inference.text_encoder import TextEncoder, Word
     from transduce.family.inference.text_filler import TextFiller
 
@@ -77,6 +78,7 @@ def fill(
     settings = {name: value for name, value in asdict(diffusion).items() if value is not None}
 
     def load() -> Job[Any]:
+        from transduce.family.inference.diffusion import Filling
         from transduce.family.inference.model_folder import open_member
         from transduce.family.inference.text_encoder import TextEncoder
         from transduce.family.inference.text_filler import TextFiller
@@ -86,7 +88,7 @@ def fill(
         if isinstance(member.model, Llada):
             if n_best is not None:
                 raise UserError(f"--n-best={n_best}: must not be set for a LLaDA, which fills all masks; leave it out")
-            return _lines_of(TextFiller(member, folder), settings)
+            return _lines_of(TextFiller(member, folder), Filling(**settings))
         if settings:
             raise UserError(f"--{next(iter(settings))}: must not be set for a model that is not a LLaDA; leave it out")
         return _words_of(TextEncoder(member, folder), 5 if n_best is None else n_best)
@@ -106,9 +108,6 @@ def _words_of(encoder: "TextEncoder", n_best: int) -> "Job[list[list[Word]]]":
     return Job(lambda lines, _: encoder.fill(lines, n_best), text, record)
 
 
-def _lines_of(filler: "TextFiller", settings: dict[str, Any]) -> Job[str]:
-    """Return the job of printing lines whose masks are filled. settings: arguments of `Filling`."""
-    from transduce.family.inference.diffusion import Filling
-
-    filling = Filling(**settings)
+def _lines_of(filler: "TextFiller", filling: "Filling") -> Job[str]:
+    """Return the job of printing lines whose masks are filled."""
     return Job(lambda lines, number: filler.fill(lines, filling, number), lambda line: re.sub(r"[\r\n]", " ", line))

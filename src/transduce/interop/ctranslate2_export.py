@@ -37,6 +37,7 @@ from transduce.storage.atomic_folder import write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
 
 Precision = Literal["fp32", "int8"]
+Spec = Any  # a part of a model of ctranslate2, which has no types
 
 # ---- to CTranslate2 ----------------------------------------------------------------------------------------------
 
@@ -83,7 +84,7 @@ def _files(
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
+def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Spec:
     """Return the model as an object of CTranslate2, whose `validate` finds missing weights."""
     model = require_transformer(loaded)
     config = loaded.config.model
@@ -116,7 +117,7 @@ def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Any:
     return spec
 
 
-def _set_layer(target: Any, layer: Any) -> None:
+def _set_layer(target: Spec, layer: Any) -> None:
     """Copy a layer of the encoder, or one of the decoder, which also has cross-attention."""
     assert isinstance(layer, EncoderLayer | DecoderLayer)
     norms = [residual.norm for residual in layer.residuals if isinstance(residual, Residual)]
@@ -130,19 +131,19 @@ def _set_layer(target: Any, layer: Any) -> None:
     _set_linear(target.ffn.linear_1, [layer.feed_forward.get_submodule("w_2")])
 
 
-def _set_attention(target: Any, attention: MultiHeadAttention, fused: Sequence[Sequence[str]]) -> None:
+def _set_attention(target: Spec, attention: MultiHeadAttention, fused: Sequence[Sequence[str]]) -> None:
     for linear, names in zip(target.linear, fused, strict=True):
         _set_linear(linear, [attention.get_submodule(name) for name in names])
 
 
-def _set_linear(target: Any, layers: Sequence[nn.Module]) -> None:
+def _set_linear(target: Spec, layers: Sequence[nn.Module]) -> None:
     """Copy linear layers of one input as one layer, with their outputs concatenated."""
     target.weight = np.concatenate([_array(layer.get_parameter("weight")) for layer in layers])
     if all(layer.bias is not None for layer in layers):
         target.bias = np.concatenate([_array(layer.get_parameter("bias")) for layer in layers])
 
 
-def _set_norm(target: Any, norm: nn.Module) -> None:
+def _set_norm(target: Spec, norm: nn.Module) -> None:
     target.gamma = _array(norm.get_parameter("weight"))
     target.beta = _array(norm.get_parameter("bias"))
 

@@ -22,6 +22,8 @@ from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import save_model
 from transduce.training.weights import check_shapes, set_weights, weights
 
+Settings = Mapping[str, Any]  # the content of config.json
+
 UNUSED_BIAS = -1e4  # output bias of unused ids, which gives them the probability 0
 
 
@@ -83,7 +85,7 @@ OPTIONAL = {  # type and default
 }
 
 
-def _type_problems(settings: Mapping[str, Any], ids: Mapping[str, Any]) -> list[str]:
+def _type_problems(settings: Settings, ids: Mapping[str, int]) -> list[str]:
     """Return a line for each value of config.json that is missing or of a wrong type, and for wrong pieces."""
     types = {**REQUIRED, **{key: kind for key, (kind, _) in OPTIONAL.items() if key in settings}}
     wrong = []
@@ -112,7 +114,7 @@ def _is_text(piece: str) -> bool:
     return True
 
 
-def _import_problems(folder: Path, settings: Mapping[str, Any], ids: Mapping[str, Any]) -> list[str]:
+def _import_problems(folder: Path, settings: Settings, ids: Mapping[str, int]) -> list[str]:
     """Return a line for each property of a Marian model that transduce cannot build. ids: token id of each piece."""
     values = {key: settings.get(key, value) for key, value in EXPECTED.items()}
     wrong = [f"{key}={values[key]!r}: expected {value!r}" for key, value in EXPECTED.items() if values[key] != value]
@@ -184,7 +186,7 @@ def _piece(ids: Mapping[str, int]) -> dict[int, str]:
     return {i: UNKNOWN if piece == "<unk>" else piece for piece, i in ids.items()}
 
 
-def _order(settings: Mapping[str, Any], ids: Mapping[str, int]) -> list[int | None]:
+def _order(settings: Settings, ids: Mapping[str, int]) -> list[int | None]:
     """Return Marian's token id for each of ours; None for unused rows."""
     pad = settings["pad_token_id"]
     eos = settings["eos_token_id"]
@@ -192,7 +194,7 @@ def _order(settings: Mapping[str, Any], ids: Mapping[str, int]) -> list[int | No
     return [*(controls[i] for i in range(4)), *(i for i in range(len(ids)) if i not in (pad, eos))]
 
 
-def _config(settings: Mapping[str, Any], vocab_size: int, where: Path) -> Config:
+def _config(settings: Settings, vocab_size: int, where: Path) -> Config:
     """Return Marian's settings as a configuration of ours. Raises UserError if they are not valid."""
     values = {key: settings.get(key, default) for key, (_, default) in OPTIONAL.items()}
     ties_weights = values["tie_word_embeddings"]  # False: the embeddings are separate, whatever other keys say

@@ -13,6 +13,7 @@ from transduce.data.disk import error_at
 from transduce.errors import UserError
 
 Value = int | float | str | None
+LogLine = dict[str, Any]  # of log.jsonl: values by name
 
 
 class Log:
@@ -69,19 +70,19 @@ class Log:
             self.board.close()
 
 
-def reports(run: Path) -> Iterator[dict[str, Any]]:
+def reports(run: Path) -> Iterator[LogLine]:
     """Yield the lines of RUN/log.jsonl. An incomplete last line, cut off by a kill, is skipped."""
     path = run / "log.jsonl"
     if path.exists():
         yield from (line for line, _ in _lines(path))
 
 
-def read_log(run: Path) -> list[dict[str, Any]]:
+def read_log(run: Path) -> list[LogLine]:
     """Return all `reports` of a run."""
     return list(reports(run))
 
 
-def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+def _lines(path: Path) -> Iterator[tuple[LogLine, int]]:
     """Yield each complete line and its end in bytes. Raises UserError for a line that is not a report."""
     end = 0
     with path.open("rb") as file:
@@ -90,7 +91,7 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 return
             end += len(raw)
             try:
-                line = msgspec.json.decode(raw, type=dict[str, Any])
+                line = msgspec.json.decode(raw, type=LogLine)
             except (msgspec.DecodeError, RecursionError):
                 line = {}
             if not isinstance(line.get("step"), int):
