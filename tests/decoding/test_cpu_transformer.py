@@ -110,7 +110,8 @@ def test_another_thread_may_replace_the_positions(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(torch.nn.functional, "embedding", embedding_beside_another_thread)
     ids = torch.full((1, 300), 5)
-    assert backend._embed(model.src_embedding, ids, 0).shape == (1, 300, CONFIG.d_model)
+    with torch.inference_mode():
+        assert backend.encode(ids, torch.ones_like(ids, dtype=torch.bool)).shape == (300, CONFIG.d_model)
 
 
 def test_threads_change_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
