@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.calls import fork_transduce
 from support.random_models import CONFIG, random_model, save_to
-from support.toy_task import ROOT, Toy, run_transduce
+from support.toy_task import ROOT, Toy
 
 import transduce
 from transduce import UserError
@@ -143,12 +144,12 @@ def test_it_translates_without_torch(toy_export: Path) -> None:
 
 
 def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> None:
-    process = run_transduce("export", toy.model, "--to", "ctranslate2", "--out", tmp_path / "out")
+    process = fork_transduce("export", toy.model, "--to", "ctranslate2", "--out", tmp_path / "out")
     assert process.code == 0 and b"" == process.out and "differ by" in process.err
-    process = run_transduce("translate", tmp_path / "out", "--engine", "ctranslate2", "--json", stdin=b"a b\n")
+    process = fork_transduce("translate", tmp_path / "out", "--engine", "ctranslate2", "--json", stdin=b"a b\n")
     translation = json.loads(process.out)
     assert translation["text"] == "b a" and translation["score"] < 0 and translation["token_log_probs"] == []
-    second = run_transduce("export", toy.model, tmp_path / "out", "--to", "ctranslate2")
+    second = fork_transduce("export", toy.model, tmp_path / "out", "--to", "ctranslate2")
     assert second.code == 2 and "expected a new folder; give another name" in second.err
 
 
@@ -170,7 +171,7 @@ def test_the_command_line_exports_and_translates(toy: Toy, tmp_path: Path) -> No
 )
 def test_unsupported_options_are_refused(arguments: list[str], message: str, toy_export: Path, toy: Toy) -> None:
     folders = {"MODEL": str(toy.model), "OUT": str(toy_export)}
-    process = run_transduce("translate", *[folders.get(word, word) for word in arguments], stdin=b"a b c\n")
+    process = fork_transduce("translate", *[folders.get(word, word) for word in arguments], stdin=b"a b c\n")
     assert process.code == 2 and message in process.err and process.out == b""
 
 

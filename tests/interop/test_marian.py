@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.calls import fork_transduce
 from support.random_models import CONFIG, random_model, save_to
-from support.toy_task import run_transduce
 
 import transduce
 from transduce import UserError
@@ -149,7 +149,7 @@ def test_an_imported_model_translates_as_in_transformers(changes: dict[str, Any]
 
 def test_an_imported_model_translates_and_scores(tmp_path: Path) -> None:
     folder = opus(tmp_path / "opus")
-    process = run_transduce("import", "marian", folder, "--out", tmp_path / "model")
+    process = fork_transduce("import", "marian", folder, "--out", tmp_path / "model")
     assert (process.code, process.out, process.err) == (0, b"", "")
     model = transduce.load(tmp_path / "model")
     assert model.tokenizer.tags == [">>fra<<"] and model.tokenizer.target.tags == []
@@ -157,7 +157,7 @@ def test_an_imported_model_translates_and_scores(tmp_path: Path) -> None:
     assert model.translate(LINES[:2], tag=">>fra<<") == model.translate(with_code)
     best = model.translate(LINES[:1])[0]
     assert model.score(LINES[:1], [best.text])[0].log_prob < 0
-    assert run_transduce("import", "marian", folder, tmp_path / "model").code == 2
+    assert fork_transduce("import", "marian", folder, tmp_path / "model").code == 2
 
 
 @pytest.mark.parametrize(

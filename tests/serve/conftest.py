@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.calls import fork_transduce
 from support.serving import ServerProcess, server_process
-from support.toy_task import Toy, run_transduce
+from support.toy_task import Toy
 
 
 @pytest.fixture(scope="session")
@@ -13,7 +14,7 @@ def exported(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the model of the toy task, exported to CTranslate2."""
     pytest.importorskip("ctranslate2")
     folder = tmp_path_factory.mktemp("exported") / "model"
-    result = run_transduce("export", toy.model, "--to", "ctranslate2", "--out", folder)
+    result = fork_transduce("export", toy.model, "--to", "ctranslate2", "--out", folder)
     assert result.code == 0, result.err
     return folder
 

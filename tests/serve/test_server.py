@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calls import fork_transduce
 from support.command_line import assert_mistake
 from support.serving import ServerProcess, server_process
-from support.toy_task import Toy, run_transduce
+from support.toy_task import Toy
 
 import transduce
 
@@ -255,6 +256,6 @@ def test_at_a_signal_it_answers_what_it_accepted_and_exits_with_0(toy: Toy, tmp_
 def test_a_taken_port_and_a_missing_model_are_mistakes(toy: Toy, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        result = run_transduce("serve", toy.model, "--from", "en", "--to", "de", "--port", port)
+        result = fork_transduce("serve", toy.model, "--from", "en", "--to", "de", "--port", port)
         assert_mistake(result, f"--port={port}: expected a free address of this machine")
-    assert_mistake(run_transduce("serve", tmp_path, "--from", "en", "--to", "de", "--port", 0), str(tmp_path))
+    assert_mistake(fork_transduce("serve", tmp_path, "--from", "en", "--to", "de", "--port", 0), str(tmp_path))

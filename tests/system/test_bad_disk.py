@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from support.calls import fork_transduce
 from support.checkpoints import stored_state
 from support.small_runs import AVERAGE, Texts, train_on
-from support.toy_task import ROOT, CommandResult
+from support.toy_task import ROOT
 
 from transduce.storage import checkpoints as checkpoint
 from transduce.storage.atomic_folder import check_folder, read_folder, remove_unfinished, write_file, write_folder
@@ -314,14 +315,6 @@ def train_command(texts: Texts, folder: Path, out: Path, *more: str) -> list[str
     return [*parts, "--valid", *map(str, texts["valid"]), "--out", str(out), *more]
 
 
-def run_train(*command: str, before: str = "true") -> CommandResult:
-    """Run `transduce COMMAND` in a shell after the shell command `before`."""
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    shell = ["bash", "-c", f'{before} && exec "$@"', "bash", sys.executable, "-m", "transduce", *command]
-    process = subprocess.run(shell, capture_output=True, env={**os.environ, "PYTHONPATH": paths}, timeout=120)
-    return CommandResult(process.returncode, process.stdout, process.stderr.decode(errors="replace"))
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a file system of 10 MB. Needs root."""
@@ -377,7 +370,7 @@ def test_a_read_only_disk_leaves_the_earlier_checkpoint(small_disk: Path, texts:
     with pytest.raises(OSError, match="Read-only file system") as caught:
         save_checkpoint(out, checkpoint_at(9))
     assert str(out) in str(caught.value.filename)
-    result = run_train(*train_command(texts, tmp_path, out, "--resume", "--allow-change", "train.max_steps"))
+    result = fork_transduce(*train_command(texts, tmp_path, out, "--resume", "--allow-change", "train.max_steps"))
     assert result.code == 3 and f"transduce: {out}" in result.err and "Read-only file system" in result.err, result.err
     assert newest_checkpoint(out) == (out / "checkpoints" / "step-00000006", [])
 
@@ -388,7 +381,7 @@ def test_a_disk_that_fills_up_ends_the_command_with_3_and_the_run_resumes(
     """A checkpoint has about 180 kB, and three fit on the disk."""
     out = small_disk / "run"
     ballast = leave_free(small_disk, 700_000)
-    result = run_train(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9"))
+    result = fork_transduce(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9"))
     assert result.code == 3, result.err
     warnings = [line for line in result.err.splitlines() if line.startswith("not saved at step")]
     last = result.err.splitlines()[-1]
@@ -397,7 +390,7 @@ def test_a_disk_that_fills_up_ends_the_command_with_3_and_the_run_resumes(
     newest = newest_checkpoint(out)
     assert newest is not None and newest[1] == [] and load_checkpoint(newest[0]).state["step"] == step_of(newest[0])
     ballast.unlink()
-    result = run_train(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9", "--resume"))
+    result = fork_transduce(*train_command(texts, tmp_path, out, "--set", "train.keep_checkpoints=9", "--resume"))
     assert result.code == 0, result.err
     check_folder(out / "model")
 
@@ -405,8 +398,11 @@ def test_a_disk_that_fills_up_ends_the_command_with_3_and_the_run_resumes(
 def test_a_limit_on_the_file_size_ends_the_command_with_3(texts: Texts, tmp_path: Path) -> None:
     """With `ulimit -f 40`, a file of more than 40 kB fails with EFBIG, such as the second moments."""
     out = tmp_path / "run"
-    result = run_train(*train_command(texts, tmp_path, out), before="ulimit -f 40")
-    assert result.code == 3, result.err
-    last = result.err.splitlines()[-1]
-    assert re.search(r"/checkpoints/\S*\.safetensors: File too large, writing [0-9,]+ bytes", last), result.err
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+    words = [sys.executable, "-m", "transduce", *train_command(texts, tmp_path, out)]
+    shell = ["bash", "-c", 'ulimit -f 40 && exec "$@"', "bash", *words]
+    result = subprocess.run(shell, capture_output=True, env={**os.environ, "PYTHONPATH": paths}, text=True, timeout=120)
+    assert result.returncode == 3, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert re.search(r"/checkpoints/\S*\.safetensors: File too large, writing [0-9,]+ bytes", last), result.stderr
     assert checkpoints(out) == [] and not [*(out / "checkpoints").iterdir()]
