@@ -22,6 +22,7 @@ What several members share:
 | `feed_forward.py`       | the gated feed-forward network                                      |
 | `initialisation.py`     | the first values of the weights                                     |
 | `row_states.py`         | states of recurrences                                               |
+| `text_model.py`         | what a member that continues text has, for its training and search  |
 
 What belongs to one member:
 

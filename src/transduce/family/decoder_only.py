@@ -23,18 +23,21 @@ from transduce.family.gpt2 import gelu
 from transduce.family.initialisation import initialise
 from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids
 from transduce.family.rope import LinearRope, Rope, YarnRope, ntk_theta
+from transduce.family.text_model import TextModel
 from transduce.model.attention import MultiHeadAttention
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, Residual
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(TextModel):
     """A stack of pre-norm layers under the causal mask.
 
     An argument replaces the part that the configuration names. positions: how the model knows the order of tokens.
     pattern: the keys that a query sees, by a mask. feed_forward: makes the part of a layer that keeps the shape
     (N,T,D).
     """
+
+    no_past = NO_PAST
 
     def __init__(
         self,
@@ -79,10 +82,6 @@ class DecoderOnly(nn.Module):
             cache = partial(with_cache, past.of_layer(i), so_far)
             x = layer(x, mask, self.positions.attention_of(i, cache, positions, past.length + ids.size(1)))
         return self.norm(x), Past(so_far, past.padding)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (N,T,V) of the id after each of `ids` (N,T)."""
-        return self.output(self.states(ids)[0])
 
 
 # ---- the parts that a configuration names -----------------------------------------------------------------------

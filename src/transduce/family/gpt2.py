@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transduce.family.attention_wrappers import NO_PAST, Past, with_cache
 from transduce.family.configs import GPT2Config
 from transduce.family.initialisation import initialise
+from transduce.family.text_model import TextModel
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, Residual
@@ -25,13 +26,15 @@ def gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-class GPT2(nn.Module):
+class GPT2(TextModel):
     """The decoder of GPT-2.
 
     post: True is GPT-1, with the norm after each residual, and none at the end. norm_eps: added to the variances.
 
     The attribute `attention` is the attention function of all layers. If it has weights, they become a part.
     """
+
+    no_past = NO_PAST
 
     def __init__(self, config: GPT2Config, *, norm_eps: float = 1e-5, post: bool = False) -> None:
         assert config.vocab_size is not None
@@ -69,7 +72,3 @@ class GPT2(nn.Module):
         for i, layer in enumerate(self.layers):
             x = layer(x, mask, with_cache(past.of_layer(i), so_far, attention or self.attention))
         return self.norm(x), Past(so_far, past.padding)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (N,T,V) of the id after each of `ids` (N,T)."""
-        return self.output(self.states(ids)[0])

@@ -24,6 +24,7 @@ from transduce.family.configs import HyenaConfig
 from transduce.family.gpt2 import gelu
 from transduce.family.initialisation import initialise
 from transduce.family.row_states import NO_STATES, RowStates, State, with_state
+from transduce.family.text_model import TextModel
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import FeedForward, Residual
 
@@ -121,12 +122,14 @@ class Operator(nn.Module):
         return self.w_out(z.mT), (inputs[:, :, n_new:], torch.stack(so_far, dim=1))
 
 
-class Hyena(nn.Module):
+class Hyena(TextModel):
     """A language model with these operators, and GPT-2's feed-forward parts, norms and first values.
 
     width, bands, frequency: sizes of the networks that make filters, see `Filters`. A high frequency lets filters
     change fast (3.3), and needs a low learning rate: the released language models have 14.
     """
+
+    no_past = NO_STATES
 
     def __init__(self, config: HyenaConfig, *, width: int = 64, bands: int = 16, frequency: float = 1.0) -> None:
         assert config.vocab_size is not None
@@ -156,7 +159,3 @@ class Hyena(nn.Module):
             x = self.residuals[2 * i](x, with_state(operator, past.of_part(i), so_far))
             x = self.residuals[2 * i + 1](x, feed_forward)
         return self.norm(x), RowStates(so_far)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (N,T,V) of the id after each of `ids` (N,T)."""
-        return self.output(self.states(ids)[0])

@@ -17,16 +17,19 @@ from transduce.family.configs import LlamaConfig
 from transduce.family.feed_forward import GatedFeedForward
 from transduce.family.initialisation import initialise
 from transduce.family.rope import UNSCALED, Rope
+from transduce.family.text_model import TextModel
 from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
 from transduce.model.transformer import EncoderLayer, KeysValues, Residual
 
 
-class Llama(nn.Module):
+class Llama(TextModel):
     """The decoder of Llama.
 
     d_k: width of a head; None: d_model / n_heads. rope: how the frequencies of RoPE follow from its base theta
     (`family/rope.py`). norm_eps: added to the mean squares.
     """
+
+    no_past = NO_PAST
 
     def __init__(
         self, config: LlamaConfig, *, d_k: int | None = None, rope: Rope = UNSCALED, norm_eps: float = 1e-5
@@ -63,7 +66,3 @@ class Llama(nn.Module):
             cache = with_cache(past.of_layer(i), so_far, with_shared_heads(attention))
             x = layer(x, mask, with_rotation(angles, cache, amplitude=self.rope.amplitude))
         return self.norm(x), Past(so_far, past.padding)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (N,T,V) of the id after each of `ids` (N,T)."""
-        return self.output(self.states(ids)[0])

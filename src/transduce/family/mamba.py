@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from transduce.family.configs import MambaConfig
 from transduce.family.row_states import NO_STATES, RowStates, State, with_state
+from transduce.family.text_model import TextModel
 from transduce.model.transformer import Residual
 
 
@@ -79,12 +80,14 @@ class SelectiveMixer(nn.Module):
         return u.new_zeros(n_rows, d_inner, self.conv.kernel_size[0] - 1), u.new_zeros(n_rows, d_inner, self.d_state)
 
 
-class Mamba(nn.Module):
+class Mamba(TextModel):
     """The language model of Mamba.
 
     d_inner: E; None: 2 d_model. d_step: width before W_dt; None: d_model / 16, rounded up. d_conv: inputs of a
     convolution. norm_eps: added to the mean squares. The recurrence has no limit; max_positions limits a search.
     """
+
+    no_past = NO_STATES
 
     def __init__(
         self,
@@ -130,7 +133,3 @@ class Mamba(nn.Module):
         for i, (mixer, residual) in enumerate(zip(self.mixers, self.residuals, strict=True)):
             x = residual(x, with_state(mixer, past.of_part(i), so_far))
         return self.norm(x), RowStates(so_far)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (N,T,V) of the id after each of `ids` (N,T)."""
-        return self.output(self.states(ids)[0])

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from transduce.family.configs import RWKVConfig
 from transduce.family.row_states import NO_STATES, RowStates, State, with_state
+from transduce.family.text_model import TextModel
 from transduce.model.transformer import Residual
 
 Sums = tuple[Tensor, Tensor, Tensor]  # each (N,D): s, z and m, for the sums e^m s of weighted values, e^m z of weights
@@ -123,11 +124,13 @@ class ChannelMix(nn.Module):
         return r.sigmoid() * self.w_v(F.relu(k).square()), (x[:, -1],)
 
 
-class RWKV(nn.Module):
+class RWKV(TextModel):
     """The language model of RWKV-4.
 
     The recurrence has no limit; max_positions limits a search.
     """
+
+    no_past = NO_STATES
 
     def __init__(self, config: RWKVConfig) -> None:
         assert config.vocab_size is not None
@@ -155,7 +158,3 @@ class RWKV(nn.Module):
         for i, (mixer, residual) in enumerate(zip(self.mixers, self.residuals, strict=True)):
             x = residual(x, with_state(mixer, past.of_part(i), so_far))
         return self.norm(x), RowStates(so_far)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (N,T,V) of the id after each of `ids` (N,T)."""
-        return self.output(self.states(ids)[0])

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transduce.family.attention_wrappers import causal, with_bias
 from transduce.family.configs import TransformerXLConfig
 from transduce.family.positions import distances
+from transduce.family.text_model import TextModel
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.positions import sinusoids
@@ -78,11 +79,13 @@ class TransformerXLLayer(nn.Module):
         return self.residuals[1](self.residuals[0](x, attend), self.feed_forward)
 
 
-class TransformerXL(nn.Module):
+class TransformerXL(TextModel):
     """The language model, with one matrix for embedding and output instead of the paper's adaptive ones.
 
     norm_eps: added to the variances.
     """
+
+    no_past = NO_MEMORY
 
     def __init__(self, config: TransformerXLConfig, *, norm_eps: float = 1e-5) -> None:
         assert config.vocab_size is not None

@@ -19,6 +19,7 @@ import safetensors
 import torch
 from torch import Tensor, nn
 
+from transduce.config.kinds import kinds_of
 from transduce.errors import UserError, nearest
 from transduce.family.hugging_face.conversion import Conversion, Shape, set_parameters, their_shapes, their_tensors
 from transduce.family.hugging_face.settings import Settings
@@ -38,9 +39,9 @@ CONVERSIONS = {
     "t5": "t5",
     "vit": "vit",
 }
-# What is trained here, and these files cannot hold.
-DECODERS_ONLY_HERE = ("decoder", "hyena", "t6", "performer", "transformer_xl")
-ENCODERS_ONLY_HERE = ("longformer", "linformer")
+# Kinds that are trained here, and these files cannot hold.
+ENCODERS_ONLY_HERE = tuple(kind for kind in kinds_of("masked_words") if kind not in CONVERSIONS)
+DECODERS_ONLY_HERE = tuple(kind for kind in kinds_of("language_model") if kind not in CONVERSIONS)
 WITHOUT_CONVERSION = (*DECODERS_ONLY_HERE, *ENCODERS_ONLY_HERE)
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Files next to the weights, of tokenizers and how to generate text, with the maximum number of bytes of each.

@@ -7,15 +7,16 @@ from typing import Self
 
 from tokenizers import Encoding, Tokenizer
 
+from transduce.config.kinds import kinds_of
 from transduce.config.validation import as_path
 from transduce.errors import UserError
-from transduce.family.hugging_face.folder import DECODERS_ONLY_HERE, ENCODERS_ONLY_HERE, Member, write_member
+from transduce.family.hugging_face.folder import ENCODERS_ONLY_HERE, Member, write_member
 from transduce.family.inference.model_folder import open_member
 from transduce.family.inference.tokenizer import decode_ids, encode_texts, tokenizer_of
 
 # What takes a member, by its model_type.
 USES = {
-    **dict.fromkeys(("gpt2", "openai-gpt", "llama", "mamba", "rwkv", *DECODERS_ONLY_HERE), "`transduce continue`"),
+    **dict.fromkeys(("openai-gpt", *kinds_of("language_model")), "`transduce continue`"),
     "llada": "`transduce fill`",
     "bert": "`transduce fill`, `embed` or `classify`",
     **dict.fromkeys(ENCODERS_ONLY_HERE, "`transduce fill` or `embed`"),

@@ -23,25 +23,17 @@ from transduce.decoding.decoder import Decoder, best_of_log_probs
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import Sampling
 from transduce.errors import UserError
-from transduce.family.attention_wrappers import NO_PAST, Past
-from transduce.family.decoder_only import DecoderOnly
 from transduce.family.gpt2 import GPT2
-from transduce.family.hyena import Hyena
 from transduce.family.inference.cpu_language_model import CpuLanguageModel
 from transduce.family.inference.hugging_face_beam import hugging_face_beam
 from transduce.family.llama import Llama
-from transduce.family.mamba import Mamba
-from transduce.family.row_states import NO_STATES, RowStates
-from transduce.family.rwkv import RWKV
-from transduce.family.transformer_xl import NO_MEMORY, Memory, TransformerXL
+from transduce.family.text_model import TextModel
 from transduce.model.attention import fast_attention
 
 BATCH_TOKENS = 8_192  # positions of a batch at its end, times the beam
 GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_tokens=50)
 NO_END = -1  # the id of an end that no token is
 
-Recurrence = Mamba | RWKV | Hyena  # their past is `RowStates`
-TextModel = GPT2 | Llama | DecoderOnly | TransformerXL | Recurrence
 Searchable = TextModel | CpuLanguageModel
 
 
@@ -71,7 +63,7 @@ def prepare(model: TextModel, precision: Precision) -> Searchable:
 class Prompted:
     """The state of N rows: their past, and before the first step the prompts too, each (T,)."""
 
-    past: Past | Memory | RowStates | CpuCache
+    past: Any  # `TextModel.no_past` or a later past, or a `CpuCache`
     prompts: Sequence[Tensor] = ()
 
     def select(self, rows: Tensor, sentences: Tensor) -> "Prompted":
@@ -103,7 +95,7 @@ def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
     return Decoder(partial(_step_of_rows if is_prepared else _step, model), device, log_probs, best)
 
 
-def _step(model: Any, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
+def _step(model: TextModel, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
     """Return the states (N,D) after the last ids, and after the prompts, all of one length, in the first step."""
     assert not isinstance(state.past, CpuCache)
     ids = torch.stack([*state.prompts]) if state.prompts else last_ids[:, None]
@@ -180,13 +172,11 @@ class _Continuation(SearchBackend):
         return Batches([*_even_batches(sources, max(lengths, default=0) * settings.beam_size)], 1)
 
 
-def _start(model: Searchable, prompts: Sequence[Tensor]) -> Past | Memory | RowStates | CpuCache:
+def _start(model: Searchable, prompts: Sequence[Tensor]) -> Any:
     """Return the past of texts before their first token."""
     if isinstance(model, CpuLanguageModel):
         return model.start(len(prompts), sum(map(len, prompts)))
-    if isinstance(model, TransformerXL):
-        return NO_MEMORY
-    return NO_STATES if isinstance(model, Recurrence) else NO_PAST
+    return model.no_past
 
 
 def _even_batches(prompts: Sequence[Sequence[int]], cost: int) -> Iterator[list[int]]:

@@ -15,9 +15,10 @@ from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
-from transduce.family.inference.continuation import Searchable, TextModel, continue_ids, has_kernels, prepare
+from transduce.family.inference.continuation import Searchable, continue_ids, has_kernels, prepare
 from transduce.family.inference.model_folder import open_member
 from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
+from transduce.family.text_model import TextModel
 
 
 class LanguageModel(TextGenerator):
