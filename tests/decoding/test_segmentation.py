@@ -65,6 +65,13 @@ def test_what_has_no_visible_character_is_not_translated(tokenizer: Tokenizer, s
     assert [segment.line for segment in segments] == [2, 3] and problems == {}
 
 
+def test_a_code_that_is_no_tag_of_the_model_is_no_text(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentencepiece tokenizer splits off any code, such as >>fra<<, also where the model has no tags."""
+    monkeypatch.setattr(Tokenizer, "split_tag", lambda _, line: (line[:7], line[7:]))
+    segments, _ = segments_of([">>fra<<", ">>fra<< A dog runs."], tokenizer, 60, "long")
+    assert [segment.line for segment in segments] == [1]
+
+
 def test_long_lines_are_encoded_in_portions_or_not_at_all(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,8 +106,9 @@ def test_early_ends_rank_lower_than_their_score(tokenizer: Tokenizer) -> None:
     segments, _ = segments_of(["A dog."], tokenizer, 20, "long")
     ids = tokenizer.encode("a")
     outputs = [Hypothesis([*ids, *ids], -2, -2, [-2], True), Hypothesis(ids, -1, -1, [-1], True, early_cost=3.0)]
-    (line,) = translations_of(["A dog."], segments, [outputs], {}, tokenizer)
-    assert [t.score for t in (line, *line.alternatives)] == [-2, -1]
+    for in_order in (outputs, outputs[::-1]):
+        (line,) = translations_of(["A dog."], segments, [in_order], {}, tokenizer)
+        assert [t.score for t in (line, *line.alternatives)] == [-2, -1]
 
 
 def test_a_line_of_nothing_but_abbreviations_takes_no_time() -> None:

@@ -156,7 +156,7 @@ def segments_of(
     segments: list[Segment] = []
     problems: dict[int, str] = {}
     for i, (line, ids) in enumerate(zip(lines, encode_lines(lines, tokenizer), strict=True)):
-        tag, text = tokenizer.split_tag(line) if tokenizer.tags else ("", line)
+        tag, text = tokenizer.split_tag(line)
         if is_blank(text):
             continue
         if ids is None or len(ids) > MAX_LINE_TOKENS:
@@ -297,7 +297,8 @@ def translations_of(
             translations.append(Translation(text, problem=problems.get(i), unmet=unmet))
             continue
         n_best_lists = [hypotheses[j] for j in members[i]]
-        combinations = zip(*n_best_lists, strict=True) if len(gaps) == 1 else _best_combinations(n_best_lists)
+        has_choice = max(map(len, n_best_lists)) > 1
+        combinations = _best_combinations(n_best_lists) if has_choice else zip(*n_best_lists, strict=True)
         best, *others = (_translation(chosen, gaps, tokenizer, phrases.get(i)) for chosen in combinations)
         translations.append(dataclasses.replace(best, alternatives=tuple(others)) if others else best)
     return translations
