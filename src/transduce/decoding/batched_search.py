@@ -85,8 +85,8 @@ def search_all(
 ) -> Outputs:
     """Return the n_best outputs for each source (ids without EOS), best first, in the order of the sources.
 
-    An output is at most settings.max_extra_tokens longer than its own source (§6.1).
-    constraint: one row for each source.
+    The backend's request limits the length of an output: a translation is at most settings.max_extra_tokens longer than
+    its own source (§6.1). constraint: one row for each source.
     """
     work = _Work(backend, sources, settings, constraint, n_best=n_best)
     return search_batches(work.outputs, backend.batches(sources, settings))
@@ -105,6 +105,7 @@ def sample_all(
 
     settings, constraint: as in `search_all`.
     """
+    assert len(seeds) == len(sources)
     index = [i for i, of_source in enumerate(seeds) for _ in of_source]  # the source of each sample
     if constraint is not None:
         constraint = constraint.select(index)

@@ -215,7 +215,7 @@ def with_keywords(options: DecodingOptions, keywords: DecodingKeywords) -> Decod
 
 
 @functools.lru_cache(maxsize=64, typed=True)  # typed: 1 is a number of outputs, and True is none
-def _replaced(options: DecodingOptions, **keywords: Any) -> DecodingOptions:
+def _replaced(options: DecodingOptions, /, **keywords: Any) -> DecodingOptions:
     refuse([f"{name}: expected a known option{_remedy(name)}" for name in keywords if name not in NAMES])
     return dataclasses.replace(options, **keywords) if keywords else options
 

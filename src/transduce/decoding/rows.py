@@ -89,7 +89,7 @@ class Rows(ABC, Generic[State]):
         self.n_admitted += n
         if n == 0:
             return numbers
-        assert request.search == self.request.search
+        assert self.can_admit and request.search == self.request.search
         self.state = state if self.state is None or self.decoder.join is None else self.decoder.join(self.state, state)
         if self.constraint is not None or request.constraint is not None:
             self.constraint = joined(self.constraint, n_before, request.constraint, n)
