@@ -150,7 +150,7 @@ class Request:
     bos: int
     eos: int
     banned: Sequence[int] = ()  # ids never produced (PAD, BOS, UNK) unless the constraint allows them
-    other_ends: Sequence[int] = ()  # ids that end a sample as `eos` does; each is drawn by its own probability
+    other_ends: Sequence[int] = ()  # more ids that end an output as `eos` does, each with its own probability
     constraint: Constraint | None = None  # one row for each sentence
 
     def __post_init__(self) -> None:

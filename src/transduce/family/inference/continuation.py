@@ -144,11 +144,12 @@ def continue_ids(
 class _Continuation(SearchBackend):
     """A model that continues prompts, which are the sources of the search. ends: ids that end a text."""
 
+    beam_of = staticmethod(hugging_face_beam)
+
     def __init__(self, model: Searchable, ends: Sequence[int]) -> None:
         super().__init__(decoder_of(model, ends))
         self.model = model
         self.ends = ends
-        self.beam_of = partial(hugging_face_beam, n_ends=len(ends))
 
     def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Prompted:
         """Return the state before the first token after each prompt."""

@@ -37,7 +37,7 @@ class CpuLanguageModel:
         self.kernels = kernels or compiled() or PLAIN
         self.model = model
         self.device = torch.device("cpu")
-        self.n_positions, self.vocab_size = model.n_positions, model.output.out_features
+        self.n_positions = model.n_positions
         self.layers = [_layer(cast(EncoderLayer, layer), precision, self.kernels) for layer in model.layers]
         self.norm = norm_of(model.norm, self.kernels)
         self.output = pack_linear([model.output], precision, self.kernels)  # states (N,D) -> logits (N,V)

@@ -19,9 +19,10 @@ from transduce.errors import UserError
 class HuggingFaceBeam(Beam[State]):
     """A running beam search without a constraint. `hugging_face_beam` describes its rules."""
 
-    def __init__(self, decoder: Decoder[State], request: Request, n_ends: int) -> None:
+    def __init__(self, decoder: Decoder[State], request: Request) -> None:
         super().__init__(decoder, request)
-        self.n_candidates = max(2, 1 + n_ends) * self.width  # a hypothesis can end in n_ends ways: K others remain
+        n_ends = 1 + len(request.other_ends)
+        self.n_candidates = (n_ends + 1) * self.width  # a hypothesis can end in n_ends ways, so K others remain
 
     def admit(self, state: State, request: Request, n_best: Sequence[int]) -> range:
         """Admit sentences; see `Rows`. Each returns K outputs, best first, whatever its `n_best` is."""
@@ -37,7 +38,7 @@ class HuggingFaceBeam(Beam[State]):
         return beam, is_last | ~(beam.scores[:, 0] / penalties > self.worst)
 
 
-def hugging_face_beam(decoder: Decoder[State], request: Request, *, n_ends: int = 1) -> Rows[State]:
+def hugging_face_beam(decoder: Decoder[State], request: Request) -> Rows[State]:
     """Return the empty rows of a search whose best output is what `generate` finds with `early_stopping=False`.
 
     The rules differ from `search.beam_search` in four points:
@@ -49,11 +50,11 @@ def hugging_face_beam(decoder: Decoder[State], request: Request, *, n_ends: int 
       is not better than the worst in the pool. With a length penalty, a longer one could still have won.
 
     `length_penalty="power"` is the penalty of transformers. A beam of one is greedy search. The request has no
-    constraint. n_ends: ids that end an output. `Decoder.best` gives each of them the id request.eos, so a row may have
-    it several times among its best tokens: transformers counts each as a separate extension.
+    constraint. `Decoder.best` gives each of request.other_ends the id request.eos, so a row may have it several times
+    among its best tokens: transformers counts each as a separate extension.
     Raises UserError for search.lookahead, which would be another stop rule.
     """
     if request.search.lookahead is not None:
         expected = "expected None, as the search of the family has its own stop rule; leave it out"
         raise UserError(f"search.lookahead={request.search.lookahead}: {expected}")
-    return Greedy(decoder, request) if request.search.beam_size == 1 else HuggingFaceBeam(decoder, request, n_ends)
+    return Greedy(decoder, request) if request.search.beam_size == 1 else HuggingFaceBeam(decoder, request)
