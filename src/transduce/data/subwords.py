@@ -157,7 +157,7 @@ class Parts(NamedTuple):
 class _Model(msgspec.Struct):
     type: Literal["BPE", "WordPiece"]
     vocab: object = None
-    merges: object = msgspec.field(default_factory=list)
+    merges: object = ()
 
 
 class _AddedToken(msgspec.Struct):

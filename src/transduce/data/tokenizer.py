@@ -92,6 +92,10 @@ class Tokenizer(TokenizerLike):
             )
         return cls(json_of(document_of(kind, model["vocab"], model.get("merges", []), tags)))
 
+    def split_tag(self, line: str) -> tuple[str, str]:
+        """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""
+        return super().split_tag(line) if self.tags else ("", line)
+
     def encode(self, line: str) -> list[int]:
         """Return the ids of a line, without BOS and EOS. Raises UserError if it has a lone surrogate."""
         tag, text = self.split_tag(check_text(line))

@@ -95,6 +95,9 @@ class Beam(Rows[State]):
         stay, outcomes = (~is_done).nonzero()[0], dict[int, Outcome]()
         if len(stay) < len(is_done):
             outcomes = self._outcomes(is_done, is_broken)
+            if not len(stay):
+                self._clear()
+                return outcomes
             beam = beam.of(stay)
         self.past.append(beam)
         self.n_steps += 1

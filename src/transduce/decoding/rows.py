@@ -89,8 +89,12 @@ class Rows(ABC, Generic[State]):
         self.n_admitted += n
         if n == 0:
             return numbers
-        assert self.can_admit and request.search == self.request.search
-        self.state = state if self.state is None or self.decoder.join is None else self.decoder.join(self.state, state)
+        assert request.search == self.request.search
+        if self.state is None:
+            self.state = state
+        else:
+            assert self.decoder.join is not None
+            self.state = self.decoder.join(self.state, state)
         if self.constraint is not None or request.constraint is not None:
             self.constraint = joined(self.constraint, n_before, request.constraint, n)
         self.last_ids = torch.cat([self.last_ids, self.last_ids.new_full((n,), request.bos)])
