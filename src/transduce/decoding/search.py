@@ -11,7 +11,7 @@ Letters: N rows, one of each sentence; V vocabulary.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from transduce.decoding.allowed_tokens import restricted
 from transduce.decoding.beam import beam_of
+from transduce.decoding.constraint import Constraint
 from transduce.decoding.decoder import Decoder, State, send
 from transduce.decoding.hypothesis import Hypothesis, Request, hypothesis_of, no_continuation
 from transduce.decoding.options import Sampling
@@ -72,16 +73,14 @@ def sample(
         raise UserError(f"{len(seeds)} seeds: expected one for each of {len(request.max_lengths)} sentences")
     outputs = [_Output(_uniforms(seed, n)) for seed, n in zip(seeds, request.max_lengths, strict=True)]
     live, constraint = outputs, request.constraint
-    ends = [request.eos, *request.other_ends]
     last_ids = torch.full((len(live),), request.bos, device=decoder.device)
     for length in range(max(request.max_lengths, default=0)):
         scores, state = decoder.step(last_ids, state)
-        allowed = {} if constraint is None else constraint.allowed()
-        log_probs = _log_probs(decoder, scores, length, request, allowed, ends)
+        log_probs = _log_probs(decoder, scores, length, request, constraint)
         uniform = torch.tensor([output.uniforms[length] for output in live], device=log_probs.device)
         next_ids, values = _draw(log_probs, uniform, sampling)
         for output, token, value in zip(live, next_ids.tolist(), values.tolist(), strict=True):
-            output.ids.append(request.eos if token in ends else token)
+            output.ids.append(request.eos if token in request.other_ends else token)
             output.token_log_probs.append(value)
         stay = [row for row, output in enumerate(live) if not output.is_done(request.eos)]
         if not stay:
@@ -117,10 +116,11 @@ def _log_probs(
     scores: Tensor,
     length: int,
     request: Request,
-    allowed: Mapping[int, Sequence[int]],
-    ends: Sequence[int],
+    constraint: Constraint | None,
 ) -> Tensor:
     """Return the log-probabilities (N, V) after `length` tokens, with -inf for the ids that may not come next."""
+    ends = [request.eos, *request.other_ends]
+    allowed = {} if constraint is None else constraint.allowed()
     too_early = ends if length < request.search.min_tokens else []
     barred = torch.tensor([*request.banned, *too_early], dtype=torch.int64)
     log_probs = decoder.log_probs(scores)

@@ -66,7 +66,7 @@ class MatchState(NamedTuple):
 
 
 class PhraseList:
-    """The phrases that a text must have, and those that it must not have.
+    """The phrases that a text must have, and the phrases that it must not have.
 
     required: the alternatives of each required phrase, any of which suffices. A phrase that is listed n times must
     occur n times, without overlap. Different required phrases may overlap.
