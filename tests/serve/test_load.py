@@ -96,7 +96,7 @@ def test_a_thousand_clients_leave_and_nothing_of_theirs_remains(server: ServerPr
 
     seconds, values = asyncio.run(all_of_it())
     print(f"\nidle after {seconds:.2f} s; {values['cancelled_total']:.0f} requests were cancelled")
-    # 0.4 to 0.7 s alone, 1.8 s next to another slow test; the sentences of the cancelled requests would take longer
+    # The count shows that requests are cancelled, the bound that none hangs: 0.4 to 1 s, 1.8 s next to a training
     assert seconds < 4 and values["cancelled_total"] > 100
     assert descriptors(server) <= before + 1
 

@@ -3,7 +3,7 @@
     source    ids of the encoder's own tokenizer.json, with the tokens that it puts before and after a text
     target    a line is a label, and label i has the id i
 
-The labels are the labels of the training text, sorted. White space before and after a label does not count.
+The labels come from the training text, sorted. White space before and after a label does not count.
 """
 
 import json

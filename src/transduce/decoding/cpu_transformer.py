@@ -55,8 +55,8 @@ class CpuTransformer:
         n = first.n_heads
         sizes = StackSizes(self.config.d_model, self.config.d_ff, n, query // n, value // n, first.post)
         ends = (encoder, self.model.encoder_norm), (decoder, self.model.decoder_norm)
-        first_stack, second_stack = (CompiledStack(self.kernels, [*filter(None, x)], last, sizes) for x, last in ends)
-        return first_stack, second_stack
+        of_encoder, of_decoder = (CompiledStack(self.kernels, [*filter(None, x)], last, sizes) for x, last in ends)
+        return of_encoder, of_decoder
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Return the memory (R,D) of token ids (B,S) with mask (B,S): rows for the real tokens of all sentences."""

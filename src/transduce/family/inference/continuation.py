@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from transduce.config.schema import SearchConfig
-from transduce.decoding.batched_search import Batches, SearchBackend, length_batches, sample_all, search_all
+from transduce.decoding.batched_search import Batches, SearchBackend, length_batches
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
@@ -25,7 +25,7 @@ from transduce.decoding.options import Sampling
 from transduce.errors import UserError
 from transduce.family.gpt2 import GPT2
 from transduce.family.inference.cpu_language_model import CpuLanguageModel
-from transduce.family.inference.hugging_face_beam import hugging_face_beam
+from transduce.family.inference.hugging_face_beam import hugging_face_beam, search_or_sample
 from transduce.family.llama import Llama
 from transduce.family.text_model import TextModel
 from transduce.model.attention import fast_attention
@@ -133,12 +133,7 @@ def continue_ids(
     ends = [*dict.fromkeys(ends)]
     if not ends:
         settings = replace(settings, min_tokens=0)  # nothing ends a text early
-    backend = _Continuation(model, ends)
-    if sampling is None:
-        outputs = search_all(backend, prompts, settings)
-    else:
-        outputs = sample_all(backend, prompts, settings, sampling=sampling, seeds=[[seed] for seed in seeds])
-    return [best for best, *_ in outputs]
+    return search_or_sample(_Continuation(model, ends), prompts, settings, sampling, seeds)
 
 
 class _Continuation(SearchBackend):

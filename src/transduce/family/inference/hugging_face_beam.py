@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from transduce.config.schema import SearchConfig
 from transduce.decoding.allowed_tokens import BestTokens
+from transduce.decoding.batched_search import SearchBackend, sample_all, search_all
 from transduce.decoding.beam import Beam
 from transduce.decoding.decoder import Decoder, State
-from transduce.decoding.hypothesis import Extensions, Request
+from transduce.decoding.hypothesis import Extensions, Hypothesis, Request
+from transduce.decoding.options import Sampling
 from transduce.decoding.rows import Greedy, Rows
 from transduce.errors import UserError
 
@@ -58,3 +61,18 @@ def hugging_face_beam(decoder: Decoder[State], request: Request) -> Rows[State]:
         expected = "expected None, as the search of the family has its own stop rule; leave it out"
         raise UserError(f"search.lookahead={request.search.lookahead}: {expected}")
     return Greedy(decoder, request) if request.search.beam_size == 1 else HuggingFaceBeam(decoder, request)
+
+
+def search_or_sample(
+    backend: SearchBackend,
+    sources: Sequence[Sequence[int]],
+    settings: SearchConfig,
+    sampling: Sampling | None,
+    seeds: Sequence[int],
+) -> list[Hypothesis]:
+    """Return the best output for each source, or a sample with a seed for each. sampling: None searches."""
+    if sampling is None:
+        outputs = search_all(backend, sources, settings)
+    else:
+        outputs = sample_all(backend, sources, settings, sampling=sampling, seeds=[[seed] for seed in seeds])
+    return [best for best, *_ in outputs]

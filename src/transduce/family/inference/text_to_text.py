@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transduce.config.schema import SearchConfig
 from transduce.data.batches import pad
-from transduce.decoding.batched_search import SearchBackend, sample_all, search_all
+from transduce.decoding.batched_search import SearchBackend
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.hypothesis import Hypothesis, Request
@@ -17,7 +17,7 @@ from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptio
 from transduce.decoding.segmentation import MAX_LINE_TOKENS
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
-from transduce.family.inference.hugging_face_beam import hugging_face_beam
+from transduce.family.inference.hugging_face_beam import hugging_face_beam, search_or_sample
 from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
 from transduce.family.t5 import T5
 
@@ -64,12 +64,7 @@ class TextToText(TextGenerator):
     def _search(
         self, ids: list[list[int]], settings: SearchConfig, sampling: Sampling | None, seeds: list[int]
     ) -> list[Hypothesis]:
-        backend = _TextToText(self.model, self.start, self.end)
-        if sampling is None:
-            outputs = search_all(backend, ids, settings)
-        else:
-            outputs = sample_all(backend, ids, settings, sampling=sampling, seeds=[[seed] for seed in seeds])
-        return [best for best, *_ in outputs]
+        return search_or_sample(_TextToText(self.model, self.start, self.end), ids, settings, sampling, seeds)
 
     def _text(self, ids: list[int], output: Hypothesis) -> str:
         return self._decode(output.ids)
