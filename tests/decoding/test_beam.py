@@ -10,7 +10,7 @@ from support.search_tables import BOS, EOS, Table, V, random_table, request_for,
 from torch import Tensor
 
 from transduce.decoding.beam import Beam, beam_of
-from transduce.decoding.decoder import Decoder, EnsembleState, ensemble
+from transduce.decoding.decoder import Decoder, EnsembleState, ensemble, most_likely
 from transduce.decoding.hypothesis import Request
 from transduce.decoding.rows import Greedy, Outcome
 from transduce.decoding.search import beam_search
@@ -179,3 +179,24 @@ def test_an_ensemble_joins_if_all_its_decoders_do() -> None:
     for i in range(5):
         assert outcomes[i] == beam_search(together, EnsembleState([start([i])] * 2), request, n_best=2)[0]
     assert ensemble([first, Decoder(second.step)]).join is None
+
+
+class OnGpu(Tensor):
+    """A tensor that says it is on a GPU; its copy on the CPU is a plain tensor."""
+
+    @property
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return torch.device("cuda")
+
+    def cpu(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.as_subclass(Tensor)
+
+
+@pytest.mark.parametrize("n_candidates", [2, 12])
+def test_the_best_tokens_of_a_gpu_have_the_types_of_a_cpu(n_candidates: int) -> None:
+    """A search writes rows of both kinds into one array."""
+    log_probs = torch.randn(3, 10, generator=torch.Generator().manual_seed(1)).log_softmax(dim=1)
+    expected = most_likely(log_probs, n_candidates)
+    actual = most_likely(log_probs.as_subclass(OnGpu), n_candidates)
+    assert [x.dtype for x in actual] == [torch.float32, torch.int64]
+    assert all(type(a) is Tensor and torch.equal(a, b) for a, b in zip(actual, expected, strict=True))

@@ -94,11 +94,11 @@ def send(values: Tensor, device: torch.device | str) -> Tensor:
 
 
 def _fetch(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both on the CPU. float64 holds any id and any float32 exactly, so a GPU copies both in one go."""
+    """Return both on the CPU, in their types. float64 holds any id and float32, so a GPU copies both in one go."""
     if log_probs.device.type == "cpu":
         return log_probs, ids
     both = torch.stack([log_probs.double(), ids.double()]).cpu()
-    return both[0], both[1].long()
+    return both[0].to(log_probs.dtype), both[1].long()
 
 
 class EnsembleState(tuple[DecoderState, ...]):
