@@ -1,6 +1,7 @@
 """Training: what it learns, which weights the model gets, and which files a run writes."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,9 @@ from transduce import train as training
 from transduce.data.batches import Batch
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer
-from transduce.storage.checkpoints import checkpoint_path, checkpoints, load_checkpoint
+from transduce.storage.checkpoints import checkpoint_path, checkpoints, load_checkpoint, step_of
 from transduce.storage.model_folder import load_model, save_model
-from transduce.storage.run_folder import average_run, holds
+from transduce.storage.run_folder import average_run, final_weights, holds
 from transduce.storage.run_log import read_log
 from transduce.train import TranslationTask
 from transduce.training.weights import weights
@@ -95,11 +96,47 @@ def mean_of(paths: list[Path]) -> dict[str, torch.Tensor]:
 
 def test_average_is_the_mean_of_the_newest_checkpoints(finished_runs: dict[str, Path]) -> None:
     folder = finished_runs["average"]
+    origin = "step-00000048, step-00000056, step-00000060"
     newest = [checkpoint_path(folder, step) for step in (48, 56, 60)]
-    actual = weights(load_model(folder / "model").model)
+    actual, origin_in_words = final_weights(CONFIG.train, folder, None)
+    assert origin_in_words == f"the mean of the checkpoints {origin}"
     for name, expected in mean_of(newest).items():
         torch.testing.assert_close(actual[name], expected)
-    assert "step-00000048, step-00000056, step-00000060" in (folder / "model" / "README.md").read_text("utf-8")
+    assert origin in (folder / "model" / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("use", "losses", "step"),
+    [
+        ("average", [5.0, 3.0, 4.0, 3.1], 4),  # the last loss is that of the mean
+        ("average", [5.0, 3.0, 4.0, 3.0], None),
+        ("best", [5.0, 4.0, 3.0, 4.0], 5),  # step 5 is between two evaluations, so it cannot be the best so far
+        ("best", [5.0, 4.0, 4.5, 4.0], 4),
+    ],
+)
+def test_the_final_model_is_the_best_of_its_checkpoints(
+    use: str, losses: list[float], step: int | None, run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_train(CONFIG, **{**EARLY, "patience": None, "max_steps": 5, "use": use})
+    replace_scores(monkeypatch, losses)
+    train(config, out=tmp_path / "run", **run_texts)
+    paths = checkpoints(tmp_path / "run")
+    assert [step_of(path) for path in paths] == [2, 4, 5]
+    expected = load_checkpoint(checkpoint_path(tmp_path / "run", step)).weights if step else mean_of(paths)
+    actual = weights(load_model(tmp_path / "run" / "model").model)
+    for name, value in expected.items():
+        torch.testing.assert_close(actual[name], value)
+
+
+def test_a_finished_run_can_take_other_weights(finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path) -> None:
+    shutil.copytree(finished_runs["average"], tmp_path / "run")
+    changes = {"use": "last", "evaluate_every_steps": 20, "checkpoint_every_steps": 30, "average_checkpoints": 1}
+    config = replace(with_train(CONFIG, **changes), search=replace(CONFIG.search, beam_size=7))
+    names = [*(f"train.{key}" for key in changes), "search.beam_size"]
+    train(config, out=tmp_path / "run", resume=True, allow_change=names, **run_texts)
+    assert holds(tmp_path / "run" / "model", load_checkpoint(checkpoint_path(tmp_path / "run", 60)).weights)
+    assert load_model(tmp_path / "run" / "model").config.search.beam_size == 7
+    average_run(tmp_path / "run", last=1, out=tmp_path / "mean")
 
 
 def test_use_selects_the_last_the_average_or_the_best_weights(
@@ -149,11 +186,12 @@ def test_patience_stops_early_and_keeps_the_best_checkpoint(
         log_every_steps=1,
     )
     config = with_train(config, keep_checkpoints=2)
-    replace_scores(monkeypatch, [5.0, 3.0, 4.0, 3.0, 3.5])  # the best at step 4; no better one at 6, 8, 10
+    replace_scores(monkeypatch, [5.0, 3.0, 4.0, 3.0, 3.5, 3.0])  # the best at step 4; no better one at 6, 8, 10
     train(config, out=tmp_path / "run", **run_texts)
     assert checkpoint_steps(tmp_path / "run") == [4, 6, 9, 10]
     assert holds(tmp_path / "run" / "model", load_checkpoint(checkpoints(tmp_path / "run")[0]).weights)
     assert read_log(tmp_path / "run")[-1]["step"] == 10
+    replace_scores(monkeypatch, [3.0])
     train(config, out=tmp_path / "run", resume=True, **run_texts)
     assert checkpoint_steps(tmp_path / "run")[-1] == 10
 
@@ -175,7 +213,7 @@ def test_early_stopping_never_gives_a_mean_that_is_worse_than_the_best_checkpoin
 ) -> None:
     """The mean has the checkpoints of steps 6, 8 and 10, all after the best one."""
     config, out = with_train(CONFIG, best_by=best_by, **EARLY), tmp_path / "run"
-    replace_scores(monkeypatch, [5.0, 3.0, 4.0, 4.0, 4.0, mean_loss, *([3.0] if winner == "best" else [])])
+    replace_scores(monkeypatch, [5.0, 3.0, 4.0, 4.0, 4.0, mean_loss])
     train(config, out=out, **run_texts)
     assert checkpoint_steps(out) == [4, 6, 8, 10]
     paths = checkpoints(out)
@@ -184,7 +222,7 @@ def test_early_stopping_never_gives_a_mean_that_is_worse_than_the_best_checkpoin
     for name, value in expected.items():
         torch.testing.assert_close(actual[name], value)
     messages = capsys.readouterr().err
-    assert ("the best checkpoint by validation" in messages and "is better than the mean of" in messages) == (
+    assert (f"step-00000004, which is better by validation {best_by} than the mean of" in messages) == (
         winner == "best"
     )
     assert "is worse" not in messages
@@ -197,13 +235,12 @@ def test_early_stopping_never_gives_a_mean_that_is_worse_than_the_best_checkpoin
 def test_without_patience_a_model_worse_than_the_best_checkpoint_is_reported(
     use: str, run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = with_train(CONFIG, **{**EARLY, "patience": None, "max_steps": 4, "use": use})
+    config = with_train(CONFIG, **{**EARLY, "patience": None, "max_steps": 4, "use": use, "checkpoint_every_steps": 4})
     for losses, is_worse in (([3.0, 4.0, 3.1], True), ([3.0, 4.0, 3.0], False)):
         replace_scores(monkeypatch, losses)
         train(config, out=tmp_path / str(is_worse), **run_texts)
-        line = (
-            "the model is worse by validation loss than the best checkpoint, of step 2; train.use=best takes that one"
-        )
+        line = "the model is worse by validation loss than the best checkpoint, of step 2; the same command with "
+        line += "--resume --set train.use=best --allow-change train.use takes that one"
         assert (line in capsys.readouterr().err) == is_worse
 
 

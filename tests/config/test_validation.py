@@ -142,6 +142,7 @@ def test_impossible_settings_and_settings_without_effect_are_refused(settings: l
         ["data.tags=__zh-Hans__,>>fra<<,[de]"],
         ["data.tags="],
         ["train.use=ema", "train.ema_decay=0.999"],
+        ["train.use=best", "train.ema_decay=0.999"],
         ["train.average_checkpoints=6", "train.keep_checkpoints=6"],
         ["train.use=last", "train.keep_checkpoints=1"],
         ["data.batch_tokens=256"],

@@ -15,6 +15,7 @@ from support.toy_task import ROOT
 from torch.testing import assert_close
 
 import transduce
+from transduce.storage.run_folder import average_run
 
 GOLDEN = ROOT / "tests" / "support" / "golden"
 MODELS = {"run": GOLDEN / "run" / "model", "recurrent": GOLDEN / "recurrent", "convolutional": GOLDEN / "convolutional"}
@@ -39,6 +40,13 @@ def test_an_older_model_scores_as_before(name: str) -> None:
     expected = [json.loads(line)["log_prob"] for line in lines_of(f"{name}.scores.jsonl")]
     scores = transduce.load(MODELS[name]).score(lines_of("valid.src"), lines_of("valid.tgt"))
     assert [score.log_prob for score in scores] == pytest.approx(expected, abs=1e-4)
+
+
+def test_an_older_run_gives_a_mean(tmp_path: Path) -> None:
+    average_run(GOLDEN / "run", last=1, out=tmp_path / "model")
+    expected = safetensors.torch.load_file(GOLDEN / "run" / "checkpoints" / "step-00000300" / "model.safetensors")
+    weights = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
+    assert all(weights[name].equal(value) for name, value in expected.items())
 
 
 def test_an_older_run_resumes_and_reaches_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

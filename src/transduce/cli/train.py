@@ -61,8 +61,9 @@ StartFrom = Annotated[
 AllowChange = Annotated[
     list[str] | None,
     Parameter(
-        help="With --resume, a setting that may differ from the run in OUT: train.max_steps, train.accumulate, "
-        "train.log_every_steps, train.keep_checkpoints or train.patience. May be repeated."
+        help="With --resume, a setting that may differ from the run in OUT: one that changes the weights of no step, "
+        "such as train.max_steps, train.patience, train.use or search.beam_size. An error names all of them. May be "
+        "repeated."
     ),
 ]
 Tensorboard = Annotated[Flag, Parameter(help="Also write TensorBoard events to OUT/tensorboard.")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from transduce.config.kinds import config_class, is_kind, unknown_kind
-from transduce.config.schema import SECTIONS, Config, keys, value_or_none
+from transduce.config.schema import SECTIONS, Config, SearchConfig, keys, value_or_none
 from transduce.config.validation import problems
 from transduce.errors import UserError, nearest
 
@@ -113,13 +113,19 @@ def _key_problems(content: Mapping[str, object], classes: Mapping[str, type]) ->
 
 # ---- resume a run ------------------------------------------------------------------------------------------------
 
-# None of these changes the result of a step: only the number of steps, their memory, and the files of the run.
+# None of these changes the weights of a step: only the number of steps, their memory, the files of the run, and the
+# final model with its search. train.best_by would need a new count of the evaluations so far.
 CHANGEABLE = (
     "train.max_steps",
     "train.accumulate",
     "train.log_every_steps",
+    "train.evaluate_every_steps",
+    "train.checkpoint_every_steps",
     "train.keep_checkpoints",
+    "train.average_checkpoints",
+    "train.use",
     "train.patience",
+    *(f"search.{field.name}" for field in dataclasses.fields(SearchConfig)),
 )
 
 

@@ -165,7 +165,7 @@ class TrainConfig:
     keep_checkpoints: int = 5  # newest checkpoints that stay on disk, in addition to the best one
     average_checkpoints: int = 5  # newest checkpoints whose mean is the final model when use="average" (§6.1)
     ema_decay: float | None = None  # exponential moving average of the weights; None: not computed
-    # which weights become RUN/model; with patience, the best checkpoint instead of an average that is worse
+    # which weights become RUN/model; a checkpoint in the average replaces it if it is better on the validation text
     use: Literal["average", "best", "ema", "last"] = "average"
     # the score that "best" and patience use, every evaluate_every_steps
     best_by: Literal["loss", "bleu", "f1", "accuracy", "macro_f1"] = "loss"

@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transduce.config.files import CHANGEABLE, differences, from_json, to_json
+from transduce.config.files import ADDED_LATER, differences, from_json, to_json
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
@@ -93,14 +94,14 @@ def find_run(out: Path) -> tuple[Path | None, list[str]]:
 
 
 def fingerprint(config: Config, tokenizer: TokenizerLike) -> dict[str, Any]:
-    """Return the hashes of configuration and tokenizer, torch's version and the threads. Every checkpoint stores them.
+    """Return the hashes of model and tokenizer, torch's version and the threads. Every checkpoint stores them.
 
-    The hash of the configuration does not depend on the keys that may change within a run.
+    The hash of the model does not depend on keys that later versions add and this model does not use.
     """
-    defaults = {key: getattr(TrainConfig(), key) for key in (name.removeprefix("train.") for name in CHANGEABLE)}
-    text = to_json(dataclasses.replace(config, train=dataclasses.replace(config.train, **defaults)))
+    values = dataclasses.asdict(config.model)
+    used = {key: value for key, value in values.items() if ADDED_LATER.get(f"model.{key}", ...) != value}
     return {
-        "config": hashlib.sha256(text.encode()).hexdigest(),
+        "model": hashlib.sha256(json.dumps(used, sort_keys=True).encode()).hexdigest(),
         "tokenizer": tokenizer.sha256,
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
@@ -188,25 +189,42 @@ def final_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple
     """Return the weights that `train.use` names, and their origin in words, for the model card."""
     last = checkpoints(out)[-1]
     if train.use == "average":
-        candidates = [path for path in regular_checkpoints(out, train.checkpoint_every_steps) if _is_whole(path)]
-        newest = candidates[-train.average_checkpoints :]
-        return average(newest), "the mean of the checkpoints " + ", ".join(path.name for path in newest)
+        members = averaged_checkpoints(train, out)
+        return average(members), "the mean of the checkpoints " + ", ".join(path.name for path in members)
     if train.use == "best" and best_step is not None:
-        if best := best_weights(train, out, best_step):
-            return best
-        reason = f"because the best one, {checkpoint_path(out, best_step).name}, is damaged or could not be saved"
+        best = checkpoint_path(out, best_step)
+        if _is_whole(best):
+            return evaluated_weights(best), f"the best checkpoint by validation {train.best_by}, {best.name}"
+        reason = f"because the best one, {best.name}, is damaged or could not be saved"
         return load_checkpoint(last).weights, f"the last checkpoint, {last.name}, {reason}"
     if train.use == "ema":
         return load_checkpoint(last).ema or {}, f"the exponential moving average at {last.name}"
     return load_checkpoint(last).weights, f"the last checkpoint, {last.name}"
 
 
-def best_weights(train: TrainConfig, out: Path, best_step: int | None) -> tuple[dict[str, Tensor], str] | None:
-    """Return the weights of the best checkpoint and their origin; None if it is damaged or was not saved."""
-    best = checkpoint_path(out, best_step or 0)
-    if not _is_whole(best):
-        return None
-    return load_checkpoint(best).weights, f"the best checkpoint by validation {train.best_by}, {best.name}"
+def evaluated_weights(path: Path) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint that the run evaluated: the moving average or, if there is none, its own."""
+    checkpoint = load_checkpoint(path)
+    return checkpoint.ema or checkpoint.weights
+
+
+def averaged_checkpoints(train: TrainConfig, out: Path) -> list[Path]:
+    """Return the checkpoints whose mean is the final model with `train.use="average"`."""
+    candidates = [path for path in regular_checkpoints(out, train.checkpoint_every_steps) if _is_whole(path)]
+    return candidates[-train.average_checkpoints :]
+
+
+def rivals_of_final(train: TrainConfig, out: Path, best_step: int | None) -> list[Path]:
+    """Return the checkpoints that replace the final model of a run if it is worse than they.
+
+    These are the members of a mean and, with patience, the best checkpoint: after early stopping, the newest ones all
+    come after it. The rival of the best checkpoint is the last one, whose evaluation may be out of turn.
+    """
+    if train.use == "best":
+        return checkpoints(out)[-1:]
+    members = averaged_checkpoints(train, out) if train.use == "average" else []
+    best = [] if train.patience is None or best_step is None else [checkpoint_path(out, best_step)]
+    return [*members, *(path for path in best if members and path not in members and _is_whole(path))]
 
 
 def _is_whole(checkpoint: Path) -> bool:
@@ -249,7 +267,8 @@ def average_run(run: Path, *, last: int, out: Path, until: int | None = None) ->
         )
     tokenizer = run_tokenizer(run, paths[-1])
     state = load_state(paths[-1])
-    if state["made_with"]["config"] != fingerprint(config, tokenizer)["config"]:
+    made_with = fingerprint(config, tokenizer)
+    if state["made_with"].get("model", made_with["model"]) != made_with["model"]:  # older versions did not store it
         raise _wrong_file(run / "config.json", paths[-1])
     origin = "the mean of the checkpoints " + ", ".join(path.name for path in paths[-last:])
     facts = {**state["made_of"], "training": f"{state['step']:,} steps"}

@@ -82,6 +82,16 @@ def read_log(run: Path) -> list[LogLine]:
     return list(reports(run))
 
 
+def evaluations(run: Path) -> dict[int, dict[str, Any]]:
+    """Return the scores of each evaluation of a run, by step."""
+    scores = ((line["step"], {name: line[f"valid_{name}"] for name in _score_names(line)}) for line in reports(run))
+    return {step: values for step, values in scores if values}
+
+
+def _score_names(line: LogLine) -> list[str]:
+    return [name.removeprefix("valid_") for name in line if name.startswith("valid_")]
+
+
 def _lines(path: Path) -> Iterator[tuple[LogLine, int]]:
     """Yield each complete line and its end in bytes. Raises UserError for a line that is not a report."""
     end = 0

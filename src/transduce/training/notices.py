@@ -100,5 +100,6 @@ def _worse(state: TrainingState) -> list[str]:
     """Return a line on a final model that is worse than the best checkpoint of its run."""
     best = state.counters.best_step or 0
     name = state.config.best_by
-    remedy = "" if state.config.use == "best" else "; train.use=best takes that one"
+    command = "--resume --set train.use=best --allow-change train.use"
+    remedy = "" if state.config.use == "best" else f"; the same command with {command} takes that one"
     return [f"the model is worse by validation {name} than the best checkpoint, of step {best:,}{remedy}"]

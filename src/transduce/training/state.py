@@ -128,10 +128,10 @@ class _Texts(msgspec.Struct):
 
 
 class _Fingerprint(msgspec.Struct):
-    config: str
     tokenizer: str
     torch: str
     threads: int
+    model: str = ""
 
 
 class _Position(msgspec.Struct):
@@ -277,7 +277,7 @@ class TrainingState:
         counters = self.counters
         if counters.step % self.config.evaluate_every_steps:
             return False
-        score = self._score(scores)
+        score = self.score(scores)
         if counters.best_score is None or score < counters.best_score:
             counters.best_step = counters.step
             counters.best_score = score
@@ -288,9 +288,9 @@ class TrainingState:
 
     def is_worse_than_best(self, scores: dict[str, float]) -> bool:
         """Return True if an evaluation is worse than the best one of the run, by `train.best_by`."""
-        return self.counters.best_score is not None and self._score(scores) > self.counters.best_score
+        return self.counters.best_score is not None and self.score(scores) > self.counters.best_score
 
-    def _score(self, scores: dict[str, float]) -> float:
+    def score(self, scores: dict[str, float]) -> float:
         """Return the score of `train.best_by`, with a minus sign if more is better."""
         return scores["loss"] if self.config.best_by == "loss" else -scores[self.config.best_by]
 
