@@ -50,7 +50,7 @@ SOUND = [
     request_bytes("/v2/languages", head="Authorization: DeepL-Auth-Key canary-key\r\n"),
     b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Type: application/json\r\n\r\n"
     b'9\r\n{"q": "a"\r\n1\r\n}\r\n0\r\n\r\n',
-    b"POST /translate HTTP/1.1\r\nContent-Length: 90\r\nContent-Type: multipart/form-data; boundary=x\r\n\r\n"
+    b"POST /translate HTTP/1.1\r\nHost:\r\nContent-Length: 90\r\nContent-Type: multipart/form-data; boundary=x\r\n\r\n"
     b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\na b\r\n--x--\r\n' + b" " * 30,
     request_bytes("/openapi.json", head="Expect: 100-continue\r\n"),
 ]
@@ -159,14 +159,14 @@ def request_with(word: str, rng: random.Random) -> bytes:
         request_bytes(f"/translate?q={word}&source=en&target=de&api_key=canary-key", method="POST"),
         request_bytes(f"/{word}?{word}={word}", head=f"{word}: {word}\r\nCookie: {word}\r\nReferer: {word}\r\n"),
         request_bytes(f"/translate/{word}", {word: [word]}),
-        f"{word} / HTTP/1.1\r\n\r\n".encode(),
+        f"{word} / HTTP/1.1\r\nHost: x\r\n\r\n".encode(),
         f"GET /{word} {word}\r\n\r\n".encode(),
         f"GET / HTTP/1.1\r\nHost : {word}\r\n\r\n".encode(),
-        b"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\n"
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         + f'Content-Length: {5 + len(word)}\r\n\r\n{{"q" {word}'.encode(),
-        f"POST /translate HTTP/1.1\r\nContent-Length: 500\r\n\r\n{word}".encode(),
-        f"GET /{word} HTTP/1.1\r\nX: {word}".encode(),
-        f"GET /{word * 5_000} HTTP/1.1\r\n".encode(),
+        f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{word}".encode(),
+        f"GET /{word} HTTP/1.1\r\nHost: x\r\nX: {word}".encode(),
+        f"GET /{word * 5_000} HTTP/1.1\r\nHost: x\r\n".encode(),
     ]  # fmt: skip
     return rng.choice(kinds)
 
@@ -175,11 +175,11 @@ def request_with(word: str, rng: random.Random) -> bytes:
 
 KINDS = ["slow header", "slow body", "slow reading", "silence", "half-closed"]
 FIRST_BYTES = {
-    "slow header": b"POST /translate HTTP/1.1\r\nX: ",
-    "slow body": b"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n{",
+    "slow header": b"POST /translate HTTP/1.1\r\nHost: x\r\nX: ",
+    "slow body": b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n{",
     "slow reading": b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60,
     "silence": b"",
-    "half-closed": b"POST /translate HTTP/1.1\r\nContent-Length: 9999\r\n\r\n{",
+    "half-closed": b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n{",
 }
 
 

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+
+from uvicorn.server import ServerState
 
 from support.toy_task import ROOT
 from transduce.config.schema import Config
@@ -25,7 +27,9 @@ from transduce.serve.engine import Engine
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import Models
+from transduce.serve.protocol import ConnectionObserver, protocol_with
 from transduce.serve.queue import SentenceQueue
+from transduce.serve.server import uvicorn_config
 from transduce.serve.service import Service
 from transduce.serve.settings import Limits, ServerSettings
 
@@ -107,12 +111,14 @@ class Served:
         self.metrics = Metrics()
         reading, writing = os.pipe()
         self._log_ends = reading, writing
-        self._log = Log(self.metrics.log_errors.inc, writing)
+        self.logger = Log(self.metrics.log_errors.inc, writing)
         self.queue = SentenceQueue(settings.limits)
         self.engine = Engine(self.queue, models.values(), self.metrics.count_step, n_threads)
         self.service = Service(Models(models), self.queue, self.metrics, DecodingOptions(), settings.limits)
+        self.settings = settings
+        self.observer = ConnectionObserver(settings, self.metrics, self.logger)
         self.state = State()
-        self.app = application(self.service, settings, self.state, self._log)
+        self.app = application(self.service, settings, self.state, self.logger)
         self.log: list[dict[str, Any]] = []
         self.log_text = ""
         self.engine.start()
@@ -120,7 +126,7 @@ class Served:
     def close(self) -> None:
         self.queue.close()
         assert self.engine.join(10)
-        self._log.close()
+        self.logger.close()
         os.close(self._log_ends[1])
         with os.fdopen(self._log_ends[0]) as file:
             self.log_text = file.read()
@@ -204,6 +210,25 @@ def served(models: Any = None, keys: Sequence[str] = (), n_threads: int = 1, **l
         yield service
     finally:
         service.close()
+
+
+@contextlib.asynccontextmanager
+async def listening(service: Served) -> AsyncIterator[int]:
+    """Let a service listen on a free port of the loopback. Yield the port."""
+    limits = service.settings.limits
+    protocol = protocol_with(limits, service.observer)
+    config = uvicorn_config(service.app, protocol, limits)
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: protocol(config, state, {}, loop), "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

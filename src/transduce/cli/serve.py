@@ -173,8 +173,9 @@ def start(
     engine: Literal["torch", "ctranslate2"] | None,
 ) -> None:
     """Load the models and serve them until a signal. The port is taken first, so that a taken one is reported soon."""
-    from transduce.serve.server import bind
+    from transduce.serve.server import bind, reserve_files
 
+    reserve_files(settings.limits.connections, n_ports=1 if settings.metrics_port is None else 2)
     with ExitStack() as stack:
         bound = stack.enter_context(bind(settings.host, settings.port))
         metrics_port = settings.metrics_port

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 
@@ -18,7 +21,7 @@ from transduce.serve.engine import Engine
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import Model, Models
-from transduce.serve.protocol import ConnectionObserver, TimedProtocol, protocol_with
+from transduce.serve.protocol import MAX_EXTRA, ConnectionObserver, TimedProtocol, protocol_with
 from transduce.serve.queue import Sentence, SentenceQueue
 from transduce.serve.service import Service
 from transduce.serve.settings import Limits, ServerSettings
@@ -26,6 +29,7 @@ from transduce.serve.settings import Limits, ServerSettings
 WARM_UP = "a"
 LAST_READ_SECONDS = 0.1  # in which requests that have arrived are read, before idle connections are closed
 SEND_BYTES = 64 << 10  # of answers in the kernel that a client has not read; its own limit is some MB a connection
+OTHER_FILES = 64  # open files of the program that are no connections; it has about 20
 ENGINE_SECONDS = 5.0  # for work that is not wanted any more, at the end
 
 
@@ -55,6 +59,19 @@ def bind(host: str, port: int) -> socket.socket:
         reason = getattr(problem, "strerror", None) or str(problem)
         raise UserError(f"--host={host} --port={port}: expected a free address of this machine: {reason}") from None
     return bound
+
+
+def reserve_files(connections: int, n_ports: int) -> None:
+    """Raise the limit of open files to what the connections need. Raises UserError if the system does not allow it."""
+    needed = n_ports * (connections + MAX_EXTRA) + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        most = (hard - OTHER_FILES) // n_ports - MAX_EXTRA
+        remedy = f"take --connections={most}" if most > 0 else f"run ulimit -n {needed}"
+        raise UserError(f"--connections={connections}: expected {needed:,} open files, not {hard:,}; {remedy}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class Server(uvicorn.Server):
@@ -109,15 +126,16 @@ async def _serve(
     on_ready: Callable[[str], None],
 ) -> None:
     state = State()
-    protocol = protocol_with(settings.limits, ConnectionObserver(settings, service.metrics, log))
-    server = Server(_config(application(service, settings, state, log), protocol, settings.limits))
+    observer = ConnectionObserver(settings, service.metrics, log)
+    protocol = protocol_with(settings.limits, observer)
+    server = Server(uvicorn_config(application(service, settings, state, log), protocol, settings.limits))
     servers = [server.serve([bound])]
     if bound_metrics is not None:
-        metrics_server = Server(_config(metrics_application(service.metrics), protocol, settings.limits))
+        metrics_server = Server(uvicorn_config(metrics_application(service.metrics), protocol, settings.limits))
         servers.append(_end_with(server, metrics_server, bound_metrics))
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: log.write_defect(context.get("exception")))
+    loop.set_exception_handler(LoopErrors(log))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping, number)
     life = asyncio.gather(*servers)
@@ -130,10 +148,27 @@ async def _serve(
         on_ready(_address(settings.host, bound))
         await asyncio.wait({end, life}, return_when=asyncio.FIRST_COMPLETED)
     state.is_ready = False
+    observer.drain()
     if settings.drain_seconds:
         await asyncio.sleep(settings.drain_seconds)
     server.should_exit = True
     await life
+
+
+class LoopErrors:
+    """The handler of errors outside a request. It logs that no connection can be accepted once in a minute."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._silent_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        problem = context.get("exception")
+        if "accept" not in context.get("message", "") or not isinstance(problem, OSError):
+            self._log.write_defect(problem)
+        elif time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + 60
+            self._log.write("error", "accept", reason=os.strerror(problem.errno or 0))
 
 
 async def _end_with(server: Server, other: Server, bound: socket.socket) -> None:
@@ -161,7 +196,8 @@ def _on_signal(stopping: asyncio.Event, number: int) -> None:
     stopping.set()
 
 
-def _config(app: object, protocol: type[TimedProtocol], limits: Limits) -> uvicorn.Config:
+def uvicorn_config(app: object, protocol: type[TimedProtocol], limits: Limits) -> uvicorn.Config:
+    """Return the configuration of a uvicorn server: without its log, its signals and its headers."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         http=protocol,
@@ -172,6 +208,7 @@ def _config(app: object, protocol: type[TimedProtocol], limits: Limits) -> uvico
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        backlog=limits.connections,  # the loop tries to accept as many at a time, also without a descriptor
         timeout_keep_alive=int(limits.idle_seconds) or 1,
         timeout_graceful_shutdown=int(limits.deadline_seconds + limits.body_seconds) + 1,
     )
