@@ -57,7 +57,7 @@ def test_libretranslatepy(address: str) -> None:
     assert client.translate("a b c", "en", "de") == "c b a"
     assert client.translate("a b", "auto", "de") == "b a"
     assert client.languages() == [ENGLISH, GERMAN]
-    assert client.detect("a b") == [{"confidence": 0.0, "language": "en"}]
+    assert client.detect("The old dog runs.")[0]["language"] == "en"
     for key in ("wrong", None):
         with pytest.raises(urllib.error.HTTPError):
             LibreTranslateAPI(address, key).translate("a b c", "en", "de")
@@ -73,7 +73,7 @@ def test_libretranslate_aio(address: str, tmp_path: Path) -> None:
         assert [language.targets for language in client.languages()] == [["de", "en"], ["de"]]
         settings = client.frontend_settings()
         assert settings.language.target.code == "de" and settings.key_required
-        assert client.detect("a")[0].language == "en" and client.health()
+        assert client.detect("The old dog runs.")[0].language == "en" and client.health()
         (tmp_path / "a.txt").write_text("a b")
         for call in (lambda: client.translate("a", "en", "fr"), lambda: client.suggest("a", "b", "en", "de"),
                      lambda: client.translate_file(tmp_path / "a.txt", "en", "de")):  # fmt: skip

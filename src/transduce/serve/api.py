@@ -1,13 +1,14 @@
 """The API of one kind of client: its form of requests, answers and errors. And the headers of every answer."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from transduce.serve.logs import Record
+from transduce.serve.markup import visible_text
 from transduce.serve.refusal import Refusal
 from transduce.serve.requests import Fields, read_fields
 from transduce.serve.service import Service
@@ -28,6 +29,11 @@ class ClientApi:
     async def fields(self, request: Request) -> Fields:
         """Return the fields of a request."""
         return await read_fields(request, self.settings.limits)
+
+    def detections(self, texts: Sequence[str], target: str, *, is_html: bool) -> list[tuple[str, float]]:
+        """Return the language of each text that is to be translated into `target`, and the confidence."""
+        detect = self.service.models.detect
+        return [detect(visible_text(text) if is_html else text, target) for text in texts]
 
     @staticmethod
     def record(request: Request) -> Record:

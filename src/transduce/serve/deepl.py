@@ -3,7 +3,6 @@
 Options that change nothing here are ignored. Those that this server could not keep are refused by name.
 """
 
-from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -89,12 +88,16 @@ class DeepL(ClientApi):
         source = models.code(source_text) if source_text else None
         if source_text and (source is None or (source, target) not in models.by_pair and source != target):
             raise invalid("Value for 'source_lang' not supported.")
-        sources: Sequence[str] = [source or models.detect(text, target)[0] for text in texts]
+        is_html = fields.optional_text("tag_handling") == "html"
+        if source is None:
+            sources = [language for language, _ in self.detections(texts, target, is_html=is_html)]
+        else:
+            sources = [source] * len(texts)
         mode, keeps_lines = SPLITS[split]
         return TranslateCall(
             texts,
             [(source, target) for source in sources],
-            is_html=fields.optional_text("tag_handling") == "html",
+            is_html=is_html,
             split=mode,
             keeps_lines=keeps_lines,
         )

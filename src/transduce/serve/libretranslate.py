@@ -15,6 +15,7 @@ from transduce.serve.service import Answer, TranslateCall, check_texts
 
 FORMATS = {"text": False, "html": True}
 PLACE = "Invalid request: $.q"
+Detections = Sequence[tuple[str, float]]  # the language of each text, and the confidence; empty if the source is given
 KEY_FIELDS = ("api_key", "secret", "apiKey")
 
 
@@ -26,12 +27,12 @@ class LibreTranslate(ClientApi):
 
     async def translate(self, request: Request) -> Response:
         fields = await self._checked_fields(request)
-        call, is_list, is_auto = self._call(fields)
+        call, is_list, detections = self._call(fields)
         record = self.record(request)
         if "text/event-stream" in request.headers.get("accept", ""):
-            return self._stream(call, request, is_list, is_auto)
+            return self._stream(call, request, is_list, detections)
         answers = await self.service.translate(call, request, record)
-        return json_response(self._answer(answers, call, is_list, is_auto, self._confidences(call, is_auto)))
+        return json_response(self._answer(answers, call, is_list, detections))
 
     async def detect(self, request: Request) -> Response:
         fields = await self._checked_fields(request)
@@ -78,8 +79,8 @@ class LibreTranslate(ClientApi):
         check_key(next((key for key in keys if key and isinstance(key, str)), ""), self.settings.api_keys)
         return fields
 
-    def _call(self, fields: Fields) -> tuple[TranslateCall, bool, bool]:
-        """Return what a request asks for, True if its texts were a list, and True if the source is to be detected."""
+    def _call(self, fields: Fields) -> tuple[TranslateCall, bool, Detections]:
+        """Return what a request asks for, True if its texts were a list, and the languages if they are detected."""
         texts, is_list = fields.texts("q")
         source, target = fields.text("source"), fields.text("target")
         name = fields.optional_text("format") or "text"
@@ -95,7 +96,8 @@ class LibreTranslate(ClientApi):
             if code is None and not (is_auto and text is source):
                 raise invalid(f"{text} is not supported")
         assert target_code is not None
-        sources = [source_code or models.detect(text, target_code)[0] for text in texts]
+        detections = self.detections(texts, target_code, is_html=FORMATS[name]) if is_auto else []
+        sources = [language for language, _ in detections] or [source_code or ""] * len(texts)
         for source in sources:
             if source != target_code and (source, target_code) not in models.by_pair:
                 names = f"{name_of(target_code)} ({target_code})", f"{name_of(source)} ({source})"
@@ -107,26 +109,19 @@ class LibreTranslate(ClientApi):
         has_confidence = fields.is_true("confidence") and not FORMATS[name]
         more = {"has_confidence": has_confidence, "constraints": constraints if any(constraints) else ()}
         call = TranslateCall(texts, pairs, alternatives, is_html=FORMATS[name], **more)
-        return call, is_list, is_auto
-
-    def _confidences(self, call: TranslateCall, is_auto: bool) -> list[float]:
-        if not is_auto:
-            return []
-        models = self.service.models
-        return [models.detect(text, pair[1])[1] for text, pair in zip(call.texts, call.pairs, strict=True)]
+        return call, is_list, detections
 
     def _answer(
-        self, answers: Sequence[Answer], call: TranslateCall, is_list: bool, is_auto: bool, confidences: Sequence[float]
+        self, answers: Sequence[Answer], call: TranslateCall, is_list: bool, detections: Detections
     ) -> Mapping[str, object]:
         """Return the answer: lists if the texts were a list, else the first of each."""
         problems = [answer.problem for answer in answers]
         if problems[0] is not None and (not is_list or all(problem and problem.status >= 500 for problem in problems)):
             raise problems[0].at(PLACE)
         lists: dict[str, list[object]] = {"translatedText": [answer.text for answer in answers]}
-        if is_auto:
+        if detections:
             lists["detectedLanguage"] = [
-                {"confidence": confidence, "language": pair[0]}
-                for pair, confidence in zip(call.pairs, confidences, strict=True)
+                {"confidence": confidence, "language": language} for language, confidence in detections
             ]
         if call.alternatives:
             lists["alternatives"] = [list(answer.alternatives) for answer in answers]
@@ -138,7 +133,7 @@ class LibreTranslate(ClientApi):
             lists["problems"] = [problem and problem.message for problem in problems]
         return lists if is_list else {name: values[0] for name, values in lists.items()}
 
-    def _stream(self, call: TranslateCall, request: Request, is_list: bool, is_auto: bool) -> Response:
+    def _stream(self, call: TranslateCall, request: Request, is_list: bool, detections: Detections) -> Response:
         """Return the translation as server-sent events: one for each finished segment, and at the end the answer."""
         if is_list:
             raise invalid("Invalid request: $.q: expected one text for text/event-stream, not a list")
@@ -151,8 +146,7 @@ class LibreTranslate(ClientApi):
             try:
                 async for index, text in self.service.segments(call, record, work):
                     yield _event("segment", {"index": index, "text": text})
-                answers, confidences = work.answers(call), self._confidences(call, is_auto)
-                yield _event("done", self._answer(answers, call, is_list, is_auto, confidences))
+                yield _event("done", self._answer(work.answers(call), call, is_list, detections))
             except Refusal as refusal:
                 self.service.metrics.rejected.labels(refusal.reason).inc()
                 yield _event("error", {"error": refusal.message})

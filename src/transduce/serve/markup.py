@@ -42,6 +42,11 @@ def html_document(source: str) -> Document:
     return document
 
 
+def visible_text(source: str) -> str:
+    """Return the text of an HTML fragment that is to be translated, without markup."""
+    return html.unescape(" ".join(token.raw for token in tokens_of(source) if token.kind == "text"))
+
+
 @dataclass
 class _Element:
     """An inline element of a segment, or an atom, which has no closing tag. start, end: range of its text.

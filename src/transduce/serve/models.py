@@ -10,6 +10,9 @@ from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.errors import UserError
+from transduce.serve.language import Likelihoods
+
+SURE = 50  # the confidence from which a text counts as one in the target language
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -84,9 +87,14 @@ class Model(Protocol):
 
 
 class Models:
-    """The models of a server, by (source, target). tags: for each pair, the tag of its target language, or None."""
+    """The models of a server, by (source, target).
 
-    def __init__(self, by_pair: Mapping[tuple[str, str], Model]) -> None:
+    tags: for each pair, the tag of its target language, or None. likelihoods: of the language of a text; None: the
+    tokenizers tell it.
+    """
+
+    def __init__(self, by_pair: Mapping[tuple[str, str], Model], likelihoods: Likelihoods | None = None) -> None:
+        self._likelihoods = likelihoods
         self.by_pair = dict(by_pair)
         self.tags = {pair: tag_of(model.tokenizer.tags, pair[1]) for pair, model in by_pair.items()}
         self.sources = list(dict.fromkeys(source for source, _ in by_pair))
@@ -108,13 +116,28 @@ class Models:
         return list(dict.fromkeys([*(target for code, target in self.by_pair if code == source), source]))
 
     def detect(self, text: str, target: str | None = None) -> tuple[str, float]:
-        """Return the most likely source language of `text`, and the confidence, from 0 to 100; 0 is "cannot tell".
+        """Return the most likely language of `text`, and the confidence, from 0 to 100; 0 is "cannot tell".
 
-        The language is the one whose tokenizer needs the fewest pieces. target: only sources with a model into this
-        language are considered.
+        target: only this language, and sources with a model into it, are considered. A text is taken for one in the
+        target language, which needs no translation, only if that is twice as likely.
         """
         sources = [source for source, other in self.by_pair if other == target or target is None]
         sources = list(dict.fromkeys(sources)) or self.sources
+        if self._likelihoods is None or not text.strip():
+            return self._language_of_fewest_pieces(text, sources)
+        likelihoods = self._likelihoods(text)
+        candidates = list(dict.fromkeys([*sources, target] if target else self.codes))
+        ranking = sorted(candidates, key=lambda code: -likelihoods[primary(code)])
+        rivals = [code for code in ranking if primary(code) != primary(ranking[0])]
+        if not rivals:
+            return ranking[0], 0.0
+        confidence = 100 * (1 - likelihoods[primary(rivals[0])] / likelihoods[primary(ranking[0])])
+        if ranking[0] == target and confidence < SURE:
+            return rivals[0], 0.0
+        return ranking[0], round(confidence, 1)
+
+    def _language_of_fewest_pieces(self, text: str, sources: Sequence[str]) -> tuple[str, float]:
+        """Return the source whose tokenizer needs the fewest pieces for a text, and the confidence."""
         if len(sources) == 1 or not text.strip():
             return sources[0], 0.0
         counts = []

@@ -18,9 +18,10 @@ from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.serve.app import State, application, metrics_application
 from transduce.serve.engine import Engine
+from transduce.serve.language import language_likelihoods
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
-from transduce.serve.models import Model, Models
+from transduce.serve.models import Model, Models, primary
 from transduce.serve.protocol import MAX_EXTRA, ConnectionObserver, TimedProtocol, protocol_with
 from transduce.serve.queue import Sentence, SentenceQueue
 from transduce.serve.service import Service
@@ -103,7 +104,8 @@ def run(
     log = Log(metrics.log_errors.inc)
     queue = SentenceQueue(settings.limits)
     engine = Engine(queue, by_pair.values(), metrics.count_step, settings.engine_threads)
-    service = Service(Models(by_pair), queue, metrics, options, settings.limits)
+    likelihoods = language_likelihoods({primary(code) for pair in by_pair for code in pair})
+    service = Service(Models(by_pair, likelihoods), queue, metrics, options, settings.limits)
     metrics.watch("waiting_sentences", "Sentences in the queue", lambda: queue.waiting_sentences)
     metrics.watch("waiting_tokens", "Tokens in the queue", lambda: queue.waiting_tokens)
     metrics.watch("running_sentences", "Sentences in the engine", lambda: engine.running)
