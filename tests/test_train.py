@@ -15,13 +15,22 @@ from support.trainings import CONFIG, Texts, checkpoint_steps, train, with_train
 import transduce
 from transduce import train as training
 from transduce.data.batches import Batch
+from transduce.data.text import read_pairs
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer
-from transduce.storage.checkpoints import checkpoint_path, checkpoints, load_checkpoint, step_of
+from transduce.storage.checkpoints import (
+    checkpoint_path,
+    checkpoints,
+    load_checkpoint,
+    regular_checkpoints,
+    step_of,
+)
 from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_folder import average_run, final_weights, holds
 from transduce.storage.run_log import read_log
 from transduce.train import TranslationTask
+from transduce.training.run import Run
+from transduce.training.state import TrainingState
 from transduce.training.weights import weights
 
 
@@ -128,7 +137,9 @@ def test_the_final_model_is_the_best_of_its_checkpoints(
         torch.testing.assert_close(actual[name], value)
 
 
-def test_a_finished_run_can_take_other_weights(finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path) -> None:
+def test_a_finished_run_can_take_other_weights(
+    finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path
+) -> None:
     shutil.copytree(finished_runs["average"], tmp_path / "run")
     changes = {"use": "last", "evaluate_every_steps": 20, "checkpoint_every_steps": 30, "average_checkpoints": 1}
     config = replace(with_train(CONFIG, **changes), search=replace(CONFIG.search, beam_size=7))
@@ -174,7 +185,11 @@ def replace_scores(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None
 
 @pytest.mark.parametrize("best_by", ["loss", "bleu"])
 def test_patience_stops_early_and_keeps_the_best_checkpoint(
-    best_by: str, run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    best_by: str,
+    run_texts: Texts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = with_train(
         CONFIG,
@@ -192,7 +207,13 @@ def test_patience_stops_early_and_keeps_the_best_checkpoint(
     assert holds(tmp_path / "run" / "model", load_checkpoint(checkpoints(tmp_path / "run")[0]).weights)
     assert read_log(tmp_path / "run")[-1]["step"] == 10
     replace_scores(monkeypatch, [3.0])
+    capsys.readouterr()
     train(config, out=tmp_path / "run", resume=True, **run_texts)
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        f"stopped early at step 10 of 60; {tmp_path / 'run' / 'model'} is up to date",
+        "the last 3 evaluations were not better than the one of step 4, and train.patience is 3; the same command with "
+        "--resume --set train.patience=6 --allow-change train.patience goes on",
+    ]
     assert checkpoint_steps(tmp_path / "run")[-1] == 10
 
 
@@ -297,9 +318,67 @@ def test_start_from_keeps_weights_tokenizer_and_architecture(
     assert model.tokenizer.sha256 == parent.tokenizer.sha256
     assert model.config.model == replace(parent.config.model, dropout=0.5)
     assert model.config.data.vocab_size == parent.config.data.vocab_size
-    first = read_log(tmp_path / "run")[0]
-    assert first["step"] == 2 and first["lr"] < training.learning_rate(1, d_model=16, warmup_steps=1)
+    start, first = read_log(tmp_path / "run")[:2]
+    assert start["step"] == 0 and "valid_bleu" in start and first["step"] == 2
+    assert first["lr"] < training.learning_rate(1, d_model=16, warmup_steps=1)
     train(config, out=tmp_path / "run", start_from=parent_folder, resume=True, **other)
+
+
+TUNED = with_train(CONFIG, **EARLY, max_steps=8, use="best")
+
+
+def test_the_model_to_start_from_can_be_the_best(
+    finished_runs: dict[str, Path],
+    run_texts: Texts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Step 0 is a checkpoint, but not a member of a mean. The text in one table has the same pairs as in two files."""
+    parent = finished_runs["average"] / "model"
+    table = tmp_path / "valid.tsv"
+    table.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in read_pairs(*run_texts["valid"])), encoding="utf-8")
+    request = {"start_from": parent, "train": run_texts["train"], "valid": [table], "old_valid": run_texts["valid"]}
+    replace_scores(monkeypatch, [3.0, 2.0, 4.0, 2.0, 5.0, 2.5, 6.0, 2.5, 3.0])  # in turn of the new and the old text
+    config = with_train(TUNED, average_checkpoints=2)
+    model = load_model(train(config, out=tmp_path / "run", **request)).model
+    assert all(weights(model)[name].equal(value) for name, value in weights(load_model(parent).model).items())
+    lines = capsys.readouterr().err
+    assert "step 0: validation loss 3.000, perplexity 1.00, BLEU 47.0; old text: loss 2.000" in lines
+    assert lines.count("(best so far)") == 1
+    assert lines.count("the model is worse on the old text than at step 0: loss 2.000") == 2
+    assert [line["step"] for line in read_log(tmp_path / "run") if "valid_loss" in line] == [0, 2, 4, 6]
+    assert regular_checkpoints(tmp_path / "run", 2) == checkpoints(tmp_path / "run")[1:]
+    replace_scores(monkeypatch, [3.0])
+    train(config, out=tmp_path / "run", resume=True, **request)
+
+
+def test_the_evaluation_of_step_0_changes_no_weight(
+    finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is killed between this evaluation and its checkpoint starts again, and logs it once."""
+    request = {"start_from": finished_runs["average"] / "model", **run_texts}
+    train(TUNED, out=tmp_path / "run", **request)
+    original = training.evaluate_step
+
+    def without_start(run: Run, state: TrainingState, *others: Any) -> None:
+        if state.counters.step:
+            original(run, state, *others)
+
+    (tmp_path / "other").mkdir()
+    shutil.copyfile(tmp_path / "run" / "config.json", tmp_path / "other" / "config.json")
+    (tmp_path / "other" / "log.jsonl").write_text('{"step":0,"valid_loss":1.0}\n', encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "evaluate_step", without_start)
+        train(TUNED, out=tmp_path / "other", **request)
+    assert read_log(tmp_path / "other")[0]["step"] > 0
+    last = [load_checkpoint(checkpoint_path(tmp_path / name, 8)).weights for name in ("run", "other")]
+    assert all(last[0][name].equal(value) for name, value in last[1].items())
+
+
+def test_an_old_text_needs_a_model_to_start_from(run_texts: Texts, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--old-valid=.*: must not be set without --from; add --from MODEL"):
+        train(CONFIG, out=tmp_path / "run", old_valid=run_texts["valid"], **run_texts)
 
 
 def test_start_from_checks_parent_and_recipe_together(

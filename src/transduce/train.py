@@ -16,9 +16,8 @@ from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import as_path, as_path_pair
 from transduce.console import printable
 from transduce.data.batches import Batch, Batches, Share, collate
-from transduce.data.corpora import Corpus
+from transduce.data.corpora import Corpus, corpus_sha256, read_pairs
 from transduce.data.overlap import cached_overlap
-from transduce.data.text import file_sha256, read_pairs
 from transduce.data.token_store import open_store
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.segmentation import most_tokens
@@ -125,10 +124,11 @@ def session(run: Run, state: TrainingState, *, tensorboard: bool) -> None:
     """Train from the step of `state` on, and write checkpoints, log, model and report."""
     is_leader = distributed.is_leader()
     step = state.counters.step
+    is_new = step == 0 and state.counters.best_step is None
     keep = run.config.train.keep_checkpoints
     every = run.config.train.checkpoint_every_steps
     with (
-        closing(Log(run.out if is_leader else None, step, tensorboard=tensorboard)) as log,
+        closing(Log(run.out if is_leader else None, -1 if is_new else step, tensorboard=tensorboard)) as log,
         TrainingProgress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
         StopSignal() as stop,
     ):
@@ -136,6 +136,8 @@ def session(run: Run, state: TrainingState, *, tensorboard: bool) -> None:
         progress.print_lines([*run.lines])
         if step and is_leader:
             writer.prune(state.counters.best_step)  # a killed session may have left unfinished folders
+        if is_new and run.is_from_model:
+            evaluate_step(run, state, writer, progress)  # no later step may be worse than the start and called the best
         loop(run, state, writer, progress, stop)
         finish(run, state, writer, progress)
 
@@ -150,11 +152,12 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     """
     out = request.out
     seed = request.config.train.seed
-    valid_names = tuple(printable(path.name) for path in request.valid[: 1 if request.is_of_one_text else 2])
+    valid_names = tuple(dict.fromkeys(printable(path.name) for path in request.valid))
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
         parent = model_to_start_from(request)
-        valid_pairs = list(read_pairs(*request.valid_pair))
+        valid_pairs = list(read_pairs(request.valid_corpus))
+        old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
         if checkpoint or not distributed.is_leader():  # rank 0 has written it
             tokenizer = run_folder.run_tokenizer(out, checkpoint)
         else:
@@ -162,6 +165,8 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         config = request.complete_config(tokenizer, parent.config if parent else None)
         longest = most_tokens(config.model.max_positions)
         task.check(valid_pairs, tokenizer, longest, valid_names)
+        if request.old_corpus:
+            task.check(old_pairs, tokenizer, longest, tuple(printable(path.name) for path in request.old_valid))
         if distributed.is_leader():
             run_folder.claim(out, config, tokenizer, request.allow_change)
         store = open_store(out / "data" / "train", request.corpora, tokenizer)
@@ -177,7 +182,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     del parent  # otherwise its weights would stay in memory
     if request.shard:
         sharding.shard(model)
-    texts = {"train": store.key, "valid": " ".join(file_sha256(path) for path in request.valid_pair)}
+    texts = {"train": store.key, "valid": corpus_sha256(request.valid_corpus)}
     record = {"texts": texts, "made_of": request.provenance(), "made_with": run_folder.fingerprint(config, tokenizer)}
     state = TrainingState(model.to(distributed.device()), config.train, record)
     if checkpoint:
@@ -187,7 +192,19 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         texts = {request.text_names()["train"]: store.lines(), valid_names[0]: valid_pairs}
         lines += notices.missing_tags(texts, tokenizer)
     lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
-    return Run(out, task, config, tokenizer, batches, valid_pairs, valid_names, lines, request.shard), state
+    return Run(
+        out,
+        task,
+        config,
+        tokenizer,
+        batches,
+        valid_pairs,
+        valid_names,
+        lines,
+        old_pairs=old_pairs,
+        is_from_model=request.start_from is not None,
+        is_sharded=request.shard,
+    ), state
 
 
 def model_to_start_from(request: TrainRequest) -> LoadedModel | None:
@@ -240,17 +257,25 @@ def loop(
             writer.log.report(counters.step, report)
             progress.report(counters.step, report)
         if is_last or counters.step % config.evaluate_every_steps == 0:
-            run_folder.check_parameters(state, run.out)
-            scores = distributed.run_on_leader(evaluate, run, counters.step, state.weights_to_evaluate())
-            is_best = state.note_scores(scores)
-            writer.log.report(counters.step, {f"valid_{name}": value for name, value in scores.items()})
-            progress.report_scores(counters.step, scores, is_best)
-            progress.print_lines(refresh_report(run.out) if distributed.is_leader() else [])
-            if is_best:
-                writer.save(counters.step, state.snapshot)
+            evaluate_step(run, state, writer, progress)
         if counters.step % config.checkpoint_every_steps == 0:
             writer.save(counters.step, state.snapshot)
         step_started_at = now()
+
+
+def evaluate_step(run: Run, state: TrainingState, writer: CheckpointWriter, progress: TrainingProgress) -> None:
+    """Evaluate the weights of this step, log and print the scores, and save the best checkpoint so far."""
+    step = state.counters.step
+    run_folder.check_parameters(state, run.out)
+    scores = distributed.run_on_leader(evaluate, run, step, state.weights_to_evaluate())
+    is_best = state.note_scores(scores)
+    writer.log.report(step, {f"valid_{name}": value for name, value in scores.items()})
+    progress.report_scores(step, scores, is_best)
+    if distributed.is_leader():
+        progress.print_lines(notices.fall(state, evaluations(run.out).get(0, {}), scores))
+        progress.print_lines(refresh_report(run.out))
+    if is_best:
+        writer.save(step, state.snapshot)
 
 
 def evaluate(run: Run, step: int, weights: Tensors) -> dict[str, float]:
@@ -293,8 +318,8 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: T
         writer.raise_failure(counters.step)
         weights, origin, scores = choose_weights(run, state)
         if run_folder.holds(model_folder, weights, run.config):
-            where = f"at step {counters.step:,} of {run.config.train.max_steps:,}"
-            progress.print_lines([f"{where}; {model_folder} is up to date", *refresh_report(run.out)])
+            lines = [f"{notices.outcome(state)}; {model_folder} is up to date", *notices.patience(state)]
+            progress.print_lines([*lines, *refresh_report(run.out)])
             return
         facts = {**state.record["made_of"], "training": f"{counters.step:,} steps, {counters.seconds:,.0f} s"}
         if state.is_finished:

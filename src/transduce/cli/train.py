@@ -43,7 +43,8 @@ Valid = Annotated[
     list[Path],
     Parameter(
         consume_multiple=True,
-        help="SRC TGT: source and target text for the validation during training. For a language model, one FILE.",
+        help="SRC TGT: source and target text for the validation during training, or one table with both, as in "
+        "--train. For a language model, one FILE.",
     ),
 ]
 Settings = Annotated[
@@ -57,6 +58,13 @@ Settings = Annotated[
 StartFrom = Annotated[
     Path | None,
     Parameter(name="--from", help="A model folder to fine-tune. The new model keeps its tokenizer and architecture."),
+]
+OldValid = Annotated[
+    list[Path] | None,
+    Parameter(
+        consume_multiple=True,
+        help="With --from, validation text of the old model. Each evaluation shows whether the new one is worse on it.",
+    ),
 ]
 AllowChange = Annotated[
     list[str] | None,
@@ -88,6 +96,7 @@ def train(
     out: Path,
     settings: Settings = None,
     start_from: StartFrom = None,
+    old_valid: OldValid = None,
     resume: Flag = False,
     allow_change: AllowChange = None,
     tensorboard: Tensorboard = False,
@@ -134,6 +143,7 @@ def train(
         resume=resume,
         allow_change=allow_change or [],
         start_from=start_from,
+        old_valid=old_valid or [],
         tensorboard=tensorboard,
         shard=shard,
     )

@@ -109,6 +109,12 @@ def read_pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
     return itertools.chain.from_iterable(_read_tsv(file, columns) for file in files)
 
 
+def corpus_sha256(corpus: Corpus) -> str:
+    """Return the SHA-256 of each file of a corpus, separated by spaces, and the columns if the corpus names them."""
+    columns = [] if corpus.tgt is not None else _files(corpus.src)[1]
+    return " ".join([*(text.file_sha256(file) for file in _all_files(corpus)), *columns])
+
+
 def _missing(corpus: Corpus) -> list[str]:
     """Return a line for each file of a corpus that is missing or has no supported format."""
     if corpus.tgt is not None:

@@ -94,7 +94,7 @@ def status(config: Config, history: History, silent_seconds: float) -> tuple[str
     if step >= total:
         return "Finished", progress
     steps = history.curves["valid_loss"].steps
-    if best and config.train.patience and len(steps) - bisect.bisect(steps, best) >= config.train.patience:
+    if best is not None and config.train.patience and len(steps) - bisect.bisect(steps, best) >= config.train.patience:
         return "Stopped early", f"{progress}: no better evaluation since step {best:,}"
     seconds_per_step = _seconds_per_step(history.curves["seconds"])
     if silent_seconds > max(600, 20 * seconds_per_step * config.train.log_every_steps):

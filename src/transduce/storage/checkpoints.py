@@ -117,10 +117,11 @@ def step_of(path: Path) -> int:
 def regular_checkpoints(run: Path, every: int) -> list[Path]:
     """Return the checkpoints at multiples of `every` steps, and the newest one: oldest first.
 
-    They do not depend on the steps at which the run was interrupted and saved.
+    They do not depend on the steps at which the run was interrupted and saved. Step 0, the model that a run starts
+    from, is no multiple.
     """
     paths = checkpoints(run)
-    return [path for path in paths if step_of(path) % every == 0 or path == paths[-1]]
+    return [path for path in paths if (step_of(path) and step_of(path) % every == 0) or path == paths[-1]]
 
 
 def prune_checkpoints(run: Path, keep: int, best_step: int | None, *, every: int = 1) -> None:

@@ -40,6 +40,7 @@ class TrainRequest:
     checkpoint of the run, or start if it has none. allow_change: keys in which a resumed run may differ from its
     configuration (see `config.files.CHANGEABLE`).
     start_from: a model folder; the run starts with its weights, tokenizer and architecture, and with a new optimizer.
+    old_valid: validation text of that model, as in `valid`, to show whether it becomes worse there; empty: none.
     tensorboard: write TensorBoard events, too. shard: each rank keeps only a part of weights, gradients, moments and
     moving average, for a model that does not fit into one GPU; a checkpoint does not depend on it.
     Raises UserError for an argument of a wrong type.
@@ -53,6 +54,7 @@ class TrainRequest:
     resume: bool = False
     allow_change: Sequence[str] = ()
     start_from: Path | None = None
+    old_valid: Sequence[Path] = ()
     tensorboard: bool = False
     shard: bool = False
 
@@ -86,9 +88,17 @@ class TrainRequest:
         return [dataclasses.replace(corpus, tgt=corpus.tgt or corpus.src) for corpus in all_corpora]
 
     @property
-    def valid_pair(self) -> FilePair:
-        """Source and target of the validation text: twice the same file if it is one text."""
-        return self.valid[0], self.valid[-1]
+    def valid_corpus(self) -> Corpus:
+        """The validation text. One text is aligned with itself."""
+        return self._evaluation_text(self.valid)
+
+    @property
+    def old_corpus(self) -> Corpus | None:
+        """The validation text of the model that the run starts from, if it was given."""
+        return self._evaluation_text(self.old_valid) if self.old_valid else None
+
+    def _evaluation_text(self, files: Sequence[Path]) -> Corpus:
+        return Corpus(files[0], files[-1] if len(files) > 1 or self.is_of_one_text else None)
 
     def problems(self) -> list[str]:
         """Return a line for each mistake in the request. Reads no text."""
@@ -100,7 +110,7 @@ class TrainRequest:
             *(without_effect(self.settings, self.start_from, self.config) if self.start_from else []),
             *(corpora.problems(texts) if has_recipe or texts else []),
             *(self._text_problems() if has_recipe else []),
-            *_missing_files(self.valid),
+            *(self._evaluation_problems() if has_recipe or len(self.valid) > 1 else []),
             *self._run_problems(),
             *(board_problems() if self.tensorboard else []),
             *(shard_problems() if self.shard else []),
@@ -117,8 +127,8 @@ class TrainRequest:
         task = self.config.train.task
         if not self.is_of_one_text:
             words, values = TASKS[task].sides
-            expected = f"expected {words}; give --valid {values}"
-            return [f"--valid={_names(self.valid)}: {expected}"] if len(self.valid) != 2 else []
+            expected = f"expected {words}, or one file with both in columns; give --valid {values}"
+            return [f"--valid={_names(self.valid)}: {expected}"] if len(self.valid) not in (1, 2) else []
         lines = [
             f"--train={corpus.src} {corpus.tgt}: expected one text with train.task={task!r}; give --train FILE"
             for corpus in self.corpora
@@ -127,6 +137,19 @@ class TrainRequest:
         if len({*self.valid}) != 1:
             lines.append(f"--valid={_names(self.valid)}: expected one text with train.task={task!r}; give --valid FILE")
         return lines
+
+    def _evaluation_problems(self) -> list[str]:
+        """Return a line for each problem of the validation texts."""
+        lines = corpora.problems([self.valid_corpus]) if self.valid else []
+        if not self.old_valid:
+            return lines
+        if self.start_from is None:
+            lines.append(f"--old-valid={_names(self.old_valid)}: must not be set without --from; add --from MODEL")
+        if len(self.old_valid) not in ((1,) if self.is_of_one_text else (1, 2)):
+            lines.append(
+                f"--old-valid={_names(self.old_valid)}: expected as many files as --valid; leave the others out"
+            )
+        return [*lines, *corpora.problems([self._evaluation_text(self.old_valid)])]
 
     def _run_problems(self) -> list[str]:
         """Return a line for each reason why a run cannot start or resume in `out`."""
@@ -185,17 +208,11 @@ class TrainRequest:
 
     def text_names(self) -> dict[str, str]:
         """Return the names of training and validation text, for messages."""
-        return {"train": "; ".join(corpus.name for corpus in self.corpora), "valid": Corpus(*self.valid_pair).name}
+        return {"train": "; ".join(corpus.name for corpus in self.corpora), "valid": self.valid_corpus.name}
 
 
 def _names(paths: Sequence[Path]) -> str:
     return printable(" ".join(map(str, paths)))
-
-
-def _missing_files(paths: Sequence[Path]) -> list[str]:
-    """Return a line for each path that is not a file."""
-    missing = dict.fromkeys(path for path in paths if not path.is_file())
-    return [f"{path}: expected a text file, UTF-8, one sentence per line; check the path" for path in missing]
 
 
 def _foreign_file_problems(out: Path) -> list[str]:

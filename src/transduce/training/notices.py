@@ -14,6 +14,7 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.model.transformer import parameter_count
 from transduce.training import distributed, halves
+from transduce.training.progress import format_scores, scores_on_old
 from transduce.training.state import TrainingState
 
 
@@ -83,17 +84,45 @@ def end(
     origin: the checkpoints whose weights the model has, in words. validation: the scores in words. `validation` and
     `scores` are None if the run was interrupted.
     """
-    outcome = "finished" if state.is_finished else "interrupted"
-    if state.is_out_of_patience:
-        outcome = "stopped early"
-    step = state.counters.step
-    seconds = state.counters.seconds
     return [
-        f"{outcome} at step {step:,} of {state.config.max_steps:,} after {seconds:,.0f} s of training",
+        f"{outcome(state)} after {state.counters.seconds:,.0f} s of training",
+        *patience(state),
         f"{model_folder} is {origin}",
         f"validation: {validation}" if validation else "continue with the same command and --resume",
         *(_worse(state) if scores and state.is_worse_than_best(scores) else []),
     ]
+
+
+def outcome(state: TrainingState) -> str:
+    """Return how a run ended, and at which step."""
+    words = "finished" if state.is_finished else "interrupted"
+    if state.is_out_of_patience:
+        words = "stopped early"
+    return f"{words} at step {state.counters.step:,} of {state.config.max_steps:,}"
+
+
+def patience(state: TrainingState) -> list[str]:
+    """Return a line on the cause and the remedy of a run that stopped early; none for other runs."""
+    counters = state.counters
+    if not state.is_out_of_patience or counters.step >= state.config.max_steps:
+        return []
+    count = counters.evaluations_since_best
+    command = f"--resume --set train.patience={2 * count} --allow-change train.patience"
+    return [
+        f"the last {count} evaluations were not better than the one of step {counters.best_step:,}, and "
+        f"train.patience is {state.config.patience}; the same command with {command} goes on"
+    ]
+
+
+def fall(state: TrainingState, start: Mapping[str, float], scores: Mapping[str, float]) -> list[str]:
+    """Return a line if a fine-tuned model has become worse on the old validation text.
+
+    start: the scores of step 0; empty if it was not evaluated. scores: the scores of this step.
+    """
+    before, after = scores_on_old(start), scores_on_old(scores)
+    if not (before and after and state.score(after) > state.score(before)):
+        return []
+    return [f"the model is worse on the old text than at step 0: {format_scores(before)} then"]
 
 
 def _worse(state: TrainingState) -> list[str]:

@@ -78,6 +78,20 @@ SCORE_FORMATS = {
 }
 
 
-def format_scores(scores: dict[str, float]) -> str:
+OLD = "old_"  # begins the names of scores on the old validation text of a fine-tuned model
+
+
+def format_scores(scores: Mapping[str, float]) -> str:
     """Return the scores of an evaluation as words, in their order. A task may have scores without a format here."""
-    return ", ".join(SCORE_FORMATS.get(name, name + " {:.3f}").format(value) for name, value in scores.items())
+    words = [
+        SCORE_FORMATS.get(name, name + " {:.3f}").format(value)
+        for name, value in scores.items()
+        if not name.startswith(OLD)
+    ]
+    old = scores_on_old(scores)
+    return ", ".join(words) + (f"; old text: {format_scores(old)}" if old else "")
+
+
+def scores_on_old(scores: Mapping[str, float]) -> dict[str, float]:
+    """Return the scores on the old validation text, by their names without `OLD`."""
+    return {name.removeprefix(OLD): value for name, value in scores.items() if name.startswith(OLD)}

@@ -11,6 +11,7 @@ from transduce.config.schema import Config
 from transduce.data.batches import Batches
 from transduce.data.vocabulary import TokenizerLike
 from transduce.training import distributed
+from transduce.training.progress import OLD
 from transduce.training.task import Task
 from transduce.training.weights import set_weights
 
@@ -19,7 +20,8 @@ from transduce.training.weights import set_weights
 class Run:
     """A run in the folder `out`, with its task, its text, and the lines to print before the first step.
 
-    valid_pairs, valid_names: the validation text, and the names of its files: two, or one if it is one text.
+    valid_pairs, valid_names: the validation text, and the names of its files: two, or one that holds all of it.
+    old_pairs: validation text of the model that the run starts from, on which it should not become worse; may be empty.
     """
 
     out: Path
@@ -30,10 +32,12 @@ class Run:
     valid_pairs: Sequence[tuple[str, str]]
     valid_names: tuple[str, ...]
     lines: Sequence[str]
+    old_pairs: Sequence[tuple[str, str]] = ()
+    is_from_model: bool = False
     is_sharded: bool = False
 
     def evaluate(self, weights: dict[str, Tensor]) -> dict[str, float]:
-        """Return the validation scores of a new model with these weights.
+        """Return the validation scores of a new model with these weights; names on the old text begin with `OLD`.
 
         The model takes the memory that the gradient needs in a step. A sharded run evaluates on the CPU, because a GPU
         may have no room for a whole model.
@@ -41,4 +45,10 @@ class Run:
         device = torch.device("cpu") if self.is_sharded else distributed.device()
         model = self.task.build(self.config).to(device)
         set_weights(model, weights, "the weights to evaluate")
-        return self.task.evaluate(model.eval(), self.config, self.tokenizer, self.valid_pairs)
+        texts = {"": self.valid_pairs, OLD: self.old_pairs}
+        return {
+            prefix + name: value
+            for prefix, pairs in texts.items()
+            if pairs
+            for name, value in self.task.evaluate(model.eval(), self.config, self.tokenizer, pairs).items()
+        }

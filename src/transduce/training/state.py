@@ -286,11 +286,11 @@ class TrainingState:
         counters.evaluations_since_best += 1
         return False
 
-    def is_worse_than_best(self, scores: dict[str, float]) -> bool:
+    def is_worse_than_best(self, scores: Mapping[str, float]) -> bool:
         """Return True if an evaluation is worse than the best one of the run, by `train.best_by`."""
         return self.counters.best_score is not None and self.score(scores) > self.counters.best_score
 
-    def score(self, scores: dict[str, float]) -> float:
+    def score(self, scores: Mapping[str, float]) -> float:
         """Return the score of `train.best_by`, with a minus sign if more is better."""
         return scores["loss"] if self.config.best_by == "loss" else -scores[self.config.best_by]
 
