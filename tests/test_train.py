@@ -15,6 +15,7 @@ from support.trainings import CONFIG, Texts, checkpoint_steps, train, with_train
 import transduce
 from transduce import train as training
 from transduce.data.batches import Batch
+from transduce.data.corpora import Corpus
 from transduce.data.text import read_pairs
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer
@@ -374,6 +375,23 @@ def test_the_evaluation_of_step_0_changes_no_weight(
     assert read_log(tmp_path / "other")[0]["step"] > 0
     last = [load_checkpoint(checkpoint_path(tmp_path / name, 8)).weights for name in ("run", "other")]
     assert all(last[0][name].equal(value) for name, value in last[1].items())
+
+
+def test_pairs_that_are_left_out_and_a_foreign_script_are_reported(
+    finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_train(replace(CONFIG, data=replace(CONFIG.data, max_tokens=9)), max_steps=1, patience=None)
+    parent = finished_runs["average"] / "model"
+    text = tmp_path / "train.tsv"
+    text.write_text("a\tда\na b\tнет\n\tx\na\tпривет мир\n", encoding="utf-8")
+    train(config, out=tmp_path / "run", start_from=parent, train=[Corpus(text)], valid=run_texts["valid"])
+    lines = capsys.readouterr().err.splitlines()
+    causes = "1 with an empty side and 1 of more than data.max_tokens=9 tokens on one side"
+    assert lines[0] == f"of 4 pairs, training leaves out {causes}"
+    assert lines[2] == (
+        "target text: expected characters that the tokenizer has pieces for, but 82% of the tokens are bytes of "
+        "others; train without --from"
+    )
 
 
 def test_an_old_text_needs_a_model_to_start_from(run_texts: Texts, tmp_path: Path) -> None:

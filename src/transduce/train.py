@@ -189,6 +189,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         lines += run_folder.resume(request, state, checkpoint)
     lines += notices.start(config, batches, model, state.counters.step)
     if distributed.is_leader():
+        lines += notices.split_characters(batches, is_from_model=request.start_from is not None)
         texts = {request.text_names()["train"]: store.lines(), valid_names[0]: valid_pairs}
         lines += notices.missing_tags(texts, tokenizer)
     lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))

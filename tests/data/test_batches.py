@@ -46,7 +46,9 @@ def test_the_limit_counts_eos(store: TokenStore, tokenizer: Tokenizer) -> None:
 
 def test_no_usable_pair_is_a_user_error(tmp_path: Path, tokenizer: Tokenizer) -> None:
     store = open_one(tmp_path / "data", write_corpus(tmp_path, PAIRS[300:]), tokenizer)
-    with pytest.raises(UserError, match=r"train\.en and .*train\.de: .* all 5 have .* data\.max_tokens=60"):
+    with pytest.raises(
+        UserError, match=r"train\.en and .*train\.de: .* of 5 there are .* of more than data\.max_tokens=60"
+    ):
         Batches(store, tokenizer, DataConfig(max_tokens=60), seed=1)
 
 

@@ -245,23 +245,23 @@ class Batches:
         self.share = share
         self._collate = collate
         self.usable = 0  # pairs that can be used for training
+        self.empty = 0  # pairs with an empty side
         self._most_keys = 0  # sort keys of an epoch, at most
         longest = 1
         epoch_pairs = 0.0
         for _, lengths, weight in store.lengths():
             usable = lengths[self._is_usable(lengths)]
             self.usable += len(usable)
+            self.empty += int(np.any(lengths == 1, axis=1).sum())
             self._most_keys += len(usable) * math.ceil(weight)
             epoch_pairs += len(usable) * weight
             longest = max(longest, int(usable.max(initial=1)))
         names = ", ".join(corpus.name for corpus in store.corpora)
         if not self.usable:
-            unit, empty, side = (
-                ("line", "no text", "") if store.is_one_text else ("pair", "an empty side", " on one side")
-            )
+            unit = "line" if store.is_one_text else "pair"
             raise UserError(
-                f"{names}: expected a {unit} that can be used for training, but all {len(store)} have {empty} or "
-                f"more than data.max_tokens={config.max_tokens} tokens{side}; give other text, or raise the limit"
+                f"{names}: expected a {unit} that can be used for training, but of {len(store):,} there are "
+                f"{self.left_out}; give other text, or raise the limit"
             )
         if epoch_pairs < 1:  # otherwise a step would wait for millions of epochs without a pair
             raise UserError(
@@ -299,6 +299,17 @@ class Batches:
     def where(self, pairs: np.ndarray, limit: int = LINES_IN_MESSAGE) -> str:
         """Return the lines of `pairs` for a message (see `TokenStore.where`)."""
         return self.store.where(pairs, limit)
+
+    @property
+    def left_out(self) -> str:
+        """The pairs that are not usable, by cause, in words; empty if there are none."""
+        too_long = len(self.store) - self.usable - self.empty
+        side = "" if self.store.is_one_text else " on one side"
+        causes = {
+            "without text" if self.store.is_one_text else "with an empty side": self.empty,
+            f"of more than data.max_tokens={self.config.max_tokens} tokens{side}": too_long,
+        }
+        return " and ".join(f"{count:,} {cause}" for cause, count in causes.items() if count)
 
     def _is_usable(self, lengths: np.ndarray) -> np.ndarray:
         """Return True for each pair that has no empty side and no side that is too long."""

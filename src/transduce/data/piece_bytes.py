@@ -2,8 +2,9 @@
 
 import re
 
+from transduce.data.sentencepiece_pair import UNKNOWN
 from transduce.data.subwords import ESCAPE, bytes_of_letters
-from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike
+from transduce.data.vocabulary import CONTROLS, SPACE, UNK, TokenizerLike
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -24,6 +25,20 @@ def piece_bytes(tokenizer: TokenizerLike) -> list[bytes]:
         has_bytes = {f"<0x{byte:02X}>" for byte in range(256)} <= {*pieces}
         contents = [_of_piece(piece, has_bytes, tokenizer.kind) for piece in pieces[len(CONTROLS) :]]
     return [b"" for _ in CONTROLS] + contents
+
+
+def parts_of_characters(tokenizer: TokenizerLike) -> list[int]:
+    """Return the ids that stand for a part of a character, or for one that the tokenizer does not know."""
+    unknown = [UNK, *(i for i, piece in enumerate(tokenizer.vocabulary) if piece == UNKNOWN)]
+    return [*unknown, *(i for i, content in enumerate(piece_bytes(tokenizer)) if not _is_text(content))]
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _of_piece(piece: str, has_bytes: bool, kind: str) -> bytes:

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from transduce.config.schema import Config
 from transduce.data.batches import Batches
 from transduce.data.overlap import Overlap
+from transduce.data.piece_bytes import parts_of_characters
 from transduce.data.tags import has_no_tag, no_tag
 from transduce.data.vocabulary import TokenizerLike
 from transduce.model.cpu_backend import has_fast_bf16
@@ -27,11 +29,10 @@ def small_vocabulary(requested: int, tokenizer: TokenizerLike) -> list[str]:
 
 def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list[str]:
     """Return lines on the size of the run and on its devices. step: the step to resume at, 0 for a new run."""
-    left_out = len(batches.store) - batches.usable
-    unit, empty = ("lines", "no text") if batches.store.is_one_text else ("pairs", "an empty side")
+    unit = "lines" if batches.store.is_one_text else "pairs"
     lines = [f"resuming at step {step:,}"] if step else []
-    if left_out:
-        lines.append(f"{left_out:,} of {len(batches.store):,} {unit} left out: {empty}, or over data.max_tokens")
+    if batches.left_out:
+        lines.append(f"of {len(batches.store):,} {unit}, training leaves out {batches.left_out}")
     ranks = f", {distributed.world_size()} ranks" if distributed.world_size() > 1 else ""
     lines.append(
         f"{batches.usable:,} {unit}, {len(batches.plan(0)):,} steps an epoch; "
@@ -56,6 +57,28 @@ def _threads(model: nn.Module) -> str:
     threads = torch.get_num_threads()
     n = halves.count(model, distributed.device())
     return f"{threads} threads" + (f", {threads // n} for each half of a batch" if n > 1 else "")
+
+
+MOST_BYTES = 0.1  # share of the tokens: 0.02 of French by a tokenizer of English and German, 0.8 of Japanese
+SAMPLE = 1_000  # pairs
+
+
+def split_characters(batches: Batches, *, is_from_model: bool) -> list[str]:
+    """Return a line for each side whose characters the tokenizer splits into bytes, as those of another script."""
+    store, tokenizer = batches.store, batches.tokenizer
+    pairs = store.read(np.linspace(0, len(store) - 1, min(SAMPLE, len(store)), dtype=np.int64))
+    remedy = "train without --from" if is_from_model else "give a larger data.vocab_size"
+    lines = []
+    for side, name in enumerate(("training text",) if store.is_one_text else ("source text", "target text")):
+        parts = parts_of_characters(tokenizer.target if side else tokenizer)
+        ids = np.concatenate([pair.ids[side] for pair in pairs])
+        share = float(np.isin(ids, parts).mean()) if len(ids) else 0.0
+        if share > MOST_BYTES:
+            lines.append(
+                f"{name}: expected characters that the tokenizer has pieces for, but {share:.0%} of the tokens are "
+                f"bytes of others; {remedy}"
+            )
+    return lines
 
 
 def missing_tags(texts: Mapping[str, Iterable[tuple[str, str]]], tokenizer: TokenizerLike) -> list[str]:

@@ -287,7 +287,7 @@ def test_wrong_texts_are_refused(cli: Callable[..., CommandResult], tmp_path: Pa
     assert_mistake(finetune(good, files["blank"]), "blank.labels:4: expected a label, not a blank line")
     long = write(tmp_path, "long", [VALID[0], ("a " * 30, LABELS[0])])
     assert_mistake(finetune(good, long), "long.txt:2: expected at most 24 tokens, not 32; split the line")
-    assert_mistake(finetune(good, valid[:1]), "expected sentences and labels; give --valid SENTENCES LABELS")
+    assert_mistake(finetune(good, valid[:1]), "in a single file; or give two text files")
     assert_mistake(finetune(good, valid, tmp_path / "none"), "none: expected the folder of a pre-trained encoder")
     gpt2 = gpt2_folder(tmp_path / "gpt2")
     assert_mistake(finetune(good, valid, gpt2), "model_type='gpt2': expected a BERT; use one in Hugging Face's form")

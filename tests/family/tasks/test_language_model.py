@@ -195,7 +195,7 @@ def test_a_validation_line_longer_than_the_positions_is_refused(tmp_path: Path) 
 def test_only_long_lines_leave_nothing_to_train_on(tmp_path: Path) -> None:
     text = write_lines(tmp_path / "text", [" ".join(LETTERS * 3)] * 2)
     valid = write_lines(tmp_path / "valid", LINES)
-    expected = "text: expected a line that can be used for training, but all 2 have no text or more than data.max_tok"
+    expected = "text: expected a line that can be used for training, but of 2 there are 2 of more than data.max_tok"
     with pytest.raises(UserError, match=expected):
         train(CONFIG, train=[Corpus(text)], valid=[valid], out=tmp_path / "run")
 
@@ -207,7 +207,7 @@ def test_the_number_of_texts_must_fit_the_task(tmp_path: Path) -> None:
         f"--valid={a} {b}: expected one text with train.task='language_model'; give --valid FILE",
     ]
     *_, line = TrainRequest("small", (a, b), [a], tmp_path / "run").problems()
-    assert line == f"--valid={a}: expected source and target text; give --valid SRC TGT"
+    assert line == f"{a}: expected tab-separated columns or parquet in a single file; or give two text files"
     (line,) = TrainRequest("gpt-small", [Corpus(a)], [b], tmp_path / "run").problems()
     assert line.endswith("expected the name of a recipe, or FILE.py:FUNCTION; did you mean 'gpt2-small'?")
     with pytest.raises(UserError, match="expected a task with source and target; use the command transduce train"):
