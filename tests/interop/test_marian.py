@@ -13,6 +13,9 @@ import pytest
 import torch
 from support.calls import fork_transduce
 from support.random_models import CONFIG, random_model, save_to
+from support.toy_task import write_pairs
+from support.trainings import CONFIG as TINY
+from support.trainings import train, with_train
 
 import transduce
 from transduce import UserError
@@ -300,6 +303,25 @@ def test_transformers_encodes_the_tags_of_an_exported_model(kind: str, tmp_path:
         ids = tokenizer([line])["input_ids"][0]
         assert ids == [*loaded.tokenizer.encode(line), EOS]
         assert tokenizer.decode(ids, skip_special_tokens=True) == loaded.tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("changes", [{}, {"share_encoder_decoder_embeddings": False}, {"tie_word_embeddings": False}])
+def test_an_imported_model_that_learned_more_can_be_exported(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Its files are those of the original: the same pieces, and the same weights where it learned nothing."""
+    folder = opus(tmp_path / "opus", **changes)
+    import_marian(folder, tmp_path / "model")
+    assert "differ by" in export_marian(tmp_path / "model", tmp_path / "out")
+    assert (tmp_path / "out" / "source.spm").read_bytes() == (folder / "source.spm").read_bytes()
+    (old, tokenizer), (new, new_tokenizer) = hugging_face(folder), hugging_face(tmp_path / "out")
+    assert tokenizer.get_vocab() == new_tokenizer.get_vocab()
+    assert old.final_logits_bias.equal(new.final_logits_bias)
+    assert tokenizer(LINES)["input_ids"] == new_tokenizer(LINES)["input_ids"]
+    import_marian(tmp_path / "out", tmp_path / "again")
+    texts = write_pairs(tmp_path, "train", sentences(1)[:40]), write_pairs(tmp_path, "valid", sentences(2)[:2])
+    config = with_train(TINY, max_steps=1)
+    config = replace(config, data=replace(config.data, bpe_dropout=0.0))
+    tuned = train(config, train=texts[0], valid=texts[1], out=tmp_path / "run", start_from=tmp_path / "again")
+    assert "differ by" in export_marian(tuned, tmp_path / "tuned")
 
 
 TEXTS = ["a b c", "d", "f e d c b a", "Zürich ist schön."]

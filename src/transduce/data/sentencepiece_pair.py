@@ -73,6 +73,11 @@ class SentencePieces(TokenizerLike):
         """Return the text of `tokenizer.json`."""
         return self._text
 
+    def models(self) -> tuple[bytes, bytes]:
+        """Return the sentencepiece models of the source and of the target."""
+        file = _file(self._text)
+        return base64.b64decode(file.source), base64.b64decode(file.target)
+
 
 def _language_code(line: str) -> tuple[str, str]:
     """Split off the language code of a model of several target languages: (">>fra<<", rest) or ("", line)."""

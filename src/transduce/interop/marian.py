@@ -12,6 +12,8 @@ Both programs compute the post-norm Transformer. These points differ in Marian:
 from transduce.config.schema import ModelConfig
 
 EPS = 1e-5  # of Marian's LayerNorm; no configuration changes it
+# Our parameters that have a row for each id.
+OF_THE_VOCABULARY = ("src_embedding.weight", "tgt_embedding.weight", "output.weight", "output.bias")
 
 
 def marian_names(config: ModelConfig) -> dict[str, str]:

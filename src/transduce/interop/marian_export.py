@@ -11,9 +11,10 @@ from torch import Tensor
 from transduce.config.schema import Config
 from transduce.console import in_markdown
 from transduce.data.batches import collate
-from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK
+from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces
+from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK, TokenizerLike
 from transduce.errors import UserError
-from transduce.interop.marian import marian_names
+from transduce.interop.marian import OF_THE_VOCABULARY, marian_names
 from transduce.interop.parity import TOLERANCE, describe_difference, own_log_probs, random_pairs, require_transformer
 from transduce.storage.atomic_folder import encode_json, write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
@@ -32,17 +33,17 @@ def export_marian(model: Path, out: Path) -> str:
     wrong = _export_problems(loaded)
     if wrong:
         raise UserError("\n".join([f"{model}: expected a model that Marian can represent", *(f"  {p}" for p in wrong)]))
+    ids = _marian_ids(loaded.tokenizer)
     files = {
-        "config.json": encode_json(_marian_config(loaded.config)),
-        "generation_config.json": encode_json(_marian_generation(loaded.config)),
-        "model.safetensors": safetensors.torch.save(_exported(loaded), {"format": "pt"}),
-        "tokenizer.json": loaded.tokenizer.to_json().encode(),
-        "tokenizer_config.json": encode_json(_marian_tokenizer()),
+        "config.json": encode_json(_marian_config(loaded.config, ids)),
+        "generation_config.json": encode_json(_marian_generation(loaded.config, ids)),
+        "model.safetensors": safetensors.torch.save(_exported(loaded, ids), {"format": "pt"}),
+        **_tokenizer_files(loaded.tokenizer, ids),
     }
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
-        difference = _difference(loaded, Path(folder))
+        difference = _difference(loaded, ids, Path(folder))
     card = f"# A translation model\n\nExported by transduce from {in_markdown(model.absolute())}. {difference}\n"
     files["README.md"] = card.encode()
     write_folder(out, {name: [content] for name, content in files.items()})
@@ -61,20 +62,37 @@ def _export_problems(loaded: LoadedModel) -> list[str]:
     width = model.d_model / model.n_heads
     if {model.d_k or width, model.d_v or width} != {width}:
         wrong.append(f"model.d_k={model.d_k} and model.d_v={model.d_v}: expected d_model / n_heads={width:g}")
-    if loaded.tokenizer.kind == "sentencepiece":
-        wrong.append("tokenizer='sentencepiece': expected a model trained by transduce; use the Marian folder")
     return wrong
 
 
-def _marian_config(config: Config) -> dict[str, object]:
+def _marian_ids(tokenizer: TokenizerLike) -> list[int]:
+    """Return our id of each of Marian's ids. An imported model gets back the order of the OPUS-MT models."""
+    if tokenizer.kind != "sentencepiece":
+        return list(range(tokenizer.vocab_size))
+    return [EOS, *range(len(CONTROLS), tokenizer.vocab_size), BOS]  # PAD and UNK are unused rows, BOS is Marian's <pad>
+
+
+def _special_ids(ids: list[int]) -> dict[str, int]:
+    """Return the ids in the configuration of a model. ids: the result of `_marian_ids`."""
+    start = ids.index(BOS)
+    pad = ids.index(PAD) if PAD in ids else start
+    return {
+        "pad_token_id": pad,
+        "bos_token_id": start,
+        "eos_token_id": ids.index(EOS),
+        "decoder_start_token_id": start,
+    }
+
+
+def _marian_config(config: Config, ids: list[int]) -> dict[str, object]:
     """Return the content of Marian's config.json."""
     model = config.model
     sides = {"layers": model.n_layers, "ffn_dim": model.d_ff, "attention_heads": model.n_heads}
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
-        "vocab_size": model.vocab_size,
-        "decoder_vocab_size": model.vocab_size,
+        "vocab_size": len(ids),
+        "decoder_vocab_size": len(ids),
         "d_model": model.d_model,
         **{f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sides.items()},
         "activation_function": model.activation,
@@ -83,41 +101,47 @@ def _marian_config(config: Config) -> dict[str, object]:
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": model.tie_src_tgt,
         "tie_word_embeddings": model.tie_output,
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
+        **_special_ids(ids),
         "forced_eos_token_id": None,
         "is_encoder_decoder": True,
         "dtype": "float32",
     }
 
 
-def _marian_generation(config: Config) -> dict[str, object]:
+def _marian_generation(config: Config, ids: list[int]) -> dict[str, object]:
     """Return the content of generation_config.json; its |Y|^alpha is the closest to the paper's length penalty."""
     return {
         "num_beams": config.search.beam_size,
         "length_penalty": config.search.alpha,
         "early_stopping": "never" if config.search.beam_size > 1 else False,
         "max_length": config.data.max_tokens + config.search.max_extra_tokens,
-        "bad_words_ids": [[PAD], [BOS], [UNK]],
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
+        "bad_words_ids": [[ids.index(control)] for control in (PAD, BOS, UNK) if control in ids],
+        **_special_ids(ids),
     }
 
 
-def _marian_tokenizer() -> dict[str, object]:
-    """Return the content of tokenizer_config.json."""
+def _tokenizer_files(tokenizer: TokenizerLike, ids: list[int]) -> dict[str, bytes]:
+    """Return the files of the tokenizer: those of an OPUS-MT model if it was imported from one."""
+    if isinstance(tokenizer, SentencePieces):
+        names = {EOS: CONTROLS[EOS], BOS: CONTROLS[PAD], tokenizer.vocabulary.index(UNKNOWN): CONTROLS[UNK]}
+        pieces = {names.get(ours, tokenizer.vocabulary[ours]): theirs for theirs, ours in enumerate(ids)}
+        source, target = tokenizer.models()
+        return {
+            "source.spm": source,
+            "target.spm": target,
+            "vocab.json": encode_json(pieces),
+            "tokenizer_config.json": encode_json({"tokenizer_class": "MarianTokenizer"}),
+        }
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), CONTROLS, strict=True))
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **names, "clean_up_tokenization_spaces": False}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **names, "clean_up_tokenization_spaces": False}
+    return {"tokenizer.json": tokenizer.to_json().encode(), "tokenizer_config.json": encode_json(settings)}
 
 
-def _exported(loaded: LoadedModel) -> dict[str, Tensor]:
+def _exported(loaded: LoadedModel, ids: list[int]) -> dict[str, Tensor]:
     """Return our parameters as Marian's tensors, by Marian's names."""
     config = loaded.config.model
-    parameters = weights(loaded.model)
+    all_weights = weights(loaded.model).items()
+    parameters = {name: values[ids] if name in OF_THE_VOCABULARY else values for name, values in all_weights}
     if config.positions == "interleaved":
         parameters = _sines_first(parameters, config.d_model)
     tensors = {}
@@ -126,7 +150,7 @@ def _exported(loaded: LoadedModel) -> dict[str, Tensor]:
     if config.tie_src_tgt and not config.tie_output:  # Marian ties both or neither
         for side in ("encoder", "decoder"):
             tensors[f"model.{side}.embed_tokens.weight"] = tensors["model.shared.weight"].clone()
-    bias = parameters.get("output.bias", torch.zeros(config.vocab_size or 0))
+    bias = parameters.get("output.bias", torch.zeros(len(ids)))
     return {**tensors, "final_logits_bias": bias[None]}
 
 
@@ -146,7 +170,7 @@ def _sines_first(parameters: dict[str, Tensor], d_model: int) -> dict[str, Tenso
     return reordered
 
 
-def _difference(loaded: LoadedModel, folder: Path) -> str:
+def _difference(loaded: LoadedModel, ids: list[int], folder: Path) -> str:
     """Return a sentence on the difference between MarianMTModel's log-probabilities and ours.
 
     Raises ArithmeticError if one differs by more than `TOLERANCE`, UserError if transformers is not installed.
@@ -160,9 +184,12 @@ def _difference(loaded: LoadedModel, folder: Path) -> str:
     src, tgt = random_pairs(loaded)
     batch = collate(src, tgt)
     exported = MarianMTModel.from_pretrained(folder).eval()
+    theirs_of = torch.full((loaded.tokenizer.vocab_size,), _special_ids(ids)["pad_token_id"])
+    theirs_of[ids] = torch.arange(len(ids))
+    inputs, tgt_in, tgt_out = (theirs_of[side] for side in (batch.src, batch.tgt_in, batch.tgt_out))
     with torch.inference_mode():
-        output = exported(input_ids=batch.src, attention_mask=batch.src_mask.long(), decoder_input_ids=batch.tgt_in)
-        log_probs = output.logits.log_softmax(-1).gather(2, batch.tgt_out[:, :, None])[..., 0]
+        output = exported(input_ids=inputs, attention_mask=batch.src_mask.long(), decoder_input_ids=tgt_in)
+        log_probs = output.logits.log_softmax(-1).gather(2, tgt_out[:, :, None])[..., 0]
     theirs: np.ndarray = log_probs[batch.tgt_mask].numpy()
     ours = own_log_probs(loaded, src, tgt)
     return describe_difference("MarianMTModel", theirs, ours, TOLERANCE)

@@ -17,7 +17,7 @@ from transduce.console import in_markdown
 from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces, document, processor
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK
 from transduce.errors import UserError
-from transduce.interop.marian import EPS, marian_names
+from transduce.interop.marian import EPS, OF_THE_VOCABULARY, marian_names
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import save_model
 from transduce.training.weights import check_shapes, set_weights, weights
@@ -242,7 +242,7 @@ def _imported(
             "one of the two; use another copy"
         )
     parameters = {ours: tensors[theirs].contiguous() for ours, theirs in names.items()}
-    for name in ("src_embedding.weight", "tgt_embedding.weight", "output.weight", "output.bias"):
+    for name in OF_THE_VOCABULARY:
         if name in parameters:
             if parameters[name].shape[:1] != (len(order) - 2,):
                 raise UserError(

@@ -3,7 +3,6 @@
 Options that change nothing here are ignored. Those that this server could not keep are refused by name.
 """
 
-
 from starlette.requests import Request
 from starlette.responses import Response
 
