@@ -51,6 +51,8 @@ def test_the_page_works_by_keyboard_only_and_obeys_no_text(tmp_path: Path) -> No
         assert page["paper"] > 10_000
         assert_weights(page, attended)
         assert_walk(page["steps"], attended)
+        for colours in page["forcedColours"].values():
+            assert colours["chosen"] not in colours["others"] and len(colours["others"]) == 1, colours
     assert len({page["background"] for page in pages}) == 2
 
 
@@ -60,12 +62,12 @@ def assert_weights(page: dict[str, Any], attended: Attended) -> None:
     assert page["views"].keys() == expected.keys()
     for name, weights in expected.items():
         actual = np.array(page["views"][name]).reshape(weights.shape)
-        np.testing.assert_allclose(actual, weights, atol=0.004, err_msg=name)
+        np.testing.assert_allclose(actual, weights, atol=0.0032, err_msg=name)
         np.testing.assert_allclose(actual.sum(1), 1, atol=0.02)
     weights = expected["cross 2.mean"]
     assert len(page["table"]) == len(HOSTILE)
-    assert page["table"][2][0] == "\"'" and page["table"][2][1] == f"{100 * np.exp(attended.log_probs[2]):.0f} %"
-    assert page["table"][2][2] == f"{100 * weights[2].max():.0f} %"
+    assert page["table"][2][0] == "\"'" and page["table"][2][1] == f"{100 * np.exp(attended.log_probs[2]):.1f} %"
+    assert float(page["table"][2][2].removesuffix(" %")) == pytest.approx(100 * weights[2].max(), abs=0.4)
 
 
 def assert_walk(steps: list[dict[str, str]], attended: Attended) -> None:
@@ -76,7 +78,7 @@ def assert_walk(steps: list[dict[str, str]], attended: Attended) -> None:
     best, last = int(weights[1].argmax()), len(weights) - 1
     for line, row, column in zip(lines, (0, 1, 1, 11), (0, 1, best, last), strict=False):
         percent = float(line.partition(" %")[0].rpartition(" ")[2])
-        assert line.startswith("encoder 1.1: ") and percent == pytest.approx(100 * weights[row, column], abs=0.9), line
+        assert line.startswith("encoder 1.1: ") and percent == pytest.approx(100 * weights[row, column], abs=0.4), line
     assert lines[2].endswith(" %, the strongest of the row")
     assert lines[4] == "Point at a word or a cell, or use the arrow keys."
 

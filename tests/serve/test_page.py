@@ -33,3 +33,17 @@ def test_the_page_works_by_keyboard_only_and_needs_no_other_host(toy: Toy, tmp_p
         assert page["start"] == "text" and page["order"][-1] == "copy"
         assert not page["errors"] and page["hosts"] == [address]
         assert not page["isWide"] and page["small"] == 0
+        assert page["status"] == "Translated."
+        assert_no_translation_of_another_text(page["cases"])
+        assert page["cases"]["detected"]["translation"] == "c b a\ne d" and page["isSwapDisabled"]
+
+
+def assert_no_translation_of_another_text(cases: dict[str, dict[str, object]]) -> None:
+    messages = {
+        "long": "The text has 10,001 characters; at most 10,000 are translated at once.",
+        "failure": "no translation within 30 s",
+    }
+    for name, message in messages.items():
+        assert cases[name]["status"] == message and cases[name]["translation"] == ""
+        assert cases[name]["copy"] == "There is nothing to copy."
+    assert cases["long"]["length"] == 10_001

@@ -79,7 +79,7 @@ def weights_of(page: str) -> dict[str, np.ndarray]:
     for kind in data["kinds"]:
         shape = (len(kind["layers"]), kind["heads"], *sizes[kind["name"]])
         end = begin + math.prod(shape)
-        weights[kind["name"]] = (codes[begin:end].reshape(shape) / 255.0) ** 2
+        weights[kind["name"]] = np.sin(np.pi / 2 * codes[begin:end].reshape(shape) / 255.0) ** 2
         begin = end
     assert begin == len(codes)
     return weights

@@ -16,7 +16,7 @@ function setColours() {
     const [r, g, b] = parts[i].map((part, c) => Math.round(part + (at - i) * (parts[i + 1][c] - part)));
     return (255 << 24 | b << 16 | g << 8 | r) >>> 0;
   });
-  paint($("colours"), SQUARES, 1, 256, 0);
+  paint($("colours"), Float32Array.from({ length: 256 }, (_, i) => (i / 255) ** 2), 1, 256, 0);
 }
 
 function paint(canvas, values, rows, columns, limit) {

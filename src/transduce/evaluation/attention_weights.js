@@ -5,7 +5,7 @@
 const $ = id => document.getElementById(id);
 const DATA = JSON.parse($("data").textContent);
 const SIDES = { encoder: ["source", "source"], decoder: ["target", "target"], cross: ["target", "source"] };
-const SQUARES = Float32Array.from({ length: 256 }, (_, code) => (code / 255) ** 2);
+const WEIGHTS = Float32Array.from({ length: 256 }, (_, code) => Math.sin(Math.PI / 2 * code / 255) ** 2);
 
 // Each kind with its rows and columns: n and m pieces, their labels and words.
 const kinds = DATA.kinds.filter(kind => kind.layers.length).map(kind => {
@@ -49,14 +49,14 @@ function weights(kind, layer, head) {
 
 function single(kind, layer, head) {
   const size = kind.n * kind.m, begin = kind.begin + (kind.layers.indexOf(layer) * kind.heads + head - 1) * size;
-  return Float32Array.from(bytes.subarray(begin, begin + size), code => SQUARES[code]);
+  return Float32Array.from(bytes.subarray(begin, begin + size), code => WEIGHTS[code]);
 }
 
 function mean(kind, layer) {
   const size = kind.n * kind.m, begin = kind.begin + kind.layers.indexOf(layer) * kind.heads * size;
   const result = new Float32Array(size);
   for (let i = begin; i < begin + kind.heads * size; i += size) {
-    for (let j = 0; j < size; j++) result[j] += SQUARES[bytes[i + j]] / kind.heads;
+    for (let j = 0; j < size; j++) result[j] += WEIGHTS[bytes[i + j]] / kind.heads;
   }
   return result;
 }
@@ -107,5 +107,5 @@ function probability(begin, end) {
 }
 
 function percent(weight) {
-  return (100 * weight).toFixed(weight < 0.0995 ? 1 : 0) + " %";
+  return (100 * weight).toFixed(1) + " %";
 }

@@ -61,9 +61,16 @@ for (const width of [360, 1400]) {
     if (folder) await page.screenshot({ path: `${folder}/attention-${width}-${colorScheme}.png`, fullPage: true });
     const steps = await walk(page);
     const texts = await page.evaluate(() => [...document.querySelectorAll("#sheet .left text")].map(text => text.textContent));
-    await page.emulateMedia({ media: "print" });
+    await page.emulateMedia({ forcedColors: "active" });
+    const forcedColours = await page.evaluate(() => Object.fromEntries(
+      [["heads", "aria-pressed"], ["kinds", "aria-selected"]].map(([id, attribute]) => {
+        const colours = choice => [...document.querySelectorAll(`#${id} button[${attribute}="${choice}"]`)].map(
+          button => getComputedStyle(button).borderBottomColor);
+        return [id, { chosen: colours(true)[0], others: [...new Set(colours(false))] }];
+      })));
+    await page.emulateMedia({ media: "print", forcedColors: "none" });
     const paper = (await page.pdf({ format: "A4" })).length;
-    results.push({ width, colorScheme, errors, requests, steps, texts, paper, ...facts });
+    results.push({ width, colorScheme, errors, requests, steps, texts, paper, forcedColours, ...facts });
     await context.close();
   }
 }
