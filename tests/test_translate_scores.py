@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.little_memory import LittleMemory
 from support.toy_task import Toy
 from support.translators import LINES, noisy_translator
 
@@ -54,6 +55,17 @@ def test_the_search_reports_the_log_probabilities_of_the_model(noisy: Translator
             batch = collate([np.asarray(source)], [np.asarray(hypothesis.ids)])
             expected = noisy._token_log_probs(batch)[0][: len(hypothesis.token_log_probs)]
             np.testing.assert_allclose(hypothesis.token_log_probs, expected, atol=1e-4)
+
+
+def test_pairs_that_do_not_fit_into_memory_together_are_halved(noisy: Translator) -> None:
+    lines = [line for line in LINES if line.strip()]
+    expected = noisy.score(lines, lines), noisy.translate(lines, alignment=True)
+    with LittleMemory(1) as memory:
+        scores = noisy.score(lines, lines)
+        alignments = [translation.alignment for translation in noisy.translate(lines, alignment=True)]
+    assert max(memory.sizes) > 1
+    np.testing.assert_allclose([x.log_prob for x in scores], [x.log_prob for x in expected[0]], atol=1e-4)
+    assert alignments == [translation.alignment for translation in expected[1]]
 
 
 def test_score_by_hand(model: Translator) -> None:

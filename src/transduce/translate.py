@@ -21,7 +21,7 @@ from transduce.data.batches import Batch, collate
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS
 from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision
-from transduce.decoding.batched_search import BATCH_TOKENS, Outputs, length_batches, sample_all, search_all
+from transduce.decoding.batched_search import Outputs, by_length, sample_all, search_all
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
@@ -220,10 +220,13 @@ class Translator:
             raise UserError(too_long.problem(("src", "tgt"), first_number))
         lengths = [max(len(ids) for ids in pair) for pair in pairs]
         results: list[Scored] = [Scored(0.0, (), ())] * len(pairs)
-        for members in length_batches(lengths, 1, BATCH_TOKENS[self._device.type]):
+
+        def token_log_probs_of(members: Sequence[int]) -> list[list[float]]:
             src_ids, tgt_ids = ([np.asarray(pairs[i][side]) for i in members] for side in (0, 1))
-            batch = collate(src_ids, tgt_ids)
-            for i, log_probs in zip(members, self._token_log_probs(batch), strict=True):
+            return self._token_log_probs(collate(src_ids, tgt_ids))
+
+        for members, of_members in by_length(token_log_probs_of, lengths, self._device):
+            for i, log_probs in zip(members, of_members, strict=True):
                 with self._finite_output():
                     if not math.isfinite(sum(log_probs)):
                         raise FloatingPointError(
@@ -277,9 +280,13 @@ class Translator:
         """Return the weights by which the words of pairs of ids are aligned, with padding: (T,S) of each pair."""
         weights = [np.empty(0)] * len(pairs)
         rows = [(np.asarray(src, np.int64), np.asarray(tgt[:-1], np.int64)) for src, tgt in pairs]  # BOS makes up for 1
-        for members in length_batches([max(map(len, pair)) for pair in rows], 1, BATCH_TOKENS[self._device.type]):
-            batch = collate([rows[i][0] for i in members], [rows[i][1] for i in members]).to(self._device)
-            for i, of_pair in zip(members, alignment_weights(self.models, batch), strict=True):
+
+        def weights_of(members: Sequence[int]) -> np.ndarray:
+            batch = collate([rows[i][0] for i in members], [rows[i][1] for i in members])
+            return alignment_weights(self.models, batch.to(self._device))
+
+        for members, of_members in by_length(weights_of, [max(map(len, pair)) for pair in rows], self._device):
+            for i, of_pair in zip(members, of_members, strict=True):
                 weights[i] = of_pair
         return weights
 

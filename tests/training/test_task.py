@@ -1,13 +1,21 @@
 """Translation as a task: its loss, its evaluation and its words for the model card."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from support.gradients import random_pairs, small_transformer
+from support.little_memory import LittleMemory
+from support.small_encoders import WORDS
+from support.small_encoders import tokenizer_json as encoder_tokenizer
 
+from transduce.config.kinds import TASKS, task_class
 from transduce.config.schema import Config, ModelConfig, SearchConfig
 from transduce.data.batches import collate
+from transduce.data.labels import TextAndLabels
 from transduce.data.tokenizer import Tokenizer
+from transduce.family.configs import BertClassifierConfig, BertConfig, GPT2Config, LladaConfig, T5Config
 from transduce.model.build import build
 from transduce.train import TranslationTask
 from transduce.training.loss import label_smoothed_cross_entropy
@@ -59,3 +67,30 @@ def test_the_task_evaluates_loss_perplexity_and_bleu() -> None:
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]), rel=1e-3)
     words = task.describe({"loss": 1.5, "perplexity": 4.48, "bleu": 30.25})
     assert "1.5" in words and "by greedy search (" in words
+
+
+SIZES: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2}
+MODELS: dict[str, Any] = {
+    "translation": ModelConfig(vocab_size=270, **SIZES),
+    "language_model": GPT2Config(vocab_size=270, **SIZES),
+    "masked_words": BertConfig(vocab_size=270, **SIZES),
+    "diffusion": LladaConfig(vocab_size=270, **SIZES),
+    "spans": T5Config(vocab_size=270, **SIZES),
+    "classes": BertClassifierConfig(vocab_size=len(WORDS), **SIZES),
+}
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "parsing"])  # which evaluates by its search alone
+def test_an_evaluation_that_does_not_fit_into_memory_is_halved(task: str) -> None:
+    lines, tokenizer = ["a b c", "b a", "c", "c c a b", "b b"], Tokenizer.learn(["a b c", "c b a"] * 4, vocab_size=270)
+    pairs, of_task = [(line, line) for line in lines], task_class(task)()
+    if task == "classes":
+        tokenizer = TextAndLabels({"tokenizer.json": encoder_tokenizer().decode()}, ["x", "y"], len(WORDS))
+        pairs = [(line, "xy"[i % 2]) for i, line in enumerate(lines)]
+    config = Config(model=MODELS[task], search=SearchConfig(max_extra_tokens=2))
+    torch.manual_seed(1)
+    model = of_task.build(config).eval()
+    expected = of_task.evaluate(model, config, tokenizer, pairs)
+    with LittleMemory(2) as memory:
+        actual = of_task.evaluate(model, config, tokenizer, pairs)
+    assert max(memory.sizes) > 2 and actual == pytest.approx(expected, rel=1e-4)

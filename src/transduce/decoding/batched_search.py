@@ -5,11 +5,12 @@ import math
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -32,7 +33,7 @@ Outputs = list[list[Hypothesis]]  # for each source, best first
 class Batches(NamedTuple):
     """The indices of the sources of each batch. n_threads: number of batches to search at a time."""
 
-    members: list[list[int]]
+    members: Sequence[Sequence[int]]
     n_threads: int
 
 
@@ -146,6 +147,8 @@ class _Work:
 
 
 Output = TypeVar("Output")
+Result = TypeVar("Result")
+Work = Callable[[Sequence[int]], Result]  # the indices of the members of a batch -> the result of the batch
 Search = Callable[[Sequence[int]], list[Output]]  # the indices of the members of a batch -> their outputs
 
 
@@ -155,31 +158,47 @@ def search_batches(search: Search[Output], batches: Batches) -> list[Output]:
     Where memory runs out, a batch is searched half by half.
     """
     in_threads = min(batches.n_threads, len(batches.members)) > 1
-    search = partial(_search_or_halve, search)
-    outputs = _in_threads(search, *batches) if in_threads else map(search, batches.members)
+    search = partial(_work_or_halve, search)
+    parts = _in_threads(search, *batches) if in_threads else map(search, batches.members)
     by_index = dict[int, Output]()
-    for members, of_members in zip(batches.members, outputs, strict=True):
+    for members, of_members in chain.from_iterable(parts):
         by_index |= zip(members, of_members, strict=True)
     return [by_index[i] for i in range(len(by_index))]
 
 
-def _search_or_halve(search: Search[Output], members: Sequence[int]) -> list[Output]:
-    """Search the members in one batch, or half by half where memory runs out."""
+def by_length(
+    work: Work[Result], lengths: Sequence[int], device: torch.device
+) -> Iterator[tuple[Sequence[int], Result]]:
+    """Yield the indices of each batch of similar lengths, and its result, as `in_batches` does.
+
+    lengths: of each member in tokens, without EOS. device: of the model.
+    """
+    return in_batches(work, length_batches(lengths, 1, BATCH_TOKENS[device.type]))
+
+
+def in_batches(work: Work[Result], batches: Iterable[Sequence[int]]) -> Iterator[tuple[Sequence[int], Result]]:
+    """Yield the members of each batch and work(members), half by half where memory runs out."""
+    for members in batches:
+        yield from _work_or_halve(work, members)
+
+
+def _work_or_halve(work: Work[Result], members: Sequence[int]) -> list[tuple[Sequence[int], Result]]:
+    """Return the members and their result, or both halves with their results where memory runs out."""
     try:
-        return search(members)
+        return [(members, work(members))]
     except (MemoryError, RuntimeError) as problem:
         if not is_out_of_memory(problem) or len(members) == 1:
             raise
     middle = len(members) // 2  # after the handler: a live exception keeps the tensors of its frames in memory
-    return _search_or_halve(search, members[:middle]) + _search_or_halve(search, members[middle:])
+    return _work_or_halve(work, members[:middle]) + _work_or_halve(work, members[middle:])
 
 
-def _in_threads(search: Search[Output], batches: Sequence[list[int]], n_threads: int) -> list[list[Output]]:
-    """Search `n_threads` batches at a time, each on one thread."""
+def _in_threads(work: Work[Result], batches: Sequence[Sequence[int]], n_threads: int) -> list[Result]:
+    """Work on `n_threads` batches at a time, each on one thread."""
     threads_of_torch = torch.get_num_threads()
     try:
         with SHORT_TURNS, ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(search, batches))
+            return list(pool.map(work, batches))
     finally:
         torch.set_num_threads(threads_of_torch)
 

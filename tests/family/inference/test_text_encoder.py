@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from support.little_memory import LittleMemory
 from support.small_encoders import LABELS, WORDS, bert_folder, small_bert, tokenizer_json
 from support.small_members import gpt2_folder
 from torch import Tensor
@@ -43,6 +44,13 @@ def test_an_answer_does_not_depend_on_the_other_lines() -> None:
         (alone,) = encoder.embed([line])
         assert answer.value is not None and alone.value is not None
         assert torch.equal(answer.value, alone.value)
+
+
+def test_lines_that_do_not_fit_into_memory_together_are_halved() -> None:
+    encoder, lines = encoder_of("words", "pooler", "classifier"), ["a dog runs ."] * 100
+    with LittleMemory(30) as memory:
+        assert encoder.classify(lines) == encoder.classify(lines[:1]) * 100
+    assert max(memory.sizes) == 100
 
 
 @pytest.mark.parametrize("length", [2, 4, 8])

@@ -11,6 +11,7 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from transduce.data.text import is_blank
+from transduce.decoding.batched_search import in_batches
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, check_lines, excess
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.bert import Bert
@@ -127,12 +128,15 @@ class TextEncoder(Application):
             del lengths[i]
         embedding = self.model.encoder.embedding.weight
         device, d_model = embedding.device, embedding.size(1)
-        for members in _batches(lengths):
+
+        def values_of(members: Sequence[int]) -> list[Value]:
             ids = torch.tensor([encodings[i].ids for i in members], device=device)
             with faster_products(device):
                 states = in_rows(self._encode, ids, ids.size(1), d_model)
                 finite(states.norm(dim=-1), self.folder)  # if it overflows, the vector of `embed` has the length 0
-                of_batch = values(ids, states)
+                return values(ids, states)
+
+        for members, of_batch in in_batches(values_of, _batches(lengths)):
             for i, value in zip(members, of_batch, strict=True):
                 answers[i] = Answer(value, self._cut_problem(encodings[i]))
         return answers

@@ -18,7 +18,7 @@ from transduce.console import printable
 from transduce.data.batches import Batch, indices_of, pad
 from transduce.data.labels import label_of, problem_of
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
+from transduce.decoding.batched_search import by_length
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.tasks.text_scores import check_lines
 from transduce.model.build import build
@@ -79,10 +79,14 @@ class ClassTask:
         """Return the log-probability of each class for each row of ids, float64 (N,C)."""
         device = model.output.weight.device
         log_probs = np.empty((len(rows), model.output.out_features))
-        for members in length_batches([len(row) for row in rows], 1, BATCH_TOKENS[device.type]):
+
+        def log_probs_of(members: Sequence[int]) -> np.ndarray:
             batch = self.collate([rows[i] for i in members], [truth[i : i + 1] for i in members], np.array(members))
             hidden, _ = class_outputs(model, batch.to(device))
-            log_probs[members] = model.output(hidden).double().log_softmax(dim=-1).cpu().numpy()
+            return model.output(hidden).double().log_softmax(dim=-1).cpu().numpy()
+
+        for members, of_members in by_length(log_probs_of, [len(row) for row in rows], device):
+            log_probs[members] = of_members
         return log_probs
 
     def describe(self, scores: dict[str, float]) -> str:

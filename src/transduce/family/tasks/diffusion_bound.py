@@ -19,7 +19,7 @@ from torch import Tensor
 from transduce.data.batches import Batch, indices_of, pad
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import BOS, EOS, TokenizerLike
-from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
+from transduce.decoding.batched_search import by_length
 from transduce.decoding.segmentation import encode_lines
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.inference.model_folder import MASK
@@ -107,12 +107,17 @@ def bound_of_rows(
     """
     rows = [np.asarray(ids, np.int64) for ids in tokens]
     weights = [each for i, row in enumerate(rows) for each in spread_weights(len(row), samples, i)]
-    device, nats = model.output.weight.device, 0.0
-    for members in length_batches([len(row) for row in rows for _ in range(samples)], 1, BATCH_TOKENS[device.type]):
+    device = model.output.weight.device
+
+    def nats_of(members: Sequence[int]) -> float:
         batch = masked_batch([rows[i // samples] for i in members], [weights[i] for i in members], np.array(members))
         hidden, truth, of_tokens = masked_outputs(model, batch := batch.to(device))
         log_probs = token_log_probs(hidden, model.output.weight, truth)
-        nats += length_nats(model, batch).item() - (log_probs.double() * of_tokens).sum().item()
+        return length_nats(model, batch).item() - (log_probs.double() * of_tokens).sum().item()
+
+    nats = sum(
+        of_batch for _, of_batch in by_length(nats_of, [len(row) for row in rows for _ in range(samples)], device)
+    )
     if not math.isfinite(nats):
         raise NotFiniteError("the model: expected log-probabilities that are finite numbers; use an earlier checkpoint")
     scores = scores_of(nats / samples, texts, tokens=sum(len(row) + 1 for row in rows))

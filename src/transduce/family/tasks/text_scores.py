@@ -19,7 +19,7 @@ from transduce.console import printable
 from transduce.data.batches import indices_of, pad
 from transduce.data.text import empty, is_blank, read_lines
 from transduce.data.vocabulary import BOS, EOS, TokenizerLike
-from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
+from transduce.decoding.batched_search import by_length
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, encode_lines, excess
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluate import perplexity
@@ -119,15 +119,18 @@ def score_rows(model: Any, rows: Sequence[Sequence[int]], texts: Sequence[str]) 
 
     The score of a row does not depend on the other rows. Raises NotFiniteError if a log-probability is not finite.
     """
-    device, nats = model.output.weight.device, 0.0
+    device = model.output.weight.device
     arrays = [np.asarray(row, np.int64) for row in rows]
-    for members in length_batches([len(row) for row in arrays], 1, BATCH_TOKENS[device.type]):
+
+    def nats_of(members: Sequence[int]) -> float:
         ids, mask = pad([arrays[i][:-1] for i in members])
         truth, _ = pad([arrays[i][1:] for i in members])
         states = model.states(ids.to(device))[0].flatten(0, 1)
         real = indices_of(mask)
         log_probs = token_log_probs(states[real.to(device)], model.output.weight, truth.take(real).to(device))
-        nats -= log_probs.double().sum().item()
+        return -log_probs.double().sum().item()
+
+    nats = sum(of_batch for _, of_batch in by_length(nats_of, [len(row) for row in arrays], device))
     if not math.isfinite(nats):
         raise NotFiniteError("the model: expected log-probabilities that are finite numbers; use an earlier checkpoint")
     return scores_of(nats, texts, tokens=sum(len(row) - 1 for row in rows))

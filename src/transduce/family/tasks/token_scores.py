@@ -14,7 +14,7 @@ from transduce.console import printable
 from transduce.data.batches import Collate
 from transduce.data.text import empty, is_blank, read_lines
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.batched_search import BATCH_TOKENS, length_batches
+from transduce.decoding.batched_search import by_length
 from transduce.decoding.segmentation import encode_lines, most_tokens
 from transduce.errors import NotFiniteError
 from transduce.evaluate import perplexity
@@ -71,16 +71,16 @@ def score_tokens(
     texts = [line for line in lines if not is_blank(line)]
     rows = [np.asarray(ids, np.int64) for ids in encode_lines(texts, tokenizer)]
     device = model.output.weight.device
-    nats = 0.0
-    right = 0
-    count = 0
-    for members in length_batches([len(row) for row in rows], 1, BATCH_TOKENS[device.type]):
+
+    def sums_of(members: Sequence[int]) -> tuple[float, int, int]:
         of_batch = [rows[i] for i in members]
         hidden, truth = outputs(model, collate(of_batch, of_batch, np.array(members), (0, 0)).to(device))
         log_probs = model.output(hidden).log_softmax(dim=-1)
-        nats -= log_probs.gather(1, truth[:, None]).double().sum().item()
-        right += int((log_probs.argmax(dim=-1) == truth).sum())
-        count += len(truth)
+        nats = -log_probs.gather(1, truth[:, None]).double().sum().item()
+        return nats, int((log_probs.argmax(dim=-1) == truth).sum()), len(truth)
+
+    of_batches = [sums for _, sums in by_length(sums_of, [len(row) for row in rows], device)]
+    nats, right, count = map(sum, zip(*of_batches, strict=True))
     if not math.isfinite(nats):
         raise NotFiniteError("the model: expected log-probabilities that are finite; use an earlier checkpoint")
     loss = nats / count
