@@ -42,6 +42,21 @@ def test_another_device_and_another_precision_are_unchanged() -> None:
         torch.set_float32_matmul_precision("highest")
 
 
+def test_both_of_torchs_switches_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a use of the newer switch, the older one cannot even be read."""
+    x = torch.randn(100, 512)
+    with cpu_backend.faster_products(torch.device("cpu")):
+        expected = x @ x.T
+    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
+    before = cpu_backend.PRODUCTS.fp32_precision
+    with cpu_backend.faster_products(torch.device("cuda")), cpu_backend.faster_products(torch.device("cpu")):
+        assert torch.equal(x @ x.T, expected)
+    assert cpu_backend.PRODUCTS.fp32_precision == before
+    monkeypatch.setattr(cpu_backend.PRODUCTS, "fp32_precision", "tf32")
+    with cpu_backend.faster_products(torch.device("cpu")):
+        assert cpu_backend.PRODUCTS.fp32_precision == "tf32"
+
+
 MANY_SHAPES = """
 import sys, torch
 from transduce.model import cpu_backend

@@ -53,6 +53,9 @@ def has_fast_bf16(device: torch.device) -> bool:
 # ---- matrix products in fp32 --------------------------------------------------------------------------------------
 
 
+PRODUCTS = torch.backends.mkldnn.matmul  # settings of oneDNN's products alone: the user sets those of other devices
+
+
 @contextlib.contextmanager
 def faster_products(device: torch.device) -> Iterator[None]:
     """Let oneDNN compute the fp32 matrix products on a CPU instead of MKL, if it is as exact.
@@ -60,15 +63,21 @@ def faster_products(device: torch.device) -> Iterator[None]:
     On processors that MKL does not know, oneDNN is twice as fast. torch's switch for it also permits products in bf16,
     which some processors then use. oneDNN is therefore used only if trial products are exact.
     """
-    before = torch.get_float32_matmul_precision()
-    if device.type != "cpu" or before != "highest" or not _onednn_is_exact():
+    if device.type != "cpu" or PRODUCTS.fp32_precision not in ("none", "ieee") or not _onednn_is_exact():
         yield
         return
-    torch.set_float32_matmul_precision("medium")
+    with _onednn():
+        yield
+
+
+@contextlib.contextmanager
+def _onednn() -> Iterator[None]:
+    before = PRODUCTS.fp32_precision
+    PRODUCTS.fp32_precision = "bf16"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        PRODUCTS.fp32_precision = before
 
 
 @functools.cache
@@ -76,12 +85,8 @@ def _onednn_is_exact() -> bool:
     """Check the rounding error of oneDNN's products with few rows and with many."""
     generator = torch.Generator().manual_seed(1)
     x, y = (torch.randn(512, 512, generator=generator) for _ in range(2))
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
+    with _onednn():
         errors = [(x[:m] @ y).double() - x[:m].double() @ y.double() for m in (16, 512)]
-    finally:
-        torch.set_float32_matmul_precision(before)
     return all(error.square().mean().sqrt() < 512**0.5 * EXACT for error in errors)
 
 
