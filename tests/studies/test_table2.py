@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.studies import write_study
 
 from transduce.errors import UserError
+from transduce.storage.run_request import TrainRequest
 from transduce.studies import table2, table2_costs
 from transduce.studies.results import Results, read_results
 from transduce.studies.table2_costs import SHARES, Budgets
 from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training
+from transduce.training import distributed
 
 RECIPE = """
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
@@ -175,3 +178,17 @@ def test_a_change_of_a_recipe_changes_its_cost_only_when_asked(folder: Folder) -
     assert entries["recurrent-1"]["steps"] == 20
     assert max(point["step"] for point in entries["post-norm-1"]["points"]) == 20
     assert entries["post-norm-1"]["curve"] == before["post-norm-1"]["curve"], "evaluated again, not trained"
+
+
+def test_the_cost_of_a_step_is_of_a_cpu_also_beside_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is on another device computes no step in the memory of a CPU."""
+    texts = write_study(tmp_path, RECIPE)
+    monkeypatch.setattr(table2_costs, "COUNTED", 1)
+    monkeypatch.setattr(table2_costs, "ROUNDS", 1)
+    monkeypatch.setattr(table2_costs, "STEPS", 1)
+    monkeypatch.setattr(distributed, "device", lambda: torch.device("meta"))
+    request = TrainRequest(
+        f"{tmp_path / 'recipe.py'}:post", texts.train, texts.valid, tmp_path / "run", ["train.precision=fp32"]
+    )
+    (cost,) = table2_costs.measure_costs([request])
+    assert cost["flops_per_step"] > 0 and cost["seconds_per_step"][0] > 0

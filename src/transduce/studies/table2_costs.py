@@ -107,20 +107,20 @@ def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
     another program on the machine delays all of them. Raises UserError if a training cannot start.
     """
     with threads(1):
-        prepared = [_prepare(request) for request in requests]
-        steppers = [_Stepper(*parts) for parts in prepared]
+        runs = [_prepare(request) for request in requests]
+        steppers = [_Stepper(run) for run in runs]
         rounds = [[stepper.seconds() for stepper in steppers] for _ in range(ROUNDS)]
     seconds = [[round(times[i], 4) for times in rounds] for i in range(len(requests))]
     return [
         {"config": encode_config(run.config), **_flops(run), "seconds_per_step": times}
-        for (run, _), times in zip(prepared, seconds, strict=True)
+        for run, times in zip(runs, seconds, strict=True)
     ]
 
 
-def _prepare(request: TrainRequest) -> tuple[Run, TrainingState]:
+def _prepare(request: TrainRequest) -> Run:
     request.check()
     with run_folder.exclusive(request.out):
-        return prepare(request, TranslationTask())
+        return prepare(request, TranslationTask())[0]
 
 
 def _flops(run: Run) -> dict[str, Any]:
@@ -135,12 +135,12 @@ def _flops(run: Run) -> dict[str, Any]:
 
 
 class _Stepper:
-    """A prepared training that takes a few steps at a time, and writes nothing."""
+    """A prepared training that takes a few steps at a time on the CPU, also beside a GPU, and writes nothing."""
 
-    def __init__(self, run: Run, state: TrainingState) -> None:
-        self.state = state
-        self.state.model.train()
-        self.gradients = Gradients(state.model, run.task, run.config.train, torch.device("cpu"), lambda _: None)
+    def __init__(self, run: Run) -> None:
+        model = run.task.build(run.config).train()
+        self.state = TrainingState(model, run.config.train, {})
+        self.gradients = Gradients(model, run.task, run.config.train, torch.device("cpu"), lambda _: None)
         self.stream = run.batches.stream(DataPosition())
         self._step()  # the first step compiles kernels and allocates memory
 
