@@ -1,6 +1,7 @@
 """Stopped and resumed trainings: they end with the same bits as an uninterrupted one."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from support.toy_task import ROOT, Toy
 from support.trainings import CONFIG, USES, Texts, act_at_step, assert_same, checkpoint_steps, everything, train
 
 import transduce
+from transduce.storage import run_folder
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.run_log import read_log
 from transduce.training.signals import StopSignal
@@ -118,6 +120,22 @@ def test_resuming_a_finished_run_changes_nothing(
     train(CONFIG, out=run, resume=True, **run_texts)
     after = everything(run)
     assert before.pop(run / "report.html") and after.pop(run / "report.html") and after == before
+
+
+def test_a_resume_on_another_device_is_reported(
+    finished_runs: dict[str, Path],
+    run_texts: Texts,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(finished_runs["average"], tmp_path / "run")
+    train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
+    assert "rounding may differ" not in capfd.readouterr().err
+    monkeypatch.setattr(run_folder, "_device_name", lambda: "NVIDIA H100")
+    train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
+    lines = capfd.readouterr().err
+    assert re.search(r"threads on cpu, this is torch .* on NVIDIA H100: rounding may differ", lines), lines
 
 
 def test_resuming_a_finished_run_without_a_model_writes_it_again(

@@ -56,6 +56,7 @@ from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text
 from transduce.model.transformer import mixed_precision
 from transduce.storage.model_folder import SHORTLIST_FILE, LoadedModel, load_translation_model
+from transduce.training import distributed
 from transduce.training.loss import token_log_probs
 
 MOST_SEARCHES = 4  # at a time; their bookkeeping, 1 of 3 to 10 ms a step, shares the interpreter's lock
@@ -67,8 +68,8 @@ def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
     precision: precision of the computation:
     - "fp32";
     - "bf16": faster on most machines, but there the batch may change an answer in rare cases;
-    - "int8": on CPUs. Weights and activations are rounded to 8 bits, activations row by row, so the batch changes
-      nothing;
+    - "int8": on the CPU, also beside a GPU. Weights and activations are rounded to 8 bits, activations row by row, so
+      the batch changes nothing;
     - "auto": the fastest on this machine. The attribute `precision` of the result is the choice.
 
     Raises UserError if a folder is not a whole model.
@@ -78,6 +79,9 @@ def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
     loaded = [load_translation_model(as_path("path", path)) for path in paths]
+    if precision != "int8":
+        for each in loaded:
+            each.model.to(distributed.device())
     for path, other in zip(paths, loaded, strict=True):
         if other.tokenizer.sha256 != loaded[0].tokenizer.sha256:
             raise UserError(f"{path}: expected the tokenizer of {paths[0]}; models of an ensemble must share one")
@@ -85,19 +89,18 @@ def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
 
 
 class Translator:
-    """One model, or an ensemble of several, with its tokenizer and its search settings."""
+    """One model, or an ensemble of several, with its tokenizer and search settings. It computes where they are."""
 
     engine = "torch"
     takes_constraints = True
 
     def __init__(self, loaded: Sequence[LoadedModel], *, precision: str = "fp32") -> None:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if precision == "int8" and device.type == "cuda":
-            raise UserError("precision='int8': expected fp32 or bf16 on a GPU; take bf16")
-        self.models = [model.model.to(device).eval() for model in loaded]
+        self.models = [model.model.eval() for model in loaded]
+        if precision == "int8" and self._device.type != "cpu":
+            raise UserError("precision='int8': expected a model on the CPU; load it with transduce.load")
         self.tokenizer = loaded[0].tokenizer
         self.config = loaded[0].config
-        self.precision = fastest_precision(device, self.models) if precision == "auto" else precision
+        self.precision = fastest_precision(self._device, self.models) if precision == "auto" else precision
         self.shortlist = loaded[0].shortlist  # good for all models of an ensemble, which share a tokenizer
         self._name = " and ".join(model.name for model in loaded)
 

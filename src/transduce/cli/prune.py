@@ -61,13 +61,14 @@ def prune(
     from transduce.evaluate import validation_scores
     from transduce.evaluation.heads import heads_of, is_pruned, prune_heads, transformer_of
     from transduce.storage.model_folder import card_of, load_model, save_model
+    from transduce.training import distributed
     from transduce.training.weights import weights
     from transduce.translate import Translator
 
     if out.exists():
         raise UserError(f"{out}: expected the name of a new folder, but it exists; give another --out")
     loaded = load_model(model)
-    network = transformer_of(loaded.model)
+    network = transformer_of(loaded.model).to(distributed.device())
     heads = heads_of(network)
     check_pairs(pairs)
     n_pruned = sum(is_pruned(network, head) for head in heads)

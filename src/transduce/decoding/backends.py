@@ -84,9 +84,7 @@ def choose_backend(models: Sequence[Model], precision: str) -> Backend:
 
 def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
     """Return the precision for "auto": the fastest one for `models` on `device`."""
-    if device.type == "cuda":
-        return "bf16"
-    if compiled() is not None and all(type(model) is Transformer for model in models):
+    if device.type == "cpu" and compiled() is not None and all(type(model) is Transformer for model in models):
         return "int8"
     return "bf16" if has_fast_bf16(device) else "fp32"
 

@@ -94,7 +94,7 @@ def find_run(out: Path) -> tuple[Path | None, list[str]]:
 
 
 def fingerprint(config: Config, tokenizer: TokenizerLike) -> dict[str, Any]:
-    """Return the hashes of model and tokenizer, torch's version and the threads. Every checkpoint stores them.
+    """Return the hashes of model and tokenizer, and what the rounding depends on. Every checkpoint stores it.
 
     The hash of the model does not depend on keys that later versions add and this model does not use.
     """
@@ -105,7 +105,13 @@ def fingerprint(config: Config, tokenizer: TokenizerLike) -> dict[str, Any]:
         "tokenizer": tokenizer.sha256,
         "torch": str(torch.__version__),
         "threads": torch.get_num_threads(),
+        "device": _device_name(),
     }
+
+
+def _device_name() -> str:
+    device = distributed.device()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def run_tokenizer(out: Path, checkpoint: Path | None) -> TokenizerLike:
@@ -141,12 +147,13 @@ def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]
 
 
 def _rounding_difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    if (old["torch"], old["threads"]) == (new["torch"], new["threads"]):
+    if all(old[name] == new[name] for name in ("torch", "threads", "device") if name in old):
         return []
-    return [
-        f"the checkpoint is of torch {old['torch']} on {old['threads']} threads, this is torch {new['torch']} on "
-        f"{new['threads']} threads: rounding may differ, and the weights slightly with it"
-    ]
+    of, this = (
+        f"torch {made['torch']} with {made['threads']} threads on {made.get('device', 'an unknown device')}"
+        for made in (old, new)
+    )
+    return [f"the checkpoint is of {of}, this is {this}: rounding may differ, and the weights slightly with it"]
 
 
 def claim(out: Path, config: Config, tokenizer: TokenizerLike, allow_change: Sequence[str]) -> None:

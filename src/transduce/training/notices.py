@@ -43,12 +43,14 @@ def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list
 
 
 def slow_precision(precision: str) -> list[str]:
-    """Return a line if the processor has no instructions for products in `precision`."""
-    if precision == "fp32" or has_fast_bf16(distributed.device()):
+    """Return a line if the processor or the GPU has no instructions for products in `precision`."""
+    device = distributed.device()
+    if precision == "fp32" or has_fast_bf16(device):
         return []
+    processor, time = ("a processor", "25 times as long") if device.type == "cpu" else ("a GPU", "longer")
     return [
-        f"train.precision={precision!r}: expected a processor with instructions for bf16; without them a product takes "
-        "25 times as long, so start again with --set train.precision=fp32"
+        f"train.precision={precision!r}: expected {processor} with instructions for bf16; without them a product takes "
+        f"{time}, so start again with --set train.precision=fp32"
     ]
 
 

@@ -132,6 +132,7 @@ class _Fingerprint(msgspec.Struct):
     torch: str
     threads: int
     model: str = ""
+    device: str = ""
 
 
 class _Position(msgspec.Struct):

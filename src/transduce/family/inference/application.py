@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+import torch
 from tokenizers import Encoding, Tokenizer
 
 from transduce.config.kinds import kinds_of
@@ -13,6 +14,7 @@ from transduce.errors import UserError
 from transduce.family.hugging_face.folder import ENCODERS_ONLY_HERE, Member, write_member
 from transduce.family.inference.model_folder import open_member
 from transduce.family.inference.tokenizer import decode_ids, encode_texts, tokenizer_of
+from transduce.training import distributed
 
 # What takes a member, by its model_type.
 USES = {
@@ -24,10 +26,11 @@ USES = {
 
 
 class Application:
-    """A member in use, and the folder that it comes from, for messages."""
+    """A member in use, and the folder that it comes from, for messages. device: of the model; None: a GPU, if any."""
 
-    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
+    def __init__(self, member: Member, folder: Path | str = "the folder", device: torch.device | None = None) -> None:
         self.member, self.folder = member, folder
+        member.model.to(device or distributed.device())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

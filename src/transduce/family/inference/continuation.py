@@ -50,9 +50,10 @@ def has_kernels(model: TextModel) -> TypeGuard[GPT2 | Llama]:
 def prepare(model: TextModel, precision: Precision) -> Searchable:
     """Return the model, prepared to continue texts in `precision` on a CPU where that is faster or the only way.
 
-    A model without kernels is searched as it is. Raises UserError where that is not possible in `precision`.
+    A model on a GPU, or without kernels, is searched as it is. Raises UserError where that is not possible in
+    `precision`.
     """
-    if not has_kernels(model):
+    if not has_kernels(model) or model.embedding.weight.device.type != "cpu":
         if precision != "fp32":
             raise UserError(f"precision={precision!r}: expected fp32 for {type(model).__name__}; take fp32")
         return model

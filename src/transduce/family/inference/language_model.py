@@ -25,21 +25,22 @@ class LanguageModel(TextGenerator):
     """A member that continues text, with the tokenizer of its folder. Raises UserError for another member.
 
     precision: precision of continuations, as for translations: "fp32", "bf16", "int8" with weights and activations
-    rounded to 8 bits, or "auto", the fastest on this machine. The attribute is the choice. A member that is neither
-    GPT-2 nor Llama has only fp32.
+    rounded to 8 bits, or "auto", the fastest on this machine. The attribute is the choice. "bf16" and "int8" compute on
+    the CPU, also beside a GPU. A member that is neither GPT-2 nor Llama has only fp32.
     """
 
     def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
         if precision not in PRECISIONS:
             raise UserError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
-        super().__init__(member, folder)
+        super().__init__(member, folder, torch.device("cpu") if precision in ("bf16", "int8") else None)
         if not isinstance(member.model, TextModel):
             raise self.another("a model that continues text, such as GPT-2")
         self.model = member.model
         self.longest = self.model.n_positions - 1
         self.ends = ids_of(member, "eos_token_id")
         if precision == "auto":
-            precision = fastest_precision(torch.device("cpu"), []) if has_kernels(self.model) else "fp32"
+            device = self.model.embedding.weight.device
+            precision = fastest_precision(device, []) if has_kernels(self.model) and device.type == "cpu" else "fp32"
         self.precision = precision
 
     @classmethod

@@ -97,7 +97,7 @@ class TextEncoder(Application):
 
     def embed(self, lines: Sequence[str]) -> list[Answer[Tensor]]:
         """Return a vector of length 1 for each line, (D,): the mean of the states of its tokens."""
-        return self._answers(lines, lambda ids, states: list(sentence_vectors(states, torch.ones_like(ids))))
+        return self._answers(lines, lambda ids, states: list(sentence_vectors(states, torch.ones_like(ids)).cpu()))
 
     def classify(self, lines: Sequence[str]) -> list[Answer[dict[str, float]]]:
         """Return the probability of each class for each line, by its label, the most likely first."""

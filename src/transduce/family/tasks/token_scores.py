@@ -19,6 +19,7 @@ from transduce.decoding.segmentation import encode_lines, most_tokens
 from transduce.errors import NotFiniteError
 from transduce.evaluate import perplexity
 from transduce.storage.model_folder import LoadedModel
+from transduce.training import distributed
 from transduce.training.task import Outputs
 
 RESTORING_TASKS = ("masked_words", "spans")
@@ -55,7 +56,7 @@ def evaluate_restored(loaded: LoadedModel, path: Path) -> TokenScores:
         raise empty(printable(path), printable(path))
     pairs, longest = [(line, line) for line in lines], most_tokens(loaded.config.model.max_positions)
     task.check(pairs, loaded.tokenizer, longest, (printable(path),))
-    scores = task.evaluate(loaded.model, loaded.config, loaded.tokenizer, pairs)
+    scores = task.evaluate(loaded.model.to(distributed.device()), loaded.config, loaded.tokenizer, pairs)
     return TokenScores(sum(not is_blank(line) for line in lines), **scores)
 
 
