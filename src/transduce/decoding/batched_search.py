@@ -158,8 +158,8 @@ def search_batches(search: Search[Output], batches: Batches) -> list[Output]:
     Where memory runs out, a batch is searched half by half.
     """
     in_threads = min(batches.n_threads, len(batches.members)) > 1
-    search = partial(_work_or_halve, search)
-    parts = _in_threads(search, *batches) if in_threads else map(search, batches.members)
+    work = partial(_work_or_halve, search)
+    parts = _in_threads(work, *batches) if in_threads else map(work, batches.members)
     by_index = dict[int, Output]()
     for members, of_members in chain.from_iterable(parts):
         by_index |= zip(members, of_members, strict=True)

@@ -56,7 +56,8 @@ def has_fast_bf16(device: torch.device) -> bool:
 # ---- matrix products in fp32 --------------------------------------------------------------------------------------
 
 
-PRODUCTS = torch.backends.mkldnn.matmul  # settings of oneDNN's products alone: the user sets those of other devices
+# The settings of oneDNN's products alone: those of other devices are the user's.
+PRODUCTS = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextlib.contextmanager
