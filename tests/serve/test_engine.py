@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -315,3 +316,41 @@ def test_an_ensemble_and_a_model_whose_states_cannot_join_are_served(toy: Toy, m
                 return await asyncio.gather(*(post(service, line) for line in lines))
 
             assert [answer.json["translatedText"] for answer in asyncio.run(several())] == expected
+
+
+class SleepingSearch(StepperSearch):
+    """A search of at most 16 sentences, whose step takes longer with more of them."""
+
+    @property
+    def room(self) -> tuple[int, int]:
+        return 16 - len(self.lines), 2_048
+
+    def step(self) -> dict[Sentence, Translation | Exception]:
+        time.sleep(1e-3 + 2e-4 * len(self.lines))
+        return super().step()
+
+
+def test_with_too_many_requests_as_many_sentences_are_translated_as_without() -> None:
+    """At three times of what the engine can do, nearly all sentences that it translates are in complete answers."""
+    model = Stepper()
+    model.running = lambda: SleepingSearch(model)  # type: ignore[method-assign]
+    with served(model, deadline_seconds=0.6) as service:
+        rng = random.Random(1)
+
+        async def send(statuses: list[int]) -> float:
+            statuses.append((await post(service, ["w " * rng.randint(5, 15) for _ in range(30)])).status)
+            return time.monotonic()
+
+        async def seconds_of(n_requests: int, gap: float, statuses: list[int]) -> float:
+            start, sending = time.monotonic(), []
+            for number in range(n_requests):
+                await asyncio.sleep(start + number * gap - time.monotonic())
+                sending.append(asyncio.ensure_future(send(statuses)))
+            return max(await asyncio.gather(*sending)) - start
+
+        alone: list[int] = []
+        seconds = asyncio.run(seconds_of(3, 0.0, alone)) / 3
+        statuses: list[int] = []
+        duration = asyncio.run(seconds_of(24, seconds / 3, statuses))
+    assert alone == [200] * 3 and 429 in statuses
+    assert statuses.count(200) > 0.6 * duration / seconds

@@ -9,6 +9,7 @@ from support.serving import JSON, Reverser, Served, served
 
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
+from transduce.serve.lanes import Sender
 from transduce.serve.models import Model
 from transduce.serve.queue import Output, Sentence, SentenceQueue, finish
 from transduce.serve.refusal import Refusal
@@ -49,7 +50,7 @@ def test_requests_take_turns(loop: asyncio.AbstractEventLoop) -> None:
         queue.put(sentences(loop, words))
     assert lines(queue, 4) == "a1 b1 c1 a2"
     queue.put(sentences(loop, "d1"))
-    assert lines(queue, 9) == "c2 a3 d1 a4"
+    assert lines(queue, 9) == "c2 d1 a3 a4"
     assert (queue.waiting_sentences, queue.waiting_tokens, lines(queue, 9)) == (0, 0, "")
 
 
@@ -61,9 +62,9 @@ def test_sentences_are_taken_for_which_their_model_has_room(loop: asyncio.Abstra
     queue.put(sentences(loop, "f1", full))
     queue.put(sentences(loop, "x1 x2", other))
     rooms = {(id(MODEL), True): (9, 3), (id(full), True): (9, 0), (id(other), True): (1, 99)}  # the last may be longer
-    assert [sentence.line for sentence in queue.take(lambda: rooms, waits=False) or ()] == ["a1", "x1", "a2"]
+    assert [sentence.line for sentence in queue.take(lambda: rooms, waits=False) or ()] == ["a1", "a2", "x1"]
     assert taken(queue, count=0, models=[MODEL, full, other]) == []
-    assert [s.line for s in taken(queue, models=[MODEL, full, other])] == ["f1", "x2", "a3"]
+    assert [s.line for s in taken(queue, models=[MODEL, full, other])] == ["a3", "f1", "x2"]
 
 
 def test_requests_of_many_sentences_or_tokens_are_long(loop: asyncio.AbstractEventLoop) -> None:
@@ -91,13 +92,66 @@ def test_the_queue_is_bounded_in_sentences_and_tokens(loop: asyncio.AbstractEven
     assert (queue.waiting_sentences, queue.waiting_tokens) == (3, 6)
 
 
-def test_retry_after_is_the_time_that_the_waiting_tokens_need(loop: asyncio.AbstractEventLoop) -> None:
+def measured(queue: SentenceQueue, tokens_a_second: float) -> None:
+    """Let the queue know the speed of the lane of short requests."""
+    queue._lanes[LANE].measure(tokens_a_second, 1.0, [])  # noqa: SLF001 - as an engine that was busy
+
+
+LANE = (id(MODEL), True)
+
+
+def test_work_that_is_not_done_in_time_is_refused_at_the_door(loop: asyncio.AbstractEventLoop) -> None:
+    """Retry-After is the time until there would be room for it."""
+    queue = SentenceQueue(Limits(deadline_seconds=20))  # 17 s of it may wait
+    measured(queue, tokens_a_second=1)
+    for _ in range(2):
+        queue.put(sentences(loop, "a b c d"))  # 2 tokens each
+    with pytest.raises(Refusal, match="what waits needs the 20 s of a request; try again in 7 s") as refusal:
+        queue.put(sentences(loop, "a b c d"))
+    assert (refusal.value.status, refusal.value.retry_after, queue.waiting_sentences) == (429, 7, 8)
+    assert queue.retry_after == 16
+    measured(queue, tokens_a_second=9)
+    queue.put(sentences(loop, "a b c d"))
+
+
+def test_a_request_that_alone_is_too_much_work_is_refused_until_the_speed_is_old(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = SentenceQueue(Limits(deadline_seconds=4))
+    measured(queue, tokens_a_second=1)
+    with pytest.raises(Refusal, match="expected work for 4 s, not for 6 s as now; send fewer texts") as refusal:
+        queue.put(sentences(loop, "a b c"))
+    assert refusal.value.status == 413
+    now = time.monotonic() + 61
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    queue.put(sentences(loop, "a b c"))
+
+
+def test_a_request_in_danger_comes_before_newer_ones(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    queue = SentenceQueue(Limits(deadline_seconds=20))
+    measured(queue, tokens_a_second=1)
+    for words in ("a1 a2 a3", "b1 b2 b3"):
+        queue.put(sentences(loop, words))
+    assert lines(queue, 2) == "a1 b1"  # 12 s of work for 20 s
+    now += 12
+    assert lines(queue, 3) == "a2 a3 b2"  # 8 s of work for 8 s
+    queue.put(sentences(loop, "c1"))
+    now += 7  # 2 s of work for 1 s: b is late
+    assert lines(queue, 9) == "c1 b3"
+
+
+def test_senders_get_their_shares(loop: asyncio.AbstractEventLoop) -> None:
     queue = SentenceQueue(Limits())
-    queue.note_speed(tokens=10, seconds=5)
-    queue.put(sentences(loop, "a b c d e"))
-    assert queue.retry_after == 5
-    queue.note_speed(tokens=10_000, seconds=1)
-    assert queue.retry_after == 1
+    large, small = Sender(share=2), Sender()
+    for words, sender in (("a1 a2 a3", large), ("b1 b2 b3 b4", small), ("c1 c2 c3", large)):
+        queue.put(sentences(loop, words), sender)
+    assert lines(queue, 6) == "a1 b1 c1 a2 b2 c2"
+    queue.put(sentences(loop, "d1 d2"), Sender())
+    assert lines(queue, 9) == "d1 a3 b3 c3 d2 b4"
 
 
 def test_dropped_sentences_leave_the_queue(loop: asyncio.AbstractEventLoop) -> None:

@@ -22,13 +22,14 @@ from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.errors import UserError, is_out_of_memory
 from transduce.serve.models import Model, Search
-from transduce.serve.queue import Lane, Output, Sentence, SentenceQueue, finish
+from transduce.serve.queue import LaneId, Output, Sentence, SentenceQueue, finish
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.words import align
 
 Outcomes = dict[Sentence, Translation | Exception]
 
 MAX_SENTENCES = 64  # of a batch that is translated as a whole; more are hardly faster, and delay the next one
+RECENT = 0.99  # weight of a sentence that ended, for each one that ended later, in the length of a search
 MAX_TOKENS = 2_048  # of its sources; times a beam of 4 it is a batch of `batched_search`
 
 
@@ -154,12 +155,12 @@ class Engine:
             if busy := [task for task in tasks if len(task)]:
                 task = min(busy, key=lambda task: task.seconds)
                 now, step = task.seconds, task.step()
-                self.queue.note_speed(sum(s.n_tokens for s in step.translated), step.seconds / len(self._tasks))
+                task.measure(step, self.queue, len(self._tasks))
                 self._on_step(step)
                 del step
             del sentences
 
-    def _rooms(self, tasks: Sequence["_Task"]) -> dict[Lane, tuple[int, int]]:
+    def _rooms(self, tasks: Sequence["_Task"]) -> dict[LaneId, tuple[int, int]]:
         """Return how many sentences and tokens a thread may take of each lane: its share of all sentences."""
         share = math.ceil((self.queue.waiting_sentences + self.running) / len(self._tasks))
         n_more = share - sum(map(len, tasks))
@@ -178,7 +179,11 @@ class _Task:
         self.lane = id(model), is_short
         self.seconds = 0.0
         self.search = search_of(model)
-        self.sentences: set[Sentence] = set()
+        self.sentences: dict[Sentence, int] = {}  # with the steps before each
+        self._n_steps = 0
+        self._ended_at: float | None = None  # of the last step, if sentences waited for room
+        self._steps_of_ended = 0.0  # of the sentences that ended lately, and their tokens
+        self._tokens_of_ended = 0.0
 
     def __len__(self) -> int:
         """Return the number of sentences that are searched."""
@@ -194,12 +199,17 @@ class _Task:
         unwanted = {sentence for sentence in self.sentences if not sentence.is_wanted}
         if unwanted:
             self.search.drop(unwanted)
-            self.sentences -= unwanted
+            self._remove(unwanted)
+
+    def _remove(self, sentences: Iterable[Sentence]) -> None:
+        for sentence in sentences:
+            del self.sentences[sentence]
 
     def admit(self, sentences: Sequence[Sentence], now: float) -> None:
         """Let the search take sentences in. One that it refuses is finished. now: the least `seconds` after a pause."""
         if sentences and not self.sentences:
             self.seconds = max(self.seconds, now)
+            self._ended_at = None
         for sentence in sentences:
             try:
                 self.search.admit(sentence, sentence.line, sentence.options, sentence.constraint)
@@ -208,7 +218,7 @@ class _Task:
             except Exception as problem:
                 finish({sentence: _refusal(problem)})
             else:
-                self.sentences.add(sentence)
+                self.sentences[sentence] = self._n_steps
 
     def step(self) -> EngineStep:
         """Make a step, and finish the sentences that end. Aligned ones come last, because alignment takes long."""
@@ -217,7 +227,11 @@ class _Task:
         translated = list[Sentence]()
         n_target = 0
         ended = self._outcomes()
-        self.sentences -= ended.keys()
+        self._n_steps += 1
+        for sentence in ended:
+            self._steps_of_ended = RECENT * self._steps_of_ended + self._n_steps - self.sentences[sentence]
+            self._tokens_of_ended = RECENT * self._tokens_of_ended + sentence.n_tokens
+        self._remove(ended)
         for is_aligned in (False, True):
             outputs = {
                 key: _output(key, outcome) for key, outcome in ended.items() if key.needs_alignment is is_aligned
@@ -230,6 +244,19 @@ class _Task:
         seconds = time.monotonic() - start
         self.seconds += seconds
         return EngineStep(n_sentences, translated, n_target, seconds)
+
+    def measure(self, step: EngineStep, queue: SentenceQueue, n_threads: int) -> None:
+        """Tell the queue how far the sentences of a step came, and in what time, so that it knows the speed.
+
+        A sentence comes as far in each step as sentences that ended did on average: after all steps, through its
+        tokens. n_threads: number of threads that do the same.
+        """
+        now = time.monotonic()
+        tokens_a_step = self._tokens_of_ended / self._steps_of_ended if self._steps_of_ended else None
+        n_tokens = None if tokens_a_step is None else step.n_sentences * tokens_a_step
+        seconds = step.seconds if self._ended_at is None else now - self._ended_at
+        is_full = queue.measure(self.lane, n_tokens, seconds / n_threads, step.translated)
+        self._ended_at = now if is_full else None
 
     def _outcomes(self) -> dict[Sentence, Translation | Exception]:
         try:

@@ -1,14 +1,14 @@
-"""The queue between the client APIs and the engine: admission, turns by request, deadlines, and clients that left.
+"""The queue between the client APIs and the engine: admission, turns, deadlines, and clients that left.
 
 The event loop puts the sentences of a request in and waits for their results. A thread of the engine takes sentences
-out, one of each waiting request in turn, and finishes them. It needs `take`, `finish` and `Sentence.is_wanted`.
+out, as `lanes.py` orders them, and finishes them. It needs `take`, `finish`, `measure` and `Sentence.is_wanted`.
 """
 
 import asyncio
 import math
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,14 +17,15 @@ from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
+from transduce.serve.lanes import HOPELESS, Lane, Sender, WaitingRequest
 from transduce.serve.models import Model
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import Limits
 
 SHORT_SENTENCES, SHORT_TOKENS = 8, 512  # of a request at most, for it to be short
-RATE_SECONDS = 10.0  # the speed of the engine is averaged over about this much of its work
+FULL = 0.85  # of the time to answer, that the work that waits may need; the estimate is not exact
 
-Lane = tuple[int, bool]  # the id of a model, and True for short requests
+LaneId = tuple[int, bool]  # the id of a model, and True for short requests
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Sentence:
     finished_at: float | None = None
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> LaneId:
         """Equal for sentences that are searched together: of one model, and of short requests or of long ones."""
         return id(self.model), self.is_short
 
@@ -89,74 +90,96 @@ def _set_results(loop: asyncio.AbstractEventLoop, outcomes: Mapping[Sentence, Ou
 
 
 class SentenceQueue:
-    """Sentences that wait for the engine, bounded in number and in tokens.
+    """Sentences that wait for the engine, bounded in number, in tokens, and in the time that they need.
 
-    Requests take turns: the engine gets one sentence of each. So a request of 128 texts does not delay a single one by
-    its whole length.
+    Requests take turns, so that a request of 128 texts does not delay a single one by its whole length.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.waiting_sentences = 0
-        self.waiting_tokens = 0
-        self._requests: deque[deque[Sentence]] = deque()
+        self._lanes: defaultdict[LaneId, Lane] = defaultdict(Lane)
         self._changed = threading.Condition()
         self._is_closed = False
-        self._rate = 0.0  # source tokens in a second of the engine's work
-        self._work_seconds = 0.0
+
+    @property
+    def waiting_tokens(self) -> int:
+        """The tokens of the source that wait."""
+        return sum(lane.tokens for lane in list(self._lanes.values()))
 
     # ---- the event loop's side -----------------------------------------------------------------------------------
 
-    def put(self, sentences: Sequence[Sentence]) -> None:
-        """Add the sentences of one request, all or none. Raises Refusal with status 429 if they do not fit."""
+    def put(self, sentences: Sequence[Sentence], sender: Sender | None = None) -> None:
+        """Add the sentences of one request, all or none. sender: who takes turns; None: the request by itself.
+
+        Raises Refusal: status 429 if they do not fit, and 413 if they would never be done in time.
+        """
         tokens = sum(sentence.n_tokens for sentence in sentences)
         for sentence in sentences:
             sentence.is_short = len(sentences) <= SHORT_SENTENCES and tokens <= SHORT_TOKENS
-        limits = self.limits
-        for name, count, most in (
-            ("sentences", len(sentences), limits.waiting_sentences),
-            ("tokens", tokens, limits.waiting_tokens),
-        ):
-            if count > most:
-                message = f"Invalid request: expected at most {most:,} {name}, not {count:,}; send several requests"
-                raise Refusal(400, message, "limit")
         with self._changed:
             if self._is_closed:
                 raise Refusal(503, "the server is shutting down", "shutdown", retry_after=1, closes=True)
-            for name, waiting, more, most in (
-                ("sentences", self.waiting_sentences, len(sentences), limits.waiting_sentences),
-                ("tokens", self.waiting_tokens, tokens, limits.waiting_tokens),
-            ):
-                if waiting + more > most:
-                    seconds = self.retry_after
-                    message = (
-                        f"Slowdown: {waiting:,} {name} are waiting, at most {most:,} may; try again in {seconds} s"
-                    )
-                    raise Refusal(429, message, "queue", retry_after=seconds)
-            self._requests.append(deque(sentences))
+            self._check_bounds(len(sentences), tokens)
+            sender = sender or Sender()
+            deadline = time.monotonic() + self.limits.deadline_seconds
+            by_lane = defaultdict[LaneId, deque[Sentence]](deque)
+            for sentence in sentences:
+                by_lane[sentence.lane].append(sentence)
+            parts = {
+                lane: WaitingRequest(sender, deadline, part, sum(s.n_tokens for s in part))
+                for lane, part in by_lane.items()
+            }
+            for lane, part in parts.items():
+                self._check_time(self._lanes[lane], part.n_tokens)
+            for lane, part in parts.items():
+                self._lanes[lane].put(part)
             self.waiting_sentences += len(sentences)
-            self.waiting_tokens += tokens
             self._changed.notify_all()
+
+    def _check_bounds(self, n_sentences: int, n_tokens: int) -> None:
+        """Raise Refusal for a request with too many sentences or tokens, by itself or with what waits."""
+        limits = self.limits
+        for name, waiting, more, most in (
+            ("sentences", self.waiting_sentences, n_sentences, limits.waiting_sentences),
+            ("tokens", self.waiting_tokens, n_tokens, limits.waiting_tokens),
+        ):
+            if more > most:
+                message = f"Invalid request: expected at most {most:,} {name}, not {more:,}; send several requests"
+                raise Refusal(400, message, "limit")
+            if waiting + more > most:
+                seconds = _whole(self._seconds() * (waiting + more - most) / max(1, waiting))
+                message = f"Slowdown: {waiting:,} {name} are waiting, at most {most:,} may; try again in {seconds} s"
+                raise Refusal(429, message, "queue", retry_after=seconds)
+
+    def _check_time(self, lane: Lane, n_tokens: int) -> None:
+        """Raise Refusal for more work than the engine does in time, by its speed of the last minute."""
+        most = self.limits.deadline_seconds
+        alone = lane.seconds_for(n_tokens)
+        if alone > HOPELESS * most:
+            message = f"expected work for {most:g} s, not for {alone:.0f} s as now; send fewer texts in a request"
+            raise Refusal(413, message, "work")
+        excess = lane.seconds_for(lane.tokens + n_tokens) - FULL * most
+        if lane.tokens and excess > 0:
+            seconds = _whole(excess)
+            message = f"Slowdown: what waits needs the {most:g} s of a request; try again in {seconds} s"
+            raise Refusal(429, message, "queue", retry_after=seconds)
 
     def drop(self, sentences: Sequence[Sentence]) -> None:
         """Remove sentences that are not wanted any more. One that is being translated is marked."""
-        dropped = set(sentences)
         for sentence in sentences:
             sentence.is_wanted = False
         with self._changed:
-            for request in self._requests:
-                if request and dropped.intersection(request):
-                    gone = [sentence for sentence in request if sentence in dropped]
-                    self._count_out(gone)
-                    remaining = [sentence for sentence in request if sentence not in dropped]
-                    request.clear()
-                    request.extend(remaining)
-            self._requests = deque(request for request in self._requests if request)
+            for lane in {sentence.lane for sentence in sentences}:
+                self.waiting_sentences -= len(self._lanes[lane].drop(set(sentences)))
 
     @property
     def retry_after(self) -> int:
-        """Seconds until the waiting tokens are translated, by the engine's recent speed; 1 to 60."""
-        return min(60, max(1, math.ceil(self.waiting_tokens / self._rate))) if self._rate else 1
+        """Seconds until the waiting tokens are translated, by the engine's speed; 1 to 60."""
+        return _whole(self._seconds())
+
+    def _seconds(self) -> float:
+        return max((lane.seconds_for(lane.tokens) for lane in list(self._lanes.values()) if lane.tokens), default=0.0)
 
     def close(self) -> None:
         """Refuse further sentences. The engine ends when the queue is empty."""
@@ -166,48 +189,42 @@ class SentenceQueue:
 
     # ---- the engine's side ---------------------------------------------------------------------------------------
 
-    def take(self, rooms: Callable[[], Mapping[Lane, tuple[int, int]]], *, waits: bool) -> list[Sentence] | None:
-        """Return waiting sentences for which there is room, one of each request in turn.
+    def take(self, rooms: Callable[[], Mapping[LaneId, tuple[int, int]]], *, waits: bool) -> list[Sentence] | None:
+        """Return waiting sentences for which there is room.
 
         rooms: returns how many sentences, and tokens of the source, may be taken of each lane. The last sentence may
         have more tokens than remain. It is called when a sentence waits.
         waits: wait for a sentence. None then means that none will come: the queue is closed.
         """
         with self._changed:
-            while waits and not self._requests and not self._is_closed:
+            while waits and not self.waiting_sentences and not self._is_closed:
                 self._changed.wait()
-            if waits and not self._requests:
+            if waits and not self.waiting_sentences:
                 return None
-            sentences: list[Sentence] = []
-            remaining = {lane: [*room] for lane, room in rooms().items()} if self._requests else {}
-            passed = 0  # requests without a sentence for which there is room, since the last one with
-            while passed < len(self._requests) and any(min(room) > 0 for room in remaining.values()):
-                request = self._requests.popleft()
-                room = remaining[request[0].lane]
-                if min(room) > 0:
-                    sentences.append(request.popleft())
-                    room[0] -= 1
-                    room[1] -= sentences[-1].n_tokens
-                    passed = 0
-                else:
-                    passed += 1
-                if request:
-                    self._requests.append(request)
-            self._count_out(sentences)
+            sentences = list[Sentence]()
+            for lane, room in rooms().items() if self.waiting_sentences else ():
+                sentences += self._lanes[lane].take(*room)
+            self.waiting_sentences -= len(sentences)
             now = time.monotonic()
             for sentence in sentences:
                 sentence.taken_at = now
             return sentences
 
-    def note_speed(self, tokens: int, seconds: float) -> None:
-        """Take the engine's work on `tokens` tokens of the source into its average speed."""
-        with self._changed:
-            before = self._work_seconds
-            total = before + seconds
-            if total > 0:
-                self._rate = (self._rate * before + tokens) / total
-            self._work_seconds = min(total, RATE_SECONDS)
+    def measure(self, lane: LaneId, n_tokens: float | None, seconds: float, translated: Sequence[Sentence]) -> bool:
+        """Take a step of the engine into the speed of a lane if sentences wait there; else return False.
 
-    def _count_out(self, sentences: Sequence[Sentence]) -> None:
-        self.waiting_sentences -= len(sentences)
-        self.waiting_tokens -= sum(sentence.n_tokens for sentence in sentences)
+        n_tokens: the progress of its sentences in tokens of the source; None if unknown. seconds: of the engine, since
+        the step before. translated: sentences that ended.
+        """
+        with self._changed:
+            if not self._lanes[lane].tokens:
+                return False
+            if n_tokens is not None:
+                times = [(s.finished_at or 0.0) - (s.taken_at or 0.0) for s in translated]
+                self._lanes[lane].measure(n_tokens, seconds, times)
+            return True
+
+
+def _whole(seconds: float) -> int:
+    """Return seconds for Retry-After: 1 to 60."""
+    return min(60, max(1, math.ceil(seconds)))
