@@ -8,8 +8,7 @@ import pytest
 from support.command_line import assert_mistake
 from support.toy_task import CommandResult
 
-from transduce.cli.serve import model_folders, read_keys
-from transduce.errors import UserError
+from transduce.cli.serve import model_folders
 
 Cli = Callable[..., CommandResult]
 
@@ -34,9 +33,13 @@ def test_models_are_given_by_pair() -> None:
         (["a", "--from", "auto", "--to", "de"], "'auto': expected the code of a language"),
         (["en-de=a", "--engine-threads", "0"], "--engine-threads=0: expected at least 1"),
         (["en-de=a", "--port", "70000"], "--port=70000: expected 0 to 65,535"),
-        (["en-de=a", "--texts", "0"], "--texts=0: expected a number above 0"),
-        (["en-de=a", "--deadline-seconds", "nan"], "--deadline-seconds=nan: expected a number above 0"),
-        (["en-de=a", "--drain-s", "-1"], "--drain-s=-1.0: expected a number of at least 0"),
+        (["en-de=a", "--texts", "0"], "--texts=0: expected a finite number above 0"),
+        (["en-de=a", "--deadline-seconds", "nan"], "--deadline-seconds=nan: expected a finite number above 0"),
+        (["en-de=a", "--deadline-seconds", "inf"], "--deadline-seconds=inf: expected a finite number above 0"),
+        (["en-de=a", "--drain-s", "-1"], "--drain-s=-1.0: expected a finite number of at least 0"),
+        (["en-de=a", "--drain-s", "inf"], "--drain-s=inf: expected a finite number of at least 0"),
+        (["en-de=a", "--cors", "a,b"], "--cors='a,b': expected * or origins, such as https://example.org"),
+        (["en-de=a", "--metrics-host", "::1"], "--metrics-host=::1: expected --metrics-port with it"),
         (["en-de=a", "--api-keys", "/nowhere"], "--api-keys=/nowhere: expected a text file that can be read"),
         (["en-de=a", "--host", "no such host", "--port", "0"], "--host=no such host"),
         (["en-de=/nowhere", "--port", "0"], "/nowhere"),
@@ -44,15 +47,6 @@ def test_models_are_given_by_pair() -> None:
 )
 def test_mistakes_are_named(cli: Cli, arguments: list[str], message: str) -> None:
     assert_mistake(cli("serve", *arguments), message)
-
-
-def test_keys_are_the_lines_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("# of the web site\nab \n\ncd\n")
-    assert read_keys(path) == {"ab", "cd"}
-    path.write_text("\n# none\n")
-    with pytest.raises(UserError, match="expected at least one key"):
-        read_keys(path)
 
 
 def test_without_the_extra_one_line_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

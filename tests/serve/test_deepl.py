@@ -49,6 +49,11 @@ def test_split_sentences(service: Served, split: Any, text: str) -> None:
         ({"formality": "more"}, "formality"),
         ({"tag_handling": "xml"}, "tag_handling"),
         ({"glossary_id": "x"}, "glossary_id"),
+        ({"ignore_tags": ["b"]}, "ignore_tags"),
+        ({"splitting_tags": "p"}, "splitting_tags: expected none"),
+        ({"non_splitting_tags": "p"}, "non_splitting_tags"),
+        ({"custom_instructions": ["short"]}, "custom_instructions"),
+        ({"style_id": "x"}, "style_id"),
         ({"split_sentences": "2"}, "split_sentences"),
         ({"target_lang": "FR"}, "target_lang"),
         ({"source_lang": "FR"}, "source_lang"),
@@ -64,7 +69,7 @@ def test_what_cannot_be_kept_is_refused_by_name(service: Served, values: dict[st
 
 
 @pytest.mark.parametrize(
-    "values", [{"formality": "prefer_more"}, {"context": "x"}, {"model_type": "latency_optimized"}]
+    "values", [{"formality": "prefer_more"}, {"ignore_tags": []}, {"context": "x"}, {"model_type": "latency_optimized"}]
 )
 def test_what_changes_nothing_is_ignored(service: Served, values: dict[str, Any]) -> None:
     assert service.post("/v2/translate", text=["a b"], target_lang="DE", **values).status == 200

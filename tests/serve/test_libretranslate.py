@@ -1,11 +1,12 @@
 """LibreTranslate's contract: the four forms of a request, lists, alternatives, detection, errors."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.serving import JSON, Reverser, Served, served
+from support.serving import JSON, Reverser, Served, served, until
 
 from transduce.decoding.hypothesis import Translation
 from transduce.serve.words import confidences
@@ -74,6 +75,7 @@ def test_a_repeated_field_of_a_form_is_a_list(service: Served) -> None:
         ({"q": ["a", None]}, "Invalid request: $.q[1]: expected a string, not null"),
         ({"source": 1}, "Invalid request: $.source: expected a string, not a number"),
         ({"alternatives": "x"}, "Invalid request: $.alternatives: expected a number"),
+        ({"alternatives": "\u0663"}, "Invalid request: $.alternatives: expected a number"),
         ({"alternatives": 30}, "Invalid request: alternatives (30) exceeds limit (3)"),
         ({"alternatives": []}, "Invalid request: $.alternatives: expected a number"),
         ({"target": "xx"}, "xx is not supported"),
@@ -215,6 +217,31 @@ def test_finished_segments_are_streamed_in_order(service: Served) -> None:
     segments = [json.loads(data[6:]) for name, data in events if name == "event: segment"]
     assert segments == [{"index": i, "text": text} for i, text in enumerate(["b a\n\n", "d c\n", "e"])]
     assert json.loads(events[-1][1][6:]) == {"translatedText": "b a\n\nd c\ne"}
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_stream_whose_client_leaves_is_cancelled(leaves: bool) -> None:
+    """Before the first event, or between two."""
+    model = Reverser()
+    model.gate.clear()
+    with served(model) as service:
+
+        async def run() -> None:
+            end = asyncio.Event()
+            body = json.dumps({"q": "a b\n" * 50, "source": "en", "target": "de"}).encode()
+            headers = {**JSON, "accept": "text/event-stream"}
+            stream = asyncio.ensure_future(service.request("POST", "/translate", body, headers, leaves or end))
+            if not leaves:
+                await until(lambda: service.engine.running > 0)
+                end.set()
+            await stream
+            assert service.queue.waiting_sentences == 0
+            model.gate.set()
+            await until(lambda: service.engine.running == 0)
+
+        asyncio.run(run())
+        assert service.value("cancelled_total") == 1 and service.translate("a b").status == 200
+    assert [line["status"] for line in service.log] == [499, 200]
 
 
 def test_several_models_detect_by_pieces_and_name_their_pairs() -> None:

@@ -81,7 +81,7 @@ def test_the_routes_of_deepl_have_no_phrases(service: Served, fields: dict[str, 
 
 
 def test_the_routes_of_deepl_ignore_fields_of_its_clients(service: Served) -> None:
-    names = "context model_type preserve_formatting outline_detection ignore_tags style_id custom_instructions"
+    names = "context model_type preserve_formatting outline_detection tag_handling_version"
     fields = {**dict.fromkeys(names.split(), "x"), "must": [], "prefix": None}
     answer = service.post("/v2/translate", text=["a b"], target_lang="DE", **fields)
     assert answer.json["translations"][0]["text"] == "b a"

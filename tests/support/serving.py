@@ -24,6 +24,7 @@ from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.serve.app import State, application
 from transduce.serve.engine import Engine
+from transduce.serve.keys import Key
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import Models
@@ -200,11 +201,18 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(models: Any = None, keys: Sequence[str] = (), n_threads: int = 1, **limits: Any) -> Iterator[Served]:
+def served(
+    models: Any = None,
+    keys: Sequence[str] = (),
+    n_threads: int = 1,
+    settings: ServerSettings | None = None,
+    **limits: Any,
+) -> Iterator[Served]:
     """Serve a model from en to de, or models by pair, in this process, with an engine of `n_threads` threads."""
     if models is None or hasattr(models, "translate"):
         models = {("en", "de"): models or Reverser()}
-    settings = ServerSettings(api_keys=frozenset(keys), limits=dataclasses.replace(Limits(), **limits))
+    accepted = tuple(Key(key, f"owner-{number}") for number, key in enumerate(keys))
+    settings = settings or ServerSettings(keys=accepted, limits=dataclasses.replace(Limits(), **limits))
     service = Served(models, settings, n_threads)
     try:
         yield service

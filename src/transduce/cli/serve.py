@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,12 +14,12 @@ from transduce.cli.options import Alpha, BeamSize, Integer, Lookahead
 from transduce.cli.translate import AnyPrecision, Engine, ShortlistFlag, SplitLines
 from transduce.console import printable
 from transduce.errors import UserError
+from transduce.serve.keys import FORM, read_keys
 from transduce.serve.settings import Limits, ServerSettings
 
 if TYPE_CHECKING:
-    from socket import socket
-
     from transduce.decoding.options import DecodingOptions
+    from transduce.serve.generation import Loaded
     from transduce.serve.models import Model
 
 ServedModels = Annotated[
@@ -35,10 +36,14 @@ Port = Annotated[int, Integer, Parameter(help="Port to listen on. 0 is a free on
 MetricsPort = Annotated[
     int | None, Integer, Parameter(help="Separate port of /metrics.", show_default="/metrics is on --port")
 ]
-ApiKeys = Annotated[
-    Path | None, Parameter(help="File with the accepted keys, one on a line.", show_default="no key is needed")
+MetricsHost = Annotated[
+    str | None, Parameter(help="Address to listen on with --metrics-port.", show_default="that of --host")
 ]
-Cors = Annotated[str, Parameter(help="Origin whose pages may call this server. * is any.")]
+ApiKeys = Annotated[
+    Path | None, Parameter(help=f"File with a line for each key: {FORM}.", show_default="no key is needed")
+]
+Cors = Annotated[str, Parameter(help="Origins whose pages may call this server, with commas between. * is any.")]
+LogProbes = Annotated[bool, Parameter(help="Log the answers to /healthz, /readyz, /health and /metrics.")]
 DrainS = Annotated[
     float, Parameter(help="Seconds between SIGTERM, when /readyz becomes 503, and the closing of the socket.")
 ]
@@ -49,6 +54,7 @@ EngineThreads = Annotated[
 ]
 AllLimits = Annotated[Limits, Parameter(name="*", group="Limits")]
 
+IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # until the server is ready; then SIGHUP reloads
 PACKAGES = ("starlette", "uvicorn", "httptools", "prometheus_client", "python_multipart")
 
 
@@ -59,9 +65,11 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 5000,
     metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     api_keys: ApiKeys = None,
     cors: Cors = "*",
     drain_s: DrainS = 0.0,
+    log_probes: LogProbes = True,
     beam_size: BeamSize = None,
     alpha: Alpha = None,
     lookahead: Lookahead = None,
@@ -92,17 +100,20 @@ def serve(
     settings = ServerSettings(
         host=host,
         port=port,
+        metrics_host=metrics_host,
         metrics_port=metrics_port,
         cors=cors,
-        api_keys=frozenset() if api_keys is None else read_keys(api_keys),
+        keys=() if api_keys is None else read_keys(api_keys),
+        logs_probes=log_probes,
         drain_seconds=drain_s,
         engine_threads=engine_threads,
         limits=limits,
     )
     check_packages()
     before = {number: signal.signal(number, _exit_at_once) for number in (signal.SIGTERM, signal.SIGINT)}
+    before |= {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
     try:
-        start(folders, settings, options, precision, engine)
+        start(folders, settings, options, (precision, engine), api_keys)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -143,19 +154,6 @@ def _pair(text: str) -> tuple[str, str]:
     return check_code(source), check_code(target)
 
 
-def read_keys(path: Path) -> frozenset[str]:
-    """Return the keys of a file, one on a line; blank lines and lines with # at the start are left out."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is not UTF-8"
-        raise UserError(f"--api-keys={path}: expected a text file that can be read: {reason}") from None
-    keys = frozenset(line.strip() for line in lines if line.strip() and not line.startswith("#"))
-    if not keys:
-        raise UserError(f"--api-keys={path}: expected at least one key; leave the option out to need none")
-    return keys
-
-
 def check_packages() -> None:
     """Raise UserError if the packages of the extra `serve` are not installed."""
     import importlib.util
@@ -169,51 +167,70 @@ def start(
     folders: dict[tuple[str, str], Path],
     settings: ServerSettings,
     options: "DecodingOptions",
-    precision: str | None,
-    engine: Literal["torch", "ctranslate2"] | None,
+    engines: tuple[str | None, Literal["torch", "ctranslate2"] | None],
+    api_keys: Path | None,
 ) -> None:
-    """Load the models and serve them until a signal. The port is taken first, so that a taken one is reported soon."""
-    from transduce.serve.server import bind, reserve_files
+    """Load the models and serve them until a signal. The port is taken first, so that a taken one is reported soon.
+
+    engines: precision and engine; None: the folder's. api_keys: file of the keys; None if the server needs none.
+    """
+    from transduce.serve.server import bind, reserve_files, run
 
     reserve_files(settings.limits.connections, n_ports=1 if settings.metrics_port is None else 2)
     with ExitStack() as stack:
         bound = stack.enter_context(bind(settings.host, settings.port))
-        metrics_port = settings.metrics_port
-        bound_metrics = None if metrics_port is None else stack.enter_context(bind(settings.host, metrics_port))
-        load_and_run(folders, settings, options, (precision, engine), (bound, bound_metrics))
+        metrics_host, metrics_port = settings.metrics_host or settings.host, settings.metrics_port
+        bound_metrics = None if metrics_port is None else stack.enter_context(bind(metrics_host, metrics_port))
+        load = Loader(folders, settings, options, engines, api_keys)
+        loaded = load()
+        description = loaded.description
+        if description.precision == "int8" and description.kernels == "torch":
+            _print("int8 without compiled kernels is about three times slower; install g++, or take fp32")
+
+        def on_ready(address: str) -> None:
+            d = description
+            _print(f"{address} serves {d.model}; engine {d.engine}, precision {d.precision}, kernels {d.kernels}")
+
+        run(load, loaded, options, (bound, bound_metrics), on_ready)
 
 
-def load_and_run(
-    folders: dict[tuple[str, str], Path],
-    settings: ServerSettings,
-    options: "DecodingOptions",
-    engines: tuple[str | None, Literal["torch", "ctranslate2"] | None],
-    sockets: "tuple[socket, socket | None]",
-) -> None:
-    """Load the models, and serve them on bound sockets.
+@dataclass
+class Loader:
+    """Reads the models and the keys of a server. A model whose folder has not changed since the last time is kept."""
 
-    engines: precision and engine; None: the folder's. sockets: socket of the service, and of the metrics or None.
-    """
-    from transduce.cli.stream import Models as Folders
-    from transduce.cli.stream import load_translator
-    from transduce.serve.server import Description, run
+    folders: dict[tuple[str, str], Path]
+    settings: ServerSettings
+    options: "DecodingOptions"
+    engines: tuple[str | None, Literal["torch", "ctranslate2"] | None]
+    api_keys: Path | None
+    _models: "dict[tuple[object, ...], Model]" = field(default_factory=dict)
 
-    precision, engine = engines
-    by_folder = {path: load_translator(Folders([path], precision, engine), options) for path in set(folders.values())}
-    by_pair: dict[tuple[str, str], Model] = {pair: by_folder[path] for pair, path in folders.items()}
-    for model in by_pair.values():
-        options.resolve(model.config.search)
-    first = next(iter(by_pair.values()))
-    names = ", ".join(f"{'-'.join(pair)}={printable(path)}" for pair, path in folders.items())
-    description = Description(names, first.precision, first.kernels, first.engine)
-    if description.precision == "int8" and description.kernels == "torch":
-        _print("int8 without compiled kernels is about three times slower; install g++, or take fp32")
+    def __call__(self) -> "Loaded":
+        """Return what the files have now. Raises UserError if one is wrong."""
+        from transduce.cli.stream import Models as Folders
+        from transduce.cli.stream import load_translator
+        from transduce.serve.generation import Description, Loaded
 
-    def on_ready(address: str) -> None:
-        d = description
-        _print(f"{address} serves {d.model}; engine {d.engine}, precision {d.precision}, kernels {d.kernels}")
+        keys = () if self.api_keys is None else read_keys(self.api_keys)
+        versions = {path: _version(path) for path in set(self.folders.values())}
+        models = {
+            version: self._models.get(version) or load_translator(Folders([path], *self.engines), self.options)
+            for path, version in versions.items()
+        }
+        by_pair = {pair: models[versions[path]] for pair, path in self.folders.items()}
+        for model in models.values():
+            self.options.resolve(model.config.search)
+        self._models = models
+        first = next(iter(by_pair.values()))
+        names = ", ".join(f"{'-'.join(pair)}={printable(path)}" for pair, path in self.folders.items())
+        description = Description(names, first.precision, first.kernels, first.engine)
+        return Loaded(by_pair, replace(self.settings, keys=keys), description)
 
-    run(by_pair, settings, options, description, sockets[0], on_ready, sockets[1])
+
+def _version(folder: Path) -> tuple[object, ...]:
+    """Return what differs after a file of a model folder has changed, or the link to the folder."""
+    files = [(path, path.stat()) for path in sorted(folder.resolve().rglob("*")) if path.is_file()]
+    return folder, *((path, stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in files)
 
 
 def _print(message: str) -> None:

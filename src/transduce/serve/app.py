@@ -1,5 +1,6 @@
 """The application: routes, the answer to every error, CORS, request ids, metrics and the log of requests."""
 
+import functools
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -12,8 +13,9 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transduce.serve.api import ClientApi, answer_headers, json_response, new_id
+from transduce.serve.api import PROBES, ClientApi, answer_headers, json_response, new_id
 from transduce.serve.deepl import DeepL
+from transduce.serve.keys import Accounts
 from transduce.serve.libretranslate import LibreTranslate
 from transduce.serve.logs import LEFT, Log, Record
 from transduce.serve.metrics import Metrics
@@ -23,6 +25,7 @@ from transduce.serve.service import ClientLeft, Service
 from transduce.serve.settings import ServerSettings
 
 Handler = Callable[[Request], Awaitable[Response]]
+MAX_AGE = 7_200  # seconds for which a browser may keep the answer to a preflight; none keeps it longer than a day
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -34,7 +37,8 @@ class State:
 
 def application(service: Service, settings: ServerSettings, state: State, log: Log) -> ASGIApp:
     """Return the whole application of a server."""
-    libre, deepl = LibreTranslate(service, settings), DeepL(service, settings)
+    accounts = Accounts(settings.keys)
+    libre, deepl = LibreTranslate(service, settings, accounts), DeepL(service, settings, accounts)
     page = files("transduce.serve").joinpath("page.html").read_bytes()
     openapi = msgspec.json.encode(document(service, settings))
 
@@ -103,9 +107,7 @@ class Front:
         self._app = app
         self._libre = libre
         self._deepl = deepl
-        self._headers = [
-            (name.lower().encode(), value.encode("latin-1")) for name, value in answer_headers(settings).items()
-        ]
+        self._settings = settings
         self._log = log
         self._paths = paths
 
@@ -115,6 +117,7 @@ class Front:
         path = "/" + scope["path"].lstrip("/")
         scope = {**scope, "path": path, "app": self}  # with an app, the router raises 404 and 405 as exceptions
         headers = dict(scope["headers"])
+        added = self._added_headers(headers.get(b"origin", b"").decode("latin-1"), scope["method"] == "OPTIONS")
         name = headers.get(b"x-request-id", b"").decode("latin-1")
         record = Record(name if REQUEST_ID.fullmatch(name) else new_id())
         record.route = path if path in self._paths else "other"
@@ -124,7 +127,7 @@ class Front:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                headers = [*message["headers"], *self._headers, (b"x-request-id", record.id.encode())]
+                headers = [*message["headers"], *added, (b"x-request-id", record.id.encode())]
                 message = {**message, "headers": headers}
             await send(message)
 
@@ -135,8 +138,19 @@ class Front:
             metrics = self._libre.service.metrics
             metrics.requests.labels(record.route, str(record.status)).inc()
             metrics.request_seconds.labels(record.route).observe(seconds)
-            level = "info" if record.status < 500 else "error"
-            self._log.write(level, "request", **vars(record), ms=1000 * seconds)
+            if record.key:
+                metrics.key_requests.labels(record.key, str(record.status)).inc()
+                metrics.key_characters.labels(record.key).inc(record.characters)
+            if self._settings.logs_probes or path not in PROBES or record.status >= 400:
+                level = "info" if record.status < 500 else "error"
+                self._log.write(level, "request", **record.values, ms=1000 * seconds)
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - a generation has one object, and origins are few
+    def _added_headers(self, origin: str, is_preflight: bool) -> list[tuple[bytes, bytes]]:
+        headers = answer_headers(self._settings, origin)
+        if is_preflight:
+            headers["Access-Control-Max-Age"] = str(MAX_AGE)
+        return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send, record: Record) -> None:
         """Answer a request; every error becomes an answer of the API that the request came to."""
@@ -149,6 +163,7 @@ class Front:
                 await self._app(scope, receive, send)
                 return
         except (ClientLeft, ClientDisconnect):
+            record.status = LEFT
             metrics.cancelled.labels("left").inc()
             return
         except Refusal as refusal:

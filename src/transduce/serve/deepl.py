@@ -11,7 +11,7 @@ from transduce.serve.api import ClientApi, json_response
 from transduce.serve.models import name_of
 from transduce.serve.phrases import refuse_phrases
 from transduce.serve.refusal import Refusal, invalid
-from transduce.serve.requests import Fields, check_key
+from transduce.serve.requests import Fields
 from transduce.serve.service import TranslateCall, check_texts
 
 SCHEME = "deepl-auth-key "
@@ -23,6 +23,10 @@ SPLITS: dict[str, tuple[Split | None, bool]] = {
     "1": ("sentences", True),
     "nonewlines": ("sentences", False),
 }
+NOT_HERE = (  # options of DeepL that change a translation
+    *("glossary_id", "glossary_ids", "style_id", "style_rules", "custom_instructions", "translation_memory_id"),
+    *("ignore_tags", "non_splitting_tags", "splitting_tags"),
+)
 FORMALITIES = ("", "default", "prefer_more", "prefer_less")
 
 
@@ -33,7 +37,7 @@ class DeepL(ClientApi):
         return json_response({"message": refusal.message}, refusal.status, refusal.headers)
 
     async def translate(self, request: Request) -> Response:
-        fields = await self._checked_fields(request)
+        fields = await self.fields(request)
         call = self._call(fields)
         answers = await self.service.translate(call, request, self.record(request))
         for i, answer in enumerate(answers):
@@ -47,7 +51,7 @@ class DeepL(ClientApi):
         return json_response({"translations": translations})
 
     async def languages(self, request: Request) -> Response:
-        fields = await self._checked_fields(request)
+        fields = await self.fields(request)
         kind = fields.optional_text("type") or "source"
         if kind not in ("source", "target"):
             raise invalid("type: expected source or target")
@@ -57,18 +61,16 @@ class DeepL(ClientApi):
         return json_response([{"language": code.upper(), "name": name_of(code), **is_target} for code in codes])
 
     async def usage(self, request: Request) -> Response:
-        await self._checked_fields(request)
+        await self.fields(request)
         return json_response({"character_count": 0, "character_limit": CHARACTER_LIMIT})
 
-    async def _checked_fields(self, request: Request) -> Fields:
+    def key(self, request: Request, fields: Fields) -> str:
         header = request.headers.get("authorization", "")
-        fields = await self.fields(request)
         key = header[len(SCHEME) :].strip() if header.lower().startswith(SCHEME) else ""
         field = fields.values.get("auth_key")
-        if self.settings.api_keys and not key and not isinstance(field, str):
+        if self.accounts and not key and not isinstance(field, str):
             raise Refusal(403, "Forbidden: expected the header Authorization: DeepL-Auth-Key KEY", "key")
-        check_key(key or str(field or ""), self.settings.api_keys)
-        return fields
+        return key or str(field or "")
 
     def _call(self, fields: Fields) -> TranslateCall:
         texts, _ = fields.texts("text")
@@ -108,6 +110,7 @@ def _refuse_what_cannot_be_kept(fields: Fields) -> None:
         raise invalid("formality: expected default or prefer_*; this server cannot choose the formality")
     if fields.optional_text("tag_handling") not in ("", "html"):
         raise invalid("tag_handling: expected html; this server does not handle XML")
-    if fields.values.get("glossary_id"):
-        raise invalid("glossary_id: expected no glossary; this server has none")
+    for name in NOT_HERE:
+        if fields.values.get(name) not in (None, "", [], {}):
+            raise invalid(f"{name}: expected none; this server does not have this option")
     refuse_phrases(fields)

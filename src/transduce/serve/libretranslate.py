@@ -1,21 +1,23 @@
 """The API of LibreTranslate's clients: its routes, its requests, its answers, its words."""
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from transduce.serve.api import ClientApi, json_response
 from transduce.serve.models import name_of
 from transduce.serve.phrases import constraints_of
 from transduce.serve.refusal import Refusal, invalid
-from transduce.serve.requests import Fields, check_key
-from transduce.serve.service import Answer, TranslateCall, check_texts
+from transduce.serve.requests import Fields
+from transduce.serve.service import Answer, ClientLeft, TranslateCall, check_texts
 
 FORMATS = {"text": False, "html": True}
 PLACE = "Invalid request: $.q"
 Detections = Sequence[tuple[str, float]]  # the language of each text, and the confidence; empty if the source is given
+NOT_STORED = {"Cache-Control": "no-store"}
 KEY_FIELDS = ("api_key", "secret", "apiKey")
 
 
@@ -26,7 +28,7 @@ class LibreTranslate(ClientApi):
         return json_response({"error": refusal.message}, refusal.status, refusal.headers)
 
     async def translate(self, request: Request) -> Response:
-        fields = await self._checked_fields(request)
+        fields = await self.fields(request)
         call, is_list, detections = self._call(fields)
         record = self.record(request)
         if "text/event-stream" in request.headers.get("accept", ""):
@@ -35,7 +37,7 @@ class LibreTranslate(ClientApi):
         return json_response(self._answer(answers, call, is_list, detections))
 
     async def detect(self, request: Request) -> Response:
-        fields = await self._checked_fields(request)
+        fields = await self.fields(request)
         texts, _ = fields.texts("q")
         check_texts(texts, self.service.limits)
         language, confidence = self.service.models.detect(" ".join(texts))
@@ -55,8 +57,8 @@ class LibreTranslate(ClientApi):
             {
                 "charLimit": self.service.limits.text_characters,
                 "frontendTimeout": 500,
-                "apiKeys": bool(self.settings.api_keys),
-                "keyRequired": bool(self.settings.api_keys),
+                "apiKeys": bool(self.accounts),
+                "keyRequired": bool(self.accounts),
                 "suggestions": False,
                 "filesTranslation": False,
                 "supportedFilesFormat": [],
@@ -73,11 +75,9 @@ class LibreTranslate(ClientApi):
     async def translate_file(self, request: Request) -> Response:
         raise Refusal(403, "Files translation are disabled on this server.", "disabled")
 
-    async def _checked_fields(self, request: Request) -> Fields:
-        fields = await self.fields(request)
+    def key(self, request: Request, fields: Fields) -> str:
         keys = [fields.values.get(name) for name in KEY_FIELDS]
-        check_key(next((key for key in keys if key and isinstance(key, str)), ""), self.settings.api_keys)
-        return fields
+        return next((key for key in keys if key and isinstance(key, str)), "")
 
     def _call(self, fields: Fields) -> tuple[TranslateCall, bool, Detections]:
         """Return what a request asks for, True if its texts were a list, and the languages if they are detected."""
@@ -144,14 +144,36 @@ class LibreTranslate(ClientApi):
 
         async def events() -> AsyncIterator[bytes]:
             try:
-                async for index, text in self.service.segments(call, record, work):
+                async for index, text in self.service.segments(work):
                     yield _event("segment", {"index": index, "text": text})
                 yield _event("done", self._answer(work.answers(call), call, is_list, detections))
             except Refusal as refusal:
                 self.service.metrics.rejected.labels(refusal.reason).inc()
                 yield _event("error", {"error": refusal.message})
 
-        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return EventStream(events(), lambda: self.service.end(work, record))
+
+
+class EventStream(StreamingResponse):
+    """An answer in events. on_end: called when it ends, also if the client left before the first event."""
+
+    def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], None]) -> None:
+        self._is_complete = False
+        self._on_end = on_end
+        super().__init__(self._until_complete(events), media_type="text/event-stream", headers=NOT_STORED)
+
+    async def _until_complete(self, events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for event in events:
+            yield event
+        self._is_complete = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+        if not self._is_complete:
+            raise ClientLeft
 
 
 def _event(name: str, value: object) -> bytes:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from transduce.serve.lanes import Sender
+
 STDERR = 2
 MAX_LINES = 10_000  # that wait to be written, while the reader of the log is slow
 
@@ -17,10 +19,11 @@ LEFT = 499  # the status of a request whose client left before the answer
 
 @dataclass
 class Record:
-    """The line of the log about a request."""
+    """The line of the log about a request. key: the name of its key. sender: who takes turns, not in the line."""
 
     id: str
     route: str = "other"
+    key: str = ""
     status: int = LEFT
     texts: int = 0
     characters: int = 0
@@ -28,6 +31,12 @@ class Record:
     target_tokens: int = 0
     queue_ms: float = 0.0
     decode_ms: float = 0.0
+    sender: Sender | None = None
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The values of the line, in its order."""
+        return {name: value for name, value in vars(self).items() if name != "sender"}
 
 
 class Log:

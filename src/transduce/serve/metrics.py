@@ -35,17 +35,20 @@ class Metrics:
         self.rejected = counter("rejected", "Refused requests", "reason")
         self.cancelled = counter("cancelled", "Requests that ended without their answer", "reason")
         self.log_errors = counter("log_errors", "Lines of the log that could not be written")
+        self.key_requests = counter("key_requests", "Requests with a key, by the name of its owner", "key", "code")
+        self.key_characters = counter("key_characters", "Characters of these requests", "key")
+        labels = ("version", "model", "precision", "kernels", "engine")
+        self._info = Gauge("transduce_info", "The program and its model", labels, registry=registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Add a gauge whose value is computed when it is read."""
         Gauge(f"transduce_{name}", text, registry=self.registry).set_function(value)
 
     def describe(self, *, model: str, precision: str, kernels: str, engine: str) -> None:
-        """Add the constant `transduce_info`."""
+        """Set the constant `transduce_info`."""
         labels = {"version": __version__, "model": model, "precision": precision, "kernels": kernels, "engine": engine}
-        Gauge("transduce_info", "The program and its model", list(labels), registry=self.registry).labels(**labels).set(
-            1
-        )
+        self._info.clear()
+        self._info.labels(**labels).set(1)
 
     def count_step(self, step: EngineStep) -> None:
         """Count a step of the engine. Called by its threads."""

@@ -11,7 +11,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from transduce.serve.api import answer_headers, new_id
+from transduce.serve.api import PROBES, answer_headers, new_id
 from transduce.serve.logs import Log, Record
 from transduce.serve.metrics import Metrics
 from transduce.serve.settings import Limits, ServerSettings
@@ -24,7 +24,6 @@ PHRASES = {
 }
 MAX_PIPELINE = 64  # requests of a connection that wait for the answers to earlier ones; no client needs more
 MAX_EXTRA = 32  # connections beyond the limit, which may only ask for a probe
-PROBES = (b"/healthz", b"/readyz", b"/health", b"/metrics")  # routes that answer at once, however busy the server is
 SECONDS_TO_BEGIN = 1.0  # in which a new connection is not closed in favour of another; a client takes milliseconds
 ROUTE = "connection"  # in metrics and log, of a request whose headers were not read
 REASONS = {400: "protocol", 408: "slow", 431: "headers", 503: "connections"}  # labels of the metrics
@@ -45,10 +44,10 @@ class ConnectionObserver:
 
     def refuse(self, status: int, reason: str) -> dict[str, str]:
         """Count and log a request that the protocol refuses. Return the headers of its answer."""
-        record = Record(new_id(), ROUTE, status)
+        record = Record(new_id(), route=ROUTE, status=status)
         self._metrics.requests.labels(ROUTE, str(status)).inc()
         self._metrics.rejected.labels(reason).inc()
-        self._log.write("info", "request", **vars(record), ms=0.0)
+        self._log.write("info", "request", **record.values, ms=0.0)
         return {**answer_headers(self._settings), "X-Request-Id": record.id}
 
     def drain(self) -> None:
@@ -207,7 +206,7 @@ class TimedProtocol(HttpToolsProtocol):
             self._refuse(400, f"expected at most {MAX_PIPELINE} requests before their answers")
         elif fault := self._fault():
             self._refuse(400, fault)
-        elif self._is_extra and self.url.partition(b"?")[0] not in PROBES:
+        elif self._is_extra and self.url.partition(b"?")[0].decode("latin-1") not in PROBES:
             self._refuse(503, "too many connections")
         else:
             super().on_headers_complete()

@@ -4,11 +4,9 @@ The forms are JSON, urlencoded, multipart, and the query of the URL. Form and qu
 """
 
 import asyncio
-import hmac
 import re
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -67,7 +65,7 @@ class Fields:
     def number(self, name: str, most: int) -> int:
         """Return a field that is a number from 0 to `most`, rounded down; negative ones and null are 0."""
         value = self._first(name)
-        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,9}\s*", value):
+        if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", value):
             value = int(value)
         if value is None or value == "":
             return 0
@@ -178,20 +176,3 @@ async def _multipart(request: Request, body: bytes) -> list[tuple[str, str]]:
     pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
     await form.close()
     return pairs
-
-
-def is_known_key(key: str, keys: Collection[str]) -> bool:
-    """Compare a key with all accepted ones, in a time that does not depend on where they differ."""
-    digest = sha256(key.encode(errors="surrogatepass")).digest()
-    matches = [hmac.compare_digest(digest, sha256(known.encode()).digest()) for known in keys]
-    return any(matches)
-
-
-def check_key(key: str, keys: Collection[str]) -> None:
-    """Raise Refusal if the server needs a key and `key` is none of them."""
-    if not keys:
-        return
-    if not key:
-        raise Refusal(400, "Please contact the server operator to get an API key", "key")
-    if not is_known_key(key, keys):
-        raise Refusal(403, "Invalid API key", "key")

@@ -1,4 +1,4 @@
-"""The life of a server: bind, warm up, serve, drain, end."""
+"""The life of a server: bind, warm up, serve, reload, drain, end."""
 
 import asyncio
 import contextlib
@@ -9,39 +9,23 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 
 from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
-from transduce.serve.app import State, application, metrics_application
-from transduce.serve.engine import Engine
-from transduce.serve.language import language_likelihoods
+from transduce.serve.app import State, metrics_application
+from transduce.serve.generation import Generation, Generations, Loaded
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
-from transduce.serve.models import Model, Models, primary
 from transduce.serve.protocol import MAX_EXTRA, ConnectionObserver, TimedProtocol, protocol_with
-from transduce.serve.queue import Sentence, SentenceQueue
-from transduce.serve.service import Service
 from transduce.serve.settings import Limits, ServerSettings
 
-WARM_UP = "a"
 LAST_READ_SECONDS = 0.1  # in which requests that have arrived are read, before idle connections are closed
 SEND_BYTES = 64 << 10  # of answers in the kernel that a client has not read; its own limit is some MB a connection
 OTHER_FILES = 64  # open files of the program that are no connections; it has about 20
 ENGINE_SECONDS = 5.0  # for work that is not wanted any more, at the end
-
-
-@dataclass(frozen=True)
-class Description:
-    """The model and the engine of the server, for the metrics and the first line on standard error."""
-
-    model: str
-    precision: str
-    kernels: str
-    engine: str
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -90,71 +74,114 @@ class Server(uvicorn.Server):
 
 
 def run(
-    by_pair: Mapping[tuple[str, str], Model],
-    settings: ServerSettings,
+    load: Callable[[], Loaded],
+    loaded: Loaded,
     options: DecodingOptions,
-    description: Description,
-    bound: socket.socket,
+    sockets: tuple[socket.socket, socket.socket | None],
     on_ready: Callable[[str], None],
-    bound_metrics: socket.socket | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. on_ready: called with the address after the first translation."""
+    """Serve until SIGTERM or SIGINT.
+
+    load: returns the models and keys of the files as they are now; called at SIGHUP. loaded: what it returned first.
+    sockets: socket of the service, and of the metrics or None. on_ready: called with the address after the first
+    translation.
+    """
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries log may quote parts of a request
     metrics = Metrics()
     log = Log(metrics.log_errors.inc)
-    queue = SentenceQueue(settings.limits)
-    engine = Engine(queue, by_pair.values(), metrics.count_step, settings.engine_threads)
-    likelihoods = language_likelihoods({primary(code) for pair in by_pair for code in pair})
-    service = Service(Models(by_pair, likelihoods), queue, metrics, options, settings.limits)
-    metrics.watch("waiting_sentences", "Sentences in the queue", lambda: queue.waiting_sentences)
-    metrics.watch("waiting_tokens", "Tokens in the queue", lambda: queue.waiting_tokens)
-    metrics.watch("running_sentences", "Sentences in the engine", lambda: engine.running)
-    metrics.describe(**vars(description))
-    engine.start()
-    asyncio.run(_serve(service, settings, log, bound, bound_metrics, on_ready))
-    queue.close()
-    has_ended = engine.join(ENGINE_SECONDS)
+    state = State()
+    generations = Generations(lambda each: Generation(each, options, metrics, log, state), loaded, metrics)
+    life = Life(generations, load, state, log)
+    asyncio.run(life.run(loaded.settings, metrics, sockets, on_ready))
+    has_ended = generations.close(ENGINE_SECONDS)
     log.close()
     if not has_ended:
         os._exit(0)  # work that is not wanted any more must not delay the end
 
 
-async def _serve(
-    service: Service,
-    settings: ServerSettings,
-    log: Log,
-    bound: socket.socket,
-    bound_metrics: socket.socket | None,
-    on_ready: Callable[[str], None],
-) -> None:
-    state = State()
-    observer = ConnectionObserver(settings, service.metrics, log)
-    protocol = protocol_with(settings.limits, observer)
-    server = Server(uvicorn_config(application(service, settings, state, log), protocol, settings.limits))
-    servers = [server.serve([bound])]
-    if bound_metrics is not None:
-        metrics_server = Server(uvicorn_config(metrics_application(service.metrics), protocol, settings.limits))
-        servers.append(_end_with(server, metrics_server, bound_metrics))
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(LoopErrors(log))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stopping, number)
-    life = asyncio.gather(*servers)
-    warming = asyncio.ensure_future(_warm_up(service))
-    end = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait({warming, end, life}, return_when=asyncio.FIRST_COMPLETED)
-    if warming.done() and not stopping.is_set():
-        warming.result()
-        state.is_ready = True
-        on_ready(_address(settings.host, bound))
-        await asyncio.wait({end, life}, return_when=asyncio.FIRST_COMPLETED)
-    state.is_ready = False
-    observer.drain()
-    if settings.drain_seconds:
-        await asyncio.sleep(settings.drain_seconds)
-    server.should_exit = True
-    await life
+class Life:
+    """The life of a server in its event loop: its first translation, its signals, and its end."""
+
+    def __init__(self, generations: Generations, load: Callable[[], Loaded], state: State, log: Log) -> None:
+        self._generations = generations
+        self._load = load
+        self._state = state
+        self._log = log
+        self._stopping = asyncio.Event()
+        self._reloading = asyncio.Event()
+
+    async def run(
+        self,
+        settings: ServerSettings,
+        metrics: Metrics,
+        sockets: tuple[socket.socket, socket.socket | None],
+        on_ready: Callable[[str], None],
+    ) -> None:
+        """Serve on bound sockets until a signal to end."""
+        bound, bound_metrics = sockets
+        observer = ConnectionObserver(settings, metrics, self._log)
+        protocol = protocol_with(settings.limits, observer)
+        server = Server(uvicorn_config(self._generations, protocol, settings.limits))
+        servers = [server.serve([bound])]
+        if bound_metrics is not None:
+            metrics_server = Server(uvicorn_config(metrics_application(metrics), protocol, settings.limits))
+            servers.append(_end_with(server, metrics_server, bound_metrics))
+        self._handle_signals()
+        serving = asyncio.gather(*servers)
+        warming = asyncio.ensure_future(self._generations.newest.warm_up())
+        end = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({warming, end, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if warming.done() and not self._stopping.is_set():
+            warming.result()
+            self._state.is_ready = True
+            on_ready(_address(settings.host, bound))
+            notify("READY=1")
+            reloading = asyncio.ensure_future(self._reload_at_signals())
+            await asyncio.wait({end, serving}, return_when=asyncio.FIRST_COMPLETED)
+            reloading.cancel()
+        notify("STOPPING=1")
+        self._state.is_ready = False
+        observer.drain()
+        if settings.drain_seconds:
+            await asyncio.sleep(settings.drain_seconds)
+        server.should_exit = True
+        await serving
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(LoopErrors(self._log))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reloading.set)
+
+    def _stop(self, number: int) -> None:
+        if self._stopping.is_set():
+            os._exit(128 + number)  # the second signal
+        self._stopping.set()
+
+    async def _reload_at_signals(self) -> None:
+        """Read models and keys again at each SIGHUP. What cannot be read leaves all as it was."""
+        while await self._reloading.wait():
+            self._reloading.clear()
+            notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
+            try:
+                loaded = await asyncio.to_thread(self._load)
+                await self._generations.replace(loaded)
+            except UserError as error:
+                self._log.write("error", "reload", reason=str(error))
+            except Exception as problem:
+                self._log.write_defect(problem)
+            else:
+                self._log.write("info", "reload", models=loaded.description.model, keys=len(loaded.settings.keys))
+            notify("READY=1")
+
+
+def notify(message: str) -> None:
+    """Tell systemd about the life of the server, if its unit has Type=notify."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection, contextlib.suppress(OSError):
+            connection.sendto(message.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
 
 
 class LoopErrors:
@@ -180,22 +207,6 @@ async def _end_with(server: Server, other: Server, bound: socket.socket) -> None
         await asyncio.sleep(0.1)
     other.should_exit = True
     await serving
-
-
-async def _warm_up(service: Service) -> None:
-    """Translate a word with each model, so that the first request does not pay for it."""
-    loop = asyncio.get_running_loop()
-    models = {id(model): model for model in service.models.by_pair.values()}.values()
-    for model in models:
-        sentence = Sentence(model, WARM_UP, service.options, 1, False, loop.create_future())
-        service.queue.put([sentence])
-        await sentence.result
-
-
-def _on_signal(stopping: asyncio.Event, number: int) -> None:
-    if stopping.is_set():
-        os._exit(128 + number)  # the second signal
-    stopping.set()
 
 
 def uvicorn_config(app: object, protocol: type[TimedProtocol], limits: Limits) -> uvicorn.Config:

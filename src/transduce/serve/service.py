@@ -129,9 +129,9 @@ class Service:
             self.metrics.failed_texts.inc(sum(answer.problem is not None for answer in answers))
             return answers
         finally:
-            self._end(work, record)
+            self.end(work, record)
 
-    async def segments(self, call: TranslateCall, record: Record, work: "Work") -> AsyncIterator[tuple[int, str]]:
+    async def segments(self, work: "Work") -> AsyncIterator[tuple[int, str]]:
         """Yield the number of each part of the first text, and its translation, in order, as soon as it is there."""
         try:
             async with asyncio.timeout(self.limits.deadline_seconds):
@@ -150,8 +150,6 @@ class Service:
                 yield max(0, index - 1), pending
         except TimeoutError:
             raise self._too_late() from None
-        finally:
-            self._end(work, record)
 
     def start(self, call: TranslateCall, record: Record) -> "Work":
         """Put the sentences of a request into the queue. Raises Refusal if they do not fit, or are too long."""
@@ -168,7 +166,7 @@ class Service:
         record.texts, record.characters = len(call.texts), sum(map(len, call.texts))
         record.source_tokens = sum(sentence.n_tokens for sentence in work.sentences)
         if work.sentences:
-            self.queue.put(work.sentences)
+            self.queue.put(work.sentences, record.sender)
         return work
 
     async def _wait(self, sentences: Sequence[Sentence], receive: Receive) -> None:
@@ -190,7 +188,7 @@ class Service:
         message = f"no translation within {self.limits.deadline_seconds:g} s; try again later, or send a shorter text"
         return Refusal(503, message, "deadline", retry_after=self.queue.retry_after)
 
-    def _end(self, work: "Work", record: Record) -> None:
+    def end(self, work: "Work", record: Record) -> None:
         """Drop what is not translated, and write times and counts into the record of the request."""
         self.queue.drop(work.sentences)
         successes = [

@@ -1,9 +1,14 @@
 """The settings of the service. Without torch and without the packages of the extra `serve`."""
 
 import dataclasses
+import math
+import re
 from dataclasses import dataclass
 
 from transduce.errors import UserError
+from transduce.serve.keys import Key
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s,/]+", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +48,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if not getattr(self, field.name) > 0:
-                raise UserError(f"{field.name}={getattr(self, field.name)}: expected a number above 0")
+            if not 0 < getattr(self, field.name) < math.inf:
+                raise UserError(f"{field.name}={getattr(self, field.name)}: expected a finite number above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,9 @@ class ServerSettings:
     """Address, access and life of one server.
 
     port: port to listen on; 0 takes a free one. metrics_port: separate port of /metrics; None: `port`.
-    cors: the origin that browsers may call from; "*" is any. api_keys: accepted keys; empty: no key is needed.
+    metrics_host: address of metrics_port; None: `host`. cors: the origins that browsers may call from, with commas
+    between them; "*" is any. keys: accepted keys; empty: no key is needed. logs_probes: False leaves answers to probes
+    out of the log.
     drain_seconds: time from SIGTERM, when /readyz becomes 503, to the closing of the socket.
     engine_threads: number of threads that translate at a time; None: as many as the models gain by.
     """
@@ -60,8 +67,10 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 5000
     metrics_port: int | None = None
+    metrics_host: str | None = None
     cors: str = "*"
-    api_keys: frozenset[str] = frozenset()
+    keys: tuple[Key, ...] = ()
+    logs_probes: bool = True
     drain_seconds: float = 0.0
     engine_threads: int | None = None
     limits: Limits = Limits()
@@ -70,9 +79,17 @@ class ServerSettings:
         for name, port in (("port", self.port), ("metrics_port", self.metrics_port)):
             if port is not None and not 0 <= port < 1 << 16:
                 raise UserError(f"{name}={port}: expected 0 to 65,535")
-        if not self.drain_seconds >= 0:
-            raise UserError(f"drain_s={self.drain_seconds}: expected a number of at least 0")
+        if not 0 <= self.drain_seconds < math.inf:
+            raise UserError(f"drain_s={self.drain_seconds}: expected a finite number of at least 0")
         if self.engine_threads is not None and self.engine_threads < 1:
             raise UserError(f"engine_threads={self.engine_threads}: expected at least 1")
-        if not self.cors.isprintable() or not self.cors.isascii() or not self.cors:
-            raise UserError(f"cors={self.cors!r}: expected an origin, such as https://example.org, or *")
+        if self.metrics_host is not None and self.metrics_port is None:
+            raise UserError(f"metrics_host={self.metrics_host}: expected --metrics-port with it; add it")
+        if self.cors != "*" and not all(origin.isascii() and ORIGIN.fullmatch(origin) for origin in self.origins):
+            form = "* or origins, such as https://example.org,https://example.com:8080"
+            raise UserError(f"cors={self.cors!r}: expected {form}; leave out paths and a final slash")
+
+    @property
+    def origins(self) -> list[str]:
+        """The origins that browsers may call from."""
+        return self.cors.split(",")
