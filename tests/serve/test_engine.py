@@ -21,7 +21,8 @@ from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.serve import engine
 from transduce.serve.engine import Engine
-from transduce.serve.queue import Sentence, SentenceQueue
+from transduce.serve.queue import SentenceQueue
+from transduce.serve.sentence import Sentence
 from transduce.serve.settings import Limits
 
 

@@ -9,10 +9,11 @@ from support.serving import JSON, Reverser, Served, served
 
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
-from transduce.serve.lanes import Sender
+from transduce.serve.keys import Sender
 from transduce.serve.models import Model
-from transduce.serve.queue import Output, Sentence, SentenceQueue, finish
+from transduce.serve.queue import SentenceQueue
 from transduce.serve.refusal import Refusal
+from transduce.serve.sentence import Output, Sentence, finish
 from transduce.serve.settings import Limits
 
 MODEL = Reverser()

@@ -22,8 +22,9 @@ from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.errors import UserError, is_out_of_memory
 from transduce.serve.models import Model, Search
-from transduce.serve.queue import LaneId, Output, Sentence, SentenceQueue, finish
+from transduce.serve.queue import SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
+from transduce.serve.sentence import LaneId, Output, Sentence, finish
 from transduce.serve.words import align
 
 Outcomes = dict[Sentence, Translation | Exception]

@@ -13,7 +13,8 @@ from transduce.serve.language import language_likelihoods
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import Model, Models, primary
-from transduce.serve.queue import Sentence, SentenceQueue
+from transduce.serve.queue import SentenceQueue
+from transduce.serve.sentence import Sentence
 from transduce.serve.service import Service
 from transduce.serve.settings import ServerSettings
 

@@ -10,10 +10,16 @@ from hashlib import sha256
 from pathlib import Path
 
 from transduce.errors import UserError
-from transduce.serve.lanes import Sender
 from transduce.serve.refusal import Refusal
 
 FORM = "KEY, and then any of name=NAME, per-minute=REQUESTS, share=NUMBER"
+
+
+@dataclass(eq=False)
+class Sender:
+    """The owner of a key; or any request, on a server without keys. share: its tokens for each one of others."""
+
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 def _key(text: str, options: Sequence[str], number: int) -> Key | None:
     """Return the key of a line, None if an option is wrong. The error must not quote a word: it may be a key's part."""
-    values = dict(option.partition("=")[::2] for option in options)
+    values = {option.partition("=")[0]: option.partition("=")[2] for option in options}
     name, per_minute, share = (values.pop(word, "") for word in ("name", "per-minute", "share"))
     is_right = (
         not values

@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from transduce.serve.queue import Sentence
+from transduce.serve.keys import Sender
+from transduce.serve.sentence import Sentence
 
 SPEED_SECONDS = 10.0  # the speed is averaged over about this much of the engine's work
 MEMORY_SECONDS = 60.0  # after which an old speed is not believed any more: other programs may have slowed the machine
@@ -23,13 +22,6 @@ CALM = 0.7  # of the time to its deadline that a request may need, for turns
 HOPELESS = 1.25  # of the same time, from which a request cannot be done; an estimate may be wrong by less
 
 Order = tuple[float, int]
-
-
-@dataclass(eq=False)
-class Sender:
-    """The owner of a key; or any request, on a server without keys. share: its tokens for each one of others."""
-
-    share: float = 1.0
 
 
 @dataclass(eq=False)
@@ -41,7 +33,7 @@ class WaitingRequest:
 
     sender: Sender
     deadline: float
-    sentences: "deque[Sentence]"
+    sentences: deque[Sentence]
     n_tokens: int
     number: int = 0
     last_number: int = 0
@@ -93,7 +85,7 @@ class Lane:
         for value in search_seconds:
             self._search_seconds += 0.1 * (value - self._search_seconds) if self._search_seconds else value
 
-    def take(self, n_sentences: int, n_tokens: int) -> "list[Sentence]":
+    def take(self, n_sentences: int, n_tokens: int) -> list[Sentence]:
         """Remove and return the next sentences for which there is room. The last one may have more tokens."""
         sentences: list[Sentence] = []
         if not self.requests or n_sentences <= 0 or n_tokens <= 0:
@@ -116,7 +108,7 @@ class Lane:
         self._forget_empty()
         return sentences
 
-    def drop(self, dropped: "set[Sentence]") -> "list[Sentence]":
+    def drop(self, dropped: set[Sentence]) -> list[Sentence]:
         """Remove sentences; return the ones that waited here."""
         gone: list[Sentence] = []
         for request in self.requests:
@@ -154,7 +146,7 @@ class Lane:
             return self.turns[request.sender], request.last_number
         return request.number in late, request.number
 
-    def _count(self, request: WaitingRequest, sentence: "Sentence", is_turn: bool) -> None:
+    def _count(self, request: WaitingRequest, sentence: Sentence, is_turn: bool) -> None:
         request.last_number = next(self._numbers)
         request.n_tokens -= sentence.n_tokens
         self.tokens -= sentence.n_tokens

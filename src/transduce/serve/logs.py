@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from transduce.serve.lanes import Sender
+from transduce.serve.keys import Sender
 
 STDERR = 2
 MAX_LINES = 10_000  # that wait to be written, while the reader of the log is slow

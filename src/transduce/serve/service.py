@@ -22,8 +22,9 @@ from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import Model, Models
 from transduce.serve.phrases import check_text
-from transduce.serve.queue import Output, Sentence, SentenceQueue
+from transduce.serve.queue import SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
+from transduce.serve.sentence import Output, Sentence
 from transduce.serve.settings import Limits
 from transduce.serve.words import Confidences, confidences
 
