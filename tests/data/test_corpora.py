@@ -1,6 +1,7 @@
 """Corpora in each format give the same pairs as plain text; the error for a damaged file names it."""
 
 import gzip
+import json
 import lzma
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.toy_task import CommandResult, Toy
+from support.toy_task import CommandResult, Toy, write_lines
 
 from transduce.data import corpora, text
 from transduce.data.compression import compression_format
@@ -85,7 +86,7 @@ def test_all_problems_are_reported_together(tmp_path: Path, plain: Corpus) -> No
     )
     assert [line.split(str(tmp_path), 1)[1].split(";")[0] for line in problems] == [
         "/x: expected a text file, UTF-8, one sentence per line",
-        "/no.tsv: expected tab-separated columns or parquet in a single file",
+        "/no.tsv: expected tab-separated columns, JSON lines, TMX or parquet in a single file",
         ": expected a text file, UTF-8, one sentence per line",
     ]
     assert corpora.problems([]) == ["train: expected at least 1 corpus; give a source and a target file"]
@@ -182,6 +183,45 @@ def test_tab_separated_columns(tmp_path: Path) -> None:
     assert both_ways(Corpus(tmp_path / "?.tsv:3,2"), tmp_path / "made3") == [*PAIRS, ("a", "b")]
 
 
+def test_columns_by_the_names_of_a_header(tmp_path: Path) -> None:
+    """A pair of words that could be names of columns is a header only in the first line."""
+    rows = ["id\tde\ten", *(f"{i}\t{tgt}\t{src}" for i, (src, tgt) in enumerate([*PAIRS, ("en", "de")]))]
+    table = write_lines(tmp_path / "t.tsv", rows)
+    assert both_ways(Corpus(Path(f"{table}:en,de")), tmp_path / "made") == [*PAIRS, ("en", "de")]
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    """A cell without a value is a blank side, and a line feed becomes a space."""
+    rows = [{"id": 1, "translation": {"en": src, "de": tgt}} for src, tgt in [*PAIRS, ("a", None)]]
+    rows.append({"id": 2, "translation": {"en": "a\nb", "de": "c"}})
+    table = write_lines(tmp_path / "t.jsonl", ["", *map(json.dumps, rows), ""])
+    expected = [*PAIRS, ("a", ""), ("a b", "c")]
+    assert both_ways(Corpus(table), tmp_path / "made") == expected
+    swapped = [(tgt, src) for src, tgt in expected]
+    assert both_ways(Corpus(Path(f"{table}:de,en")), tmp_path / "made2") == swapped
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_tmx(encoding: str, tmp_path: Path) -> None:
+    def unit(*texts: tuple[str, str]) -> str:
+        return "<tu>" + "".join(f'<tuv xml:lang="{code}"><seg>{seg}</seg></tuv>' for code, seg in texts) + "</tu>"
+
+    units = [
+        unit(("en-US", "a &lt; b"), ("de-DE", "c")),
+        unit(("de-DE", 'd <bpt i="1">&lt;b&gt;</bpt>e<ept i="1">&lt;/b&gt;</ept>\n<hi>f</hi>'), ("en-US", "g")),
+        unit(("en-US", "h")),
+    ]
+    doctype = '<?xml version="1.0"?>\n<!DOCTYPE tmx SYSTEM "tmx14.dtd">\n<tmx version="1.4"><header/><body>'
+    table = tmp_path / "t.tmx"
+    table.write_bytes((doctype + "\n".join(units) + "</body></tmx>").encode(encoding))
+    expected = [("a < b", "c"), ("g", "d e f"), ("h", "")]
+    assert both_ways(Corpus(table), tmp_path / "made") == expected
+    table.write_bytes((doctype + "\n".join([*units, unit(("fr", "i"))]) + "</body></tmx>").encode(encoding))
+    with pytest.raises(UserError, match="expected two languages, not de-de, en-us, fr; name two, as in"):
+        list(read_pairs(Corpus(table)))
+    assert both_ways(Corpus(Path(f"{table}:en,de")), tmp_path / "made2") == [*expected, ("", "")]
+
+
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
@@ -190,9 +230,41 @@ def test_tab_separated_columns(tmp_path: Path) -> None:
         ("a\tb\tc\n", ":1,4", r"t\.tsv:1: expected at least 4 tab-separated columns, not 3; correct the line"),
         ("c\na\tb\n", "", r"t\.tsv:1: expected at least 2 tab-separated columns, not 1; correct the line"),
         ("c\na\tb\n", ":1,2", r"t\.tsv:1: expected at least 2 tab-separated columns, not 1; correct the line"),
-        ("a\tb\tc\n", ":0,1", "expected the numbers of two columns, from 1, not 0,1; for"),
-        ("a\tb\tc\n", ":en,de", "expected the numbers of two columns, from 1, not en,de; for"),
-        ("a\tb\tc\n", ":2", "expected the numbers of two columns, from 1, not 2; for"),
+        (
+            "a\tb\tc\n",
+            ":0,1",
+            "expected the numbers of two columns, from 1, or two names in its first line, not 0,1; f",
+        ),
+        ("a\tb\tc\n", ":en,de", "two names in its first line, not en,de; for"),
+        ("a\tb\tc\n", ":2", "two names in its first line, not 2; for"),
+        (
+            "a\tb\nc\td\te\n",
+            "",
+            r"t\.tsv:2: expected 2 tab-separated columns, not 3; remove the tabs within a sentence",
+        ),
+        (
+            "en\tde\na\tb\n",
+            "",
+            r"t\.tsv:1: expected a pair of .*, not the names of columns; name them: .*t\.tsv:en,de$",
+        ),
+        ("1\tSource\ttarget_text\n", ":2,3", r"name them: .*t\.tsv:Source,target_text$"),
+        ('{"en": "a"}\n', "", r"t\.tsv:1: expected two texts, not en; name two of the keys"),
+        ('{"en": "a", "de": "b"}\n{"en": "a"}\n', "", r"t\.tsv:2: expected two texts, not en; name two"),
+        ('{"en": "a", "de": "b", "id": 3}\n', ":en,id", "expected text for 'id', not 3; correct the line"),
+        ('{"en": "a", "de": "\\ud800"}\n', "", "character 1 of .*t.tsv:1: expected a character"),
+        ('{"en": "a", \n', "", r"t\.tsv:1: expected a JSON object .*; correct the line"),
+        ("<tmx><tu><tuv xml:lang='en'><seg>a</seg></tuv></tu></tmx>", "", "expected two languages, not en; name two"),
+        ("<tmx><tu></tmx>", "", "expected TMX, but mismatched tag: line 1, column 11; get the file again"),
+        (
+            "<!DOCTYPE t [<!ENTITY a 'a'><!ENTITY b '&a;&a;'>]><tmx/>",
+            "",
+            "t.tsv:1: expected no entities of its own, but",
+        ),
+        (
+            "<!DOCTYPE t [<!ENTITY % a SYSTEM '/etc/passwd'>]><tmx/>",
+            "",
+            "t.tsv:1: expected no entities of its own, but",
+        ),
         ("", "", r"t\.tsv: expected .* the file is empty"),
     ],
 )
@@ -368,7 +440,7 @@ def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[.
     for words, message in [
         (["--train", *toy.train, "0"], "expected SRC TGT or FILE, and optionally a weight over 0"),
         (["--train", *toy.train, *toy.train], "expected SRC TGT or FILE"),
-        (["--train", toy.train[0]], "expected tab-separated columns or parquet in a single file"),
+        (["--train", toy.train[0]], "expected tab-separated columns, JSON lines, TMX or parquet in a single file"),
         (["--train", *toy.train, "--train", tmp_path / "gone.tsv"], "gone.tsv: expected a file with both sides"),
     ]:
         result = cli(*command, *words)

@@ -1,30 +1,25 @@
-"""Corpus formats: every supported file is read as pairs of lines. Only this module knows the formats.
+"""Corpora: every supported file or set of files is read as pairs of lines.
 
-    two files, one sentence per line          plain, or compressed as gz, xz or zst
-    one file of tab-separated columns         source and target in the first two, or FILE:2,4; no quoting
-    one parquet file                          its two columns of text, or FILE:de,en; needs transduce[data]
-    several, as 'FOLDER/train-*.parquet'      one after the other, in the order of their names; also tab-separated files
-    a folder of parquet or arrow files        as Hugging Face's save_to_disk writes it, or a downloaded dataset
-    hf:OWNER/SET/de-en/train-*.parquet        files of a dataset at Hugging Face, downloaded and kept in its own cache
-
-A column `translation` that holds both languages, as in Hugging Face's translation sets, counts as one column for each
-language. A line feed within a cell becomes a space. A cell without a value is a blank side.
+two files, one sentence per line          plain, or compressed as gz, xz or zst
+one table                                 `data.corpus_tables` has the formats: TSV, JSON lines, TMX, parquet, arrow
+several, as 'FOLDER/train-*.parquet'      one after the other, in the order of their names
+a folder of parquet or arrow files        as Hugging Face's save_to_disk writes it, or a downloaded dataset
+hf:OWNER/SET/de-en/train-*.parquet        files of a dataset at Hugging Face, downloaded and kept in its own cache
 """
 
 import glob
 import importlib
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from transduce.console import printable
 from transduce.data import text
-from transduce.data.compression import compression_format, open_file, open_text
+from transduce.data.compression import compression_format
+from transduce.data.corpus_tables import has_columns, read_table
 from transduce.data.disk import check_room, synced_file
 from transduce.data.text import encode_names
-from transduce.errors import UserError, nearest
+from transduce.errors import UserError
 
 WEIGHT_LIMIT = 1_000  # a weight is below this limit
 HUGGING_FACE = "hf:"
@@ -103,10 +98,19 @@ def read_pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
     files, columns = _files(corpus.src)
     if not files:
         raise UserError(*_missing(corpus))
-    if any(_is_table(file) for file in files):
-        source = str(corpus.src).removesuffix(":" + ",".join(columns)) if columns else str(corpus.src)
-        return _read_tables(files, source, columns)
-    return itertools.chain.from_iterable(_read_tsv(file, columns) for file in files)
+    source = str(corpus.src).removesuffix(":" + ",".join(columns)) if columns else str(corpus.src)
+    return _read_tables(files, source, columns)
+
+
+def _read_tables(files: Sequence[Path], source: str, columns: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of tables. source: their name in messages, without the columns."""
+    is_empty = True
+    for file in files:
+        for pair in read_table(file, source, columns):
+            is_empty = False
+            yield pair
+    if is_empty:
+        raise UserError(f"{source}: expected a table of sentence pairs; it has no rows")
 
 
 def corpus_sha256(corpus: Corpus) -> str:
@@ -125,8 +129,11 @@ def _missing(corpus: Corpus) -> list[str]:
         return [f"{corpus.src}: expected .parquet or .arrow files in the folder; or give two text files"]
     if not files:
         return [f"{corpus.src}: expected a file with both sides in columns; check the path, or give two text files"]
-    if not columns and len(files) == 1 and not _is_table(files[0]) and not _has_columns(files[0]):
-        return [f"{corpus.src}: expected tab-separated columns or parquet in a single file; or give two text files"]
+    if not columns and len(files) == 1 and not has_columns(files[0]):
+        return [
+            f"{corpus.src}: expected tab-separated columns, JSON lines, TMX or parquet in a single file; "
+            "or give two text files"
+        ]
     return []
 
 
@@ -170,20 +177,6 @@ def _download(name: str) -> Path:
     return Path(folder) / files
 
 
-def _is_table(file: Path) -> bool:
-    """Return True if a file is a table (arrow or parquet), and False if it is text."""
-    if file.suffix == ".arrow":
-        return True
-    with open_file(file) as stream:
-        return stream.read(4) == b"PAR1"
-
-
-def _has_columns(file: Path) -> bool:
-    """Return True if the first line of a text file has a tab."""
-    with open_text(file) as stream:
-        return b"\t" in stream.readline(1 << 20)
-
-
 # ---- plain files -------------------------------------------------------------------------------------------------
 
 
@@ -225,112 +218,3 @@ def hidden_modes(corpora: Sequence[Corpus]) -> int:
 
 def _all_files(corpus: Corpus) -> list[Path]:
     return [corpus.src, corpus.tgt] if corpus.tgt is not None else _files(corpus.src)[0]
-
-
-# ---- tab-separated columns ---------------------------------------------------------------------------------------
-
-
-def _read_tsv(path: Path, columns: list[str]) -> Iterator[tuple[str, str]]:
-    indices = None
-    for number, line in enumerate(text.read_lines(path), start=1):
-        cells = line.split("\t")
-        if indices is None:
-            indices = _column_indices(path, columns, len(cells))
-        if len(cells) <= max(indices):
-            raise UserError(
-                f"{path}:{number}: expected at least {max(indices) + 1} tab-separated columns, not {len(cells)}; "
-                "correct the line, or name other columns"
-            )
-        yield cells[indices[0]], cells[indices[1]]
-    if indices is None:
-        raise UserError(f"{path}: expected tab-separated source and target, one pair per line; the file is empty")
-
-
-def _column_indices(path: Path, columns: list[str], count: int) -> tuple[int, int]:
-    """Return the indices of the source and the target column. columns: their numbers from 1, or none.
-
-    count: the number of columns of the first line.
-    """
-    if not columns and count <= 2:
-        return 0, 1
-    if not columns:
-        raise UserError(f"{path}: expected 2 tab-separated columns, not {count}; name two: {path}:1,2")
-    if len(columns) != 2 or not all(column.isdecimal() and int(column) > 0 for column in columns):
-        wrong = ",".join(columns)
-        raise UserError(f"{path}: expected the numbers of two columns, from 1, not {wrong}; for example {path}:1,2")
-    return int(columns[0]) - 1, int(columns[1]) - 1
-
-
-# ---- parquet and arrow -------------------------------------------------------------------------------------------
-
-
-def _read_tables(files: Sequence[Path], source: str, columns: list[str]) -> Iterator[tuple[str, str]]:
-    is_empty = True
-    for file in files:
-        for src, tgt in _read_table(file, source, columns):
-            is_empty = False
-            yield _one_line(src), _one_line(tgt)
-    if is_empty:
-        raise UserError(f"{source}: expected a table of sentence pairs; it has no rows")
-
-
-def _one_line(cell: str | None) -> str:
-    """Return a cell as one line. A missing value gives an empty line."""
-    return "" if cell is None else cell.replace("\r\n", " ").replace("\n", " ")
-
-
-def _read_table(file: Path, source: str, columns: list[str]) -> Iterator[tuple[str | None, str | None]]:
-    """Yield the cells of the two columns of a parquet or arrow file. source and columns: see `_sides`."""
-    try:
-        pyarrow = importlib.import_module("pyarrow")
-        importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise UserError(f"{file}: expected the package pyarrow; pip install 'transduce[data]'") from None
-    try:
-        with file.open("rb") as stream:
-            for batch in _record_batches(pyarrow, stream):
-                batch.validate(full=True)  # wrong offsets would let pyarrow read other memory, and end the process
-                yield from zip(*_sides(batch, source, columns), strict=True)
-    except (pyarrow.ArrowException, OSError, ValueError, SystemError, MemoryError) as error:
-        reason = next(iter(f"{error}".splitlines()), "not enough memory for a part of it")
-        raise UserError(f"{file}: expected a table of sentence pairs: {reason}; get the file again") from error
-
-
-def _record_batches(pyarrow: Any, stream: IO[bytes]) -> Iterator[Any]:
-    """Yield the rows of a parquet or arrow file, a record batch at a time."""
-    first = stream.read(8)
-    stream.seek(0)
-    if first.startswith(b"PAR1"):
-        yield from pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=10_000)
-    elif first.startswith(b"ARROW1"):  # the format of arrow files, which Feather also uses
-        table = pyarrow.ipc.open_file(stream)
-        yield from map(table.get_batch, range(table.num_record_batches))
-    else:
-        yield from pyarrow.ipc.open_stream(stream)
-
-
-TEXT_TYPES = ("string", "large_string", "string_view")
-
-
-def _sides(batch: Any, source: str, columns: list[str]) -> list[list[str | None]]:
-    """Return the source and the target cells of a record batch.
-
-    source: the files, without columns. columns: names of two columns; without any, the batch has two of text.
-    """
-    cells = {}
-    for name, values in zip(batch.schema.names, batch.columns, strict=True):
-        if str(values.type).startswith("struct"):
-            cells |= {field.name: values.field(field.name) for field in values.type}
-        else:
-            cells[name] = values
-    texts = [name for name, values in cells.items() if str(values.type) in TEXT_TYPES]
-    if len(texts) < 2:
-        types = ", ".join(f"{name} ({str(values.type).partition('<')[0]})" for name, values in cells.items())
-        raise UserError(f"{source}: expected two text columns, not {types}; store the text as columns of type string")
-    names = columns or texts
-    unknown = [name for name in names if name not in texts]
-    if len(names) != 2 or unknown:
-        wrong = "".join(f"; {name!r} is not one of them{nearest(name, texts)}" for name in unknown)
-        example = f"{source}:{','.join(texts[:2])}"
-        raise UserError(f"{source}: expected two of the text columns {', '.join(texts)}{wrong}; name them: {example}")
-    return [cells[name].to_pylist() for name in names]
