@@ -55,6 +55,20 @@ def test_texts(service: Served, q: Any, translation: Any) -> None:
     assert service.translate(q).json == {"translatedText": translation}
 
 
+def test_a_field_of_the_form_has_priority_over_the_query(service: Served) -> None:
+    answer = service.form("/translate?q=c+d&source=de&target=de", {"q": "a b", "source": "en"})
+    assert answer.json == {"translatedText": "b a"}
+
+
+def test_every_route_is_described_and_spec_has_the_title_of_libretranslate(service: Served) -> None:
+    paths = service.call("GET", "/openapi.json").json["paths"]
+    described = {(path, method.upper()) for path, operations in paths.items() for method in operations}
+    routes = {(route.path, method) for route in service.app._app.routes for method in route.methods - {"HEAD"}}
+    assert described == routes
+    spec = service.call("GET", "/spec").json
+    assert spec["info"]["title"] == "LibreTranslate" and spec["paths"] == paths  # Dialect accepts no other title
+
+
 def test_a_repeated_field_of_a_form_is_a_list(service: Served) -> None:
     answer = service.form("/translate", [("q", "a b"), ("q", "c d"), ("source", "en"), ("target", "de")])
     assert answer.json == {"translatedText": ["b a", "d c"]}

@@ -40,13 +40,17 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
     accounts = Accounts(settings.keys)
     libre, deepl = LibreTranslate(service, settings, accounts), DeepL(service, settings, accounts)
     page = files("transduce.serve").joinpath("page.html").read_bytes()
-    openapi = msgspec.json.encode(document(service, settings))
 
     async def index(request: Request) -> Response:
         return Response(page, headers=PAGE_HEADERS, media_type="text/html")
 
-    async def specification(request: Request) -> Response:
-        return Response(openapi, media_type="application/json")
+    def specification(title: str) -> Handler:
+        body = msgspec.json.encode(document(service, settings, title))
+
+        async def respond(request: Request) -> Response:
+            return Response(body, media_type="application/json")
+
+        return respond
 
     async def healthz(request: Request) -> Response:
         return json_response({"status": "ok"})
@@ -69,8 +73,8 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
         ("GET POST", "/v2/languages", deepl.languages),
         ("GET POST", "/v2/usage", deepl.usage),
         ("GET", "/", index),
-        ("GET", "/openapi.json", specification),
-        ("GET", "/spec", specification),
+        ("GET", "/openapi.json", specification("transduce serve")),
+        ("GET", "/spec", specification("LibreTranslate")),
         ("GET", "/healthz", healthz),
         ("GET", "/readyz", readyz),
     ]

@@ -19,8 +19,11 @@ PREFIX = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"t
 FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
-def document(service: Service, settings: ServerSettings) -> dict[str, object]:
-    """Return the description of a server, with its languages and its limits."""
+def document(service: Service, settings: ServerSettings, title: str) -> dict[str, object]:
+    """Return the description of a server, with its languages and its limits.
+
+    title: "LibreTranslate" for clients that accept only a server of this title, such as Dialect.
+    """
     models, limits = service.models, settings.limits
     texts = {"oneOf": [{**STRING, "maxLength": limits.text_characters}, {"type": "array", "maxItems": limits.texts}]}
     key = {"api_key": {"type": ["string", "null"], "description": "needed if the server has keys"}}
@@ -49,20 +52,30 @@ def document(service: Service, settings: ServerSettings) -> dict[str, object]:
     }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "transduce serve", "version": __version__, "description": "Translation by own models."},
+        "info": {
+            "title": title,
+            "version": __version__,
+            "description": "transduce serve: translation by own models, for clients of LibreTranslate and DeepL.",
+        },
         "paths": {
             "/translate": {"post": _post("Translate", translate, ["q", "source", "target"], "Translation", "Error")},
             "/detect": {"post": _post("Detect the language", {"q": TEXTS, **key}, ["q"], "Detections", "Error")},
             "/languages": {"get": _get("The languages and their targets")},
             "/frontend/settings": {"get": _get("The settings that a page needs")},
+            "/suggest": {"post": _refusal("Suggestions are disabled")},
+            "/translate_file": {"post": _refusal("Translation of files is disabled")},
             "/health": {"get": _get("The process lives")},
             "/healthz": {"get": _get("The process lives")},
             "/readyz": {"get": _get("200 if the server takes requests, else 503")},
             "/v2/translate": {
                 "post": _post("Translate, for DeepL's clients", deepl, ["text", "target_lang"], "DeepL", "Message")
             },
-            "/v2/languages": {"get": _get("The languages, for DeepL's clients")},
-            "/v2/usage": {"get": _get("The usage, for DeepL's clients; it is not counted")},
+            "/v2/languages": _get_or_post("The languages, for DeepL's clients"),
+            "/v2/usage": _get_or_post("The usage, for DeepL's clients; it is not counted"),
+            "/": {"get": _get("The page that translates")},
+            "/openapi.json": {"get": _get("This description")},
+            "/spec": {"get": _get("This description, titled as LibreTranslate's clients expect")},
+            **({"/metrics": {"get": _get("Figures for Prometheus")}} if settings.metrics_port is None else {}),
         },
         "components": {"schemas": SCHEMAS},
     }
@@ -92,6 +105,14 @@ def _post(
 
 def _get(summary: str) -> dict[str, object]:
     return {"summary": summary, "responses": {"200": {"description": "the answer"}}}
+
+
+def _get_or_post(summary: str) -> dict[str, object]:
+    return {"get": _get(summary), "post": _get(summary)}
+
+
+def _refusal(summary: str) -> dict[str, object]:
+    return {"summary": summary, "responses": {"403": _response("disabled", "Error")}}
 
 
 def _response(description: str, schema: str) -> dict[str, object]:

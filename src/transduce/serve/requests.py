@@ -1,6 +1,7 @@
 """Requests: the four forms of a request -> fields by name, and checks of single fields.
 
-The forms are JSON, urlencoded, multipart, and the query of the URL. Form and query add up; JSON excludes them.
+The forms are JSON, urlencoded, multipart, and the query of the URL. A field of a form comes before the same field of
+the query. With JSON the query is ignored.
 """
 
 import asyncio
