@@ -15,10 +15,11 @@ from support.translators import LINES, assert_same, noisy_translator
 
 import transduce
 from transduce import Sampling, Translation, Translator, UserError
-from transduce.config.schema import Config, SearchConfig
+from transduce.config.schema import Config, DataConfig, SearchConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding.hypothesis import Hypothesis, Request
+from transduce.decoding.options import DecodingOptions
 from transduce.decoding.rows import Rows
 from transduce.decoding.segmentation import MAX_LINE_TOKENS, split_line
 from transduce.model.transformer import Transformer
@@ -143,16 +144,15 @@ def test_hostile_lines(model: Translator, count: int) -> None:
         for line, translation in zip(inputs, translations, strict=True):
             ids = model.tokenizer.encode(line)
             assert model.tokenizer.decode(ids) == line and {PAD, BOS, EOS, UNK}.isdisjoint(ids)
-            assert "\n" not in translation.text
-            assert "\r" not in translation.text or translation.text == line
+            assert "\n" not in translation.line and "\r" not in translation.line
             assert translation.problem is None
             translation.text.encode()
 
 
-def test_an_output_is_one_line(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_writes_no_line_break(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: "a\nb\rc")
-    assert model.translate(["a", "\n", " \n "])[0].text == "a b c"
-    assert [t.text for t in model.translate(["\n", " \n "])] == [" ", "   "]
+    assert [t.text for t in model.translate(["a", "a\nb", " \n "])] == ["a b c", "a b c\na b c", " \n "]
+    assert model.translate(["a\nb"])[0].line == "a b c a b c"
 
 
 def test_a_megabyte_and_a_line_of_too_many_tokens_have_a_problem(model: Translator) -> None:
@@ -188,16 +188,19 @@ LONG = [
     JAPANESE,
     "a" + " " * 500 + "b",
     " " * 300 + "a b c d e f g h i j k l" * 3,
-    "😀" * 60,
+    "𝒳" * 60,
     "e\u0301" * 50,
     "x. " * 60,
 ]
 
 
+SENTENCES = DecodingOptions(split="sentences")
+
+
 @pytest.mark.parametrize("line", LONG)
 @pytest.mark.parametrize("limit", [3, 16, 31])
 def test_a_long_line_is_split_and_nothing_is_lost(model: Translator, line: str, limit: int) -> None:
-    segments = split_line(line, model.tokenizer, limit)
+    segments = split_line(line, model.tokenizer, DataConfig(max_tokens=limit + 1), SENTENCES)
     assert len(segments) > 1
     for text, gap in segments:
         assert text.strip()
@@ -210,23 +213,26 @@ def test_a_long_line_is_split_and_nothing_is_lost(model: Translator, line: str, 
 def test_gaps_between_segments_are_kept(model: Translator) -> None:
     """The segments with their gaps are the line again, except the width of its gaps."""
     for line in (LONG[0], LONG[1], JAPANESE):
-        joint_text = "".join(text + gap for text, gap in split_line(line, model.tokenizer, 20))
+        joint_text = "".join(
+            text + gap for text, gap in split_line(line, model.tokenizer, DataConfig(max_tokens=21), SENTENCES)
+        )
         assert joint_text.split() == line.split()
 
 
 def test_a_line_is_split_between_sentences_where_possible(model: Translator) -> None:
-    segments = split_line("a b c d e. f g, h i j! a b c, d e f g", model.tokenizer, 12)
-    assert [text for text, _ in segments] == ["a b c d e.", "f g, h i j!", "a b c, d e f g"]
-    assert [text for text, _ in split_line("これはです。それはです。", model.tokenizer, 20)] == [
-        "これはです。",
-        "それはです。",
-    ]
+    def texts(line: str, limit: int) -> list[str]:
+        parts = split_line(line, model.tokenizer, DataConfig(max_tokens=limit + 1), SENTENCES)
+        return [text for text, _ in parts]
+
+    expected = ["a b c d e.", "f g, h i j!", "a b c, d e f g"]
+    assert texts("a b c d e. f g, h i j! a b c, d e f g", 12) == expected
+    assert texts("これはです。それはです。", 20) == ["これはです。", "それはです。"]
 
 
 def test_segments_are_translated_one_by_one(model: Translator) -> None:
     line = "a b c d e f. " * 6  # 14 letters and points a time; training saw lines of at most six letters
     whole = model.translate([line, "a b"])
-    segments = split_line(line, model.tokenizer, model.config.data.max_tokens - 1)
+    segments = split_line(line, model.tokenizer, model.config.data, SENTENCES)
     singly = model.translate([text for text, _ in segments])
     assert len(segments) > 1
     assert whole[0].text == "".join(t.text + gap for t, (_, gap) in zip(singly, segments, strict=True))
@@ -244,9 +250,9 @@ def test_split_sentences_splits_every_line(model: Translator) -> None:
         (),
         apart[3].pieces + apart[4].pieces,
     ]
-    assert translations != model.translate(lines)
+    assert translations != model.translate(lines, split="long")
     assert translations == model.translate(lines, split="sentences", prefixes=["", "", ""])
-    with pytest.raises(UserError, match="split='no': expected one of 'long', 'sentences'"):
+    with pytest.raises(UserError, match="split='no': expected one of 'auto', 'none', 'long', 'sentences'"):
         model.translate(["a"], split="no")  # pyright: ignore[reportArgumentType]
 
 

@@ -14,6 +14,7 @@ from transduce.cli.tags import ENOUGH_LINES, TagWatch
 from transduce.config.files import from_json, to_json
 from transduce.config.overrides import format_value, inherit, override, without_effect
 from transduce.config.schema import Config, DataConfig
+from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.segmentation import segments_of, with_tag
 from transduce.translate import Translator
 
@@ -47,13 +48,13 @@ def test_a_line_of_only_a_tag_is_blank(model: Translator) -> None:
 
 
 @pytest.mark.parametrize("split", ["long", "sentences"])
-def test_each_part_of_a_line_has_the_tag(model: Translator, split: str) -> None:
+def test_each_part_of_a_line_has_the_tag(model: Translator, split: Split) -> None:
     """Parts with their tag have at most the number of tokens that the model takes."""
     tokenizer, limit = model.tokenizer, 12
     number = tokenizer.vocabulary.index("<2fr>")
     long = "the cat sat on the mat. " * 5 + "a b c d e f g h i j " * 4
     lines = with_tag([long, "the cat"], "<2fr>", tokenizer)
-    segments, problems = segments_of(lines, tokenizer, limit, split)  # pyright: ignore[reportArgumentType]
+    segments, problems = segments_of(lines, tokenizer, DataConfig(max_tokens=limit + 1), DecodingOptions(split=split))
     assert problems == {} and len(segments) > 8
     for segment in segments:
         assert segment.ids[0] == number and number not in segment.ids[1:]

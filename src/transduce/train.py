@@ -160,9 +160,11 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
         if checkpoint or not distributed.is_leader():  # rank 0 has written it
             tokenizer = run_folder.run_tokenizer(out, checkpoint)
+            n_sentences = run_folder.run_config(out).data.sentences_per_line
         else:
             tokenizer = parent.tokenizer if parent else request.learn_tokenizer()
-        config = request.complete_config(tokenizer, parent.config if parent else None)
+            n_sentences = request.count_sentences()
+        config = request.complete_config(tokenizer, parent.config if parent else None, n_sentences)
         longest = most_tokens(config.model.max_positions)
         task.check(valid_pairs, tokenizer, longest, valid_names)
         if request.old_corpus:

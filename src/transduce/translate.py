@@ -135,14 +135,13 @@ class Translator:
         check_lines(lines=lines)
         check_number("first_number", first_number)
         lines = with_tag(lines, options.tag, self.tokenizer)
-        longest = self.config.data.max_tokens - 1
         constraint, phrases = None, NO_PHRASES
         if constraints is None and prefixes is None and terms is None:
-            segments, problems = segments_of(lines, self.tokenizer, longest, options.split)
+            segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
         else:
             of_lines = line_constraints(len(lines), constraints, prefixes)
-            whole = {i for i, of_line in enumerate(of_lines) if of_line}
-            segments, problems = segments_of(lines, self.tokenizer, longest, options.split, whole)
+            whole = {i for i, of_line in enumerate(of_lines) if of_line.must or of_line.prefix}
+            segments, problems = segments_of(lines, self.tokenizer, self.config.data, options, whole)
             of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
             if of_segments.phrases:
                 check_search(options, settings)

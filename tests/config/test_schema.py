@@ -14,7 +14,8 @@ KEYS = {
     "model": "kind vocab_size tgt_vocab_size d_model n_layers n_heads d_k d_v d_ff activation dropout "
     "attention_dropout ffn_dropout norm norm_eps attention_bias positions max_positions tie_src_tgt tie_output "
     "output_bias",
-    "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout source_tokens target_tokens tags",
+    "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout source_tokens target_tokens tags "
+    "sentences_per_line",
     "train": "task max_steps warmup_steps lr_factor decay_steps adam_beta2 label_smoothing rdrop seed precision "
     "accumulate log_every_steps evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints "
     "ema_decay use best_by patience",

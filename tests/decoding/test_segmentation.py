@@ -1,13 +1,16 @@
 """Segmentation: lines into sentences and shorter segments, and translations into lines."""
 
-import time
-
 import pytest
 
+from transduce.config.schema import DataConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.options import Split
-from transduce.decoding.segmentation import join, segments_of, sentences, split_line, translations_of
+from transduce.decoding.options import DecodingOptions, Split
+from transduce.decoding.segmentation import join, segments_of, split_line, translations_of
+
+WHOLE = DecodingOptions(split="long")
+APART = DecodingOptions(split="sentences")
+SHORT = DataConfig(max_tokens=21)
 
 
 @pytest.fixture(scope="module")
@@ -15,60 +18,17 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.learn(["a dog runs .", "der Hund läuft ."] * 10, kind="bpe", vocab_size=290)
 
 
-# ---- sentences ---------------------------------------------------------------------------------------------------
-
-SENTENCES = [
-    ["A dog runs.", "The old cat sleeps!", "Does it rain?", "It does…", "And it snows"],
-    ["Wait...", '"Who is it?" she asked.', "(It was late.)", "“No one.”", "He left"],
-    ["Mr. Smith met Dr. J. R. Jones, e.g. at St. Paul's, at 5 p.m. sharp.", "Then he left."],
-    ["Am 3. Mai kam Hr. Weiß, d. h. z.B. um 12 Uhr.", "Er blieb bis 1998.", "Er kostet 3.50 Euro."],
-    ["Sie sagt: „Nein.“", "Am 21. Juli (ca. 8 Uhr) kam Fr. Klein usw. zurück.", "Er geht."],
-    ["Er rief: »Nein!«", "Er ging.", "»Ja.«", "Sie blieb."],
-    ["« Il pleut. »", "Elle rit !", "M. Leroi dort."],
-    ["a dog , mr. smith 's , runs .", "the cat sleeps .", "it rains"],  # lowercased and tokenised
-    ["He lives in the U.S. with a dog.", "See www.example.com/a.b?c=d for No. 7 here.", "Really?!"],
-    ["iPhones are sold.", "They are 3.5 times as dear."],
-    ["यह एक कुत्ता है।", "वह सोता है।"],
-    ["هل تمطر؟", "نعم."],
-    ["no end at all"],
-    ["!"],
-]
-WIDE = [
-    ["これはペンです。", "「本当ですか？」", "はい！！", "そうです"],
-    ["他是学生。", "你呢？", "（我不是。）", "3.5元。"],
-]
-
-
-@pytest.mark.parametrize("parts", SENTENCES, ids=lambda parts: parts[0])
-@pytest.mark.parametrize("gap", [" ", "  ", "\t", "\u2028"], ids=repr)
-def test_sentences(parts: list[str], gap: str) -> None:
-    assert [*sentences(gap.join(parts))] == [*((part, " ") for part in parts[:-1]), (parts[-1], "")]
-
-
-@pytest.mark.parametrize("parts", WIDE, ids=lambda parts: parts[0])
-@pytest.mark.parametrize("gap", ["", " "], ids=repr)
-def test_sentences_without_a_space_between_them(parts: list[str], gap: str) -> None:
-    assert [*sentences(gap.join(parts))] == [*((part, gap) for part in parts[:-1]), (parts[-1], "")]
-
-
-@pytest.mark.parametrize("line", ["", "a. ", "  a. B.  ", ". . .", "\x1c. \x1c.", "。。 。", "...!?... Ah.\x85 !"])
-def test_nothing_is_lost_and_no_sentence_is_blank(line: str) -> None:
-    texts = [*sentences(line)]
-    assert "".join("".join(text.split()) for text, _ in texts) == "".join(line.split())
-    assert all(text.strip() for text, _ in texts) or not line.strip()
-
-
 @pytest.mark.parametrize("split", ["long", "sentences"])
 def test_what_has_no_visible_character_is_not_translated(tokenizer: Tokenizer, split: Split) -> None:
     lines = ["\u200b", "\ufeff \0", "A dog runs. \u200b", "\u200bA dog."]
-    segments, problems = segments_of(lines, tokenizer, 20, split)
+    segments, problems = segments_of(lines, tokenizer, SHORT, DecodingOptions(split=split))
     assert [segment.line for segment in segments] == [2, 3] and problems == {}
 
 
 def test_a_code_that_is_no_tag_of_the_model_is_no_text(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentencepiece tokenizer splits off any code, such as >>fra<<, also where the model has no tags."""
     monkeypatch.setattr(Tokenizer, "split_tag", lambda _, line: (line[:7], line[7:]))
-    segments, _ = segments_of([">>fra<<", ">>fra<< A dog runs."], tokenizer, 60, "long")
+    segments, _ = segments_of([">>fra<<", ">>fra<< A dog runs."], tokenizer, DataConfig(), WHOLE)
     assert [segment.line for segment in segments] == [1]
 
 
@@ -84,7 +44,7 @@ def test_long_lines_are_encoded_in_portions_or_not_at_all(
 
     monkeypatch.setattr(Tokenizer, "encode_batch", encode_batch)
     lines = ["x" * 500_000, "a b c"] * 3 + ["x" * 600_000] * 3
-    segments, problems = segments_of(lines, tokenizer, 20, "long")
+    segments, problems = segments_of(lines, tokenizer, SHORT, WHOLE)
     assert sum(portions) == 3 * 500_005 and max(portions) < 600_000
     assert [segment.line for segment in segments] == [*range(6)]
     expected = "expected at most 524,288 characters, not 600,000; split the line"
@@ -92,7 +52,7 @@ def test_long_lines_are_encoded_in_portions_or_not_at_all(
 
 
 def test_the_outputs_for_a_line_of_two_sentences_are_the_best_combinations(tokenizer: Tokenizer) -> None:
-    segments, _ = segments_of(["A dog. It runs."], tokenizer, 20, "sentences")
+    segments, _ = segments_of(["A dog. It runs."], tokenizer, SHORT, APART)
     ids = [tokenizer.encode(text) for text in ("a", "b", "c")]
 
     def outputs(*scores: float) -> list[Hypothesis]:
@@ -103,7 +63,7 @@ def test_the_outputs_for_a_line_of_two_sentences_are_the_best_combinations(token
 
 
 def test_early_ends_rank_lower_than_their_score(tokenizer: Tokenizer) -> None:
-    segments, _ = segments_of(["A dog."], tokenizer, 20, "long")
+    segments, _ = segments_of(["A dog."], tokenizer, SHORT, WHOLE)
     ids = tokenizer.encode("a")
     outputs = [Hypothesis([*ids, *ids], -2, -2, [-2], True), Hypothesis(ids, -1, -1, [-1], True, early_cost=3.0)]
     for in_order in (outputs, outputs[::-1]):
@@ -111,18 +71,12 @@ def test_early_ends_rank_lower_than_their_score(tokenizer: Tokenizer) -> None:
         assert [t.score for t in (line, *line.alternatives)] == [-2, -1]
 
 
-def test_a_line_of_nothing_but_abbreviations_takes_no_time() -> None:
-    started_at = time.process_time()
-    assert len([*sentences("Mr. J. B. " * 10_000)]) == 1
-    assert time.process_time() - started_at < 5
-
-
 # ---- segments -------------------------------------------------------------------------------------------------------
 
 
 def test_a_long_sentence_is_cut_at_the_best_break(tokenizer: Tokenizer) -> None:
     def texts(line: str, limit: int) -> list[str]:
-        return [text for text, _ in split_line(line, tokenizer, limit)]
+        return [text for text, _ in split_line(line, tokenizer, DataConfig(max_tokens=limit + 1), APART)]
 
     line = "Tom ran, with Mr. Wolf and two big dogs, home. He slept."
     sentence = "Tom ran, with Mr. Wolf and two big dogs, home."
@@ -135,12 +89,12 @@ def test_a_long_sentence_is_cut_at_the_best_break(tokenizer: Tokenizer) -> None:
 
 def test_segments_of_lines(tokenizer: Tokenizer) -> None:
     lines = ["A dog. A cat.", "", "A dog. A cat. A dog. A cat.", "A dog. A cat."]
-    limit = len(tokenizer.encode(lines[0]))
-    long, _ = segments_of(lines, tokenizer, limit, "long", whole=[3])
+    data = DataConfig(max_tokens=len(tokenizer.encode(lines[0])) + 1)
+    long, _ = segments_of(lines, tokenizer, data, WHOLE, whole=[3])
     assert [(segment.line, segment.text) for segment in long] == [
         (0, lines[0]), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip
-    every, _ = segments_of(lines, tokenizer, limit, "sentences", whole=[3])
+    every, _ = segments_of(lines, tokenizer, data, APART, whole=[3])
     assert [(segment.line, segment.text) for segment in every] == [
         (0, "A dog."), (0, "A cat."), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip
@@ -165,3 +119,67 @@ def test_segments_of_lines(tokenizer: Tokenizer) -> None:
 )
 def test_gaps_follow_the_target_script(texts: list[tuple[str, str]], expected: str) -> None:
     assert join(texts) == expected
+
+
+# ---- line breaks, and text without letters -----------------------------------------------------------------------
+
+
+def parts_of(text: str, options: DecodingOptions = WHOLE, **data: int) -> tuple[list[str], str]:
+    """Return the segments of a text, and its translation if each segment is its own one."""
+    tokenizer = Tokenizer.learn(["a dog runs .", "der Hund läuft ."] * 10, kind="bpe", vocab_size=290)
+    segments, problems = segments_of([text], tokenizer, DataConfig(**data), options)
+    hypotheses = [[Hypothesis(tokenizer.encode(segment.text), -1, -1, [-1], True)] for segment in segments]
+    (translation,) = translations_of([text], segments, hypotheses, problems, tokenizer)
+    return [segment.text for segment in segments], translation.text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A dog.\nA cat.", ["A dog.", "A cat."]),
+        ("\n\nA dog.\r\n\r\n  A cat. \n", ["A dog.", "A cat."]),
+        ("A dog.\u2028A cat.\x0bA cow.\x85", ["A dog.", "A cat.", "A cow."]),
+        ("A dog.\n***\n\nA cat.\n---", ["A dog.", "A cat."]),
+        ("***\nA dog.", ["A dog."]),
+        ("12:30\nA dog.", ["A dog."]),
+        ("\n", []),
+    ],
+)
+def test_line_breaks_and_what_has_no_letter_stay(text: str, expected: list[str]) -> None:
+    assert parts_of(text) == (expected, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-", "—", "12:30", "***", "🙂", "1", "<li>—</li>", "&nbsp;&mdash;", "<b> 3 </b>", "½", "٣", "!?", "+49 30"],
+)
+def test_text_without_a_letter_is_copied(text: str) -> None:
+    assert parts_of(text) == ([], text)
+
+
+@pytest.mark.parametrize("text", ["a", "犬", "B2", "<li>a</li>", "a < b", "AT&T", "1 m"])
+def test_text_with_a_letter_is_translated(text: str) -> None:
+    assert parts_of(text)[0] == [text]
+
+
+@pytest.mark.parametrize(("text", "is_translated"), [("12:30", True), ("<b>3</b>", True), ("***", False)])
+def test_digits_are_translated_on_request(text: str, is_translated: bool) -> None:
+    assert bool(parts_of(text, DecodingOptions(numbers="translate"))[0]) == is_translated
+
+
+@pytest.mark.parametrize(
+    ("split", "sentences_per_line", "count"),
+    [("auto", None, 3), ("auto", 1, 3), ("auto", 2, 3), ("auto", 3, 1), ("long", 1, 1), ("none", 1, 1)],
+)
+def test_a_line_is_split_if_the_model_has_learned_from_fewer_sentences(
+    split: Split, sentences_per_line: int, count: int
+) -> None:
+    text = "A dog runs. A cat sleeps. A cow eats."
+    segments, translation = parts_of(text, DecodingOptions(split=split), sentences_per_line=sentences_per_line)
+    assert len(segments) == count and translation == text
+
+
+def test_nothing_is_split_without_splitting(tokenizer: Tokenizer) -> None:
+    text = "A dog runs. " * 20
+    assert len(parts_of(text, WHOLE, max_tokens=21)[0]) == 20
+    assert parts_of(text, DecodingOptions(split="none"), max_tokens=21)[0] == [text]

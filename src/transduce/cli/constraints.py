@@ -91,7 +91,7 @@ class ConstraintOptions:
         if not isinstance(text, str):
             raise UserError(f"expected a JSON object with a text, such as {EXAMPLE}; correct the line")
         values = {name: value for name, value in fields.items() if value is not None}
-        return text.replace("\n", " "), LineConstraint.of({"prefix": default.prefix, **values})
+        return text, LineConstraint.of({"prefix": default.prefix, **values})
 
 
 EXAMPLE = '{"text": "A dog.", "must": ["Hund"]}'

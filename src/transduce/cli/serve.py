@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from transduce.cli.options import Alpha, BeamSize, Integer, Lookahead
-from transduce.cli.translate import AnyPrecision, Engine, ShortlistFlag, SplitLines
+from transduce.cli.translate import AnyPrecision, Engine, Numbers, ShortlistFlag, SplitLines
 from transduce.console import printable
 from transduce.errors import UserError
 from transduce.serve.keys import FORM, read_keys
@@ -73,7 +73,8 @@ def serve(
     beam_size: BeamSize = None,
     alpha: Alpha = None,
     lookahead: Lookahead = None,
-    split: SplitLines = "long",
+    split: SplitLines = "sentences",
+    numbers: Numbers = "copy",
     shortlist: ShortlistFlag = False,
     precision: AnyPrecision = None,
     engine: Engine = None,
@@ -95,7 +96,7 @@ def serve(
     from transduce.decoding.options import DecodingOptions
 
     options = DecodingOptions.from_arguments(
-        beam_size=beam_size, alpha=alpha, lookahead=lookahead, split=split, shortlist=shortlist
+        beam_size=beam_size, alpha=alpha, lookahead=lookahead, split=split, numbers=numbers, shortlist=shortlist
     )
     settings = ServerSettings(
         host=host,

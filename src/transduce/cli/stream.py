@@ -209,7 +209,7 @@ def load_translator(models: Models, options: DecodingOptions) -> "Translator | e
 
 def _answer(translation: Translation, json: bool, left_out: Collection[str]) -> Answer:
     """Return a line of output: the text of the translation, or the whole object as JSON without some fields."""
-    line = msgspec.json.encode(_record(translation, left_out)) if json else translation.text.encode()
+    line = msgspec.json.encode(_record(translation, left_out)) if json else translation.line.encode()
     return Answer(line + b"\n", translation.problem or (None if json else unmet_problem(translation.unmet)))
 
 

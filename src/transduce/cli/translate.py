@@ -36,11 +36,15 @@ MbrMetric = Annotated[
     Parameter(help="Similarity of two candidates: sentence chrF or sentence BLEU.", show_default="chrf"),
 ]
 SplitLines = Annotated[
-    Literal["long", "sentences"],
+    Literal["auto", "none", "long", "sentences"],
     Parameter(
-        help="Lines to translate sentence by sentence. long: lines of data.max_tokens tokens or more. sentences: all "
-        "lines, for a model that was trained on single sentences."
+        help="Lines to translate sentence by sentence. long: lines of data.max_tokens tokens or more. auto: also lines "
+        "of more sentences than the model has learned from. sentences: all lines. none: no line."
     ),
+]
+Numbers = Annotated[
+    Literal["copy", "translate"],
+    Parameter(help="Text of digits without a letter, such as 12:30. Text without letters and digits is always copied."),
 ]
 AnyPrecision = Annotated[
     str | None,
@@ -98,7 +102,8 @@ class Decoding:
     seed: Seed = None
     mbr: Mbr = None
     mbr_metric: MbrMetric = None
-    split: SplitLines = "long"
+    split: SplitLines = "auto"
+    numbers: Numbers = "copy"
     tag: Tag = None
 
 

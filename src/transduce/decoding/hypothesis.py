@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,7 +60,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Translation:
-    """One output line.
+    """The translation of a line, or of a text with line breaks, which it keeps.
 
     score: log-probability over length penalty, by which the search ranks outputs; the sum over the segments of a line
     that was split. pieces, token_log_probs: the tokens and the log-probability of each, EOS included.
@@ -82,6 +83,11 @@ class Translation:
     utility: float | None = None
     alignment: Alignment | None = None
     unmet: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The text as one line: a space replaces each line break of the source."""
+        return re.sub(r"[\r\n]", " ", self.text)
 
 
 @dataclass(frozen=True)

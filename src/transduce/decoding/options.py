@@ -15,8 +15,9 @@ from transduce.config.schema import Config, LengthPenalty, SearchConfig, use_pyt
 from transduce.config.validation import field_problems, problems, refuse
 from transduce.errors import UserError, nearest
 
-Split = Literal["long", "sentences"]
+Split = Literal["auto", "none", "long", "sentences"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+Numbers = Literal["copy", "translate"]
 MbrMetric = Literal["chrf", "bleu"]
 
 
@@ -72,6 +73,7 @@ class DecodingKeywords(TypedDict, total=False):
     mbr: int | None
     mbr_metric: MbrMetric | None
     split: Split
+    numbers: Numbers
     tag: str | None
     alignment: bool
     shortlist: bool
@@ -89,8 +91,10 @@ class DecodingOptions:
     mbr: minimum Bayes risk: the number of candidates, of which the one nearest to all is the output. They are the best
     of a beam search if beam_size has a value. Otherwise they are samples by `sampling`, or by `MBR_SAMPLING`.
     mbr_metric: nearness, the score of a candidate against another one: sentence chrF or sentence BLEU; None: chrF.
-    split: "long" translates a line of data.max_tokens tokens or more sentence by sentence, and halves a sentence of
-    that length; "sentences" translates every line sentence by sentence. A line with a prefix stays whole.
+    split: which lines are translated sentence by sentence: "long", those of data.max_tokens tokens or more, of which a
+    sentence of that length is halved; "auto", also those of more sentences than data.sentences_per_line; "sentences",
+    all; "none". A line with a prefix or a required phrase stays whole. A line break always divides.
+    numbers: "copy" leaves text without a letter as it is; "translate" translates it if it has a digit.
     tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
     alignment: also find the source word of each word of the output (`evaluation/word_alignment.py`).
     shortlist: let each output have only the tokens that the shortlist in the model folder has for its source.
@@ -106,7 +110,8 @@ class DecodingOptions:
     seed: int = 1
     mbr: int | None = None
     mbr_metric: MbrMetric | None = None
-    split: Split = "long"
+    split: Split = "auto"
+    numbers: Numbers = "copy"
     tag: str | None = None
     alignment: bool = False
     shortlist: bool = False

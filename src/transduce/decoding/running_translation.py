@@ -84,10 +84,10 @@ class RunningTranslation(Generic[Key]):
             raise UserError("sampling: must not be set here, because continuous batching only searches; leave it out")
         settings = options.resolve(self.config.search)
         self._take_backend(options)
-        longest = self.config.data.max_tokens - 1
         (text,) = with_tag([text], options.tag, self.tokenizer)
         is_free = constraint is FREE or not constraint
-        segments, problems = segments_of([text], self.tokenizer, longest, options.split, [] if is_free else [0])
+        whole = [0] if constraint.must or constraint.prefix else []
+        segments, problems = segments_of([text], self.tokenizer, self.config.data, options, whole)
         constraints, phrases = list[Constraint | None]([None] * len(segments)), NO_PHRASES
         if not is_free:
             of_segments = SegmentConstraints.of([text], segments, [constraint], NO_TERMS, self.tokenizer)

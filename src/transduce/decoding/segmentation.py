@@ -8,14 +8,17 @@ import re
 import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from numbers import Integral
 from statistics import fmean
 
+from transduce.config.schema import DataConfig
+from transduce.data.sentences import sentences
 from transduce.data.text import check_text, is_blank
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Translation
 from transduce.decoding.mbr import rank
-from transduce.decoding.options import DecodingOptions, Split
+from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.errors import UserError
 
@@ -145,13 +148,18 @@ def with_tag(lines: Sequence[str], tag: str | None, tokenizer: TokenizerLike) ->
 
 
 def segments_of(
-    lines: Sequence[str], tokenizer: TokenizerLike, limit: int, split: Split, whole: Collection[int] = ()
+    lines: Sequence[str],
+    tokenizer: TokenizerLike,
+    data: DataConfig,
+    options: DecodingOptions,
+    whole: Collection[int] = (),
 ) -> tuple[list[Segment], dict[int, str]]:
-    """Return the segments of all lines, of at most `limit` tokens, and the problem of each line that has none.
+    """Return the segments of all lines, in order, and the problem of each line that has none, by line number.
 
-    split: which lines are split into sentences: "long", lines of more than `limit` tokens; "sentences", all. A longer
-    sentence is halved. whole: numbers of lines that stay whole, however long they are. Each segment of a line with a
-    tag has the tag. The problems are by line number. A blank line has no segments and no problem.
+    data: of the model; a segment has fewer than `data.max_tokens` tokens. options: `split` and `numbers`.
+    whole: numbers of lines that stay whole, however long they are.
+    A part without a letter is no segment, and a line break ends a segment. Each segment of a line with a tag has the
+    tag.
     """
     segments: list[Segment] = []
     problems: dict[int, str] = {}
@@ -161,62 +169,65 @@ def segments_of(
             continue
         if ids is None or len(ids) > MAX_LINE_TOKENS:
             problems[i] = excess(line, ids) or ""
-        elif i in whole or (split == "long" and len(ids) <= limit):
-            segments.append(Segment(i, line, "", ids))
+        elif i in whole:
+            segments.append(Segment(i, line, "", tokenizer.encode(_BREAK.sub(" ", line))))
+        elif len(_BREAK.split(text)) == 1 and _stays_whole(text, len(ids), data, options):
+            if not is_copied(text, options):
+                segments.append(Segment(i, line, "", ids))
         else:
-            before, room = (f"{tag} ", limit - 1) if tag else ("", limit)
-            texts = [(before + part, gap) for part, gap in split_line(text, tokenizer, room)]
-            ids_of_texts = tokenizer.encode_batch([part for part, _ in texts])
-            segments += [Segment(i, part, gap, ids) for (part, gap), ids in zip(texts, ids_of_texts, strict=True)]
+            before = f"{tag} " if tag else ""
+            parts = split_line(text, tokenizer, data, options, has_tag=bool(tag))
+            ids_of_parts = tokenizer.encode_batch([before + part for part, _ in parts])
+            pairs = zip(parts, ids_of_parts, strict=True)
+            segments += [Segment(i, before + part, gap, ids) for (part, gap), ids in pairs]
     return segments, problems
 
 
-def split_line(line: str, tokenizer: TokenizerLike, limit: int) -> list[tuple[str, str]]:
-    """Return the sentences of `line`, cut to at most `limit` tokens, each with the gap that followed it ("" or " ").
+_BREAK = re.compile(r"(\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*)")  # at least one line break
 
-    Nothing visible is lost. No text is blank unless the line is.
+
+def split_line(
+    text: str, tokenizer: TokenizerLike, data: DataConfig, options: DecodingOptions, *, has_tag: bool = False
+) -> list[tuple[str, str]]:
+    """Return the parts of `text` to translate, each with the gap that followed it.
+
+    A gap is "" or " ", or holds line breaks or text to copy; with the parts it is all of the text that is visible,
+    except what comes before the first part. data, options: as in `segments_of`. has_tag: each part gets a tag.
     """
-    texts: list[tuple[str, str]] = []
-    for sentence, gap in sentences(line):
-        texts += _halved(sentence, tokenizer, limit)
-        texts[-1] = (texts[-1][0], gap)
-    return [(text, gap) for text, gap in texts if not is_blank(text)] or [(line, "")]
+    parts: list[tuple[str, str]] = []
+    pieces, room = _BREAK.split(text), data.max_tokens - 1 - has_tag
+    for line, line_break in zip_longest(pieces[::2], pieces[1::2], fillvalue=""):
+        stays_whole = _stays_whole(line, len(tokenizer.encode(line)) + has_tag, data, options)
+        for sentence, gap in [(line, "")] if stays_whole else sentences(line):
+            if not is_copied(sentence, options):
+                halves = [(sentence, "")] if stays_whole else _halved(sentence, tokenizer, room)
+                parts += [*halves[:-1], (halves[-1][0], gap)]
+            elif parts:
+                parts[-1] = (parts[-1][0], parts[-1][1] + sentence + gap)
+        if parts:
+            parts[-1] = (parts[-1][0], parts[-1][1] + line_break)
+    return parts
 
 
-# The end of a sentence, with closing quotes and brackets; before white space, or in scripts that have none.
-_END = re.compile(r"""([.!?…।؟۔።]+(?:["'’”“«)\]]|\s?»)*)\s+|([。！？]+["'’”」』）]*)\s*""")
-_SHORT = re.compile(r"\w(\.\w)*|\d\d")  # initials, "e.g.", "z.B."; in many languages "3." and "21." are "3rd", "21st"
-ABBREVIATIONS = frozenset(
-    "al approx ca capt cf col corp dept dr etc fig gen gov hon inc jr lt ltd mr mrs ms mt no prof rev sgt sr st vol vs "
-    "abs bzw dipl evtl exkl fr ggf hr ing inkl jh nr str tel usw vgl chap mlle mme dra sra srta ud uds".split()
-)
-
-
-def sentences(line: str) -> Iterator[tuple[str, str]]:
-    """Yield the sentences of `line`, each with the gap that followed it ("" or " ").
-
-    In doubt two stay together: after a possible abbreviation, and before a small letter if the line has capitals.
-    """
-    begin = 0
-    has_capitals = line != line.lower()
-    for match in _END.finditer(line):
-        mark, following = match[match.lastindex or 0], line[match.end() : match.end() + 1]
-        end = match.start() + len(mark)
-        if not following or (has_capitals and following.islower()):
-            continue
-        if mark == "." and _is_abbreviation(line[begin : match.start()]):
-            continue
-        yield line[begin:end], " " if match.end() > end else ""
-        begin = match.end()
-    yield line[begin:], ""
-
-
-def _is_abbreviation(text: str) -> bool:
-    """Return True if a full stop after `text` may belong to its last word."""
-    if not text or text[-1].isspace():
+def _stays_whole(line: str, n_tokens: int, data: DataConfig, options: DecodingOptions) -> bool:
+    """Return True if a line without line breaks is translated as it is. n_tokens: of the line, with its tag."""
+    if options.split == "none":
+        return True
+    if options.split == "sentences" or n_tokens >= data.max_tokens:
         return False
-    word = text.rsplit(maxsplit=1)[-1].lstrip("([\"'“„‘«")
-    return bool(_SHORT.fullmatch(word)) or word.lower() in ABBREVIATIONS
+    most = data.sentences_per_line or 1
+    return options.split == "long" or next(islice(sentences(line), most, None), None) is None
+
+
+_MARKUP = re.compile(r"<[^<>]*>|&#?\w+;")
+
+
+def is_copied(text: str, options: DecodingOptions) -> bool:
+    """Return True for a text without a letter, which is its own translation; digits depend on `options.numbers`."""
+    if any(map(str.isalpha, text)):
+        text = _MARKUP.sub("", text)
+    is_translated = str.isalnum if options.numbers == "translate" else str.isalpha
+    return not any(map(is_translated, text))
 
 
 _BREAKS = (
@@ -282,8 +293,9 @@ def translations_of(
     """Return the translation of each line, put together from the outputs for its segments.
 
     hypotheses: for each segment its n-best list. problems: as `segments_of` returns them. phrases: of lines, by number.
-    A line with a problem has an empty translation. A blank line is its own translation, but stays one line. The
-    outputs for a line of several segments are the best combinations of the outputs for its segments.
+    A line with a problem has an empty translation. A line without segments is its own translation. Line breaks and
+    text that is copied stay where they are. The outputs for a line of several segments are the best combinations of the
+    outputs for its segments.
     """
     members: list[list[int]] = [[] for _ in lines]  # the segments of each line
     for i, segment in enumerate(segments):
@@ -291,14 +303,17 @@ def translations_of(
     translations = []
     for i, line in enumerate(lines):
         gaps = [segments[j].gap for j in members[i]]
+        text = tokenizer.split_tag(line)[1]
         if not gaps:
-            text = "" if i in problems else tokenizer.split_tag(line)[1].replace("\n", " ")
+            text = "" if i in problems else text
             unmet = phrases[i].unmet(text) if i in phrases else ()
             translations.append(Translation(text, problem=problems.get(i), unmet=unmet))
             continue
         n_best_lists = [hypotheses[j] for j in members[i]]
         has_choice = max(map(len, n_best_lists)) > 1
         combinations = _best_combinations(n_best_lists) if has_choice else zip(*n_best_lists, strict=True)
+        first = tokenizer.split_tag(segments[members[i][0]].text)[1]
+        gaps = [text[: text.index(first)], *gaps]
         best, *others = (_translation(chosen, gaps, tokenizer, phrases.get(i)) for chosen in combinations)
         translations.append(dataclasses.replace(best, alternatives=tuple(others)) if others else best)
     return translations
@@ -333,11 +348,11 @@ def _utility(hypotheses: Sequence[Hypothesis]) -> float | None:
 def _translation(
     hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenizer: TokenizerLike, phrases: PhraseList | None
 ) -> Translation:
-    """Return one translation of the outputs for the segments of a line, and the gaps after them."""
-    texts = [(tokenizer.decode(h.ids), gap) for h, gap in zip(hypotheses, gaps, strict=True)]
-    parts = _parts(texts)
+    """Return one translation of the outputs for the segments of a line. gaps: before the first, and after each."""
+    texts = [re.sub(r"[\r\n]", " ", tokenizer.decode(h.ids)) for h in hypotheses]
+    parts = _parts([*zip(texts, gaps[1:], strict=True)])
     pieces = tokenizer.pieces([i for h in hypotheses for i in [*h.ids, *([EOS] if h.finished else [])]])
-    text = re.sub(r"[\r\n]", " ", "".join(parts))
+    text = gaps[0] + "".join(parts)
     return Translation(
         text=text,
         score=sum(h.score for h in hypotheses),
@@ -345,16 +360,19 @@ def _translation(
         token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
         finished=all(h.finished for h in hypotheses),
         utility=None if hypotheses[0].utility is None else _utility(hypotheses),
-        alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, parts),
+        alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, [gaps[0], *parts]),
         unmet=phrases.unmet(text) if phrases is not None else (),
     )
 
 
 def _alignment(hypotheses: Sequence[Hypothesis], parts: Sequence[str]) -> Alignment | None:
-    """Return the alignment of a line; None if the alignment of a segment is unknown. parts: the text, by segment."""
+    """Return the alignment of a line; None if the alignment of a segment is unknown.
+
+    parts: the text before the first segment, and the text of each.
+    """
     words: list[AlignedWord] = []
-    start = 0
-    for hypothesis, part in zip(hypotheses, parts, strict=True):
+    start = len(parts[0])
+    for hypothesis, part in zip(hypotheses, parts[1:], strict=True):
         if hypothesis.alignment is None:
             return None
         words += [dataclasses.replace(word, start=word.start + start) for word in hypothesis.alignment]
@@ -375,12 +393,14 @@ def join(texts: Sequence[tuple[str, str]]) -> str:
 
 
 def _parts(texts: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the texts, each but the last with the gap of its script."""
-    *others, (last, _) = texts
-    return [*(text + _gap(text, gap) for text, gap in others), last]
+    """Return the texts with the gaps of their script. The last one has none, except what is copied."""
+    *others, (last, last_gap) = texts
+    return [*(text + _gap(text, gap) for text, gap in others), last + ("" if last_gap == " " else last_gap)]
 
 
 def _gap(text: str, gap: str) -> str:
+    if gap not in ("", " "):
+        return gap
     if _WIDE_END.search(text):
         return ""
     return " " if _NARROW_END.search(text) else gap

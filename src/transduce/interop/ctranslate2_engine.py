@@ -133,7 +133,7 @@ class ExportedTranslator:
         check_options(options)
         settings = options.resolve(self.config.search)
         lines = with_tag(lines, options.tag, self.tokenizer)
-        segments, problems = segments_of(lines, self.tokenizer, self.config.data.max_tokens - 1, options.split)
+        segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
         hypotheses = self._search([segment.ids for segment in segments], settings, options.n_candidates)
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)

@@ -114,6 +114,12 @@ def _device_name() -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+def run_config(out: Path) -> Config:
+    """Return the configuration of a run."""
+    path = out / "config.json"
+    return from_json(path.read_bytes(), path)
+
+
 def run_tokenizer(out: Path, checkpoint: Path | None) -> TokenizerLike:
     """Return the tokenizer of a run. Raises UserError if `checkpoint`, None before the first, has another one."""
     tokenizer = Tokenizer.load(out / "tokenizer.json")
@@ -166,7 +172,7 @@ def claim(out: Path, config: Config, tokenizer: TokenizerLike, allow_change: Seq
     """
     path = out / "config.json"
     if checkpoints(out):
-        _check_changes(out, from_json(path.read_bytes(), path), config, allow_change)
+        _check_changes(out, run_config(out), config, allow_change)
         remove_unfinished(out, RUN_FILES)
         if path.read_bytes() != to_json(config).encode():
             write_file(path, to_json(config).encode())
@@ -264,7 +270,7 @@ def average_run(run: Path, *, last: int, out: Path, until: int | None = None) ->
         raise UserError(f"{run}: expected a run with checkpoints; give the folder of a run, as train's --out")
     if out.exists():
         raise UserError(f"{out}: expected the name of a new folder, but it exists; give another --out")
-    config = from_json((run / "config.json").read_bytes(), run / "config.json")
+    config = run_config(run)
     paths = regular_checkpoints(run, config.train.checkpoint_every_steps)
     paths = [path for path in paths if until is None or step_of(path) <= until]
     if not 1 <= last <= len(paths):

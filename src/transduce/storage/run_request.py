@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 
 from transduce.config.files import from_json, permission_problems
@@ -15,9 +16,10 @@ from transduce.config.validation import validate
 from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
+from transduce.data.sentences import usual_most
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import TokenizerLike
+from transduce.data.vocabulary import TokenizerLike, split_tag
 from transduce.data.words import Words
 from transduce.decoding.segmentation import check_lines
 from transduce.errors import UserError
@@ -28,6 +30,7 @@ from transduce.storage.run_log import board_problems
 from transduce.training.sharding import shard_problems
 
 FilePair = tuple[Path, Path]
+SAMPLED_LINES = 200_000  # of each corpus, of which every tenth is divided into sentences: this takes 1 s
 
 
 @dataclass(frozen=True)
@@ -179,12 +182,22 @@ class TrainRequest:
         n_texts = 1 if self.is_of_one_text else 2
         return learn(side for pair in pairs for side in pair[:n_texts])
 
-    def complete_config(self, tokenizer: TokenizerLike, parent: Config | None) -> Config:
+    def count_sentences(self) -> int | None:
+        """Return `data.sentences_per_line` for the training text, counted in a sample; None unless it is translated."""
+        if self.config.train.task != "translation":
+            return None
+        lines = (src for corpus in self.corpora for src, _ in islice(corpora.read_pairs(corpus), 0, SAMPLED_LINES, 10))
+        return usual_most(split_tag(line, self.config.data.tags)[1] for line in lines)
+
+    def complete_config(self, tokenizer: TokenizerLike, parent: Config | None, n_sentences: int | None) -> Config:
         """Return `config` with the tokenizer's vocabulary size and, unless it is None, the architecture of `parent`.
 
-        Raises UserError if the configuration is not valid.
+        n_sentences: `data.sentences_per_line` if `config` has none. Raises UserError if the result is not valid.
         """
         config = inherit(self.config, parent) if parent is not None else self.config
+        if config.data.sentences_per_line is None:
+            data = dataclasses.replace(config.data, sentences_per_line=n_sentences)
+            config = dataclasses.replace(config, data=data)
         if config.model.vocab_size not in (None, tokenizer.vocab_size):
             raise UserError(
                 f"model.vocab_size={config.model.vocab_size}: expected null or {tokenizer.vocab_size}, the number of "
