@@ -26,6 +26,7 @@ from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Scored, Translation
+from transduce.decoding.loops import without_loops
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.phrases.segment_constraints import (
     ConstraintLike,
@@ -37,7 +38,6 @@ from transduce.decoding.phrases.segment_constraints import (
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_translation import RunningTranslation
 from transduce.decoding.segmentation import (
-    NO_PHRASES,
     LongLine,
     Segment,
     check_line,
@@ -45,12 +45,11 @@ from transduce.decoding.segmentation import (
     check_number,
     encode_pairs,
     most_tokens,
-    nearest_first,
     segments_of,
-    translations_of,
     with_tag,
 )
 from transduce.decoding.shortlist.backend import ShortlistBackend
+from transduce.decoding.translations import NO_PHRASES, nearest_first, translations_of
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text
@@ -149,8 +148,9 @@ class Translator:
             phrases = of_segments.phrases
         sources, backend = [segment.ids for segment in segments], self._backend_of(options)
         if options.draws is None:
+            search = partial(search_all, backend, n_best=options.n_candidates)
             with self._finite_output():
-                hypotheses = search_all(backend, sources, settings, n_best=options.n_candidates, constraint=constraint)
+                hypotheses = without_loops(search, sources, settings, constraint, options.loops)
         else:
             seeds = [options.seeds_of_line(first_number + segment.line) for segment in segments]
             random = {"sampling": options.draws, "seeds": seeds}

@@ -19,7 +19,8 @@ KEYS = {
     "train": "task max_steps warmup_steps lr_factor decay_steps adam_beta2 label_smoothing rdrop seed precision "
     "accumulate log_every_steps evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints "
     "ema_decay use best_by patience",
-    "search": "beam_size alpha length_penalty max_extra_tokens min_tokens lookahead",
+    "search": "beam_size alpha length_penalty max_extra_tokens min_tokens lookahead max_length no_repeat_ngram "
+    "repetition_penalty",
 }
 # Keys that scripts of users rely on. A key may be added here, and none removed.
 STABLE_KEYS = {

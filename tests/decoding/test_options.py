@@ -112,8 +112,8 @@ def test_options_of_the_search_are_refused_with_sampling(keywords: dict[str, Any
 
 
 def test_splits() -> None:
-    assert SPLITS == ("long", "sentences")
-    with pytest.raises(UserError, match="split='never': expected one of 'long', 'sentences'"):
+    assert SPLITS == ("auto", "none", "long", "sentences")
+    with pytest.raises(UserError, match="split='never': expected one of 'auto', 'none', 'long', 'sentences'"):
         DecodingOptions(split="never")  # pyright: ignore[reportArgumentType]
 
 

@@ -6,7 +6,8 @@ from transduce.config.schema import DataConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DecodingOptions, Split
-from transduce.decoding.segmentation import join, segments_of, split_line, translations_of
+from transduce.decoding.segmentation import segments_of, split_line
+from transduce.decoding.translations import join, translations_of
 
 WHOLE = DecodingOptions(split="long")
 APART = DecodingOptions(split="sentences")

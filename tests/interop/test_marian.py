@@ -136,10 +136,10 @@ def test_an_imported_model_translates_as_in_transformers(changes: dict[str, Any]
     for line in LINES:
         sentence = tokenizer([line], return_tensors="pt")
         greedy = theirs.generate(**sentence, num_beams=1, **options)[0, 1:].tolist()
-        assert list(model.translate([line], beam_size=1)[0].pieces)[: len(greedy)] == loaded.tokenizer.pieces(
-            [ours[i] for i in greedy]
-        )
-        best, output = model.translate([line])[0], theirs.generate(**sentence, **beam, **with_scores)
+        assert list(model.translate([line], beam_size=1, loops="keep")[0].pieces)[
+            : len(greedy)
+        ] == loaded.tokenizer.pieces([ours[i] for i in greedy])
+        best, output = model.translate([line], loops="keep")[0], theirs.generate(**sentence, **beam, **with_scores)
         score, ids = output.sequences_scores[0].item(), output.sequences[0].tolist()
         if best.text == tokenizer.decode(ids, skip_special_tokens=True):
             assert best.score == pytest.approx(score, abs=1e-3)
@@ -286,7 +286,7 @@ def test_an_exported_model_translates_the_same_in_transformers(changes: dict[str
     assert "differ by" in export_marian(save_to(loaded, tmp_path / "model"), tmp_path / "out")
     theirs, tokenizer = hugging_face(tmp_path / "out")
     model = transduce.load(tmp_path / "model")
-    for line, translation in zip(TEXTS, model.translate(TEXTS), strict=True):
+    for line, translation in zip(TEXTS, model.translate(TEXTS, loops="keep"), strict=True):
         tokens = tokenizer([line], return_tensors="pt")
         assert tokens["input_ids"][0].tolist() == [*loaded.tokenizer.encode(line), EOS]
         length = 1 + len(translation.pieces)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,24 @@ def test_every_route_is_described_and_spec_has_the_title_of_libretranslate(servi
     assert described == routes
     spec = service.call("GET", "/spec").json
     assert spec["info"]["title"] == "LibreTranslate" and spec["paths"] == paths  # Dialect accepts no other title
+
+
+class Doubtful(Reverser):
+    """A model whose translations of long lines are cut, and that repeats "ha"."""
+
+    def translate(self, lines: Any, **more: Any) -> list[Translation]:
+        outputs = super().translate(lines, **more)
+        return [replace(t, finished=len(t.text) < 9, is_loop="ha" in t.text) for t in outputs]
+
+
+def test_doubts_are_named() -> None:
+    with served(Doubtful()) as service:
+        assert service.translate("a b").json == {"translatedText": "b a"}
+        assert service.translate("a b c d e f").json["doubts"] == ["cut"]
+        assert service.translate(["a b", "ha b\na b c d e f"]).json["doubts"] == [[], ["repeated", "cut"]]
+        body = {"text": ["a b", "ha"], "target_lang": "DE"}
+        translations = service.post("/v2/translate", **body).json["translations"]
+        assert "doubts" not in translations[0] and translations[1]["doubts"] == ["repeated"]
 
 
 def test_a_repeated_field_of_a_form_is_a_list(service: Served) -> None:

@@ -17,6 +17,7 @@ from transduce.cli.attend import attend
 from transduce.cli.average import average
 from transduce.cli.check import check
 from transduce.cli.classify import classify
+from transduce.cli.configure import configure
 from transduce.cli.continue_ import continue_
 from transduce.cli.demo import demo
 from transduce.cli.diversify import diversify
@@ -64,6 +65,7 @@ COMMANDS = (
     prune,
     average,
     shortlist,
+    configure,
     diversify,
     export,
     import_,

@@ -4,14 +4,14 @@ import os
 import signal
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Alpha, BeamSize, Integer, Lookahead
-from transduce.cli.translate import AnyPrecision, Engine, Numbers, ShortlistFlag, SplitLines
+from transduce.cli.options import Integer
+from transduce.cli.translate import AnyPrecision, Engine, SearchArguments, ShortlistFlag, SplitLines
 from transduce.console import printable
 from transduce.errors import UserError
 from transduce.serve.keys import FORM, read_keys
@@ -52,6 +52,17 @@ EngineThreads = Annotated[
     Integer,
     Parameter(help="Threads that translate.", show_default="with compiled kernels one for each core, at most 4"),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedSearch(SearchArguments):
+    """The search of a service, whose texts are paragraphs."""
+
+    split: SplitLines = "sentences"
+    shortlist: ShortlistFlag = False
+
+
+AllServed = Annotated[ServedSearch, Parameter(name="*")]
 AllLimits = Annotated[Limits, Parameter(name="*", group="Limits")]
 
 IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # until the server is ready; then SIGHUP reloads
@@ -70,12 +81,7 @@ def serve(
     cors: Cors = "*",
     drain_s: DrainS = 0.0,
     log_probes: LogProbes = True,
-    beam_size: BeamSize = None,
-    alpha: Alpha = None,
-    lookahead: Lookahead = None,
-    split: SplitLines = "sentences",
-    numbers: Numbers = "copy",
-    shortlist: ShortlistFlag = False,
+    search: AllServed = ServedSearch(),  # noqa: B008
     precision: AnyPrecision = None,
     engine: Engine = None,
     engine_threads: EngineThreads = None,
@@ -95,9 +101,7 @@ def serve(
     folders = model_folders(models, source, target)
     from transduce.decoding.options import DecodingOptions
 
-    options = DecodingOptions.from_arguments(
-        beam_size=beam_size, alpha=alpha, lookahead=lookahead, split=split, numbers=numbers, shortlist=shortlist
-    )
+    options = DecodingOptions.from_arguments(**asdict(search))
     settings = ServerSettings(
         host=host,
         port=port,

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from transduce.cli.constraints import ConstraintOptions, source_lines, unmet_problem
+from transduce.cli.doubts import DoubtWatch
 from transduce.cli.output import check_output, output_file
 from transduce.cli.tags import TagWatch
 from transduce.console import printable
@@ -79,8 +80,11 @@ def run_filter(
             constraints.refuse_ctranslate2()
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+            watch = DoubtWatch(name)
             for chunk in translations(translator, lines, name, options, constraints, terms):
+                watch.see(chunk)
                 yield [_answer(translation, json, left_out) for translation in chunk]
+            watch.end()
 
         return answers
 

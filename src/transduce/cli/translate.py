@@ -46,6 +46,31 @@ Numbers = Annotated[
     Literal["copy", "translate"],
     Parameter(help="Text of digits without a letter, such as 12:30. Text without letters and digits is always copied."),
 ]
+Capitals = Annotated[
+    Literal["keep", "lower"],
+    Parameter(help="lower: translate a sentence in capitals in small letters, and write the output in capitals."),
+]
+MaxLength = Annotated[
+    int | None,
+    Integer,
+    Parameter(help="Maximum number of tokens of the output for a sentence.", show_default=OF_THE_MODEL),
+]
+NoRepeatNgram = Annotated[
+    int | None,
+    Integer,
+    Parameter(help="Let no output have the same N tokens in a row twice; 0 does not.", show_default=OF_THE_MODEL),
+]
+RepetitionPenalty = Annotated[
+    float | None,
+    Parameter(
+        help="Multiply the log-probability of tokens that the output has already; 1 does not.",
+        show_default=OF_THE_MODEL,
+    ),
+]
+Loops = Annotated[
+    Literal["retry", "keep"],
+    Parameter(help="An output that repeats the same words: retry searches again without repetition, keep keeps it."),
+]
 AnyPrecision = Annotated[
     str | None,
     Parameter(
@@ -87,13 +112,26 @@ Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding:
-    """The arguments of `DecodingOptions.from_arguments`, flat, as a command line has them."""
+class SearchArguments:
+    """The search of one output for each line, as arguments of `DecodingOptions`."""
 
     beam_size: BeamSize = None
     alpha: Alpha = None
     length_penalty: LengthPenalty = None
+    max_length: MaxLength = None
+    no_repeat_ngram: NoRepeatNgram = None
+    repetition_penalty: RepetitionPenalty = None
     lookahead: Lookahead = None
+    loops: Loops = "retry"
+    split: SplitLines = "auto"
+    numbers: Numbers = "copy"
+    capitals: Capitals = "keep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding(SearchArguments):
+    """The arguments of `DecodingOptions.from_arguments`, flat, as a command line has them."""
+
     n_best: NBest = 1
     temperature: Temperature = None
     top_k: TopK = None
@@ -102,8 +140,6 @@ class Decoding:
     seed: Seed = None
     mbr: Mbr = None
     mbr_metric: MbrMetric = None
-    split: SplitLines = "auto"
-    numbers: Numbers = "copy"
     tag: Tag = None
 
 

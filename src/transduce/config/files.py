@@ -36,6 +36,9 @@ ADDED_LATER: dict[str, object] = {
     "train.rdrop": 0.0,
     "train.decay_steps": 0,
     "search.lookahead": None,
+    "search.max_length": None,
+    "search.no_repeat_ngram": 0,
+    "search.repetition_penalty": 1.0,
 }
 
 

@@ -185,6 +185,9 @@ class SearchConfig:
     length_penalty: LengthPenalty = "gnmt"  # ((5+|Y|)/6)^alpha, or |Y|^alpha, or 1; |Y| counts EOS
     max_extra_tokens: int = 50  # maximum number of tokens of an output beyond the length of its source
     min_tokens: int = 0  # minimum number of tokens before the end of a sentence
+    max_length: int | None = None  # maximum number of tokens of any output; None: no further limit
+    no_repeat_ngram: int = 0  # no output has the same N tokens in a row twice; 0: not in the paper
+    repetition_penalty: float = 1.0  # multiplies the log-probability of tokens that the output has; 1: not in the paper
     lookahead: int | None = None  # stop if no output can win within this number of tokens; None: no limit, exact
 
     __post_init__ = use_python_numbers

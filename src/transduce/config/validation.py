@@ -102,12 +102,14 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
         "at least 1, below 2^63",
         lambda x: 1 <= x < 1 << 63,
         "data.batch_tokens train.max_steps train.warmup_steps train.log_every_steps train.evaluate_every_steps "
-        "train.checkpoint_every_steps train.keep_checkpoints train.average_checkpoints train.patience search.lookahead",
+        "train.checkpoint_every_steps train.keep_checkpoints train.average_checkpoints train.patience search.lookahead "
+        "search.max_length",
     ),
     ("at least 0, below 2^63", lambda x: 0 <= x < 1 << 63, "train.seed"),
-    ("at least 0", lambda x: x >= 0, "train.decay_steps search.min_tokens"),
+    ("at least 0", lambda x: x >= 0, "train.decay_steps search.min_tokens search.no_repeat_ngram"),
     ("a number above 0, below 2^63", lambda x: 0 < x < 1 << 63, "model.norm_eps train.lr_factor"),
     ("a number from 0 to 10", lambda x: 0 <= x <= 10, "search.alpha"),
+    ("a number from 1 to 100", lambda x: 1 <= x <= 100, "search.repetition_penalty"),
     ("a number from 0 to 100", lambda x: 0 <= x <= 100, "train.rdrop"),
     (
         "a number from 0 to below 1",
@@ -282,6 +284,8 @@ def _search_problems(search: SearchConfig) -> list[str]:
             f"search.min_tokens={search.min_tokens}: expected at most search.max_extra_tokens="
             f"{search.max_extra_tokens}, so that the output of a source of one token can end"
         )
+    if search.max_length is not None and search.min_tokens > search.max_length:
+        lines.append(f"search.min_tokens={search.min_tokens}: expected at most search.max_length={search.max_length}")
     if search.length_penalty == "none" and search.alpha:
         lines.append(f"search.alpha={search.alpha}: expected 0 with search.length_penalty='none'; set it to 0")
     return lines

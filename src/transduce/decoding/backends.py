@@ -63,7 +63,8 @@ class Backend(SearchBackend):
         """Return the request for outputs of `sources`. constraint: one row for each."""
         extra = (constraint.extra_lengths if constraint is not None else ()) or [0] * len(sources)
         most = [len(source) + settings.max_extra_tokens + more for source, more in zip(sources, extra, strict=True)]
-        longest = [min(length, self.max_positions) for length in most]
+        limit = min(self.max_positions, settings.max_length or self.max_positions)
+        longest = [min(length, limit) for length in most]
         banned = (PAD, BOS, UNK)
         return Request(search=settings, max_lengths=longest, bos=BOS, eos=EOS, banned=banned, constraint=constraint)
 

@@ -19,15 +19,15 @@ from transduce.config.schema import SearchConfig
 from transduce.decoding.beam import beam_of
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.decoder import Decoder
-from transduce.decoding.hypothesis import Hypothesis, Request
+from transduce.decoding.hypothesis import Request
+from transduce.decoding.loops import Outputs
 from transduce.decoding.options import Sampling
+from transduce.decoding.repetition import watch
 from transduce.decoding.search import sample
 from transduce.errors import is_out_of_memory
 
 # Source tokens times beam in a batch. More on a GPU, where a step of few rows takes as long as one of many.
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
-
-Outputs = list[list[Hypothesis]]  # for each source, best first
 
 
 class Batches(NamedTuple):
@@ -80,9 +80,9 @@ def search_all(
     backend: SearchBackend,
     sources: Sequence[Sequence[int]],
     settings: SearchConfig,
+    constraint: Constraint | None = None,
     *,
     n_best: int = 1,
-    constraint: Constraint | None = None,
 ) -> Outputs:
     """Return the n_best outputs for each source (ids without EOS), best first, in the order of the sources.
 
@@ -139,10 +139,11 @@ class _Work:
                 stack.enter_context(lock)
             stack.enter_context(backend.computing())
             state = backend.start(sources, constraint)
+            decoder, state = watch(backend.decoder, state, len(sources), self.settings)
             if self.sampling is None:
-                return backend.beam_of(backend.decoder, request).search(state, request, n_best=self.n_best)
+                return backend.beam_of(decoder, request).search(state, request, n_best=self.n_best)
             seeds = [self.seeds[i] for i in members]
-            samples = sample(backend.decoder, state, request, sampling=self.sampling, seeds=seeds)
+            samples = sample(decoder, state, request, sampling=self.sampling, seeds=seeds)
             return [[hypothesis] for hypothesis in samples]
 
 

@@ -55,6 +55,7 @@ class Hypothesis:
     utility: float | None = None  # of minimum Bayes risk (`mbr.rank`)
     n_overruled: int = 0  # tokens at which the constraint of a beam search excluded the most likely one
     alignment: Alignment | None = None  # of the words of its text
+    is_loop: bool = False  # the first search repeated the same tokens (see `loops`)
     early_cost: float = 0.0  # > 0: it ended where the model would continue, and ranks as if `score` were so much lower
 
 
@@ -65,6 +66,8 @@ class Translation:
     score: log-probability over length penalty, by which the search ranks outputs; the sum over the segments of a line
     that was split. pieces, token_log_probs: the tokens and the log-probability of each, EOS included.
     finished: False if the output was cut at its maximum length. problem: the reason for no translation, or None.
+    is_loop: True if the search repeated the same words, so that the text is of a second search without repetition, or
+    is a loop (`options.loops`).
     alternatives: the other outputs of an n-best list, best first.
     utility: of minimum Bayes risk (`mbr`), which ranks outputs by it: the mean score against all candidates, 0 to 100;
     the mean over the segments of a line that was split. None without minimum Bayes risk.
@@ -78,11 +81,17 @@ class Translation:
     pieces: tuple[str, ...] = ()
     token_log_probs: tuple[float, ...] = ()
     finished: bool = True
+    is_loop: bool = False
     problem: str | None = None
     alternatives: tuple["Translation", ...] = ()
     utility: float | None = None
     alignment: Alignment | None = None
     unmet: tuple[str, ...] = ()
+
+    @property
+    def doubts(self) -> list[str]:
+        """The reasons to doubt the text: "repeated" for a loop, "cut" for an output of the maximum length."""
+        return ["repeated"] * self.is_loop + ["cut"] * (not self.finished)
 
     @property
     def line(self) -> str:

@@ -18,6 +18,8 @@ from transduce.errors import UserError, nearest
 Split = Literal["auto", "none", "long", "sentences"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 Numbers = Literal["copy", "translate"]
+Loops = Literal["retry", "keep"]
+Capitals = Literal["keep", "lower"]
 MbrMetric = Literal["chrf", "bleu"]
 
 
@@ -66,7 +68,11 @@ class DecodingKeywords(TypedDict, total=False):
     beam_size: int | None
     alpha: float | None
     length_penalty: LengthPenalty | None
+    max_length: int | None
+    no_repeat_ngram: int | None
+    repetition_penalty: float | None
     lookahead: int | None
+    loops: Loops
     n_best: int
     sampling: Sampling | None
     seed: int
@@ -74,6 +80,7 @@ class DecodingKeywords(TypedDict, total=False):
     mbr_metric: MbrMetric | None
     split: Split
     numbers: Numbers
+    capitals: Capitals
     tag: str | None
     alignment: bool
     shortlist: bool
@@ -83,8 +90,10 @@ class DecodingKeywords(TypedDict, total=False):
 class DecodingOptions:
     """The choices of one call of `translate`.
 
-    beam_size, alpha, length_penalty, lookahead: None takes the model's own setting in `SearchConfig`. With
-    length_penalty="none" alpha is 0 unless it has a value.
+    beam_size, alpha, length_penalty, max_length, no_repeat_ngram, repetition_penalty, lookahead: None takes the model's
+    own setting in `SearchConfig`. With length_penalty="none" alpha is 0 unless it has a value.
+    loops: "retry" searches an output again, without repeated tokens, that repeats itself 5 times as its source does
+    not; "keep" keeps it. Sampling keeps it, too.
     n_best: outputs for each line, at most the beam size, or at most mbr.
     sampling: draw one output from the model instead of searching; None searches.
     seed: of a draw; the draw for a line depends on `seed` and the number of the line.
@@ -95,6 +104,7 @@ class DecodingOptions:
     sentence of that length is halved; "auto", also those of more sentences than data.sentences_per_line; "sentences",
     all; "none". A line with a prefix or a required phrase stays whole. A line break always divides.
     numbers: "copy" leaves text without a letter as it is; "translate" translates it if it has a digit.
+    capitals: "lower" translates a sentence of words in capitals in small letters, and writes the output in capitals.
     tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
     alignment: also find the source word of each word of the output (`evaluation/word_alignment.py`).
     shortlist: let each output have only the tokens that the shortlist in the model folder has for its source.
@@ -104,7 +114,11 @@ class DecodingOptions:
     beam_size: int | None = None
     alpha: float | None = None
     length_penalty: LengthPenalty | None = None
+    max_length: int | None = None
+    no_repeat_ngram: int | None = None
+    repetition_penalty: float | None = None
     lookahead: int | None = None
+    loops: Loops = "retry"
     n_best: int = 1
     sampling: Sampling | None = None
     seed: int = 1
@@ -112,6 +126,7 @@ class DecodingOptions:
     mbr_metric: MbrMetric | None = None
     split: Split = "auto"
     numbers: Numbers = "copy"
+    capitals: Capitals = "keep"
     tag: str | None = None
     alignment: bool = False
     shortlist: bool = False

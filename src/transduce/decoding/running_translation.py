@@ -12,13 +12,15 @@ from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import BATCH_TOKENS
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import Hypothesis, Translation
+from transduce.decoding.loops import is_loop, marked, without_repetition
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.segment_constraints import FREE, SegmentConstraints, check_search, search_constraint
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
-from transduce.decoding.segmentation import NO_PHRASES, Segment, nearest_first, segments_of, translations_of, with_tag
+from transduce.decoding.segmentation import Segment, segments_of, with_tag
+from transduce.decoding.translations import NO_PHRASES, nearest_first, translations_of
 from transduce.errors import LineError, UserError
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
@@ -28,7 +30,10 @@ MOST_WAITING = 8  # lines of which segments wait for room, before no further lin
 
 @dataclass
 class _Line:
-    """A line that is being translated. waiting: segments that are not searched yet. outputs: of finished segments."""
+    """A line that is being translated. waiting: segments that are not searched yet. outputs: of finished segments.
+
+    loops: segments whose output was a loop; they are searched again, or keep it.
+    """
 
     text: str
     options: DecodingOptions
@@ -39,6 +44,7 @@ class _Line:
     phrases: Mapping[int, PhraseList]
     waiting: deque[int]
     outputs: dict[int, list[Hypothesis]] = field(default_factory=dict)
+    loops: set[int] = field(default_factory=set[int])
 
 
 class RunningTranslation(Generic[Key]):
@@ -127,7 +133,7 @@ class RunningTranslation(Generic[Key]):
         step = self.search.step()
         done: dict[Key, Translation | Exception] = {}
         for (key, number), outputs in step.outputs.items():
-            self.lines[key].outputs[number] = outputs
+            self._take(self.lines[key], number, outputs)
         for (key, _), failure in step.failures.items():
             done.setdefault(key, failure)
         for key, number in reversed([job.key for job in step.returned]):
@@ -138,6 +144,15 @@ class RunningTranslation(Generic[Key]):
                 done[key] = self._translation(line)
                 del self.lines[key]
         return done
+
+    def _take(self, line: _Line, number: int, outputs: list[Hypothesis]) -> None:
+        """Take the outputs of a segment, or let a loop wait for its second search."""
+        if number not in line.loops and is_loop(line.segments[number].ids, outputs[0].ids):
+            line.loops.add(number)
+            if line.options.loops == "retry":
+                line.waiting.append(number)
+                return
+        line.outputs[number] = marked(outputs) if number in line.loops else outputs
 
     def drop(self, keys: Collection[Key]) -> None:
         """Stop translating lines. Keys of others have no effect."""
@@ -156,7 +171,8 @@ class RunningTranslation(Generic[Key]):
     def _job(self, key: Key, number: int) -> Job[tuple[Key, int]]:
         line = self.lines[key]
         n_best, constraint = line.options.n_candidates, line.constraints[number]
-        return Job((key, number), line.segments[number].ids, line.settings, n_best, constraint)
+        settings = without_repetition(line.settings) if number in line.loops else line.settings
+        return Job((key, number), line.segments[number].ids, settings, n_best, constraint)
 
     def _translation(self, line: _Line) -> Translation | Exception:
         """Return the translation of a line whose segments are done."""

@@ -1,41 +1,40 @@
-"""Segmentation: lines -> segments that a model can take, and their hypotheses -> translations. Without torch.
+"""Segmentation: lines -> segments that a model can take. Without torch.
 
-lines -> segments -> (a search) -> hypotheses of each segment -> translations of the lines
+lines -> segments -> (a search) -> hypotheses of each segment -> translations of the lines (`translations`)
 """
 
 import dataclasses
 import re
 import reprlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from numbers import Integral
-from statistics import fmean
 
 from transduce.config.schema import DataConfig
 from transduce.data.sentences import sentences
 from transduce.data.text import check_text, is_blank
-from transduce.data.vocabulary import EOS, TokenizerLike
-from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Translation
-from transduce.decoding.mbr import rank
+from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.phrases.matching import PhraseList
 from transduce.errors import UserError
 
 MAX_LINE_TOKENS = 8_192  # a longer line is not translated
 MAX_LINE_CHARACTERS = 64 * MAX_LINE_TOKENS  # a longer line is not even encoded
-NO_PHRASES: Mapping[int, PhraseList] = {}
 PORTION_LINES, PORTION_CHARACTERS = 1_024, 1 << 18  # encoded at once, because a character takes 100 bytes meanwhile
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of line number `line`, its token ids, and the space between it and the next segment of the line."""
+    """A part of line number `line`, its token ids, and the gap between it and the next segment of the line.
+
+    in_capitals: the ids are of the text in small letters, and the output is written in capitals.
+    """
 
     line: int
     text: str
     gap: str
     ids: Sequence[int]
+    in_capitals: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,23 @@ def segments_of(
             ids_of_parts = tokenizer.encode_batch([before + part for part, _ in parts])
             pairs = zip(parts, ids_of_parts, strict=True)
             segments += [Segment(i, before + part, gap, ids) for (part, gap), ids in pairs]
+    if options.capitals == "lower":
+        segments = [_lowered(segment, tokenizer) for segment in segments]
     return segments, problems
+
+
+def _lowered(segment: Segment, tokenizer: TokenizerLike) -> Segment:
+    """Return the segment, with the ids of its text in small letters if its words are in capitals."""
+    tag, text = tokenizer.split_tag(segment.text)
+    if not text.isupper() or len(_CAPITALS.findall(text)) < 2:
+        return segment
+    sentence = _FIRST_LETTER.sub(lambda match: match[0].upper(), text.lower(), count=1)
+    ids = tokenizer.encode(f"{tag} {sentence}" if tag else sentence)
+    return dataclasses.replace(segment, ids=ids, in_capitals=True)
+
+
+_CAPITALS = re.compile(r"[^\W\d_]{2,}")  # words of letters
+_FIRST_LETTER = re.compile(r"[^\W\d_]")
 
 
 _BREAK = re.compile(r"(\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*)")  # at least one line break
@@ -262,145 +277,3 @@ def _break(text: str) -> re.Match[str]:
         if breaks:
             return min(breaks, key=lambda match: abs(match.start() - len(text) // 2))
     raise AssertionError("a text of two characters can be broken between them")
-
-
-# ---- hypotheses -> translations ----------------------------------------------------------------------------------
-
-
-def nearest_first(
-    candidates: Sequence[Sequence[Hypothesis]], tokenizer: TokenizerLike, options: DecodingOptions
-) -> list[list[Hypothesis]]:
-    """Return the candidates of each segment by their utility, the highest first, at most n_best (`mbr.rank`).
-
-    Of candidates with the same text the first is returned.
-    """
-    results = []
-    for hypotheses in candidates:
-        ranking = rank([tokenizer.decode(h.ids) for h in hypotheses], options.mbr_metric or "chrf")
-        best = ranking[: options.n_best]
-        results.append([dataclasses.replace(hypotheses[i], utility=utility) for i, utility in best])
-    return results
-
-
-def translations_of(
-    lines: Sequence[str],
-    segments: Sequence[Segment],
-    hypotheses: Sequence[Sequence[Hypothesis]],
-    problems: Mapping[int, str],
-    tokenizer: TokenizerLike,
-    phrases: Mapping[int, PhraseList] = NO_PHRASES,
-) -> list[Translation]:
-    """Return the translation of each line, put together from the outputs for its segments.
-
-    hypotheses: for each segment its n-best list. problems: as `segments_of` returns them. phrases: of lines, by number.
-    A line with a problem has an empty translation. A line without segments is its own translation. Line breaks and
-    text that is copied stay where they are. The outputs for a line of several segments are the best combinations of the
-    outputs for its segments.
-    """
-    members: list[list[int]] = [[] for _ in lines]  # the segments of each line
-    for i, segment in enumerate(segments):
-        members[segment.line].append(i)
-    translations = []
-    for i, line in enumerate(lines):
-        gaps = [segments[j].gap for j in members[i]]
-        text = tokenizer.split_tag(line)[1]
-        if not gaps:
-            text = "" if i in problems else text
-            unmet = phrases[i].unmet(text) if i in phrases else ()
-            translations.append(Translation(text, problem=problems.get(i), unmet=unmet))
-            continue
-        n_best_lists = [hypotheses[j] for j in members[i]]
-        has_choice = max(map(len, n_best_lists)) > 1
-        combinations = _best_combinations(n_best_lists) if has_choice else zip(*n_best_lists, strict=True)
-        first = tokenizer.split_tag(segments[members[i][0]].text)[1]
-        gaps = [text[: text.index(first)], *gaps]
-        best, *others = (_translation(chosen, gaps, tokenizer, phrases.get(i)) for chosen in combinations)
-        translations.append(dataclasses.replace(best, alternatives=tuple(others)) if others else best)
-    return translations
-
-
-def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tuple[Hypothesis, ...]]:
-    """Return the best choices of a hypothesis from each list, best first, at most as many as the longest list has.
-
-    With utilities, the best has the highest mean of them. Otherwise unfinished hypotheses come after finished ones, and
-    early ends rank lower, as in a list. The score of a choice is the sum of its scores.
-    """
-    count = max(map(len, n_best_lists))
-    best: list[tuple[Hypothesis, ...]] = [()]
-    for hypotheses in n_best_lists:
-        choices = [(*choice, hypothesis) for choice in best for hypothesis in hypotheses]
-        best = sorted(choices, key=_rank)[:count]
-    return best
-
-
-def _rank(hypotheses: Sequence[Hypothesis]) -> tuple[int, float]:
-    if (utility := _utility(hypotheses)) is not None:
-        return 0, -utility
-    return sum(not h.finished for h in hypotheses), -sum(h.score - h.early_cost for h in hypotheses)
-
-
-def _utility(hypotheses: Sequence[Hypothesis]) -> float | None:
-    """Return the mean utility; None without minimum Bayes risk."""
-    utilities = [h.utility for h in hypotheses if h.utility is not None]
-    return fmean(utilities) if utilities else None
-
-
-def _translation(
-    hypotheses: Sequence[Hypothesis], gaps: Sequence[str], tokenizer: TokenizerLike, phrases: PhraseList | None
-) -> Translation:
-    """Return one translation of the outputs for the segments of a line. gaps: before the first, and after each."""
-    texts = [re.sub(r"[\r\n]", " ", tokenizer.decode(h.ids)) for h in hypotheses]
-    parts = _parts([*zip(texts, gaps[1:], strict=True)])
-    pieces = tokenizer.pieces([i for h in hypotheses for i in [*h.ids, *([EOS] if h.finished else [])]])
-    text = gaps[0] + "".join(parts)
-    return Translation(
-        text=text,
-        score=sum(h.score for h in hypotheses),
-        pieces=tuple(pieces),
-        token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
-        finished=all(h.finished for h in hypotheses),
-        utility=None if hypotheses[0].utility is None else _utility(hypotheses),
-        alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, [gaps[0], *parts]),
-        unmet=phrases.unmet(text) if phrases is not None else (),
-    )
-
-
-def _alignment(hypotheses: Sequence[Hypothesis], parts: Sequence[str]) -> Alignment | None:
-    """Return the alignment of a line; None if the alignment of a segment is unknown.
-
-    parts: the text before the first segment, and the text of each.
-    """
-    words: list[AlignedWord] = []
-    start = len(parts[0])
-    for hypothesis, part in zip(hypotheses, parts[1:], strict=True):
-        if hypothesis.alignment is None:
-            return None
-        words += [dataclasses.replace(word, start=word.start + start) for word in hypothesis.alignment]
-        start += len(part)
-    return tuple(words)
-
-
-_NARROW_END = re.compile(r"""[.!?…](?:["'’”“«)\]]|\s?»)*$""")
-_WIDE_END = re.compile(r"""[。！？、，；]["'’”」』）]*$""")
-
-
-def join(texts: Sequence[tuple[str, str]]) -> str:
-    """Return translations of segments, each with the gap that followed its segment, as one text.
-
-    A gap between sentences depends on their script: none after a Chinese or Japanese full stop, else a space.
-    """
-    return "".join(_parts(texts))
-
-
-def _parts(texts: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the texts with the gaps of their script. The last one has none, except what is copied."""
-    *others, (last, last_gap) = texts
-    return [*(text + _gap(text, gap) for text, gap in others), last + ("" if last_gap == " " else last_gap)]
-
-
-def _gap(text: str, gap: str) -> str:
-    if gap not in ("", " "):
-        return gap
-    if _WIDE_END.search(text):
-        return ""
-    return " " if _NARROW_END.search(text) else gap

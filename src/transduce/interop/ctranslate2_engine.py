@@ -20,8 +20,10 @@ from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
+from transduce.decoding.loops import without_loops
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
-from transduce.decoding.segmentation import check_lines, nearest_first, segments_of, translations_of, with_tag
+from transduce.decoding.segmentation import check_lines, segments_of, with_tag
+from transduce.decoding.translations import nearest_first, translations_of
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import check_files
 from transduce.storage.atomic_folder import check_folder, listed_files
@@ -134,7 +136,8 @@ class ExportedTranslator:
         settings = options.resolve(self.config.search)
         lines = with_tag(lines, options.tag, self.tokenizer)
         segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
-        hypotheses = self._search([segment.ids for segment in segments], settings, options.n_candidates)
+        search = partial(self._search, n_best=options.n_candidates)
+        hypotheses = without_loops(search, [segment.ids for segment in segments], settings, None, options.loops)
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         return translations_of(lines, segments, hypotheses, problems, self.tokenizer)
@@ -145,7 +148,9 @@ class ExportedTranslator:
     def align(self, src: str, tgt: str) -> None:
         """Return None: the alignment is unknown, because CTranslate2 gives no attention weights."""
 
-    def _search(self, sources: Sequence[Sequence[int]], settings: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
+    def _search(
+        self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: None = None, *, n_best: int
+    ) -> list[list[Hypothesis]]:
         """Return the n_best outputs for each source, best first.
 
         CTranslate2 takes one maximum output length for a whole call. The maximum depends on the length of the source,
@@ -161,7 +166,9 @@ class ExportedTranslator:
                 length_penalty=0,
                 max_batch_size=max(1, BATCH_TOKENS // ((length + 1) * settings.beam_size)),
                 max_input_length=0,  # no limit
-                max_decoding_length=min(length + settings.max_extra_tokens, longest),
+                max_decoding_length=min(length + settings.max_extra_tokens, longest, settings.max_length or longest),
+                no_repeat_ngram_size=settings.no_repeat_ngram,
+                repetition_penalty=settings.repetition_penalty,
                 min_decoding_length=settings.min_tokens,
                 disable_unk=True,
                 suppress_sequences=[[CONTROLS[PAD]], [CONTROLS[BOS]]],

@@ -129,6 +129,8 @@ class LibreTranslate(ClientApi):
             lists["confidence"] = [answer.confidence for answer in answers]
         if call.constraints:
             lists["unmetConstraints"] = [list(answer.unmet) for answer in answers]
+        if any(answer.doubts for answer in answers):
+            lists["doubts"] = [list(answer.doubts) for answer in answers]
         if any(problems):
             lists["problems"] = [problem and problem.message for problem in problems]
         return lists if is_list else {name: values[0] for name, values in lists.items()}

@@ -120,6 +120,7 @@ def _response(description: str, schema: str) -> dict[str, object]:
     return {"description": description, "content": content}
 
 
+DOUBT = {"enum": ["repeated", "cut"]}
 DETECTION = {
     "type": "object",
     "properties": {"language": STRING, "confidence": {"type": "number", "minimum": 0, "maximum": 100}},
@@ -134,6 +135,7 @@ SCHEMAS: dict[str, object] = {
             "alternatives": {"type": "array"},
             "confidence": {"type": "array"},
             "unmetConstraints": {"type": "array"},
+            "doubts": {"type": "array", "items": {"anyOf": [DOUBT, {"type": "array", "items": DOUBT}]}},
             "problems": {"type": "array", "items": {"type": ["string", "null"]}},
         },
     },
@@ -143,7 +145,14 @@ SCHEMAS: dict[str, object] = {
         "properties": {
             "translations": {
                 "type": "array",
-                "items": {"type": "object", "properties": {"detected_source_language": STRING, "text": STRING}},
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "detected_source_language": STRING,
+                        "text": STRING,
+                        "doubts": {"type": "array", "items": DOUBT},
+                    },
+                },
             }
         },
     },

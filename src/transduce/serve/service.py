@@ -53,6 +53,7 @@ class Answer:
     """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence.
 
     unmet: the phrases that the translation lacks, and the forbidden ones that it has; no alternative has more of them.
+    doubts: see `Translation.doubts`.
     """
 
     text: str
@@ -60,6 +61,7 @@ class Answer:
     problem: Refusal | None = None
     confidence: Confidences = field(default_factory=list)
     unmet: Sequence[str] = ()
+    doubts: Sequence[str] = ()
 
 
 @dataclass
@@ -78,6 +80,12 @@ class _Text:
         """Its problem, or the problem of its first sentence on which the model failed, once all have their results."""
         failures = (sentence.result.exception() for sentence in self.sentences)
         return self.problem or next((failure for failure in failures if isinstance(failure, Refusal)), None)
+
+    @property
+    def doubts(self) -> list[str]:
+        """The reasons to doubt the translation of a sentence."""
+        translations = (sentence.result.result().translation for sentence in self.sentences)
+        return [*dict.fromkeys(doubt for translation in translations for doubt in translation.doubts)]
 
     def written(self, number: int) -> str:
         """Return the text with alternative `number` of each sentence, or its best; 0 is the best."""
@@ -229,7 +237,7 @@ class Work:
                 unmet = phrases.unmet(best)
                 different = [other for other in different if not Counter(phrases.unmet(other)) - Counter(unmet)]
             confidence = text.confidences() if call.has_confidence else []
-            answers.append(Answer(best, different, confidence=confidence, unmet=unmet))
+            answers.append(Answer(best, different, confidence=confidence, unmet=unmet, doubts=text.doubts))
         return answers
 
 

@@ -4,6 +4,7 @@ It may also have shortlist.safetensors, a vocabulary shortlist. A model folder h
 (`transduce.storage.atomic_folder`).
 """
 
+import dataclasses
 import math
 import re
 import time
@@ -17,7 +18,7 @@ import msgspec
 import torch
 
 from transduce.config.files import from_json, to_json
-from transduce.config.schema import Config, ModelConfig, value_or_none
+from transduce.config.schema import Config, ModelConfig, SearchConfig, value_or_none
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.shortlist.table import Shortlist
@@ -62,12 +63,22 @@ def save_model(
 
 def save_shortlist(path: Path, shortlist: Shortlist) -> None:
     """Write a shortlist into a model folder, in one step. Everything else in the folder stays the same."""
+    _replace_file(path, SHORTLIST_FILE, _encoded(shortlist))
+
+
+def save_search(path: Path, search: SearchConfig) -> None:
+    """Write the settings of the search into a model folder, in one step. Everything else in it stays the same."""
+    config = from_json(read_verified(path, "config.json"), path / "config.json")
+    _replace_file(path, "config.json", [to_json(dataclasses.replace(config, search=search)).encode()])
+
+
+def _replace_file(path: Path, name: str, content: Content) -> None:
     path = path.resolve()
-    files: dict[str, Content] = {name: [content] for name, content in read_folder(path).items()}
+    files: dict[str, Content] = {other: [old] for other, old in read_folder(path).items()}
     card = path / "README.md"
     if card.is_file():
         files["README.md"] = [card.read_bytes()]
-    write_folder(path, {**files, SHORTLIST_FILE: _encoded(shortlist)})
+    write_folder(path, {**files, name: content})
 
 
 def _encoded(shortlist: Shortlist) -> Content:

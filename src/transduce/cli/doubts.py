@@ -1,0 +1,41 @@
+"""The count of doubtful translations, for commands that translate line by line."""
+
+import sys
+from collections.abc import Sequence
+
+from transduce.decoding.hypothesis import Translation
+
+MOST_NUMBERS = 10  # of lines in a message
+MEANINGS = {
+    "repeated": "repeated the same words; their text is of a second search without repetition, unless --loops=keep",
+    "cut": "were cut at their maximum length",
+}
+REMEDY = "where many are doubtful, the text is unlike the training text; for text in capitals, add --capitals lower"
+
+
+class DoubtWatch:
+    """Counts the translations that repeat themselves or were cut, and says so on standard error. name: of the text."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._count = 0
+        self._lines: dict[str, list[int]] = {doubt: [] for doubt in MEANINGS}
+
+    def see(self, translations: Sequence[Translation]) -> None:
+        """Look at the next translations."""
+        for translation in translations:
+            self._count += 1
+            for doubt in translation.doubts:
+                self._lines[doubt].append(self._count)
+
+    def end(self) -> None:
+        """Print how many translations of the whole text are doubtful, and the first of their lines."""
+        lines = [f"{self._message(doubt)}" for doubt, numbers in self._lines.items() if numbers]
+        for line in [*lines, REMEDY] if lines else []:
+            print(f"transduce: {self._name}: {line}", file=sys.stderr, flush=True)
+
+    def _message(self, doubt: str) -> str:
+        numbers = self._lines[doubt]
+        some = ", ".join(map(str, numbers[:MOST_NUMBERS])) + (", ..." if len(numbers) > MOST_NUMBERS else "")
+        word = "line" if len(numbers) == 1 else "lines"
+        return f"{len(numbers):,} of {self._count:,} translations {MEANINGS[doubt]} ({word} {some})"

@@ -1,0 +1,167 @@
+"""The outputs for the segments of lines -> the translations of the lines. Without torch."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from transduce.data.vocabulary import EOS, TokenizerLike
+from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Translation
+from transduce.decoding.mbr import rank
+from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrases.matching import PhraseList
+from transduce.decoding.segmentation import Segment
+
+NO_PHRASES: Mapping[int, PhraseList] = {}
+
+
+def nearest_first(
+    candidates: Sequence[Sequence[Hypothesis]], tokenizer: TokenizerLike, options: DecodingOptions
+) -> list[list[Hypothesis]]:
+    """Return the candidates of each segment by their utility, the highest first, at most n_best (`mbr.rank`).
+
+    Of candidates with the same text the first is returned.
+    """
+    results = []
+    for hypotheses in candidates:
+        ranking = rank([tokenizer.decode(h.ids) for h in hypotheses], options.mbr_metric or "chrf")
+        best = ranking[: options.n_best]
+        results.append([dataclasses.replace(hypotheses[i], utility=utility) for i, utility in best])
+    return results
+
+
+def translations_of(
+    lines: Sequence[str],
+    segments: Sequence[Segment],
+    hypotheses: Sequence[Sequence[Hypothesis]],
+    problems: Mapping[int, str],
+    tokenizer: TokenizerLike,
+    phrases: Mapping[int, PhraseList] = NO_PHRASES,
+) -> list[Translation]:
+    """Return the translation of each line, put together from the outputs for its segments.
+
+    hypotheses: for each segment its n-best list. problems: as `segments_of` returns them. phrases: of lines, by number.
+    A line with a problem has an empty translation. A line without segments is its own translation. Line breaks and
+    text that is copied stay where they are. The outputs for a line of several segments are the best combinations of the
+    outputs for its segments.
+    """
+    members: list[list[int]] = [[] for _ in lines]  # the segments of each line
+    for i, segment in enumerate(segments):
+        members[segment.line].append(i)
+    translations = []
+    for i, line in enumerate(lines):
+        of_line = [segments[j] for j in members[i]]
+        text = tokenizer.split_tag(line)[1]
+        if not of_line:
+            text = "" if i in problems else text
+            unmet = phrases[i].unmet(text) if i in phrases else ()
+            translations.append(Translation(text, problem=problems.get(i), unmet=unmet))
+            continue
+        n_best_lists = [hypotheses[j] for j in members[i]]
+        has_choice = max(map(len, n_best_lists)) > 1
+        combinations = _best_combinations(n_best_lists) if has_choice else zip(*n_best_lists, strict=True)
+        before = text[: text.index(tokenizer.split_tag(of_line[0].text)[1])]
+        best, *others = (_translation(before, of_line, chosen, tokenizer, phrases.get(i)) for chosen in combinations)
+        translations.append(dataclasses.replace(best, alternatives=tuple(others)) if others else best)
+    return translations
+
+
+def _best_combinations(n_best_lists: Sequence[Sequence[Hypothesis]]) -> list[tuple[Hypothesis, ...]]:
+    """Return the best choices of a hypothesis from each list, best first, at most as many as the longest list has.
+
+    With utilities, the best has the highest mean of them. Otherwise unfinished hypotheses come after finished ones, and
+    early ends rank lower, as in a list. The score of a choice is the sum of its scores.
+    """
+    count = max(map(len, n_best_lists))
+    best: list[tuple[Hypothesis, ...]] = [()]
+    for hypotheses in n_best_lists:
+        choices = [(*choice, hypothesis) for choice in best for hypothesis in hypotheses]
+        best = sorted(choices, key=_rank)[:count]
+    return best
+
+
+def _rank(hypotheses: Sequence[Hypothesis]) -> tuple[int, float]:
+    if (utility := _utility(hypotheses)) is not None:
+        return 0, -utility
+    return sum(not h.finished for h in hypotheses), -sum(h.score - h.early_cost for h in hypotheses)
+
+
+def _utility(hypotheses: Sequence[Hypothesis]) -> float | None:
+    """Return the mean utility; None without minimum Bayes risk."""
+    utilities = [h.utility for h in hypotheses if h.utility is not None]
+    return fmean(utilities) if utilities else None
+
+
+def _translation(
+    before: str,
+    segments: Sequence[Segment],
+    hypotheses: Sequence[Hypothesis],
+    tokenizer: TokenizerLike,
+    phrases: PhraseList | None,
+) -> Translation:
+    """Return one translation of the outputs for the segments of a line. before: text before the first segment."""
+    texts = [re.sub(r"[\r\n]", " ", tokenizer.decode(h.ids)) for h in hypotheses]
+    texts = [in_capitals(text) if segment.in_capitals else text for segment, text in zip(segments, texts, strict=True)]
+    parts = _parts([(text, segment.gap) for segment, text in zip(segments, texts, strict=True)])
+    pieces = tokenizer.pieces([i for h in hypotheses for i in [*h.ids, *([EOS] if h.finished else [])]])
+    text = before + "".join(parts)
+    return Translation(
+        text=text,
+        score=sum(h.score for h in hypotheses),
+        pieces=tuple(pieces),
+        token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
+        finished=all(h.finished for h in hypotheses),
+        is_loop=any(h.is_loop for h in hypotheses),
+        utility=None if hypotheses[0].utility is None else _utility(hypotheses),
+        alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, parts, text),
+        unmet=phrases.unmet(text) if phrases is not None else (),
+    )
+
+
+def in_capitals(text: str) -> str:
+    """Return the text in capitals, character by character, so that no place in it changes."""
+    capitals = ((c, c.upper()) for c in text.replace("ß", "ẞ"))
+    return "".join(capital if len(capital) == 1 else c for c, capital in capitals)
+
+
+def _alignment(hypotheses: Sequence[Hypothesis], parts: Sequence[str], text: str) -> Alignment | None:
+    """Return the alignment of a line; None if the alignment of a segment is unknown.
+
+    parts: the end of `text`, by segment.
+    """
+    words: list[AlignedWord] = []
+    start = len(text) - sum(map(len, parts))
+    for hypothesis, part in zip(hypotheses, parts, strict=True):
+        if hypothesis.alignment is None:
+            return None
+        for word in hypothesis.alignment:
+            place = start + word.start
+            words.append(dataclasses.replace(word, word=text[place : place + len(word.word)], start=place))
+        start += len(part)
+    return tuple(words)
+
+
+_NARROW_END = re.compile(r"""[.!?…](?:["'’”“«)\]]|\s?»)*$""")
+_WIDE_END = re.compile(r"""[。！？、，；]["'’”」』）]*$""")
+
+
+def join(texts: Sequence[tuple[str, str]]) -> str:
+    """Return translations of segments, each with the gap that followed its segment, as one text.
+
+    A gap between sentences depends on their script: none after a Chinese or Japanese full stop, else a space.
+    """
+    return "".join(_parts(texts))
+
+
+def _parts(texts: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the texts with the gaps of their script. The last one has none, except what is copied."""
+    *others, (last, last_gap) = texts
+    return [*(text + _gap(text, gap) for text, gap in others), last + ("" if last_gap == " " else last_gap)]
+
+
+def _gap(text: str, gap: str) -> str:
+    if gap not in ("", " "):
+        return gap
+    if _WIDE_END.search(text):
+        return ""
+    return " " if _NARROW_END.search(text) else gap
