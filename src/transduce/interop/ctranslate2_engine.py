@@ -19,6 +19,7 @@ from transduce.config.files import from_json
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
+from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
 from transduce.decoding.loops import without_loops
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
@@ -149,9 +150,14 @@ class ExportedTranslator:
         """Return None: the alignment is unknown, because CTranslate2 gives no attention weights."""
 
     def _search(
-        self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: None = None, *, n_best: int
+        self,
+        sources: Sequence[Sequence[int]],
+        settings: SearchConfig,
+        constraint: Constraint | None = None,
+        *,
+        n_best: int,
     ) -> list[list[Hypothesis]]:
-        """Return the n_best outputs for each source, best first.
+        """Return the n_best outputs for each source, best first. constraint: None, because the engine takes none.
 
         CTranslate2 takes one maximum output length for a whole call. The maximum depends on the length of the source,
         so each call has sources of one length.
