@@ -37,6 +37,7 @@ def draws(probs: list[float], sampling: Sampling, count: int = 20_000) -> Counte
         (Sampling(top_k=3, top_p=0.5), [0, 4 / 7, 0, 3 / 7]),  # of the 9/9 left, 4/9 is not 0.5 but 7/9 is
         (Sampling(epsilon=0.15), [0, 4 / 9, 2 / 9, 3 / 9]),
         (Sampling(epsilon=0.25, top_p=0.6), [0, 4 / 7, 0, 3 / 7]),
+        (Sampling(epsilon=0.35, top_p=0.6), [0, 4 / 7, 0, 3 / 7]),  # cut after top_p: 3/7 > 0.35 > 3/10
         (Sampling(epsilon=0.9), [0, 1, 0, 0]),  # the most likely one stays
         (Sampling(top_k=3, epsilon=0.21), [0, 4 / 9, 2 / 9, 3 / 9]),  # cut after top_k: 2/9 > 0.21 > 0.2
         (Sampling(temperature=0.5, epsilon=0.25), [0, 16 / 25, 0, 9 / 25]),  # cut after the temperature: 9/30 > 0.25
@@ -50,6 +51,30 @@ def test_draws_follow_the_distribution(sampling: Sampling, expected: list[float]
     counts = draws([0.1, 0.4, 0.2, 0.3], sampling, count)
     assert {*counts} == {token for token, p in zip(WORDS, expected, strict=True) if p}
     assert sum((counts[t] - count * p) ** 2 / (count * p) for t, p in zip(WORDS, expected, strict=True) if p) < 16.3
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(0.7, top_k=20, top_p=0.9, epsilon=0.03),
+        Sampling(1.5, top_p=0.8, epsilon=0.02),
+        Sampling(0.9, top_k=15, epsilon=0.05),
+        Sampling(1.2, top_k=12, top_p=0.7),
+    ],
+)
+def test_draws_follow_the_distribution_of_transformers(sampling: Sampling) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    logits, n = 2 * torch.randn(1, 50, generator=torch.Generator().manual_seed(1)), 10_000
+    scores = logits / sampling.temperature
+    for warper, value in (
+        (transformers.TopKLogitsWarper, sampling.top_k),
+        (transformers.TopPLogitsWarper, sampling.top_p),
+        (transformers.EpsilonLogitsWarper, sampling.epsilon),
+    ):
+        scores = scores if value is None else warper(value)(torch.zeros(1, 1, dtype=torch.int64), scores)
+    log_probs, uniform = logits.log_softmax(dim=1).expand(n, -1), (torch.arange(n) + 0.5) / n
+    counts = search._draw(log_probs, uniform, sampling)[0].bincount(minlength=50)
+    torch.testing.assert_close(counts / n, scores.softmax(dim=1)[0], atol=2 / n, rtol=0)
 
 
 def test_draws_of_whole_sentences_follow_the_model() -> None:

@@ -28,7 +28,7 @@ LEAST = 1e-6  # temperature, top_p and epsilon; a much smaller one is 0 in float
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of a draw: the temperature is applied first, then top_k, then top_p and epsilon.
+    """Settings of a draw: the temperature is applied first, then top_k, top_p and epsilon, each to what is left.
 
     top_k keeps the K most likely tokens. top_p keeps the fewest tokens that have this probability together. epsilon
     keeps the tokens that have at least this probability, and always the most likely one. None keeps all tokens.

@@ -147,6 +147,7 @@ def _draw(log_probs: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tenso
     if sampling.top_p is not None:
         mass_before = probs.cumsum(dim=1) - probs
         probs = probs.masked_fill(mass_before >= sampling.top_p, 0)
+        probs = probs / probs.sum(dim=1, keepdim=True)  # what is left, which epsilon cuts
     if sampling.epsilon is not None:
         probs = probs.masked_fill(probs < probs.amax(dim=1, keepdim=True).clamp(max=sampling.epsilon), 0)
     cumulative = probs.cumsum(dim=1)
