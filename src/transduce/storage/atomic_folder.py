@@ -71,6 +71,7 @@ def _fill(folder: Path, files: Mapping[str, Content]) -> None:
     folder.mkdir()
     entries = {}
     for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         sha256 = _write_synced(folder / name, content)
         if name != "README.md":
             entries[name] = {"size": _size(content), "sha256": sha256}

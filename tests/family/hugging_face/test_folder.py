@@ -113,6 +113,20 @@ def test_hugging_face_opens_the_tokenizer_of_what_we_write(folder: Path, tmp_pat
     assert model.config.eos_token_id == 0
 
 
+def test_a_copy_keeps_every_file_but_other_weights_and_links_to_elsewhere(folder: Path, tmp_path: Path) -> None:
+    kept = ("chat_template.jinja", "preprocessor_config.json", "1_Pooling/config.json", "2_Dense/model.safetensors")
+    left_out = ("pytorch_model.bin", "onnx/model.onnx", ".git/config")
+    for name in (*kept, *left_out):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}")
+    (tmp_path / "private").write_text("key")
+    (folder / "link").symlink_to(tmp_path / "private")
+    transduce.family.load(folder).save(tmp_path / "copy")
+    names = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*")}
+    assert names >= {*kept} and not names & {*left_out, "link"}
+    assert (tmp_path / "copy" / "2_Dense" / "model.safetensors").read_text() == "{}"
+
+
 def test_hugging_face_s_parts_of_a_large_model_are_read(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
     config = transformers.GPT2Config(
@@ -332,7 +346,7 @@ def test_a_cut_or_damaged_file_of_tensors_is_refused_or_has_other_values(folder:
 
 def test_a_written_folder_is_whole_or_not_there(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     member = read_member(folder)
-    monkeypatch.setattr("transduce.family.hugging_face.folder.TENSORS", "no/such/folder")
+    monkeypatch.setattr("transduce.family.hugging_face.folder.TENSORS", "config.json/below_a_file")
     with pytest.raises(OSError):
         write_member(tmp_path / "copy", member)
     assert not (tmp_path / "copy").exists()

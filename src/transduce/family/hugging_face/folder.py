@@ -5,7 +5,9 @@ file of each tensor. Every file is untrusted: it is read as data, and its sizes 
 """
 
 import errno
+import fnmatch
 import importlib
+import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
@@ -50,19 +52,28 @@ SIDE_FILES = {
     "tokenizer_config.json": MAX_JSON_BYTES,
     "special_tokens_map.json": MAX_JSON_BYTES,
     "generation_config.json": MAX_JSON_BYTES,
+    "modules.json": MAX_JSON_BYTES,  # of sentence-transformers, as the next ones
+    "1_Pooling/config.json": MAX_JSON_BYTES,
+    "sentence_bert_config.json": MAX_JSON_BYTES,
 }
 DTYPES = ("F64", "F32", "F16", "BF16")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.msgpack", "*.h5")
+# Other forms of the same weights, which a copy leaves out: files, and folders.
+OTHER_WEIGHTS = (*PICKLES, "*.safetensors", "*.gguf", "*.tflite", "*.onnx"), ("onnx", "openvino")
 REMEDY = "use another copy of the folder"
 
 
 @dataclass(frozen=True)
 class Member:
-    """A model, the values of its config.json, and the content of the side files by name."""
+    """A model, the values of its config.json, and the content of the side files by name.
+
+    folder: where it comes from; None: from no folder. A copy keeps the other files in it.
+    """
 
     model: nn.Module
     settings: Mapping[str, Any]
     files: Mapping[str, bytes] = field(default_factory=dict)
+    folder: Path | None = None
 
 
 def read_member(folder: Path) -> Member:
@@ -78,11 +89,14 @@ def read_member(folder: Path) -> Member:
         model = conversion.build(settings)
     set_parameters(conversion.entries(model), model, _read_tensors(folder, conversion, model))
     files = {name: read_file(folder / name, most) for name, most in SIDE_FILES.items() if (folder / name).exists()}
-    return Member(model.eval(), settings.values, files)
+    return Member(model.eval(), settings.values, files, folder)
 
 
 def write_member(folder: Path, member: Member) -> None:
-    """Write a member as a new folder that Hugging Face transformers can read, whole or not at all."""
+    """Write a member as a new folder that Hugging Face transformers can read, whole or not at all.
+
+    Files that have no use here, such as chat_template.jinja, are copied from the folder of the member.
+    """
     if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder}: expected a new folder; give another name")
     kind = member.settings.get("model_type")
@@ -97,8 +111,32 @@ def write_member(folder: Path, member: Member) -> None:
         msgspec.json.encode(old | conversion.settings(member.model) | {"dtype": "float32"}), indent=2
     )
     tensors = encode_tensors(their_tensors(conversion.entries(member.model), member.model))
+    others = {} if member.folder is None else {path: [(member.folder / path).read_bytes()] for path in _others(member)}
     files = {name: [content] for name, content in member.files.items()}
-    write_folder(folder, {"config.json": [config + b"\n"], TENSORS: tensors, **files})
+    write_folder(folder, {"config.json": [config + b"\n"], TENSORS: tensors, **others, **files})
+
+
+def _others(member: Member) -> list[str]:
+    """Return the names of the files in the folder of a member that are neither its weights nor hidden."""
+    assert member.folder is not None
+    names = list[str]()
+    for top, folders, files in os.walk(member.folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        names += [(Path(top) / name).relative_to(member.folder).as_posix() for name in files if name[0] != "."]
+    ours = {"config.json", "manifest.json", INDEX, *SIDE_FILES}
+    return [name for name in sorted({*names} - ours) if not _is_weights(name) and _is_own(member.folder, name)]
+
+
+def _is_weights(name: str) -> bool:
+    files, folders = OTHER_WEIGHTS
+    top, _, rest = name.partition("/")
+    return top in folders if rest else any(fnmatch.fnmatch(name, pattern) for pattern in files)
+
+
+def _is_own(folder: Path, name: str) -> bool:
+    """Check whether a file is in the folder, and no link to a file elsewhere except in Hugging Face's cache."""
+    blobs, path = folder / "../../blobs", (folder / name).resolve()
+    return path.is_file() and (path.is_relative_to(folder.resolve()) or path.parent == blobs.resolve())
 
 
 def conversion_of(settings: Settings) -> Conversion:
