@@ -119,7 +119,7 @@ def test_the_form_returns_the_settings_of_hugging_face(models: Models) -> None:
 
 def test_a_set_of_heads_without_an_architecture_is_refused() -> None:
     with pytest.raises(UserError, match=r"expected the heads of one of BertModel \(pooler\)"):
-        CONVERSION.settings(Bert(BertConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2), heads=()))
+        CONVERSION.settings(Bert(BertConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2), heads=["next_sentence"]))
 
 
 def test_padding_changes_no_state(models: Models, ids: Tensor, segments: Tensor) -> None:

@@ -138,7 +138,8 @@ def test_the_balance_joins_the_gradient_and_not_the_logged_loss(config: Any) -> 
     ("settings", "message"),
     [
         ({"d_model": 20, "n_heads": 4, "positions": "rope"}, "model.d_model=20: expected heads of an even width"),
-        ({"n_experts": 2, "router": "top_k", "n_chosen": 3}, "model.n_chosen=3: expected at most model.n_experts=2"),
+        ({"n_experts": 2, "router": "top_k", "n_chosen": 3}, "model.n_chosen=3: expected 2 to model.n_experts=2"),
+        ({"n_experts": 2, "router": "top_k", "n_chosen": 1}, "model.n_chosen=1: expected 2 to model.n_experts=2; the"),
         ({"window": 0}, "model.window=0: expected 1 to 10,000"),
         ({"n_experts": 0}, "model.n_experts=0: expected 1 to 10,000"),
         ({"rope": "linear"}, "model.rope=linear: expected plain with model.positions=alibi"),

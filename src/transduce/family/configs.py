@@ -148,8 +148,10 @@ class DecoderConfig:
         if not lines and self.positions == "rope" and self.d_model // self.n_heads % 2:
             lines.append(f"model.d_model={self.d_model}: expected heads of an even width, because RoPE rotates pairs")
         lines += self._rope_problems()
-        if self.n_experts is not None and self.router != "switch" and self.n_chosen > self.n_experts:
-            lines.append(f"model.n_chosen={self.n_chosen}: expected at most model.n_experts={self.n_experts}")
+        if self.n_experts is not None and self.router != "switch" and not 2 <= self.n_chosen <= self.n_experts:
+            expected = f"expected 2 to model.n_experts={self.n_experts}"
+            why = "the only gate would be 1, and the router would learn nothing; for one expert set model.router=switch"
+            lines.append(f"model.n_chosen={self.n_chosen}: {expected}" + (f"; {why}" if self.n_chosen == 1 else ""))
         return lines
 
     def _rope_problems(self) -> list[str]:

@@ -205,13 +205,30 @@ def test_lines_that_are_not_a_list_of_texts_are_refused(lines: Any, message: str
         (b"", "folder: expected tokenizer.json; use a whole folder"),
         (b"{}", "folder/tokenizer.json: expected a tokenizer"),
         (b"\xff", "folder/tokenizer.json: expected a tokenizer"),
-        (tokenizer_json().replace(b'"##s":19', b'"##s":20'), "folder/tokenizer.json: expected ids below vocab_size=20"),
     ],
 )
 def test_a_tokenizer_that_does_not_fit_is_refused(tokenizer: bytes, expected: str, tmp_path: Path) -> None:
     folder = bert_folder(tmp_path / "folder", "pooler", tokenizer=tokenizer)
     with pytest.raises(UserError, match=f"^{expected}"):
         TextEncoder(read_member(folder), "folder")
+
+
+def test_a_token_beyond_the_rows_is_refused_when_a_line_has_it(tmp_path: Path) -> None:
+    tokenizer = tokenizer_json().replace(b'"##s":19', b'"##s":20')
+    encoder = TextEncoder.load(bert_folder(tmp_path / "folder", "words", tokenizer=tokenizer))
+    assert encoder.fill(["a [MASK] runs"], n_best=20)[0].value
+    with pytest.raises(UserError, match=r"tokenizer.json: expected ids below vocab_size=20, not 20; use a whole"):
+        encoder.embed(["dogs"])
+
+
+def test_an_encoder_without_a_pooler_embeds_and_is_written(tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "one")
+    encoder = TextEncoder.load(folder)
+    encoder.save(tmp_path / "two")
+    first, second = (each.embed(["a dog"])[0].value for each in (encoder, TextEncoder.load(tmp_path / "two")))
+    assert first is not None and second is not None and torch.equal(first, second)
+    with pytest.raises(UserError, match="expected a classifier"):
+        encoder.classify(["a dog"])
 
 
 def test_a_folder_is_read_and_written(tmp_path: Path) -> None:

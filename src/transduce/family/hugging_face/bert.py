@@ -28,6 +28,8 @@ def build(settings: Settings) -> Bert:
     settings.one_of("add_cross_attention", False)
     settings.one_of("tie_word_embeddings", True)
     heads = HEADS[architecture]
+    if architecture == "BertModel" and not any("pooler." in name for name in settings.shapes or ["pooler."]):
+        heads = ()
     config = BertConfig(
         vocab_size=settings.size("vocab_size"),
         d_model=settings.size("hidden_size", multiple_of="num_attention_heads"),
@@ -59,7 +61,7 @@ def settings_of(model: Bert) -> dict[str, Any]:
     encoder = model.encoder
     sizes = encoder.config
     heads = {name for name, head in model.named_children() if name != "encoder"}
-    names = [name for name, of_architecture in HEADS.items() if set(of_architecture) == heads]
+    names = [name for name, of_architecture in HEADS.items() if set(of_architecture) == (heads or {"pooler"})]
     if not names:
         expected = "; ".join(f"{name} ({', '.join(of_architecture)})" for name, of_architecture in HEADS.items())
         raise UserError(f"heads={sorted(heads)}: expected the heads of one of {expected}; add or remove a head")

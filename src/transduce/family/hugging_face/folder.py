@@ -82,9 +82,7 @@ def read_member(folder: Path) -> Member:
         raise UserError(f"{folder}: expected a folder with config.json and {TENSORS}; check the path")
     values, where = read_json(folder / "config.json"), folder / "config.json"
     conversion = conversion_of(Settings(values, where))
-    shapes = _shapes(folder)
-    n_rows = max((shape[0] for shape in shapes if all(shape)), default=0)
-    settings = Settings(values, where, most_layers=len(shapes), most_classes=n_rows)
+    settings = Settings(values, where, _shapes(folder))
     with torch.device("meta"):  # before memory is allocated for the sizes in config.json
         model = conversion.build(settings)
     set_parameters(conversion.entries(model), model, _read_tensors(folder, conversion, model))
@@ -211,14 +209,14 @@ def _read_tensors(folder: Path, conversion: Conversion, model: nn.Module) -> dic
     return tensors
 
 
-def _shapes(folder: Path) -> list[Shape]:
-    """Return the shape, of at least one dimension, of each tensor of a folder. No value is read."""
-    shapes = list[Shape]()
+def _shapes(folder: Path) -> dict[str, Shape]:
+    """Return the shape, of at least one dimension, of each tensor of a folder by its name. No value is read."""
+    shapes = dict[str, Shape]()
     for path, names in _tensor_files(folder).items():
         with _opened(path) as file:
             if names is not None and names != {*file.keys()}:
                 raise UserError(f"{path}: expected the tensors that {INDEX} names; use the files of one model")
-            shapes += [(*file.get_slice(name).get_shape(),) or (1,) for name in file.keys()]
+            shapes |= {name: (*file.get_slice(name).get_shape(),) or (1,) for name in file.keys()}
     return shapes
 
 

@@ -13,15 +13,18 @@ MOST_LAYERS = 1_000
 class Settings:
     """The values of a config.json. A value of null counts as absent. Every method raises UserError with a remedy.
 
-    most_layers, most_classes: maximum numbers of layers and classes for which the folder has tensors. A model of more
-    is refused before it is built.
+    shapes: of the tensors in the folder, by their names; None: not known. A model of more layers or classes than the
+    folder can have is refused before it is built.
     """
 
     def __init__(
-        self, values: Mapping[str, Any], where: Path | str, most_layers: int = MOST_LAYERS, most_classes: int = MOST
+        self, values: Mapping[str, Any], where: Path | str, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        self.values, self.where = values, where
-        self._most_layers, self._most_classes = most_layers, most_classes
+        self.values, self.where, self.shapes = values, where, shapes
+        self._most_layers, self._most_classes = MOST_LAYERS, MOST
+        if shapes is not None:
+            self._most_layers = len(shapes)
+            self._most_classes = max((shape[0] for shape in shapes.values() if all(shape)), default=0)
 
     def get(self, key: str) -> Any:
         """Return the value of `key`; None if it is absent or null."""

@@ -75,7 +75,7 @@ class TextEncoder(Application):
             raise self._without("a head for masked words, as in BertForMaskedLM")
         if mask is None:
             raise self._without(f"the token {MASK_NAME} in its tokenizer.json")
-        most = self.tokenizer.get_vocab_size()
+        most = min(self.tokenizer.get_vocab_size(), self.model.encoder.embedding.num_embeddings)
         if type(n_best) is not int or not 1 <= n_best <= most:
             raise UserError(f"n_best={n_best!r}: expected an integer from 1 to {most:,}, the size of the vocabulary")
 

@@ -23,12 +23,6 @@ def tokenizer_of(member: Member, folder: Path | str) -> Tokenizer:
         raise UserError(f"{expected} ({problem}); use another copy") from None
     with library_errors(expected):
         tokenizer = Tokenizer.from_str(text)
-    most = max(tokenizer.get_vocab().values(), default=-1)
-    n_rows = member.settings["vocab_size"]
-    if most >= n_rows:
-        raise UserError(
-            f"{folder}/tokenizer.json: expected ids below vocab_size={n_rows:,}, not {most:,}; use a whole folder"
-        )
     tokenizer.no_padding()
     tokenizer.no_truncation()
     encode_texts(tokenizer, [""], member, folder)  # its special tokens
