@@ -80,7 +80,7 @@ def test_pairs_with_an_empty_side_are_skipped_and_counted(
     tgt = write_lines(tmp_path / "t.tgt", [*toy_lines(1, 50), "a", "", "a"])
     config = with_train(CONFIG, max_steps=1, warmup_steps=1)
     train(config, train=(src, tgt), valid=run_texts["valid"], out=tmp_path / "run")
-    assert "3 of 53 pairs left out" in capfd.readouterr().err
+    assert "of 53 pairs, training leaves out 2 with an emp" in capfd.readouterr().err
 
 
 def test_a_small_vocabulary_is_reported_only_when_it_is_learned(

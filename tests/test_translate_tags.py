@@ -1,5 +1,6 @@
 """A model with tags: `tag` puts one before each source line, and each part of a long line has it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,13 @@ from transduce.cli.tags import ENOUGH_LINES, TagWatch
 from transduce.config.files import from_json, to_json
 from transduce.config.overrides import format_value, inherit, override, without_effect
 from transduce.config.schema import Config, DataConfig
+from transduce.data.batches import Batches
+from transduce.data.corpora import Corpus
+from transduce.data.tags import TagCount
+from transduce.data.token_store import open_store
 from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.segmentation import segments_of, with_tag
+from transduce.training import notices
 from transduce.translate import Translator
 
 TAGS = ("<2de>", "<2fr>")
@@ -105,7 +111,7 @@ def test_commands_refuse_an_unknown_tag(folder: Path, tmp_path: Path, cli: Calla
     assert result.code == 2 and "--tag" in result.err
 
 
-NO_TAG = "expected a tag at the beginning of each source line, but {} has one of <2de>, <2fr>; "
+NO_TAG = "expected a tag at the beginning of each source line, but {} of <2de>, <2fr>; "
 
 
 @pytest.mark.parametrize("command", ["translate", "evaluate", "score"])
@@ -115,7 +121,8 @@ def test_a_text_without_tags_is_reported_once(
     lines = ["", "the cat", "a mat"]
     texts = {
         "plain": lines,
-        "tagged": [*lines, "<2fr> the mat"],  # one line is enough: others may have none on purpose
+        "tagged": ["<2de> the cat", "", "<2fr> the mat"],
+        "partial": [*lines, "<2fr> the mat"],
         "blank": ["", " "],
     }
     for name, text in texts.items():
@@ -127,10 +134,19 @@ def test_a_text_without_tags_is_reported_once(
         result = cli(command, folder, *options[command])
         warnings = [line for line in result.err.splitlines() if "expected a tag" in line]
         assert result.code == 0, result.err
-        expected = [f"transduce: {path}: {NO_TAG.format('no line')}"] if name == "plain" else []
+        words = {"plain": "no line has one", "partial": "2 of 3 lines, from line 2 on, have none"}
+        expected = [f"transduce: {path}: {NO_TAG.format(words[name])}"] if name in words else []
         assert [line[: len(expected[0])] for line in warnings] == expected
         if command != "score":
-            assert "expected a tag" not in cli(command, folder, *options[command], "--tag", "<2de>").err
+            tagged = {"tagged": "2 of 2 lines, from line 1 on,", "partial": "1 of 3 lines, from line 4 on,"}
+            expected = [
+                f"transduce: {path}: expected lines without a tag with --tag <2de>, but {count} begin with one, "
+                "which is text after the other; leave --tag out, or remove the tags"
+                for text, count in tagged.items()
+                if text == name
+            ]
+            err = cli(command, folder, *options[command], "--tag", "<2de>").err
+            assert [line for line in err.splitlines() if "tag" in line] == expected
 
 
 def test_a_long_text_without_tags_is_reported_before_its_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,11 +155,14 @@ def test_a_long_text_without_tags_is_reported_before_its_end(capsys: pytest.Capt
     for _ in range(ENOUGH_LINES - 1):
         watch.see(["a line", ""])
     assert capsys.readouterr().err == ""
-    for _ in range(2):
-        watch.see(["a line", "<2de> a line"])
+    watch.see(["a line"])
+    watch.see(["a line", "<2de> a line"])
     watch.end()
-    warning = NO_TAG.format(f"none of the first {ENOUGH_LINES} lines")
-    assert capsys.readouterr().err == f"transduce: text: {warning}add --tag\n"
+    warnings = [
+        NO_TAG.format(f"none of the first {ENOUGH_LINES} lines has one"),
+        NO_TAG.format("101 of 102 lines, from line 1 on, have none"),
+    ]
+    assert capsys.readouterr().err.splitlines() == [f"transduce: text: {warning}add --tag" for warning in warnings]
     without_tags = TagWatch("text", random_model(CONFIG).tokenizer, "add --tag")
     without_tags.see(["a line"] * ENOUGH_LINES)
     without_tags.end()
@@ -161,7 +180,8 @@ def test_tags_are_a_setting() -> None:
     assert Config(data=DataConfig(tags=[*TAGS])) == config  # pyright: ignore[reportArgumentType]
     assert override(config, ["data.tags="]) == Config()
     assert inherit(Config(), config).data.tags == TAGS
-    assert "must not be set with --from" in without_effect(["data.tags=<2de>"], Path("model"))[0]
+    (line,) = without_effect(["data.tags=<2de>"], Path("model"))
+    assert line.endswith("must not be set with --from model, which sets it; to add a tag, train without --from")
 
 
 def test_a_run_learns_the_tags(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,4 +203,25 @@ def test_a_run_learns_the_tags(toy: Toy, tmp_path: Path, capsys: pytest.CaptureF
     for train, valid, untagged in ((plain, plain, 2), (texts["train"], plain, 1), (plain, texts["valid"], 1)):
         out = tmp_path / f"{train[0].stem}-{valid[0].stem}"
         transduce.fit(*train, valid=valid, out=out, recipe=config, settings=["train.max_steps=1"])
-        assert capsys.readouterr().err.count(NO_TAG.format("no line")) == untagged
+        assert (
+            len(re.findall("(no line has one|60 of 60 lines have none) of <2de>", capsys.readouterr().err)) == untagged
+        )
+
+
+def test_a_text_with_few_tags_is_reported_at_the_start_of_its_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    src = write_lines(tmp_path / "src", ["<2de> a", *["a b"] * 3])
+    tokenizer = random_model(CONFIG, tags=TAGS).tokenizer
+    store = open_store(tmp_path / "store", [Corpus(src, src)], tokenizer)
+    batches = Batches(store, tokenizer, DataConfig(), seed=1)
+    valid = TagCount(tokenizer)
+    valid.see(["<2fr> a", "", "a"])
+    remedy = "put one before each line, or leave data.tags out"
+    expected = [
+        f"training text: {NO_TAG.format('3 of 4 lines have none')}{src}, lines 2, 3, 4: {remedy}",
+        f"valid: {NO_TAG.format('1 of 2 lines, from line 3 on, have none')}{remedy}",
+        "data.tags=<2fr>: expected source lines that begin with each; add them, or leave the tag out",
+    ]
+    assert notices.tags(batches, valid, "valid", is_from_model=False) == expected
+    assert notices.tags(batches, valid, "valid", is_from_model=True) == expected[:2]

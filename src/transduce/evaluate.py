@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from transduce.config.schema import SearchConfig
 from transduce.console import printable
-from transduce.data.tags import has_no_tag, no_tag
+from transduce.data.tags import TagCount
 from transduce.data.text import empty, is_blank, read_lines, read_pairs, unequal
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
@@ -70,6 +70,8 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
     """
     search = options.resolve(translator.config.search)
     sources, references = test_set.read()
+    tags = TagCount(translator.tokenizer, options.tag)
+    tags.see(sources)
     sources = with_tag(sources, options.tag, translator.tokenizer)
     too_long = translator.long_line(sources, references)
     if too_long is not None:
@@ -82,16 +84,13 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
         language=test_set.language,
         tokenize=test_set.tokenize,
     )
-    warning = None
-    if has_no_tag(sources, translator.tokenizer):
-        warning = no_tag(printable(test_set.src), translator.tokenizer, "add --tag, or put one before each line")
     return Evaluation(
         len(references),
         {"model": scores},
         perplexity=model_perplexity,
         search=search,
         missing=missing_scores(),
-        warning=warning,
+        warning=tags.warning(printable(test_set.src), "add --tag, or put one before each line"),
     )
 
 

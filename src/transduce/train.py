@@ -18,6 +18,7 @@ from transduce.console import printable
 from transduce.data.batches import Batch, Batches, Share, collate
 from transduce.data.corpora import Corpus, corpus_sha256, read_pairs
 from transduce.data.overlap import cached_overlap
+from transduce.data.tags import TagCount
 from transduce.data.token_store import open_store
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.segmentation import most_tokens
@@ -192,8 +193,9 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     lines += notices.start(config, batches, model, state.counters.step)
     if distributed.is_leader():
         lines += notices.split_characters(batches, is_from_model=request.start_from is not None)
-        texts = {request.text_names()["train"]: store.lines(), valid_names[0]: valid_pairs}
-        lines += notices.missing_tags(texts, tokenizer)
+        valid_tags = TagCount(tokenizer)
+        valid_tags.see(src for src, _ in valid_pairs)
+        lines += notices.tags(batches, valid_tags, valid_names[0], is_from_model=request.start_from is not None)
     lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
     return Run(
         out,

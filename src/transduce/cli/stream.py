@@ -141,10 +141,9 @@ def translations(
     name: the name of the stream in messages.
     """
     chunks = arriving_lines(lines, name, at_most=CHUNK_LINES)
-    tags = TagWatch(name, translator.tokenizer, "add --tag, or put one before each line")
+    tags = TagWatch(name, translator.tokenizer, "add --tag, or put one before each line", options.tag)
     for number, sources in source_lines(chunks, constraints, name):
-        if options.tag is None:
-            tags.see(sources.texts)
+        tags.see(sources.texts)
         more: dict[str, Any] = {"constraints": sources.constraints, "terms": terms} if constraints else {}
         try:
             translated = translator.translate(sources.texts, options=options, first_number=number, **more)

@@ -91,6 +91,12 @@ def inherit(config: Config, parent: Config) -> Config:
     return dataclasses.replace(config, model=dataclasses.replace(parent.model, **probabilities), data=data)
 
 
+_REMEDIES = {
+    "data.tags": "to add a tag, train without --from",
+    "data.vocab_size": "for more pieces, train without --from",
+}
+
+
 def without_effect(settings: Sequence[str], start_from: Path, config: Config | None = None) -> list[str]:
     """Return a line for each of `settings` that a run which inherits from the model `start_from` would ignore.
 
@@ -99,7 +105,8 @@ def without_effect(settings: Sequence[str], start_from: Path, config: Config | N
     known = keys(config)
     names = {setting: setting.partition("=")[0] for setting in settings}
     return [
-        f"--set {setting}: must not be set with --from {start_from}, which sets it; leave it out"
+        f"--set {setting}: must not be set with --from {start_from}, which sets it; "
+        + _REMEDIES.get(name, "leave it out")
         for setting, name in names.items()
         if name in known and _is_inherited(name)
     ]

@@ -1,6 +1,6 @@
 """The lines that a run prints at its start and at its end."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ from transduce.config.schema import Config
 from transduce.data.batches import Batches
 from transduce.data.overlap import Overlap
 from transduce.data.piece_bytes import parts_of_characters
-from transduce.data.tags import has_no_tag, no_tag
-from transduce.data.vocabulary import TokenizerLike
+from transduce.data.tags import TagCount, no_tag
+from transduce.data.vocabulary import PAD, TokenizerLike
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.model.transformer import parameter_count
 from transduce.training import distributed, halves
@@ -83,11 +83,35 @@ def split_characters(batches: Batches, *, is_from_model: bool) -> list[str]:
     return lines
 
 
-def missing_tags(texts: Mapping[str, Iterable[tuple[str, str]]], tokenizer: TokenizerLike) -> list[str]:
-    """Return a line for each text in which no source has a tag of the tokenizer. texts: pairs, by name."""
+MOST_TAGGED = 100_000  # pairs whose tags are counted; the ids are read in a second
+
+
+def tags(batches: Batches, valid: TagCount, valid_name: str, *, is_from_model: bool) -> list[str]:
+    """Return a line for each text in which sources have no tag, and one for tags that no source of the training has.
+
+    valid: the count of the validation text.
+    """
+    store, tokenizer = batches.store, batches.tokenizer
+    if not tokenizer.tags:
+        return []
     remedy = "put one before each line, or leave data.tags out"
-    untagged = [name for name, pairs in texts.items() if has_no_tag((src for src, _ in pairs), tokenizer)]
-    return [no_tag(name, tokenizer, remedy) for name in untagged]
+    pairs = np.linspace(0, len(store) - 1, min(MOST_TAGGED, len(store)), dtype=np.int64)
+    sources = [pair.ids[0] for pair in store.read(pairs)]
+    first_ids = np.array([ids[0] if len(ids) else PAD for ids in sources])
+    ids = {tag: tokenizer.vocabulary.index(tag) for tag in tokenizer.tags}
+    untagged = pairs[~np.isin(first_ids, [PAD, *ids.values()])]
+    lines = []
+    if len(untagged):
+        sample = f" in a sample of {len(pairs):,}" if len(pairs) < len(store) else ""
+        count = f"{len(untagged):,} of {np.count_nonzero(first_ids != PAD):,} lines{sample} have none"
+        names = batches.where(untagged, limit=3)
+        lines.append(no_tag("training text", tokenizer, f"{names}: {remedy}", count))
+    lines += [warning for warning in [valid.warning(valid_name, remedy)] if warning]
+    unused = [tag for tag, number in ids.items() if number not in first_ids]
+    if unused and not is_from_model:
+        names = ",".join(unused)
+        lines.append(f"data.tags={names}: expected source lines that begin with each; add them, or leave the tag out")
+    return lines
 
 
 def overlap(lines: Overlap, name: str, size: int, *, is_one_text: bool = False) -> str:
