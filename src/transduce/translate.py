@@ -66,7 +66,8 @@ def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
 
     precision: precision of the computation:
     - "fp32";
-    - "bf16": faster on most machines, but there the batch may change an answer in rare cases;
+    - "bf16": faster for large models where the processor has instructions for it, but many times slower on other CPUs;
+      the batch may change an answer in rare cases;
     - "int8": on the CPU, also beside a GPU. Weights and activations are rounded to 8 bits, activations row by row, so
       the batch changes nothing;
     - "auto": the fastest on this machine. The attribute `precision` of the result is the choice.
@@ -118,7 +119,9 @@ class Translator:
         first_number: int = 0,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[Translation]:
-        """Translate each line; the translation of a line does not depend on the other lines.
+        """Translate each line. On a CPU, in fp32 and int8, a translation does not depend on the other lines.
+
+        On a GPU the size of a batch changes the rounding, so that nearly equal outputs may change places.
 
         keywords: the fields of `DecodingOptions`, such as beam_size=8; they replace the fields of `options`.
         prefixes: text that each output must begin with, one for each line; "" for none.

@@ -179,6 +179,9 @@ def test_runs_and_checkpoints_are_refused_with_a_remedy(tiny: Tiny, tmp_path: Pa
         load_model(tmp_path / "absent")
     with pytest.raises(UserError, match="expected a folder written by transduce"):
         load_model(tmp_path)
+    (tmp_path / "transduce.json").touch()
+    with pytest.raises(UserError, match="not an export to CTranslate2, which `transduce translate`"):
+        load_model(tmp_path)
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------

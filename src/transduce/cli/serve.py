@@ -190,7 +190,8 @@ def start(
         loaded = load()
         description = loaded.description
         if description.precision == "int8" and description.kernels == "torch":
-            _print("int8 without compiled kernels is about three times slower; install g++, or take fp32")
+            needs = "they need AVX-512 with VNNI, and g++; or take fp32"
+            _print(f"int8 without compiled kernels is four to eight times slower; {needs}")
 
         def on_ready(address: str) -> None:
             d = description

@@ -1,7 +1,8 @@
 """Translation on a GPU: the rows of `CpuTransformer`, with each kind of decoding step recorded once (CUDA graphs).
 
-A step is about a hundred small kernels. The GPU finishes most of them before the host has launched the next one. A
-recorded step is launched as a whole. It has one shape, and fixed addresses for all that it reads and writes:
+A step of the base model is 172 kernels in fp32 and 274 in bf16, most of them small (counted without a GPU). The GPU
+finishes them before the host has launched the next ones. A recorded step is launched as a whole. It has one shape, and
+fixed addresses for all that it reads and writes:
 - Sentences, tokens so far and source tokens are rounded up to powers of two. The padding attends to row 0 of the
   tables, and writes there.
 - The tables belong to the model, not to a cache: a search must hold the `lock` of the model.

@@ -2,7 +2,8 @@
 
 The search knows no model. It takes a `Decoder`, which is a function over a state, and a `Request`, and returns
 `Hypothesis` objects. For `greedy`, `sample` and `beam_search` alike:
-- The output for a sentence does not depend on the other sentences of the batch.
+- The output for a sentence depends on the other sentences of the batch only as far as its distributions do: not at all
+  on a CPU in fp32 and int8.
 - A sentence leaves the batch at the step at which its search ends.
 - Lengths count every token that has a log-probability: tokens of a prefix, and EOS.
 

@@ -46,7 +46,7 @@ class Parser:
         self.table = symbols_of(tokenizer.vocabulary[:n_symbols])
 
     def parse(self, lines: Sequence[str], options: DecodingOptions = DEFAULTS) -> list[Parse]:
-        """Return the tree of each line, whose words are between white space. It does not depend on the other lines.
+        """Return the tree of each line, whose words are between white space. On a CPU, other lines change nothing.
 
         A line is one sentence, however long it is. A line of more than 8,192 tokens has no tree, and a `problem`. A
         blank line has neither. options: settings of the search. Raises UserError for options that cannot be met.

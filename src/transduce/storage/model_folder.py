@@ -204,6 +204,11 @@ def _refuse_other_folder(path: Path) -> None:
         raise UserError(
             f"{path}: expected a model folder, not a checkpoint; use transduce average {run} --last 1 --out MODEL"
         )
+    if (path / "transduce.json").exists():
+        raise UserError(
+            f"{path}: expected a model folder, not an export to CTranslate2, which `transduce translate`, `serve` and "
+            "interop.ctranslate2_engine.load take; use the model before the export"
+        )
     if _is_of_hugging_face(path / "config.json"):
         raise UserError(
             f"{path}: expected a model folder of transduce, not one in Hugging Face's form; `transduce continue`, "

@@ -71,7 +71,7 @@ class LanguageModel(TextGenerator):
         first_number: int = 1,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[Output]:
-        """Return the continuation of each text, without the text itself. It does not depend on the other texts.
+        """Return the continuation of each text, without the text itself. On a CPU, other texts change nothing.
 
         max_tokens: maximum number of tokens of a continuation. options: a search, by default greedy, or a draw;
         keywords replace some of them. first_number: number of the first text, on which its draw depends. A blank text

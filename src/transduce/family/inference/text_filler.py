@@ -41,8 +41,8 @@ class TextFiller(Application):
     def fill(self, lines: Sequence[str], settings: Filling = FILLING, first_number: int = 1) -> list[Answer[str]]:
         """Return each line with a token in place of each mask, which is [MASK] in a model that was trained here.
 
-        A line without a mask stays as it is. A line does not depend on the others, and the draws for it depend on the
-        seed and its number. first_number: number of the first line.
+        A line without a mask stays as it is. On a CPU, a line does not depend on the others. The draws for it depend
+        on the seed and its number. first_number: number of the first line.
         """
         check_lines(lines=lines)
         answers, rows = [Answer[str]() for _ in lines], dict[int, list[int]]()

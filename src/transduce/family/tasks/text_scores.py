@@ -117,7 +117,8 @@ def encoded_text(model: Application, path: Path, longest: int) -> tuple[list[lis
 def score_rows(model: Any, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> TextScores:
     """Return the scores of `model`, in evaluation mode, on texts and their tokens, of which the first is only read.
 
-    The score of a row does not depend on the other rows. Raises NotFiniteError if a log-probability is not finite.
+    On a CPU, the score of a row does not depend on the other rows. Raises NotFiniteError if a log-probability is not
+    finite.
     """
     device = model.output.weight.device
     arrays = [np.asarray(row, np.int64) for row in rows]
