@@ -93,9 +93,9 @@ def test_the_queue_is_bounded_in_sentences_and_tokens(loop: asyncio.AbstractEven
     assert (queue.waiting_sentences, queue.waiting_tokens) == (3, 6)
 
 
-def measured(queue: SentenceQueue, tokens_a_second: float) -> None:
+def measured(queue: SentenceQueue, tokens_a_second: float, search_seconds: Sequence[float] = ()) -> None:
     """Let the queue know the speed of the lane of short requests."""
-    queue._lanes[LANE].measure(tokens_a_second, 1.0, [])  # noqa: SLF001 - as an engine that was busy
+    queue._lanes[LANE].measure(tokens_a_second, 1.0, search_seconds)  # noqa: SLF001 - as an engine that was busy
 
 
 LANE = (id(MODEL), True)
@@ -113,6 +113,15 @@ def test_work_that_is_not_done_in_time_is_refused_at_the_door(loop: asyncio.Abst
     assert queue.retry_after == 16
     measured(queue, tokens_a_second=9)
     queue.put(sentences(loop, "a b c d"))
+
+
+def test_the_last_sentence_waits_for_its_place_in_a_full_search(loop: asyncio.AbstractEventLoop) -> None:
+    queue = SentenceQueue(Limits(deadline_seconds=20))
+    measured(queue, tokens_a_second=1, search_seconds=[8.0])
+    queue.put(sentences(loop, "a b c d e f g h"))  # 16 s, and 24 would be too late for one that waits
+    assert queue.retry_after == 24
+    with pytest.raises(Refusal, match="try again in 9 s"):
+        queue.put(sentences(loop, "a"))
 
 
 def test_a_request_that_alone_is_too_much_work_is_refused_until_the_speed_is_old(

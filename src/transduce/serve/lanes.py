@@ -64,11 +64,14 @@ class Lane:
         self.tokens += request.n_tokens
         self.turns.setdefault(request.sender, self._turn)
 
-    def seconds_for(self, n_tokens: int) -> float:
-        """Return the seconds until the next `n_tokens` tokens are translated; 0 if the speed is unknown."""
+    def seconds_for(self, n_tokens: int, *, is_alone: bool = False) -> float:
+        """Return the seconds until the next `n_tokens` tokens are translated; 0 if the speed is unknown.
+
+        is_alone: True for an idle engine. Else the search is full, and the last sentence waits for its place in it.
+        """
         if not self._rate or time.monotonic() - self._measured_at > MEMORY_SECONDS:
             return 0.0
-        return n_tokens / self._rate + self._search_seconds
+        return n_tokens / self._rate + (0.0 if is_alone else self._search_seconds)
 
     def measure(self, n_tokens: float, seconds: float, search_seconds: Sequence[float]) -> None:
         """Take a step of the engine, made while sentences waited, into the speed of the lane.

@@ -89,7 +89,7 @@ def _post(
         "400": "the request is wrong",
         "403": "the key is wrong",
         "408": "the body was too slow",
-        "413": "the body is too long",
+        "413": "the body is too long, or the texts are more than can be translated in time",
         "429": "too much is waiting; see Retry-After",
         "503": "no answer in time; see Retry-After",
     }

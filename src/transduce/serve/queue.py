@@ -87,7 +87,7 @@ class SentenceQueue:
     def _check_time(self, lane: Lane, n_tokens: int) -> None:
         """Raise Refusal for more work than the engine does in time, by its speed of the last minute."""
         most = self.limits.deadline_seconds
-        alone = lane.seconds_for(n_tokens)
+        alone = lane.seconds_for(n_tokens, is_alone=True)
         if alone > HOPELESS * most:
             message = f"expected work for {most:g} s, not for {alone:.0f} s as now; send fewer texts in a request"
             raise Refusal(413, message, "work")
