@@ -17,7 +17,7 @@ Guess = Callable[[str], str | None]  # a text -> the code of its language
 def py3langid(languages: Sequence[str]) -> Guess:
     from transduce.serve.language import language_likelihoods
 
-    likelihoods = language_likelihoods(languages)
+    likelihoods = language_likelihoods(frozenset(languages))
     assert likelihoods is not None
     return lambda text: max((scores := likelihoods(text)), key=lambda code: scores[code])
 

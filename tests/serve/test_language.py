@@ -20,7 +20,7 @@ def service() -> Iterator[Served]:
     pytest.importorskip("py3langid")
     pairs = {("en", "de"): Reverser(), ("de", "en"): Reverser()}
     with served(pairs) as service:
-        service.service.models = Models(pairs, language_likelihoods(["en", "de"]))
+        service.service.models = Models(pairs, language_likelihoods(frozenset(["en", "de"])))
         yield service
 
 
@@ -52,15 +52,17 @@ def test_detect_tells_a_pair_from_its_reverse(service: Served) -> None:
 
 def test_a_server_of_one_pair_knows_its_target_language() -> None:
     pytest.importorskip("py3langid")
-    models = Models({("nb", "pt-BR"): Reverser()}, language_likelihoods(["nb", "pt"]))
+    models = Models({("nb", "pt-BR"): Reverser()}, language_likelihoods(frozenset(["nb", "pt"])))
     assert models.detect("O cachorro velho corre.", "pt-BR")[0] == "pt-BR"
     assert models.detect("Den gamle hunden løper.", "pt-BR")[0] == "nb"
 
 
 def test_without_the_package_or_with_an_unknown_language_the_tokenizers_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert language_likelihoods(["en", "tlh"]) is None
+    assert language_likelihoods(frozenset(["en", "tlh"])) is None
+    language_likelihoods.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert language_likelihoods(["en", "de"]) is None
+    assert language_likelihoods(frozenset(["en", "de"])) is None
+    language_likelihoods.cache_clear()
 
 
 def test_short_texts_of_twenty_languages() -> None:
@@ -68,7 +70,7 @@ def test_short_texts_of_twenty_languages() -> None:
     pytest.importorskip("py3langid")
     rows = [line.split("\t") for line in TEXTS.read_text("utf-8").splitlines()]
     languages = sorted({language for language, _ in rows})
-    likelihoods = language_likelihoods(languages)
+    likelihoods = language_likelihoods(frozenset(languages))
     assert likelihoods is not None and len(languages) == 20
     n_right = 0
     for language, text in rows:

@@ -49,7 +49,7 @@ class Generation:
         self.n_requests = 0
         self.queue = SentenceQueue(settings.limits)
         self.engine = Engine(self.queue, loaded.by_pair.values(), metrics.count_step, settings.engine_threads)
-        likelihoods = language_likelihoods({primary(code) for pair in loaded.by_pair for code in pair})
+        likelihoods = language_likelihoods(frozenset(primary(code) for pair in loaded.by_pair for code in pair))
         self.service = Service(Models(loaded.by_pair, likelihoods), self.queue, metrics, options, settings.limits)
         self.app = application(self.service, settings, state, log)
         self.engine.start()

@@ -1,7 +1,8 @@
 """The likely languages of a text, by py3langid. That package is the extra `detect`; without it there are none."""
 
+import functools
 import importlib.util
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 Likelihoods = Callable[[str], Mapping[str, float]]  # a text -> the likelihood of each language, by its code
 
@@ -9,7 +10,8 @@ CHARACTERS = 1_000  # of a text that are read: 2 ms, and more change nothing
 ALIASES = {"nb": "no"}  # codes that the package has under another name
 
 
-def language_likelihoods(languages: Collection[str]) -> Likelihoods | None:
+@functools.cache  # reading its model takes half a second
+def language_likelihoods(languages: frozenset[str]) -> Likelihoods | None:
     """Return a function that knows `languages`; None without the package, or if it does not know one of them."""
     if importlib.util.find_spec("py3langid") is None:
         return None
