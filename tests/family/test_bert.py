@@ -136,10 +136,20 @@ def test_without_segments_all_ids_are_in_the_first(models: Models, ids: Tensor, 
     assert difference(ours.encoder(ids, REAL, segments)[REAL], expected[REAL]) < TOLERANCE
 
 
-def test_a_sentence_vector_is_the_mean_of_the_real_states() -> None:
-    states = torch.tensor([[[3.0, 0.0], [3.0, 8.0], [100.0, 100.0]]])
-    vectors = sentence_vectors(states, torch.tensor([[True, True, False]]))
-    torch.testing.assert_close(vectors, torch.tensor([[0.6, 0.8]]))
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean", [0.6, 0.8]),
+        ("mean_sqrt_len", [0.6, 0.8]),
+        ("cls", [1.0, 0.0]),
+        ("max", [5**-0.5, 2 * 5**-0.5]),
+        ("weightedmean", [5**-0.5, 2 * 5**-0.5]),
+        ("lasttoken", [2 / 68**0.5, 8 / 68**0.5]),
+    ],
+)
+def test_a_sentence_vector_is_made_of_the_states(pooling: str, expected: list[float]) -> None:
+    vectors = sentence_vectors(torch.tensor([[[4.0, 0.0], [2.0, 8.0]]]), pooling)
+    torch.testing.assert_close(vectors, torch.tensor([expected]))
 
 
 BASE, LARGE = (30_522, 768, 12, 12), (30_522, 1_024, 24, 16)

@@ -5,13 +5,14 @@ With the embedding E and LN for layer norm:
     log p(masked id) ~ LN(gelu(W h)) E^T + b   `WordHead`
     pooled = tanh(W h_0)                       `Pooler`: the state of [CLS], the first id
     log p(class) ~ pooled W^T + b              `Classifier`: next sentence or not, and any classes of a fine-tuning
-    mean of h, divided by its length           `sentence_vectors`, without a weight
+    mean of h, divided by its length           `sentence_vectors`, without a weight; or another of `POOLINGS`
 
 In shape comments C counts classes; the other letters are as in `model/transformer.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -62,10 +63,20 @@ class Classifier(nn.Module):
         return self.linear(self.dropout(pooled))
 
 
-def sentence_vectors(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of the states (B,T,D) where `mask` (B,T) is True, divided by its length: (B,D).
+# Names of sentence-transformers: how the states (B,T,D) of sentences become one vector each, (B,D).
+POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda states: states.mean(dim=1),
+    "cls": lambda states: states[:, 0],
+    "max": lambda states: states.amax(dim=1),
+    "mean_sqrt_len": lambda states: states.sum(dim=1) / states.size(1) ** 0.5,
+    "weightedmean": lambda states: torch.arange(1.0, states.size(1) + 1, device=states.device) @ states,
+    "lasttoken": lambda states: states[:, -1],
+}
+
+
+def sentence_vectors(states: Tensor, pooling: str = "mean") -> Tensor:
+    """Return a vector (B,D) of the states (B,T,D), divided by its length. pooling: a key of `POOLINGS`.
 
     The product of two is the cosine of their angle, a measure of likeness (Reimers and Gurevych 2019, section 3).
     """
-    real = mask[..., None].to(states.dtype)
-    return F.normalize((states * real).sum(dim=1) / real.sum(dim=1), dim=-1)
+    return F.normalize(POOLINGS[pooling](states), dim=-1)

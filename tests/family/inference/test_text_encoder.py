@@ -1,5 +1,6 @@
 """BERT from lines to words, vectors and classes."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ from support.little_memory import LittleMemory
 from support.small_encoders import LABELS, WORDS, bert_folder, small_bert, tokenizer_json
 from support.small_members import gpt2_folder
 from torch import Tensor
+from torch.nn import functional as F
 
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.bert import BertEncoder
@@ -85,7 +87,7 @@ def test_answers_are_those_of_the_model() -> None:
 
     vector = encoder.embed([line])[0].value
     assert vector is not None
-    torch.testing.assert_close(vector, sentence_vectors(states, ids > 0)[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(vector, sentence_vectors(states)[0], atol=1e-6, rtol=0)
 
     classes = encoder.classify([line])[0].value or {}
     probabilities = model.classifier(model.pooler(states))[0].softmax(dim=-1).tolist()
@@ -229,6 +231,58 @@ def test_an_encoder_without_a_pooler_embeds_and_is_written(tmp_path: Path) -> No
     assert first is not None and second is not None and torch.equal(first, second)
     with pytest.raises(UserError, match="expected a classifier"):
         encoder.classify(["a dog"])
+
+
+def sentence_encoder(parent: Path, **files: Any) -> TextEncoder:
+    """Return an encoder with files of sentence-transformers: modules, pooling, bert and prompts."""
+    folder = bert_folder(parent / "sentences", "pooler")
+    (folder / "1_Pooling").mkdir()
+    names = {"modules": "modules", "pooling": "1_Pooling/config", "bert": "sentence_bert_config"}
+    for name, content in files.items():
+        (folder / f"{names.get(name, 'config_sentence_transformers')}.json").write_text(json.dumps(content))
+    return TextEncoder.load(folder)
+
+
+def modules(*kinds: str) -> list[dict[str, str]]:
+    paths = {"Transformer": "", "Pooling": "1_Pooling"}
+    return [{"type": f"sentence_transformers.models.{kind}", "path": paths.get(kind, f"2_{kind}")} for kind in kinds]
+
+
+POOLING = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "word_embedding_dimension": 48}
+
+
+@pytest.mark.parametrize("pooling", [POOLING, {"pooling_mode": "cls"}])
+def test_the_vectors_of_a_folder_of_sentence_transformers_are_its_own(pooling: Any, tmp_path: Path) -> None:
+    bert = {"max_seq_length": 4, "do_lower_case": False}
+    encoder = sentence_encoder(
+        tmp_path, modules=modules("Transformer", "Pooling", "Normalize"), pooling=pooling, bert=bert
+    )
+    ids = torch.tensor([[2, 5, 7, 3]])
+    state = encoder.model.encoder(ids, ids > 0)[:, 0].detach()
+    (answer,) = encoder.embed(["a dog runs fast"])
+    assert answer.value is not None and answer.problem is not None
+    torch.testing.assert_close(answer.value, F.normalize(state)[0], atol=1e-6, rtol=0)
+    assert answer.problem.startswith("expected at most 4 tokens, not 6")
+    assert encoder.embed(["a dog"])[0].problem is None
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"modules": modules("Transformer", "Pooling", "Dense")}, "modules.json: Dense in '2_Dense': expected Transfo"),
+        ({"pooling": {**POOLING, "pooling_mode_max_tokens": True}}, "pooling_mode=cls_token and max_tokens: expected"),
+        ({"pooling": {"pooling_mode_cls_token": False}}, "pooling_mode=none: expected one of mean, cls"),
+        ({"bert": {"max_seq_length": "all"}}, "max_seq_length='all': expected 3 or more"),
+        (
+            {"prompts": {"prompts": {"q": "query: "}, "default_prompt_name": "q"}},
+            "default_prompt_name='q': expected nu",
+        ),
+        ({"modules": {}}, "modules.json: expected a file of sentence-transformers"),
+    ],
+)
+def test_what_would_change_a_vector_is_obeyed_or_refused(files: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        sentence_encoder(tmp_path, **files).embed([])
 
 
 def test_a_folder_is_read_and_written(tmp_path: Path) -> None:

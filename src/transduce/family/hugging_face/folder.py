@@ -55,6 +55,7 @@ SIDE_FILES = {
     "modules.json": MAX_JSON_BYTES,  # of sentence-transformers, as the next ones
     "1_Pooling/config.json": MAX_JSON_BYTES,
     "sentence_bert_config.json": MAX_JSON_BYTES,
+    "config_sentence_transformers.json": MAX_JSON_BYTES,
 }
 DTYPES = ("F64", "F32", "F16", "BF16")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.msgpack", "*.h5")

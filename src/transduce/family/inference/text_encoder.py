@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from transduce.family.bert_heads import sentence_vectors
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.application import Application
 from transduce.family.inference.model_folder import MASK_NAME
+from transduce.family.inference.sentence_settings import SentenceSettings, sentence_settings
 from transduce.model.cpu_backend import faster_products
 
 BATCH_TOKENS = 8_192
@@ -66,7 +68,11 @@ class TextEncoder(Application):
                 f"{folder}/tokenizer.json: expected fewer special tokens in a line than the {self.n_positions:,} "
                 f"positions of the model, not {n_special:,}; use a whole folder"
             )
-        self.tokenizer.enable_truncation(self.n_positions)
+
+    @cached_property
+    def sentence_settings(self) -> SentenceSettings:
+        """The settings of `embed`. Raises UserError for a folder with others than are supported."""
+        return sentence_settings(self.member, self.folder)
 
     def fill(self, lines: Sequence[str], n_best: int = 5) -> list[Answer[list[list[Word]]]]:
         """Return the `n_best` most likely words for each [MASK] of each line, the most likely first."""
@@ -96,8 +102,15 @@ class TextEncoder(Application):
         return [Answer(a.value, a.problem or (problem if a.value == [] else None)) for a in answers]
 
     def embed(self, lines: Sequence[str]) -> list[Answer[Tensor]]:
-        """Return a vector of length 1 for each line, (D,): the mean of the states of its tokens."""
-        return self._answers(lines, lambda ids, states: list(sentence_vectors(states, torch.ones_like(ids)).cpu()))
+        """Return a vector of length 1 for each line, (D,): the mean of the states of its tokens.
+
+        A folder of sentence-transformers may have another pooling, and a maximum length (`sentence_settings`).
+        """
+        check_lines(lines=lines)
+        settings = self.sentence_settings
+        lines = [settings.text(line) for line in lines]
+        longest = min(settings.max_tokens or self.n_positions, self.n_positions)
+        return self._answers(lines, lambda _, x: list(sentence_vectors(x, settings.pooling).cpu()), longest)
 
     def classify(self, lines: Sequence[str]) -> list[Answer[dict[str, float]]]:
         """Return the probability of each class for each line, by its label, the most likely first."""
@@ -112,10 +125,17 @@ class TextEncoder(Application):
         return self._answers(lines, classes)
 
     @torch.inference_mode()
-    def _answers(self, lines: Sequence[str], values: Callable[[Tensor, Tensor], list[Value]]) -> list[Answer[Value]]:
-        """Return the answers to lines. values: function that returns the values of a batch from its ids (B,T) and
-        states (B,T,D)."""
+    def _answers(
+        self, lines: Sequence[str], values: Callable[[Tensor, Tensor], list[Value]], longest: int | None = None
+    ) -> list[Answer[Value]]:
+        """Return the answers to lines.
+
+        values: function that returns the values of a batch from its ids (B,T) and states (B,T,D). longest: maximum
+        number of tokens of a line; None: the positions of the model.
+        """
         check_lines(lines=lines)
+        longest = longest or self.n_positions
+        self.tokenizer.enable_truncation(longest)
         is_long = [len(line) > MAX_LINE_CHARACTERS for line in lines]
         answers = [
             Answer[Value](None, excess(line, None) if long else None) for line, long in zip(lines, is_long, strict=True)
@@ -138,25 +158,24 @@ class TextEncoder(Application):
 
         for members, of_batch in in_batches(values_of, _batches(lengths)):
             for i, value in zip(members, of_batch, strict=True):
-                answers[i] = Answer(value, self._cut_problem(encodings[i]))
+                answers[i] = Answer(value, _cut_problem(encodings[i], longest))
         return answers
 
     def _encode(self, ids: Tensor) -> Tensor:
         return self.model.encoder(ids, torch.ones_like(ids, dtype=torch.bool))
 
-    def _cut_problem(self, encoding: Encoding) -> str | None:
-        """Return the problem of a line of which the model reads only the beginning."""
-        if not encoding.overflowing:
-            return None
-        n_special = sum(encoding.special_tokens_mask)
-        n_tokens = len(encoding.ids) + sum(len(part.ids) - n_special for part in encoding.overflowing)
-        return (
-            f"expected at most {self.n_positions:,} tokens, not {n_tokens:,}, and the rest is not read; split the line"
-        )
-
     def _without(self, part: str) -> UserError:
         (architecture,) = self.member.settings.get("architectures") or ["a model"]
         return UserError(f"{self.folder}: expected {part}, not {architecture}; use a folder that has it")
+
+
+def _cut_problem(encoding: Encoding, longest: int) -> str | None:
+    """Return the problem of a line of which the model reads only the beginning."""
+    if not encoding.overflowing:
+        return None
+    n_special = sum(encoding.special_tokens_mask)
+    n_tokens = len(encoding.ids) + sum(len(part.ids) - n_special for part in encoding.overflowing)
+    return f"expected at most {longest:,} tokens, not {n_tokens:,}, and the rest is not read; split the line"
 
 
 def finite(values: Tensor, folder: Path | str) -> Tensor:
