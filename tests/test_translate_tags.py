@@ -146,7 +146,7 @@ def test_a_text_without_tags_is_reported_once(
                 if text == name
             ]
             err = cli(command, folder, *options[command], "--tag", "<2de>").err
-            assert [line for line in err.splitlines() if "tag" in line] == expected
+            assert [line for line in err.splitlines() if "--tag" in line] == expected
 
 
 def test_a_long_text_without_tags_is_reported_before_its_end(capsys: pytest.CaptureFixture[str]) -> None:
