@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
@@ -73,6 +74,8 @@ MISTAKES = [
     ("control", "src", (f"{SRC} \ufffd", TGT)),
     ("markup", "tgt", (SRC, f"{TGT} &quot;")),
     ("markup", "src", (f"<b>{SRC}</b>", TGT)),
+    ("subwords", "src", (f"{SRC} hou@@ se", TGT)),
+    ("subwords", "tgt", (SRC, f"\u2581{TGT}")),
     ("long", "tgt", ("dog " * 220, "Hund" * 260)),
     ("repeated", "pair", CLEAN[2]),
 ]
@@ -162,6 +165,8 @@ def test_one_letter_on_every_second_line_of_a_side_is_a_finding(side: int, tmp_p
     pairs = [(letters[n % 20], pair[1]) if n % 2 else pair for n, pair in enumerate(CLEAN)]
     findings = check(write(tmp_path, swapped(pairs) if side else pairs), first=400).findings
     lines = next([example.line for example in f.first] for f in findings if f.kind == "ratio")
+    seen = next(f.first for f in findings if f.kind == "ratio")
+    assert all(re.fullmatch(r"\d+ : \d+ characters, usually \d+ : \d+", e.seen) for e in seen)
     assert len(lines) > 150 and all(line % 2 == 0 for line in lines)
     assert not any(f.kind == "unrelated" for f in findings)
 

@@ -15,6 +15,7 @@ from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, bleu, check_settings, corpus_scores, missing_scores
+from transduce.evaluation.output_checks import remarks
 from transduce.evaluation.significance import Bootstrap, paired_bootstrap
 
 if TYPE_CHECKING:  # the translator imports torch, which the scoring of a file does not need
@@ -50,8 +51,8 @@ class Evaluation:
 
     systems: name to scores, from `metrics.corpus_scores`. perplexity: perplexity of the references under the model, per
     subword, unsmoothed, EOS included; None without a model. search: settings of the model's search. significance: the
-    second system compared with the first. missing: the scores that could not be computed, and the remedy. warning: a
-    problem of the source text, in words; None if it has none.
+    second system compared with the first. missing: the scores that could not be computed, and the remedy. warning:
+    problems of the source text and of the form of the outputs, a line each; None if there are none.
     """
 
     lines: int
@@ -78,19 +79,16 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
         raise UserError(too_long.problem((str(test_set.src), str(test_set.ref))))
     model_perplexity = perplexity(mean_loss(translator, sources, references))
     translations = translator.translate(sources, options=dataclasses.replace(options, tag=None))
-    scores = corpus_scores(
-        [translation.text for translation in translations],
-        references,
-        language=test_set.language,
-        tokenize=test_set.tokenize,
-    )
+    outputs = [translation.text for translation in translations]
+    scores = corpus_scores(outputs, references, language=test_set.language, tokenize=test_set.tokenize)
+    warning = tags.warning(printable(test_set.src), "add --tag, or put one before each line")
     return Evaluation(
         len(references),
         {"model": scores},
         perplexity=model_perplexity,
         search=search,
         missing=missing_scores(),
-        warning=tags.warning(printable(test_set.src), "add --tag, or put one before each line"),
+        warning="\n".join([*([warning] if warning else []), *remarks("model", outputs, references)]) or None,
     )
 
 
@@ -115,7 +113,16 @@ def evaluate_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, token
         for hyp, output in zip(hyps, outputs, strict=True)
     }
     significance = paired_bootstrap(outputs[0], outputs[1], references, tokenize=tokenize) if len(hyps) == 2 else None
-    return Evaluation(len(references), systems, significance=significance, missing=missing_scores())
+    lines = [
+        line for hyp, output in zip(hyps, outputs, strict=True) for line in remarks(printable(hyp), output, references)
+    ]
+    return Evaluation(
+        len(references),
+        systems,
+        significance=significance,
+        missing=missing_scores(),
+        warning="\n".join(lines) or None,
+    )
 
 
 def mean_loss(translator: "Translator", src: Sequence[str], ref: Sequence[str]) -> float:
@@ -133,7 +140,7 @@ def mean_loss(translator: "Translator", src: Sequence[str], ref: Sequence[str]) 
 def validation_scores(translator: "Translator", pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return the scores that training reports: loss and perplexity per token, and BLEU of greedy search.
 
-    The loss is unsmoothed; BLEU is sacreBLEU's, 13a.
+    The loss is unsmoothed; BLEU is `metrics.bleu`.
     """
     src = [src for src, _ in pairs]
     ref = [ref for _, ref in pairs]

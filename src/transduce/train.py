@@ -69,7 +69,7 @@ class TranslationTask:
         return validation_scores(Translator([LoadedModel(model, config, tokenizer)]), pairs)
 
     def describe(self, scores: dict[str, float]) -> str:
-        return f"{format_scores(scores)} by greedy search ({bleu_signature()})"
+        return f"{format_scores(scores)} by greedy search"
 
 
 def fit(
@@ -329,7 +329,8 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: T
         facts = {**state.record["made_of"], "training": f"{counters.step:,} steps, {counters.seconds:,.0f} s"}
         if state.is_finished:
             scores = scores or evaluate(run, counters.step, weights)
-            facts["validation"] = f"{run.task.describe(scores)}, on {' and '.join(run.valid_names)}"
+            signature = f" ({bleu_signature([tgt for _, tgt in run.valid_pairs])})" if "bleu" in scores else ""
+            facts["validation"] = f"{run.task.describe(scores)}{signature}, on {' and '.join(run.valid_names)}"
         save_model(model_folder, weights, run.config, run.tokenizer, model_card(run.config, origin, facts))
         lines = notices.end(state, model_folder, origin, facts.get("validation"), scores)
         progress.print_lines([*lines, *refresh_report(run.out)])

@@ -69,7 +69,7 @@ def test_the_card_of_a_trained_model(toy: Toy) -> None:
     assert rows["training"].startswith("400 steps, ")
     for words in ("loss 0.", "perplexity 1.", "BLEU ", "greedy search", "on valid.src and valid.tgt"):
         assert words in rows["validation"]
-    assert bleu_signature() in rows["validation"]
+    assert bleu_signature(["a b"]) in rows["validation"]
 
 
 def test_the_card_of_a_mean_of_checkpoints(toy: Toy, tmp_path: Path) -> None:
@@ -81,4 +81,6 @@ def test_the_card_of_a_mean_of_checkpoints(toy: Toy, tmp_path: Path) -> None:
 
 
 def test_the_signature_belongs_to_the_score() -> None:
-    assert corpus_scores(["a b c d"], ["a b c d"])[0].signature == bleu_signature()
+    assert corpus_scores(["a b c d"], ["a b c d"])[0].signature == bleu_signature(["a b c d"])
+    for tokenize, line in (("zh", "我们去北京"), ("char", "東京に行く"), ("13a", "一个 dog runs")):
+        assert corpus_scores([line], [line], tokenize=tokenize)[0].signature == bleu_signature([line])

@@ -109,11 +109,11 @@ def evaluate(
 
 
 def _print(evaluation: "Evaluation", *, json: bool) -> None:
-    """Print the scores, and on standard error a warning about the source text."""
+    """Print the scores, and on standard error the warnings about the texts."""
     from transduce.evaluate import format_evaluation
 
-    if evaluation.warning:
-        print(f"transduce: {evaluation.warning}", file=sys.stderr)
+    for line in (evaluation.warning or "").splitlines():
+        print(f"transduce: {line}", file=sys.stderr)
     print_json(evaluation) if json else print(format_evaluation(evaluation))
 
 

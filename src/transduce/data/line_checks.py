@@ -22,6 +22,7 @@ TAGS = "a|b|i|u|p|br|hr|li|ol|ul|td|tr|th|em|h[1-6]|div|img|sub|sup|pre|code|spa
 MARKUP = re.compile(
     rf"&(?:[a-zA-Z]{{2,8}}|#\d{{1,7}}|#x[0-9a-fA-F]{{1,6}});|</?(?:{TAGS})(?:\s[^<>]*)?/?>", re.IGNORECASE
 )
+SUBWORDS = re.compile(r"\w+@@(?= |$)|\u2581\w*")
 MOJIBAKE = re.compile(r"[ÂÃ][\x80-\xbf]|â€|ï»¿")
 ONE_SCRIPT = re.compile(r"[\x00-\u024f\u1e00-\u1eff\u2000-\u206f]*")  # Latin letters only
 WORD = re.compile(r"[^\W\d_]{3,}")
@@ -36,6 +37,8 @@ def check_line(line: str) -> Iterator[tuple[str, str]]:
         yield "long", f"{len(line):,} characters"
     if match := CONTROL.search(line):
         yield "control", f"U+{ord(match[0]):04X}"
+    if match := SUBWORDS.search(line):
+        yield "subwords", line[match.start() : match.start() + 12]
     if match := MARKUP.search(line):
         yield "markup", match[0]
     if line.isascii():
@@ -152,4 +155,4 @@ def unusual_ratios(src: NDArray[np.uint32], tgt: NDArray[np.uint32]) -> Iterator
         1.4826 * float(np.median(np.abs(deviations[fits]))), 0.25
     )  # a corpus of one sentence form varies too little
     for i in np.flatnonzero(is_short | (np.abs(deviations) > MOST_DEVIATIONS * usual)).tolist():
-        yield i, f"{src[i]} : {tgt[i]} characters"
+        yield i, f"{src[i]} : {tgt[i]} characters, usually {src[i]} : {expected[i]:.0f}"

@@ -44,6 +44,7 @@ LANGUAGES = frozenset(
 
 # Thai and Lao; Burmese; Khmer; kana and Chinese characters.
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_NOT_CHINESE = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff]")
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,23 @@ def check_settings(*, language: str, tokenize: str) -> None:
 
 
 def bleu(hyps: Sequence[str], refs: Sequence[str]) -> float:
-    """Return sacreBLEU (13a), 0 to 100: the score that `corpus_scores` calls "bleu"."""
+    """Return sacreBLEU, 0 to 100, with the tokeniser that fits the references (`fitting_tokenizer`)."""
     check_lines(hyps, refs, name="the hypotheses")
-    return _bleu(hyps, refs, "13a").value
+    return _bleu(hyps, refs, fitting_tokenizer(refs)).value
 
 
-def bleu_signature() -> str:
-    """Return sacreBLEU's signature of `bleu`."""
+def bleu_signature(refs: Sequence[str]) -> str:
+    """Return sacreBLEU's signature of `bleu` with these references."""
     from sacrebleu.metrics.bleu import BLEU
 
-    return str(BLEU(references=[[""]], force=True).get_signature())
+    return str(BLEU(references=[[""]], force=True, tokenize=fitting_tokenizer(refs)).get_signature())
+
+
+def fitting_tokenizer(refs: Sequence[str]) -> str:
+    """Return the tokeniser for a text: 13a, or zh or char for a script without spaces, where 13a finds no words."""
+    if not _is_unspaced(refs):
+        return "13a"
+    return "char" if any(_NOT_CHINESE.search(line) for line in refs) else "zh"
 
 
 def missing_scores() -> str | None:
@@ -236,10 +244,14 @@ def _exact_match(hyps: Sequence[str], refs: Sequence[str]) -> Score:
     return Score("exact_match", 100 * equal / len(refs), "nrefs:1|case:mixed|tok:none", label)
 
 
+def _is_unspaced(lines: Sequence[str]) -> bool:
+    """Return True if most characters are of a script without spaces."""
+    return 2 * sum(len(_UNSPACED.findall(line)) for line in lines) > sum(len(line) for line in lines)
+
+
 def _caveat(refs: Sequence[str]) -> str:
     """Return a warning for the labels if 13a and Moses do not suit the references; empty if they do."""
-    count = sum(len(_UNSPACED.findall(line)) for line in refs)
-    if 2 * count > sum(len(line) for line in refs):
+    if _is_unspaced(refs):
         return "; but it finds no words in a script without spaces: use ja-mecab, zh or char, or read chrF"
     if 2 * sum(line.endswith(" .") for line in refs) > len(refs):
         return "; but the text looks tokenised already: see bleu_as_given"
