@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,7 +162,10 @@ def test_signals_of_a_server(toy: Toy, tmp_path: Path, monkeypatch: pytest.Monke
             statuses.append(status_of(server, "always"))
             assert time.monotonic() < end
 
-    with server_process(tmp_path, toy.model, "--api-keys", keys) as server, contextlib.closing(messages):
+    with (
+        server_process(tmp_path, toy.model, "--api-keys", keys, "--quiet-probes") as server,
+        contextlib.closing(messages),
+    ):
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             server.process.send_signal(number)
         assert [status_of(server, key) for key in ("old", "new")] == [200, 403]
@@ -173,10 +177,13 @@ def test_signals_of_a_server(toy: Toy, tmp_path: Path, monkeypatch: pytest.Monke
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: messages.words[-4:] == ["RELOADING", "READY"] * 2)
         assert [status_of(server, key) for key in ("old", "new")] == [403, 200]
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=20) as answer:
+            assert answer.status == 200
         assert server.stop() == 0
         assert messages.words == ["READY", *["RELOADING", "READY"] * 2, "STOPPING"]
     assert set(statuses) == {200}
     lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+    assert "/healthz" not in {line.get("route") for line in lines}
     reloads = [(line["level"], line.get("reason", ""), line.get("keys")) for line in lines if line["event"] == "reload"]
     assert [(level, n) for level, _, n in reloads] == [("error", None), ("info", 2)]
     assert "line 1: expected KEY" in reloads[0][1] and "words" not in reloads[0][1]

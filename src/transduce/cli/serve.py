@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Integer
+from transduce.cli.options import Flag, Integer
 from transduce.cli.translate import AnyPrecision, Engine, SearchArguments, ShortlistFlag, SplitLines
 from transduce.console import printable
 from transduce.errors import UserError
@@ -43,7 +43,9 @@ ApiKeys = Annotated[
     Path | None, Parameter(help=f"File with a line for each key: {FORM}.", show_default="no key is needed")
 ]
 Cors = Annotated[str, Parameter(help="Origins whose pages may call this server, with commas between. * is any.")]
-LogProbes = Annotated[bool, Parameter(help="Log the answers to /healthz, /readyz, /health and /metrics.")]
+QuietProbes = Annotated[
+    Flag, Parameter(help="Do not log answers to /healthz, /readyz, /health and /metrics, except refusals.")
+]
 DrainS = Annotated[
     float, Parameter(help="Seconds between SIGTERM, when /readyz becomes 503, and the closing of the socket.")
 ]
@@ -80,7 +82,7 @@ def serve(
     api_keys: ApiKeys = None,
     cors: Cors = "*",
     drain_s: DrainS = 0.0,
-    log_probes: LogProbes = True,
+    quiet_probes: QuietProbes = False,
     search: AllServed = ServedSearch(),  # noqa: B008
     precision: AnyPrecision = None,
     engine: Engine = None,
@@ -109,7 +111,7 @@ def serve(
         metrics_port=metrics_port,
         cors=cors,
         keys=() if api_keys is None else read_keys(api_keys),
-        logs_probes=log_probes,
+        logs_probes=not quiet_probes,
         drain_seconds=drain_s,
         engine_threads=engine_threads,
         limits=limits,
