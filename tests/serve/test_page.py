@@ -35,6 +35,8 @@ def test_the_page_works_by_keyboard_only_and_needs_no_other_host(toy: Toy, tmp_p
         assert not page["isWide"] and page["small"] == 0
         assert page["status"] == "Translated."
         assert_no_translation_of_another_text(page["cases"])
+        doubts = "It repeats itself and may be wrong. It was cut at the longest length."
+        assert page["cases"]["doubtful"]["status"] == f"Translated. {doubts}"
         assert page["cases"]["detected"]["translation"] == "c b a\ne d" and page["isSwapDisabled"]
 
 

@@ -60,10 +60,13 @@ for (const width of [360, 1400]) {
     await page.route("**/translate", route => route.fulfill({ status: 503, json: { error: "no translation within 30 s" } }));
     const failure = await after(page, text);
     await page.unroute("**/translate");
+    await page.route("**/translate", route => route.fulfill({ json: { translatedText: "a a", doubts: ["repeated", "cut"] } }));
+    const doubtful = await after(page, text);
+    await page.unroute("**/translate");
     await page.selectOption("#source", "auto");
     const detected = await after(page, text);
     const isSwapDisabled = await page.isDisabled("#swap");
-    const cases = { long, failure, detected };
+    const cases = { long, failure, doubtful, detected };
     results.push({ width, colorScheme, start, status, order, errors, cases, isSwapDisabled, hosts: [...hosts], ...facts });
     await context.close();
   }
