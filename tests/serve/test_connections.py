@@ -185,11 +185,30 @@ def test_bodies_before_the_answers_to_earlier_requests_are_bounded() -> None:
                 client.writer.write(b"x" * 3_000)
                 await asyncio.sleep(0.05)
                 model.gate.set()
-                first = await client.send(b"x" * 80_000)
+                first = await client.send(b"x" * 1_000)
                 assert first.json == ANSWER and "connection: close" in first.head
                 assert await client.is_closed()
 
         asyncio.run(run())
+
+
+def test_what_is_not_read_has_an_end() -> None:
+    model = Reverser()
+    model.gate.clear()
+    with served(model, body_bytes=10_000) as service:
+
+        async def run() -> None:
+            async with clients_of(service) as connect:
+                client = await connect()
+                client.writer.write(GOOD)
+                await until(lambda: service.engine.running == 1)
+                for _ in range(100):
+                    client.writer.write(request_bytes("/health") * 1_000)
+                assert await client.is_closed()
+            await until(lambda: service.value("cancelled_total") == 1)
+
+        asyncio.run(run())
+        model.gate.set()
 
 
 def test_an_idle_connection_makes_room_for_a_new_one() -> None:

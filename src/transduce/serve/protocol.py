@@ -89,7 +89,8 @@ class TimedProtocol(HttpToolsProtocol):
         self._bytes_without_body = 0  # since the last byte of a body, or the end of headers or of a request
         self._is_in_headers = True
         self._is_in_body = False  # or in its trailers
-        self._is_refused = False  # what else arrives is not read
+        self._is_refused = False  # what else arrives is not read, and has an end
+        self._unread_bytes = 0
         self._is_extra = False
         self._waiting_since: float | None = None  # None while a request is read or answered
         self._answered: RequestResponseCycle | None = None  # `cycle` is the newest request, this the oldest
@@ -143,7 +144,12 @@ class TimedProtocol(HttpToolsProtocol):
             self._refuse(503, "too many connections")
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused or self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._is_refused:
+            self._unread_bytes += len(data)
+            if self._unread_bytes > self.limits.body_bytes:
+                self.transport.abort()  # the answers to earlier requests go with it
             return
         self._unset_keepalive_if_required()
         self._bytes_without_body += len(data)
