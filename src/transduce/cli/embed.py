@@ -20,8 +20,8 @@ def embed(
 ) -> None:
     """Print a vector for each line: the mean of the states of its tokens, divided by its length.
 
-    A folder of sentence-transformers has its own pooling and maximum length. The product of two vectors is the cosine of their angle, a measure of likeness. Spaces separate the numbers. Blank
-    lines stay blank.
+    A folder of sentence-transformers has its own pooling and maximum length. The product of two vectors is the cosine
+    of their angle, a measure of likeness. Spaces separate the numbers. Blank lines stay blank.
 
     Examples
     --------
