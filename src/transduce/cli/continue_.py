@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from transduce.cli.options import Flag, Input, Integer, Output
 from transduce.cli.parse import Precision
-from transduce.cli.translate import Epsilon, Seed, Temperature, TopK, TopP
+from transduce.cli.translate import Epsilon, NoRepeatNgram, RepetitionPenalty, Seed, Temperature, TopK, TopP
 
 if TYPE_CHECKING:
     from transduce.cli.stream import Answers
@@ -40,6 +40,8 @@ class Decoding:
         ),
     ] = None
     alpha: Annotated[float | None, Parameter(help="Exponent of the length penalty.", show_default="0")] = None
+    no_repeat_ngram: NoRepeatNgram = None
+    repetition_penalty: RepetitionPenalty = None
     temperature: Temperature = None
     top_k: TopK = None
     top_p: TopP = None
@@ -52,7 +54,11 @@ def continue_(
     *,
     input: Input = None,
     output: Output = None,
-    max_tokens: Annotated[int, Integer, Parameter(help="Maximum number of new tokens of a line.")] = 50,
+    max_tokens: Annotated[
+        int | None,
+        Integer,
+        Parameter(help="Maximum number of new tokens of a line.", show_default="the folder's, or 50"),
+    ] = None,
     precision: Precision = "fp32",
     decoding: Annotated[Decoding, Parameter(name="*")] = Decoding(),  # noqa: B008
     json: Annotated[
@@ -61,8 +67,9 @@ def continue_(
 ) -> None:
     """Continue lines: each line of output is a line of input and its continuation.
 
-    The command answers each line as soon as it arrives. Blank lines stay blank. A line break in a continuation is
-    printed as a space; JSON keeps it.
+    The settings in generation_config.json of the folder are the defaults; --beam-size 1 is greedy search. The command
+    answers each line as soon as it arrives. Blank lines stay blank. A line break in a continuation is printed as a
+    space; JSON keeps it.
 
     Examples
     --------

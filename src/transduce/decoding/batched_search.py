@@ -65,6 +65,10 @@ class SearchBackend(ABC):
         """Return the request for outputs of `sources`. constraint: one row for each."""
         ...
 
+    def watched(self, state: Any, sources: Sequence[Sequence[int]], settings: SearchConfig) -> tuple[Decoder[Any], Any]:
+        """Return the decoder and the state of `start`, or ones that avoid repeated tokens if the settings say so."""
+        return watch(self.decoder, state, len(sources), settings)
+
     def computing(self) -> AbstractContextManager[Any]:
         """Be in inference mode."""
         return torch.inference_mode()
@@ -139,7 +143,7 @@ class _Work:
                 stack.enter_context(lock)
             stack.enter_context(backend.computing())
             state = backend.start(sources, constraint)
-            decoder, state = watch(backend.decoder, state, len(sources), self.settings)
+            decoder, state = backend.watched(state, sources, self.settings)
             if self.sampling is None:
                 return backend.beam_of(decoder, request).search(state, request, n_best=self.n_best)
             seeds = [self.seeds[i] for i in members]

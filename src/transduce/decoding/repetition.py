@@ -5,7 +5,7 @@ By default no search has them, as in the paper; it then enters no function of th
 Letters: N rows, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -18,47 +18,68 @@ from transduce.decoding.decoder import Decoder, State, send
 BARRED = -1e4  # log-probability of a token that a constraint may still need; -inf would leave it none
 
 
-def watch(decoder: Decoder[Any], state: Any, n_rows: int, settings: SearchConfig) -> tuple[Decoder[Any], Any]:
+def watch(
+    decoder: Decoder[Any],
+    state: Any,
+    n_rows: int,
+    settings: SearchConfig,
+    prompts: Sequence[Sequence[int]] | None = None,
+    logits: Callable[[Any], Tensor] | None = None,
+) -> tuple[Decoder[Any], Any]:
     """Return the decoder and its first state, or ones that avoid repeated tokens if the settings of the search say so.
 
     Where an output has tokens that the settings bar or make less likely, their log-probabilities are lower.
+    prompts: tokens of each row before its output, which count as its own. logits: returns the logits (N, V) of scores;
+    they are then lowered before the softmax.
     """
     if settings.no_repeat_ngram == 0 and settings.repetition_penalty == 1:
         return decoder, state
-    return _watched(decoder, settings), _State(state, [()] * n_rows)
+    tokens = [()] * n_rows if prompts is None else [(*prompt,) for prompt in prompts]
+    return _watched(decoder, settings, logits), _State(state, tokens, [()] * n_rows)
 
 
 @dataclass(frozen=True)
 class _State(Generic[State]):
-    """The state of a decoder, and the tokens of each row so far, with BOS."""
+    """The state of a decoder, the prompt of each row, and its tokens so far, with BOS."""
 
     state: State
+    prompts: Sequence[tuple[int, ...]]
     outputs: Sequence[tuple[int, ...]]
 
     def select(self, rows: Tensor, sentences: Tensor) -> "_State[State]":
-        return _State(self.state.select(rows, sentences), [self.outputs[row] for row in rows.tolist()])
+        of_rows = ([tokens[row] for row in rows.tolist()] for tokens in (self.prompts, self.outputs))
+        return _State(self.state.select(rows, sentences), *of_rows)
 
 
-def _watched(decoder: Decoder[Any], settings: SearchConfig) -> Decoder[_State[Any]]:
+def _watched(
+    decoder: Decoder[Any], settings: SearchConfig, logits: Callable[[Any], Tensor] | None
+) -> Decoder[_State[Any]]:
     """Return a decoder that knows the tokens of each row. Its scores are log-probabilities (N, V)."""
 
     def step(last_ids: Tensor, state: _State[Any]) -> tuple[Tensor, _State[Any]]:
         outputs = [(*output, token) for output, token in zip(state.outputs, last_ids.tolist(), strict=True)]
         scores, after = decoder.step(last_ids, state.state)
-        return _lowered(decoder.log_probs(scores), [output[1:] for output in outputs], settings), _State(after, outputs)
+        tokens = [(*prompt, *output[1:]) for prompt, output in zip(state.prompts, outputs, strict=True)]
+        if logits is None:
+            lowered = _lowered(decoder.log_probs(scores), tokens, settings)
+        else:
+            lowered = _lowered(logits(scores), tokens, settings).log_softmax(dim=-1)
+        return lowered, _State(after, state.prompts, outputs)
 
     def join(state: _State[Any], new: _State[Any]) -> _State[Any]:
         assert decoder.join is not None
-        return _State(decoder.join(state.state, new.state), [*state.outputs, *new.outputs])
+        both = [*state.prompts, *new.prompts], [*state.outputs, *new.outputs]
+        return _State(decoder.join(state.state, new.state), *both)
 
     return Decoder(step, decoder.device, join=join if decoder.join else None)
 
 
 def _lowered(log_probs: Tensor, outputs: Sequence[Sequence[int]], settings: SearchConfig) -> Tensor:
-    """Return log-probabilities (N, V) that the settings lower for tokens of the outputs (N) so far."""
+    """Return log-probabilities or logits (N, V) that the settings lower for tokens of the outputs (N) so far."""
     if settings.repetition_penalty != 1:
         index = _index([{*output} for output in outputs], log_probs.device)
-        log_probs = log_probs.index_put(index, log_probs[index] * settings.repetition_penalty)
+        values, penalty = log_probs[index], settings.repetition_penalty
+        log_probs = log_probs.index_put(index, torch.where(values < 0, values * penalty, values / penalty))
     if settings.no_repeat_ngram:
         index = _index([_repeating(output, settings.no_repeat_ngram) for output in outputs], log_probs.device)
         log_probs = log_probs.index_put(index, torch.tensor(BARRED, device=log_probs.device))

@@ -53,6 +53,22 @@ def their_ids(theirs: Any, prompt: list[int], ends: list[int], **options: Any) -
     return ids[:first]
 
 
+@pytest.mark.parametrize("ends", [[0], [17, 4, 30, 22]])
+@pytest.mark.parametrize("n_beams", [1, 3])
+@pytest.mark.parametrize(("penalty", "ngram"), [(1.8, 0), (0.7, 0), (1.0, 2), (1.3, 3)])
+def test_repetition_is_avoided_as_by_hugging_face(
+    ours: Any, models: Models, ends: list[int], n_beams: int, penalty: float, ngram: int
+) -> None:
+    repetition = {"repetition_penalty": penalty, "no_repeat_ngram": ngram}
+    power = {"length_penalty": "power", "alpha": 1.0}
+    settings = replace(GREEDY, max_extra_tokens=20, beam_size=n_beams, **repetition, **power)
+    outputs = continue_ids(ours, PROMPTS, ends, settings)
+    options = {"repetition_penalty": penalty, "no_repeat_ngram_size": ngram, "num_beams": n_beams}
+    expected = [their_ids(models[1], prompt, ends, **options) for prompt in PROMPTS]
+    assert [output.ids for output in outputs] == expected
+    assert expected != [their_ids(models[1], prompt, ends, num_beams=n_beams) for prompt in PROMPTS]
+
+
 @pytest.mark.parametrize("ends", [[0], [11], [17, 4, 30, 22]])
 def test_greedy_search_gives_the_ids_of_hugging_face(ours: Any, models: Models, ends: list[int]) -> None:
     theirs = models[1]

@@ -41,6 +41,58 @@ def test_text_and_continuation_are_the_text_of_all_ids(model: LanguageModel, fol
     assert (answer.score, answer.finished) == (output.score, output.finished)
 
 
+def with_generation(folder: Path, copy: Path, **values: Any) -> LanguageModel:
+    """Return the model of a copy of the folder, with these values in its generation_config.json."""
+    transduce.family.load(folder).save(copy)
+    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, "use_cache": True, **values}))
+    return transduce.family.load(copy)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"repetition_penalty": 1.8, "max_new_tokens": 9},
+        {"no_repeat_ngram_size": 2, "num_beams": 3, "temperature": 0.1},
+        {"num_beams": 2, "length_penalty": 0.5, "min_new_tokens": 3},
+    ],
+)
+def test_the_settings_of_a_folder_are_those_of_hugging_face(folder: Path, tmp_path: Path, values: Any) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
+    model = with_generation(folder, tmp_path / "copy", pad_token_id=0, **{"max_new_tokens": 12, **values})
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "copy").eval()
+    ids = torch.tensor([model.tokenizer.encode("two young").ids])
+    expected = theirs.generate(ids, attention_mask=torch.ones_like(ids))[0]
+    text = model.tokenizer.decode([i for i in expected.tolist() if i])
+    assert "two young" + model.continue_("two young").text == text
+
+
+def test_a_draw_or_a_search_of_the_caller_replaces_that_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    plain = transduce.family.load(folder)
+    sampled = with_generation(folder, tmp_path / "copy", do_sample=True, temperature=1.5, top_k=0, top_p=0.9)
+    draw = transduce.Sampling(1.5, top_p=0.9)
+    assert sampled.continue_("a dog") == plain.continue_("a dog", sampling=draw) != plain.continue_("a dog")
+    assert sampled.continue_("a dog", beam_size=1) == plain.continue_("a dog")
+    top = transduce.Sampling(0.5, top_k=3)
+    assert sampled.continue_("a dog", sampling=top, seed=3) == plain.continue_("a dog", sampling=top, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"bad_words_ids": [[5]]}, r"bad_words_ids=\[\[5\]\]: expected no value or \[\] or {}; remove it"),
+        ({"do_sample": True, "min_p": 0.1}, "min_p=0.1: expected no value or 0; remove it from a copy"),
+        ({"num_beams": 2, "early_stopping": True}, "early_stopping=True: expected no value or False"),
+        ({"do_sample": True, "temperature": 0}, "generation_config.json: temperature=0"),
+        ({"repetition_penalty": "1.8"}, "generation_config.json: expected the settings of a generation"),
+        ({"max_new_tokens": 0}, "max_tokens=0: expected an integer from 1"),
+    ],
+)
+def test_what_is_not_supported_of_a_folder_is_refused(folder: Path, tmp_path: Path, values: Any, message: str) -> None:
+    model = with_generation(folder, tmp_path / "copy", **values)
+    with pytest.raises(UserError, match=message):
+        model.continue_texts([])
+
+
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"sampling": transduce.Sampling(1.5), "seed": 7}])
 def test_the_other_texts_do_not_change_a_continuation(model: LanguageModel, options: Any) -> None:
     together = model.continue_texts(TEXTS, max_tokens=6, **options)

@@ -19,9 +19,10 @@ from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_layers import Precision
-from transduce.decoding.decoder import Decoder, best_of_log_probs
+from transduce.decoding.decoder import Best, Decoder, best_of_log_probs, most_likely
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import Sampling
+from transduce.decoding.repetition import watch
 from transduce.errors import UserError
 from transduce.family.gpt2 import GPT2
 from transduce.family.inference.cpu_language_model import CpuLanguageModel
@@ -79,21 +80,26 @@ def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
     Each end is a separate token, with its own probability. `best` gives all of them the id of the first one.
     """
     is_prepared = isinstance(model, CpuLanguageModel)
-    end_ids = torch.tensor(ends, dtype=torch.int64)
 
     def log_probs(states: Tensor) -> Tensor:
         return model.output(states).log_softmax(dim=-1)
 
-    of_model = model.best if is_prepared else partial(best_of_log_probs, log_probs)
+    best = _with_one_end(model.best if is_prepared else partial(best_of_log_probs, log_probs), ends)
+    device = model.device if is_prepared else model.embedding.weight.device
+    return Decoder(partial(_step_of_rows if is_prepared else _step, model), device, log_probs, best)
 
-    def best(states: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
-        values, ids = of_model(states, count, ends if barred else ())  # the first end is barred, and so all are
+
+def _with_one_end(best: Best, ends: Sequence[int]) -> Best:
+    """Return `Decoder.best`, which gives each end the id of the first one."""
+    end_ids = torch.tensor(ends, dtype=torch.int64)
+
+    def best_with_one_end(scores: Any, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+        values, ids = best(scores, count, ends if barred else ())  # the first end is barred, and so all are
         if len(ends) > 1:
             ids[torch.isin(ids, end_ids)] = ends[0]
         return values, ids
 
-    device = model.device if is_prepared else model.embedding.weight.device
-    return Decoder(partial(_step_of_rows if is_prepared else _step, model), device, log_probs, best)
+    return best_with_one_end
 
 
 def _step(model: TextModel, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
@@ -151,6 +157,19 @@ class _Continuation(SearchBackend):
         """Return the state before the first token after each prompt."""
         prompts = [torch.tensor(prompt, device=self.device) for prompt in sources]
         return Prompted(_start(self.model, prompts), prompts)
+
+    def watched(
+        self, state: Prompted, sources: Sequence[Sequence[int]], settings: SearchConfig
+    ) -> tuple[Decoder[Any], Any]:
+        """Return the decoder and the state of `start`, or ones that avoid repeated tokens, as transformers does.
+
+        The tokens of a prompt count. Without a beam, the penalty is on the logits.
+        """
+        logits = self.model.output if settings.beam_size == 1 else None
+        decoder, state = watch(self.decoder, state, len(sources), settings, sources, logits)
+        if decoder is not self.decoder:
+            decoder = replace(decoder, best=_with_one_end(most_likely, self.ends))
+        return decoder, state
 
     def request(
         self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None

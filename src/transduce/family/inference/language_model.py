@@ -58,7 +58,7 @@ class LanguageModel(TextGenerator):
         """Return all except the prepared model, which holds addresses in memory: a copy prepares its own."""
         return {name: value for name, value in self.__dict__.items() if name != "prepared_model"}
 
-    def continue_(self, text: str, *, max_tokens: int = 50, **keywords: Unpack[DecodingKeywords]) -> Output:
+    def continue_(self, text: str, *, max_tokens: int | None = None, **keywords: Unpack[DecodingKeywords]) -> Output:
         """Return the continuation of one text. `continue_texts` describes the arguments."""
         return self.continue_texts([text], max_tokens=max_tokens, **keywords)[0]
 
@@ -66,17 +66,17 @@ class LanguageModel(TextGenerator):
         self,
         texts: Sequence[str],
         *,
-        max_tokens: int = 50,
+        max_tokens: int | None = None,
         options: DecodingOptions = DEFAULTS,
         first_number: int = 1,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[Output]:
         """Return the continuation of each text, without the text itself. On a CPU, other texts change nothing.
 
-        max_tokens: maximum number of tokens of a continuation. options: a search, by default greedy, or a draw;
-        keywords replace some of them. first_number: number of the first text, on which its draw depends. A blank text
-        has a blank continuation. A text that is too long for the model has a `problem`. Raises UserError for options
-        that cannot be met.
+        max_tokens: maximum number of tokens of a continuation. options: a search or a draw; keywords replace some of
+        them. By default both are the folder's (`generation_settings`), or greedy search for 50 tokens. first_number:
+        number of the first text, on which its draw depends. A blank text has a blank continuation. A text that is too
+        long for the model has a `problem`. Raises UserError for options that cannot be met.
         """
         return self._outputs(texts, max_tokens, options, first_number, keywords)
 

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
@@ -15,9 +16,12 @@ from transduce.errors import NotFiniteError, UserError
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.application import Application
 from transduce.family.inference.continuation import GREEDY
+from transduce.family.inference.generation_settings import GenerationSettings, generation_settings
 
 MAX_IDS = 100  # of a key in a folder, which is untrusted: a beam takes time for each end
-NEEDLESS = ("n_best", "mbr", "split", "tag", "alignment", "lookahead", "shortlist")  # options of translation only
+# Options of translation only.
+NEEDLESS = ("n_best", "mbr", "split", "tag", "alignment", "lookahead", "shortlist")
+NEEDLESS += ("max_length", "loops", "numbers", "capitals")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,11 @@ class TextGenerator(Application, ABC):
 
     longest: int
 
+    @cached_property
+    def generation_settings(self) -> GenerationSettings:
+        """The settings of the folder. Raises UserError for some that are not supported."""
+        return generation_settings(self.member, self.folder)
+
     @abstractmethod
     def _search(
         self, ids: list[list[int]], settings: SearchConfig, sampling: Sampling | None, seeds: list[int]
@@ -57,24 +66,26 @@ class TextGenerator(Application, ABC):
     def _outputs(
         self,
         texts: Sequence[str],
-        max_tokens: int,
+        max_tokens: int | None,
         options: DecodingOptions,
         first_number: int,
         keywords: DecodingKeywords,
     ) -> list[Output]:
         """Return the output for each text, of at most `max_tokens`.
 
-        options: a search, by default greedy, or a draw; keywords replace some of them. first_number: number of the
-        first text, on which its draw depends. A blank text has a blank output. Raises UserError for options that cannot
-        be met.
+        options: a search or a draw; keywords replace some of them. Without one, the folder decides. first_number:
+        number of the first text, on which its draw depends. A blank text has a blank output. Raises UserError for
+        options that cannot be met.
         """
         check_lines(texts=texts)
+        max_tokens = self.generation_settings.max_tokens if max_tokens is None else max_tokens
         if type(max_tokens) is not int or not 1 <= max_tokens <= 1 << 20:
             raise UserError(f"max_tokens={max_tokens!r}: expected an integer from 1 to {1 << 20:,}")
         options = with_keywords(options, keywords)
         for name in NEEDLESS:
             options.refuse([name], "for a model of the family; leave it out")
-        settings = options.resolve(replace(GREEDY, max_extra_tokens=max_tokens))
+        options = self.generation_settings.options(options)
+        settings = options.resolve(self.generation_settings.defaults(GREEDY, max_tokens))
         outputs, inputs = [Output()] * len(texts), dict[int, list[int]]()
         short = [i for i, text in enumerate(texts) if len(text) <= MAX_LINE_CHARACTERS and not is_blank(text)]
         encodings = dict(zip(short, self._encode_texts([texts[i] for i in short]), strict=True))

@@ -14,6 +14,7 @@ from transduce.decoding.constraint import Constraint
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
+from transduce.decoding.repetition import watch
 from transduce.decoding.segmentation import MAX_LINE_TOKENS
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
@@ -40,7 +41,7 @@ class TextToText(TextGenerator):
             raise UserError(f"{self.folder}: {key}: expected one id of the vocabulary; use a whole folder")
         return ids[0]
 
-    def generate(self, text: str, *, max_tokens: int = 50, **keywords: Unpack[DecodingKeywords]) -> Output:
+    def generate(self, text: str, *, max_tokens: int | None = None, **keywords: Unpack[DecodingKeywords]) -> Output:
         """Return the output for one text. `generate_texts` describes the arguments."""
         return self.generate_texts([text], max_tokens=max_tokens, **keywords)[0]
 
@@ -48,16 +49,17 @@ class TextToText(TextGenerator):
         self,
         texts: Sequence[str],
         *,
-        max_tokens: int = 50,
+        max_tokens: int | None = None,
         options: DecodingOptions = DEFAULTS,
         first_number: int = 1,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[Output]:
         """Return the output for each text. The other texts change it by rounding at most.
 
-        max_tokens: maximum number of tokens of an output, with its end. options: a search, by default greedy, or a
-        draw; keywords replace some of them. first_number: number of the first text, on which its draw depends. A blank
-        text has a blank output. Raises UserError for options that cannot be met.
+        max_tokens: maximum number of tokens of an output, with its end. options: a search or a draw; keywords replace
+        some of them. By default both are the folder's (`generation_settings`), or greedy search for 50 tokens.
+        first_number: number of the first text, on which its draw depends. A blank text has a blank output. Raises
+        UserError for options that cannot be met.
         """
         return self._outputs(texts, max_tokens, options, first_number, keywords)
 
@@ -85,6 +87,14 @@ class _TextToText(SearchBackend):
         """Encode the sources; return the state before the first token of each output."""
         src, mask = (x.to(self.device) for x in pad([np.asarray(source) for source in sources]))
         return self.model.start(self.model.encode(src, mask), mask)
+
+    def watched(self, state: Any, sources: Sequence[Sequence[int]], settings: SearchConfig) -> tuple[Decoder[Any], Any]:
+        """Return the decoder and the state of `start`, or ones that avoid repeated tokens, as transformers does.
+
+        The id before an output counts. Without a beam, the penalty is on the logits.
+        """
+        logits = Tensor.float if settings.beam_size == 1 else None
+        return watch(self.decoder, state, len(sources), settings, [[self.first]] * len(sources), logits)
 
     def request(
         self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None
