@@ -106,7 +106,7 @@ def test_validation_text_is_checked(model: Translator) -> None:
 def test_a_model_is_evaluated(model: Translator, test_set: evaluate.TestSet) -> None:
     evaluation = evaluate_model(model, test_set, DecodingOptions(beam_size=5, alpha=0.0, lookahead=9))
     src, ref = (path.read_text("utf-8").splitlines() for path in (test_set.src, test_set.ref))
-    assert test_set.read() == (src, ref)
+    assert test_set.read() == (src, ref, [])
     assert evaluation.lines == 5
     assert evaluation.perplexity == pytest.approx(math.exp(mean_loss(model, src, ref)))
     scores = {score.name: score for score in evaluation.systems["model"]}
@@ -161,6 +161,24 @@ def test_given_translations_are_evaluated_without_a_model(test_set: evaluate.Tes
 
 
 # ---- through the command line ------------------------------------------------------------------------------------
+
+
+def test_a_table_and_several_references(
+    toy: Toy, test_set: evaluate.TestSet, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
+    src, ref = test_set.src, test_set.ref
+    assert ref is not None
+    pairs = zip(src.read_text("utf-8").splitlines(), ref.read_text("utf-8").splitlines(), strict=True)
+    table = write_lines(tmp_path / "test.tsv", ["\t".join(pair) for pair in pairs])
+    two_files = cli("evaluate", toy.model, "--src", src, "--ref", ref)
+    assert two_files.code == 0 and cli("evaluate", toy.model, "--src", table).out == two_files.out
+    result = cli("evaluate", "--hyp", src, "--ref", ref, "--ref", src)
+    assert result.code == 0 and b"exact_match           100.00" in result.out and b"nrefs:2" in result.out
+    result = cli("evaluate", toy.model, "--src", src)
+    assert result.code == 2 and "--ref: expected reference translations, in --ref or in a table as --src" in result.err
+    short = write_lines(tmp_path / "short", ["a"])
+    result = cli("evaluate", toy.model, "--src", src, "--ref", ref, "--ref", short)
+    assert result.code == 2 and f"{src} and {short}: expected the same number of lines" in result.err
 
 
 def test_json_holds_every_figure(toy: Toy, test_set: evaluate.TestSet, cli: Callable[..., CommandResult]) -> None:

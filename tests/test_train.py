@@ -394,6 +394,21 @@ def test_pairs_that_are_left_out_and_a_foreign_script_are_reported(
     )
 
 
+def test_fit_starts_from_a_model(finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path) -> None:
+    config = with_train(CONFIG, max_steps=1, patience=None)
+    parent = finished_runs["average"] / "model"
+    transduce.fit(
+        *run_texts["train"],
+        valid=run_texts["valid"],
+        out=tmp_path / "run",
+        recipe=config,
+        start_from=parent,
+        old_valid=run_texts["valid"],
+    )
+    start = read_log(tmp_path / "run")[0]
+    assert start["step"] == 0 and start["valid_bleu"] == start["valid_old_bleu"]
+
+
 def test_an_old_text_needs_a_model_to_start_from(run_texts: Texts, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--old-valid=.*: must not be set without --from; add --from MODEL"):
         train(CONFIG, out=tmp_path / "run", old_valid=run_texts["valid"], **run_texts)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from transduce.config.schema import SearchConfig
 from transduce.console import printable
+from transduce.data.corpora import Corpus, read_pairs
 from transduce.data.tags import TagCount
-from transduce.data.text import empty, is_blank, read_lines, read_pairs, unequal
+from transduce.data.text import empty, is_blank, read_lines, unequal
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
@@ -27,22 +28,34 @@ if TYPE_CHECKING:  # the translator imports torch, which the scoring of a file d
 class TestSet:
     """A source text and its references, which match line by line, and how to score translations of it.
 
-    language: code of the target language; it selects the rules of Moses. tokenize: one of `metrics.TOKENIZERS`.
+    ref: None if `src` is a table that holds both. more_refs: more references of each line. language: code of the target
+    language; it selects the rules of Moses. tokenize: one of `metrics.TOKENIZERS`.
     """
 
     src: Path
-    ref: Path
+    ref: Path | None
     language: str = "en"
     tokenize: str = "13a"
+    more_refs: Sequence[Path] = ()
 
-    def read(self) -> tuple[list[str], list[str]]:
-        """Return the source lines and the references.
+    def read(self) -> tuple[list[str], list[str], list[list[str]]]:
+        """Return the source lines, the references, and more references.
 
         Raises UserError if the texts do not match line by line, or the settings are wrong.
         """
         check_settings(language=self.language, tokenize=self.tokenize)
-        pairs = list(read_pairs(self.src, self.ref))
-        return [src for src, _ in pairs], [ref for _, ref in pairs]
+        pairs = list(read_pairs(Corpus(self.src, self.ref)))
+        more = _references(self.more_refs, len(pairs), f"{self.src}")
+        return [src for src, _ in pairs], [ref for _, ref in pairs], more
+
+
+def _references(paths: Sequence[Path], count: int, name: str) -> list[list[str]]:
+    """Return the lines of texts of references, of which each has the `count` lines of the text `name`."""
+    texts = [list(read_lines(path)) for path in paths]
+    for path, lines in zip(paths, texts, strict=True):
+        if len(lines) != count:
+            raise unequal((name, f"{path}"), (count, len(lines)))
+    return texts
 
 
 @dataclass(frozen=True)
@@ -70,17 +83,19 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
     Raises UserError, before it translates, if the texts do not match line by line or the settings are wrong.
     """
     search = options.resolve(translator.config.search)
-    sources, references = test_set.read()
+    sources, references, more_refs = test_set.read()
     tags = TagCount(translator.tokenizer, options.tag)
     tags.see(sources)
     sources = with_tag(sources, options.tag, translator.tokenizer)
     too_long = translator.long_line(sources, references)
     if too_long is not None:
-        raise UserError(too_long.problem((str(test_set.src), str(test_set.ref))))
+        raise UserError(too_long.problem((str(test_set.src), str(test_set.ref or test_set.src))))
     model_perplexity = perplexity(mean_loss(translator, sources, references))
     translations = translator.translate(sources, options=dataclasses.replace(options, tag=None))
     outputs = [translation.text for translation in translations]
-    scores = corpus_scores(outputs, references, language=test_set.language, tokenize=test_set.tokenize)
+    scores = corpus_scores(
+        outputs, references, more_refs=more_refs, language=test_set.language, tokenize=test_set.tokenize
+    )
     warning = tags.warning(printable(test_set.src), "add --tag, or put one before each line")
     return Evaluation(
         len(references),
@@ -92,8 +107,10 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
     )
 
 
-def evaluate_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, tokenize: str) -> Evaluation:
-    """Score one or two files of translations against `ref`, and compare two by the paired bootstrap.
+def evaluate_hypotheses(
+    hyps: Sequence[Path], ref: Path, *, more_refs: Sequence[Path] = (), language: str, tokenize: str
+) -> Evaluation:
+    """Score one or two files of translations against `ref` and `more_refs`, and compare two by the paired bootstrap.
 
     language, tokenize: the fields of `TestSet`.
     Raises UserError for more than two files, a file that does not match `ref` line by line, or wrong settings.
@@ -102,6 +119,7 @@ def evaluate_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, token
     if len(hyps) > 2:
         raise UserError(f"--hyp: expected 1 or 2 files, not {len(hyps)}; compare two at a time")
     references = list(read_lines(ref))  # once, because a pipe can be read only once
+    more = _references(more_refs, len(references), f"{ref}")
     outputs = [list(read_lines(hyp)) for hyp in hyps]
     for hyp, output in zip(hyps, outputs, strict=True):
         if len(output) != len(references):
@@ -109,10 +127,12 @@ def evaluate_hypotheses(hyps: Sequence[Path], ref: Path, *, language: str, token
         if not output:
             raise empty(f"{hyp}", f"{ref}")
     systems = {
-        printable(hyp): corpus_scores(output, references, language=language, tokenize=tokenize)
+        printable(hyp): corpus_scores(output, references, more_refs=more, language=language, tokenize=tokenize)
         for hyp, output in zip(hyps, outputs, strict=True)
     }
-    significance = paired_bootstrap(outputs[0], outputs[1], references, tokenize=tokenize) if len(hyps) == 2 else None
+    significance = None
+    if len(hyps) == 2:
+        significance = paired_bootstrap(outputs[0], outputs[1], references, more_refs=more, tokenize=tokenize)
     lines = [
         line for hyp, output in zip(hyps, outputs, strict=True) for line in remarks(printable(hyp), output, references)
     ]

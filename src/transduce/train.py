@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transduce.config.kinds import start_of, task_class
 from transduce.config.schema import Config, TrainConfig
-from transduce.config.validation import as_path, as_path_pair
+from transduce.config.validation import as_path, as_text_files
 from transduce.console import printable
 from transduce.data.batches import Batch, Batches, Share, collate
 from transduce.data.corpora import Corpus, corpus_sha256, read_pairs
@@ -76,17 +76,22 @@ def fit(
     src: str | Path | Sequence[Corpus],
     tgt: str | Path | None = None,
     *,
-    valid: tuple[str | Path, str | Path],
+    valid: str | Path | tuple[str | Path, str | Path],
     out: str | Path,
     recipe: str | Config = "small",
+    start_from: str | Path | None = None,
+    old_valid: str | Path | tuple[str | Path, str | Path] | None = None,
     settings: Sequence[str] = (),
     allow_change: Sequence[str] = (),
 ) -> Translator:
     """Train on the line-aligned texts `src` and `tgt` and return the model, ready to translate.
 
     src: the source text; without `tgt`, a file with both sides (see `transduce.data.corpora`), or corpora with weights.
-    valid: the source and the target text to evaluate on. out: the folder of the run; a run that it holds is resumed.
-    recipe: a name, FILE.py:FUNCTION, or a Config. settings: overrides such as "train.max_steps=2000".
+    valid: the source and the target text to evaluate on, or a table with both. out: the folder of the run; a run that
+    it holds is resumed.
+    recipe: a name, FILE.py:FUNCTION, or a Config. start_from: a model folder to fine-tune. old_valid: validation text
+    of that model, in the form of `valid`, to see whether it becomes worse there.
+    settings: overrides such as "train.max_steps=2000".
     allow_change: keys, such as "train.max_steps", in which recipe and settings may differ from the configuration of a
     resumed run (see `config.files.CHANGEABLE`).
     Raises UserError for every mistake that the user can fix.
@@ -97,9 +102,17 @@ def fit(
         corpora = src
     else:
         raise UserError(f"tgt={tgt!r}: must not be set with corpora in src; leave it out")
-    files = as_path_pair("valid", valid)
-    run = as_path("out", out)
-    request = TrainRequest(recipe, corpora, files, run, settings, resume=True, allow_change=allow_change)
+    request = TrainRequest(
+        recipe,
+        corpora,
+        as_text_files("valid", valid),
+        as_path("out", out),
+        settings,
+        resume=True,
+        allow_change=allow_change,
+        start_from=None if start_from is None else as_path("start_from", start_from),
+        old_valid=() if old_valid is None else as_text_files("old_valid", old_valid),
+    )
     if request.is_of_one_text:
         task = request.config.train.task
         raise UserError(f"train.task={task!r}: expected a task with source and target; use the command transduce train")

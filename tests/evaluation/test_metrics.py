@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from transduce.errors import UserError
-from transduce.evaluation.metrics import Brevity, Score, check_settings, corpus_scores, missing_scores, split_compounds
+from transduce.evaluation.metrics import (
+    Brevity,
+    Score,
+    bleu,
+    check_settings,
+    corpus_scores,
+    missing_scores,
+    split_compounds,
+)
+from transduce.evaluation.significance import paired_bootstrap
 
 REFS = [
     "Zwei Männer stehen am Herd und bereiten Essen zu.",
@@ -293,3 +302,19 @@ def test_a_missing_mecab_names_the_package_to_install(monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
     with pytest.raises(UserError, match=r"pip install 'sacrebleu\[ja\]'"):
         corpus_scores(HYPS, REFS, tokenize="ja-mecab")
+
+
+def test_several_references_equal_sacrebleu() -> None:
+    """The second text of references is the output: every score is 100."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    hyps, other = ["a dog runs in the park", "two men see it"], ["a dog ran in a park", "two men saw it now"]
+    refs = ["the dog runs in the garden", "both men see it"]
+    scores = corpus_scores(hyps, refs, more_refs=[other])
+    assert scores[0].value == BLEU(force=True).corpus_score(hyps, [refs, other]).score > bleu(hyps, refs)
+    assert all(score.signature.startswith("nrefs:2|") for score in scores)
+    assert [score.value for score in corpus_scores(hyps, refs, more_refs=[hyps])] == pytest.approx([100] * 7)
+    result = paired_bootstrap(hyps, hyps, refs, more_refs=[other], samples=3)
+    assert result.bleu_a == pytest.approx(scores[0].value) and result.signature.startswith("nrefs:2|")
+    with pytest.raises(UserError, match="expected 1 lines, as many as the references"):
+        corpus_scores(hyps, refs, more_refs=[["a"]])

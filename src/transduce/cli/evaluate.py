@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from transduce.parsing.labelled_f1 import LabelledScores
 
 EvaluatedModels = Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")]
-References = Annotated[Path | None, Parameter(help="Reference translations.")]
-SourceText = Annotated[Path | None, Parameter(help="Source text to translate with the model.")]
+References = Annotated[
+    list[Path] | None, Parameter(help="Reference translations. May be repeated: several references of each line.")
+]
+SourceText = Annotated[
+    Path | None,
+    Parameter(
+        help="Source text to translate with the model. Without --ref, a table with source and reference, as in "
+        "`transduce train --train`."
+    ),
+]
 GoldTrees = Annotated[
     Path | None, Parameter(help="Gold trees in brackets, instead of --ref and --src. A model parses their words.")
 ]
@@ -71,13 +79,16 @@ def evaluate(
     Examples
     --------
     transduce evaluate run/model --src test.en --ref test.de --language de
+    transduce evaluate run/model --src test.tsv --language de
     transduce evaluate --hyp output.de --ref test.de --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
+    transduce evaluate --hyp output.de --ref first.de --ref second.de
     transduce evaluate run/model --trees gold.trees
     transduce evaluate --hyp output.trees --trees gold.trees
     transduce evaluate gpt/model --text test.txt
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
+    from transduce.data.corpora import Corpus, problems
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses
 
@@ -90,7 +101,8 @@ def evaluate(
         return
     if labels is not None:
         raise UserError("--labels: expected the sentences as --text; add --text FILE")
-    _check_one(models, hyp, ref, trees)
+    has_references = ref is not None or (src is not None and not problems([Corpus(src)]))
+    _check_one(models, hyp, has_references, trees)
     if hyp:
         _check_no_model(src, options, precision)
     if trees is not None:
@@ -98,13 +110,13 @@ def evaluate(
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         print_json(scores) if json else print(scores)
         return
-    assert ref is not None
-    if hyp:
-        evaluation = evaluate_hypotheses(hyp, ref, language=language, tokenize=tokenize)
+    first, more = (ref[0], ref[1:]) if ref else (None, [])
+    if hyp and first:
+        evaluation = evaluate_hypotheses(hyp, first, more_refs=more, language=language, tokenize=tokenize)
     elif src is None:
         raise UserError("--src: expected the source text for the model; add --src FILE")
     else:
-        evaluation = _evaluate_models(models, TestSet(src, ref, language, tokenize), options, precision)
+        evaluation = _evaluate_models(models, TestSet(src, first, language, tokenize, more), options, precision)
     _print(evaluation, json=json)
 
 
@@ -172,12 +184,15 @@ def _evaluate_models(
     return evaluate_model(load(*models, precision=precision), test_set, options)
 
 
-def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, ref: Path | None, trees: Path | None) -> None:
+def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, has_references: bool, trees: Path | None) -> None:
     """Raise UserError unless exactly one of models and files is given, and one kind of reference."""
     if bool(models) == bool(hyp):
         raise UserError("MODELS: expected a model with --src, or one or two --hyp files; give one of the two")
-    if (ref is None) == (trees is None):
-        raise UserError("--ref: expected reference translations, or gold --trees for a parser; give one of the two")
+    if has_references == (trees is not None):
+        raise UserError(
+            "--ref: expected reference translations, in --ref or in a table as --src, or gold --trees for a parser; "
+            "give one of the two"
+        )
 
 
 def _check_no_model(src: Path | None, options: "DecodingOptions", precision: str) -> None:

@@ -306,11 +306,13 @@ def as_path(name: str, value: object) -> Path:
     return Path(value)
 
 
-def as_path_pair(name: str, value: object) -> tuple[Path, Path]:
-    """Return the argument `name` as two paths. Raises UserError if its value is another one."""
+def as_text_files(name: str, value: object) -> list[Path]:
+    """Return the argument `name`, one path or two, as a list. Raises UserError if its value is another one."""
+    if isinstance(value, str | Path):
+        return [Path(value)]
     if not isinstance(value, tuple | list) or len(value) != 2:
-        raise UserError(f"{name}={value!r}: expected two paths, of source and target text")
-    return as_path(f"{name}[0]", value[0]), as_path(f"{name}[1]", value[1])
+        raise UserError(f"{name}={value!r}: expected two paths, of source and target text, or one of a table with both")
+    return [as_path(f"{name}[{i}]", path) for i, path in enumerate(value)]
 
 
 def type_name(expected: Any) -> str:

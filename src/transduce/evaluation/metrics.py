@@ -73,23 +73,31 @@ class Score:
 
 
 def corpus_scores(
-    hyps: Sequence[str], refs: Sequence[str], *, language: str = "en", tokenize: str = "13a"
+    hyps: Sequence[str],
+    refs: Sequence[str],
+    *,
+    more_refs: Sequence[Sequence[str]] = (),
+    language: str = "en",
+    tokenize: str = "13a",
 ) -> list[Score]:
     """Return all scores of `hyps` against `refs`, line by line, in the order of the module's table.
 
-    language: code of the target language; it selects the rules of Moses. tokenize: one of `TOKENIZERS`, for `bleu`
-    and `bleu_uncased` only. Without sacremoses the two scores that need it are absent: see `missing_scores`.
+    more_refs: more references of each line. language: code of the target language; it selects the rules of Moses.
+    tokenize: one of `TOKENIZERS`, for `bleu` and `bleu_uncased` only. Without sacremoses the two scores that need it
+    are absent: see `missing_scores`.
     Raises UserError for unequal counts, no lines, or a language or tokeniser that does not exist.
     """
     check_settings(language=language, tokenize=tokenize)
-    check_lines(hyps, refs, name="the hypotheses")
+    all_refs = [refs, *more_refs]
+    for texts in all_refs:
+        check_lines(hyps, texts, name="the hypotheses")
     return [
-        _bleu(hyps, refs, tokenize),
-        _bleu_uncased(hyps, refs, tokenize),
-        _chrf(hyps, refs),
-        *(_moses_scores(hyps, refs, language) if _has_sacremoses() else []),
-        _bleu_without_tokenizer(hyps, refs),
-        _exact_match(hyps, refs),
+        _bleu(hyps, all_refs, tokenize),
+        _bleu_uncased(hyps, all_refs, tokenize),
+        _chrf(hyps, all_refs),
+        *(_moses_scores(hyps, all_refs, language) if _has_sacremoses() else []),
+        _bleu_without_tokenizer(hyps, all_refs),
+        _exact_match(hyps, all_refs),
     ]
 
 
@@ -102,7 +110,7 @@ def check_settings(*, language: str, tokenize: str) -> None:
 def bleu(hyps: Sequence[str], refs: Sequence[str]) -> float:
     """Return sacreBLEU, 0 to 100, with the tokeniser that fits the references (`fitting_tokenizer`)."""
     check_lines(hyps, refs, name="the hypotheses")
-    return _bleu(hyps, refs, fitting_tokenizer(refs)).value
+    return _bleu(hyps, [refs], fitting_tokenizer(refs)).value
 
 
 def bleu_signature(refs: Sequence[str]) -> str:
@@ -141,44 +149,46 @@ def split_compounds(line: str) -> str:
 
 # ---- one function per score ------------------------------------------------------------------------------
 
+References = Sequence[Sequence[str]]  # one or several texts of references, which match line by line
 
-def _bleu_score(metric: "BLEU", hyps: Sequence[str], refs: Sequence[str]) -> tuple[float, Brevity]:
+
+def _bleu_score(metric: "BLEU", hyps: Sequence[str], refs: References) -> tuple[float, Brevity]:
     """Return the score by `metric`, 0 to 100, and its brevity penalty."""
-    score = metric.corpus_score(hyps, [refs])
+    score = metric.corpus_score(hyps, refs)
     # sacreBLEU computes with logarithms: a perfect output scores 100.00000000000004 without the limit.
     return min(score.score, 100.0), Brevity(score.bp, score.sys_len, score.ref_len)
 
 
-def _bleu(hyps: Sequence[str], refs: Sequence[str], tokenize: str) -> Score:
+def _bleu(hyps: Sequence[str], refs: References, tokenize: str) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenize, force=True)
     value, brevity = _bleu_score(metric, hyps, refs)
     label = f"cased, tokenised by {tokenize}: compare it with figures of the same signature"
     if tokenize == "13a":
-        label = f"cased, detokenised, 13a: the number to compare between papers since 2018{_caveat(refs)}"
+        label = f"cased, detokenised, 13a: the number to compare between papers since 2018{_caveat(refs[0])}"
     return Score("bleu", value, str(metric.get_signature()), label, brevity)
 
 
-def _bleu_uncased(hyps: Sequence[str], refs: Sequence[str], tokenize: str) -> Score:
+def _bleu_uncased(hyps: Sequence[str], refs: References, tokenize: str) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize=tokenize, lowercase=True, force=True)
     value, brevity = _bleu_score(metric, hyps, refs)
-    label = f"uncased, tokenised by {tokenize}: compare it with uncased figures only{_caveat(refs)}"
+    label = f"uncased, tokenised by {tokenize}: compare it with uncased figures only{_caveat(refs[0])}"
     return Score("bleu_uncased", value, str(metric.get_signature()), label, brevity)
 
 
-def _chrf(hyps: Sequence[str], refs: Sequence[str]) -> Score:
+def _chrf(hyps: Sequence[str], refs: References) -> Score:
     from sacrebleu.metrics.chrf import CHRF
 
     metric = CHRF()
-    value = min(metric.corpus_score(hyps, [refs]).score, 100.0)
+    value = min(metric.corpus_score(hyps, refs).score, 100.0)
     label = "chrF2, character n-grams: needs no tokeniser, so it suits every script"
     return Score("chrf", value, str(metric.get_signature()), label)
 
 
-def _moses_scores(hyps: Sequence[str], refs: Sequence[str], language: str) -> list[Score]:
+def _moses_scores(hyps: Sequence[str], refs: References, language: str) -> list[Score]:
     """Return `bleu_tokenised` and `bleu_compound_split`."""
     import sacremoses
 
@@ -189,12 +199,12 @@ def _moses_scores(hyps: Sequence[str], refs: Sequence[str], language: str) -> li
         # XML escapes would rename the same tokens on both sides, which changes no count.
         return " ".join(moses.tokenize(line, escape=False))
 
-    ref_lines = [tokenise(line) for line in refs]
+    ref_lines = [[tokenise(line) for line in texts] for texts in refs]
     plain, plain_brevity, plain_signature = _multi_bleu([tokenise(line) for line in hyps], ref_lines)
     # The script of the paper's authors normalises punctuation in the output, not in the reference.
     split, split_brevity, split_signature = _multi_bleu(
         [split_compounds(tokenise(straighten(line))) for line in hyps],
-        [split_compounds(line) for line in ref_lines],
+        [[split_compounds(line) for line in texts] for texts in ref_lines],
     )
     has_rules = language in sacremoses.NonbreakingPrefixes().available_langs.values()
     for signature in (plain_signature, split_signature):
@@ -205,7 +215,7 @@ def _moses_scores(hyps: Sequence[str], refs: Sequence[str], language: str) -> li
     split_signature.update("compounds", "split")
     split_signature.update("punct", "ascii-in-output")
     caveat = "" if has_rules else f"; Moses has no rules for {language!r} and used its default"
-    caveat += _caveat(refs)
+    caveat += _caveat(refs[0])
     plain_label = f"cased, tokenised, as multi-bleu counts: the number of papers before 2018{caveat}"
     split_label = f"cased, tokenised, compounds split: {_split_comparison(language)}{caveat}"
     return [
@@ -221,7 +231,7 @@ def _split_comparison(language: str) -> str:
     return "counted like the paper's English-German figures"
 
 
-def _multi_bleu(hyps: Sequence[str], refs: Sequence[str]) -> "tuple[float, Brevity, Signature]":
+def _multi_bleu(hyps: Sequence[str], refs: References) -> "tuple[float, Brevity, Signature]":
     """Return BLEU of tokenised lines like multi-bleu.perl: no smoothing, and 0 if no 4-gram matches."""
     from sacrebleu.metrics.bleu import BLEU
 
@@ -229,7 +239,7 @@ def _multi_bleu(hyps: Sequence[str], refs: Sequence[str]) -> "tuple[float, Brevi
     return *_bleu_score(metric, hyps, refs), metric.get_signature()
 
 
-def _bleu_without_tokenizer(hyps: Sequence[str], refs: Sequence[str]) -> Score:
+def _bleu_without_tokenizer(hyps: Sequence[str], refs: References) -> Score:
     from sacrebleu.metrics.bleu import BLEU
 
     metric = BLEU(tokenize="none", force=True)
@@ -238,10 +248,10 @@ def _bleu_without_tokenizer(hyps: Sequence[str], refs: Sequence[str]) -> Score:
     return Score("bleu_as_given", value, str(metric.get_signature()), label, brevity)
 
 
-def _exact_match(hyps: Sequence[str], refs: Sequence[str]) -> Score:
-    equal = sum(hyp == ref for hyp, ref in zip(hyps, refs, strict=True))
+def _exact_match(hyps: Sequence[str], refs: References) -> Score:
+    equal = sum(hyp in texts for hyp, *texts in zip(hyps, *refs, strict=True))
     label = "per cent of lines that equal their reference, character by character"
-    return Score("exact_match", 100 * equal / len(refs), "nrefs:1|case:mixed|tok:none", label)
+    return Score("exact_match", 100 * equal / len(hyps), f"nrefs:{len(refs)}|case:mixed|tok:none", label)
 
 
 def _is_unspaced(lines: Sequence[str]) -> bool:

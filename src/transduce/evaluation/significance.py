@@ -40,12 +40,14 @@ def paired_bootstrap(
     hyps_b: Sequence[str],
     refs: Sequence[str],
     *,
+    more_refs: Sequence[Sequence[str]] = (),
     samples: int = 1000,
     seed: int = 12345,
     tokenize: str = "13a",
 ) -> Bootstrap:
     """Compare the BLEU of systems A and B by the paired bootstrap (Koehn 2004).
 
+    more_refs: more references of each line.
     samples: number of test sets, drawn with replacement from the original one, the same for both systems. seed: equal
     seeds draw equal test sets. tokenize: one of `metrics.TOKENIZERS`.
     The resampled differences minus their mean are the differences of equally good systems. `p_value` is the share of
@@ -56,11 +58,13 @@ def paired_bootstrap(
     """
     import numpy as np
 
-    check_lines(hyps_a, refs, name="hypotheses A")
-    check_lines(hyps_b, refs, name="hypotheses B")
+    all_refs = [refs, *more_refs]
+    for texts in all_refs:
+        check_lines(hyps_a, texts, name="hypotheses A")
+        check_lines(hyps_b, texts, name="hypotheses B")
     _check_bootstrap(len(refs), samples, seed)
     check_tokenizer(tokenize)
-    stats = np.stack([_line_stats(hyps, refs, tokenize) for hyps in (hyps_a, hyps_b)], axis=1)  # (lines, 2, 10)
+    stats = np.stack([_line_stats(hyps, all_refs, tokenize) for hyps in (hyps_a, hyps_b)], axis=1)  # (lines, 2, 10)
     bleu_a, bleu_b = _bleu_from_stats(stats.sum(axis=0)).tolist()
     bleus = _bleu_from_stats(_resample(stats, samples, seed))  # (samples, 2)
     deltas = bleus[:, 1] - bleus[:, 0]
@@ -73,19 +77,19 @@ def paired_bootstrap(
         delta_high=high,
         p_value=_two_sided_p(deltas, bleu_b - bleu_a),
         samples=samples,
-        signature=_bootstrap_signature(refs, samples, seed, tokenize),
+        signature=_bootstrap_signature(all_refs, samples, seed, tokenize),
         label="p, two-sided: the chance that two equally good systems differ this much on such a test set",
     )
 
 
-def _line_stats(hyps: Sequence[str], refs: Sequence[str], tokenize: str) -> "np.ndarray":
+def _line_stats(hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str) -> "np.ndarray":
     """Return counts (lines, 10): words of output and reference, n-grams matched, n-grams of the output, n = 1 to 4."""
     import numpy as np
     from sacrebleu.metrics.bleu import BLEU
 
     # effective_order silences sacreBLEU's warning about scores of single sentences, which are not used here.
     metric = BLEU(tokenize=tokenize, effective_order=True, force=True)
-    lines = [metric.sentence_score(hyp, [ref]) for hyp, ref in zip(hyps, refs, strict=True)]
+    lines = [metric.sentence_score(hyp, texts) for hyp, *texts in zip(hyps, *refs, strict=True)]
     return np.array([[line.sys_len, line.ref_len, *line.counts, *line.totals] for line in lines])
 
 
@@ -124,10 +128,10 @@ def _two_sided_p(deltas: "np.ndarray", delta: float) -> float:
     return (as_extreme + 1) / (len(deltas) + 1)
 
 
-def _bootstrap_signature(refs: Sequence[str], samples: int, seed: int, tokenize: str) -> str:
+def _bootstrap_signature(refs: Sequence[Sequence[str]], samples: int, seed: int, tokenize: str) -> str:
     from sacrebleu.metrics.bleu import BLEU
 
-    signature = BLEU(tokenize=tokenize, references=[refs]).get_signature()
+    signature = BLEU(tokenize=tokenize, references=refs).get_signature()
     signature.update("bs", samples)
     signature.update("seed", seed)
     signature.update("p", "two-sided")
