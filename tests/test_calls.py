@@ -111,7 +111,7 @@ def test_attend_takes_two_strings(model: Translator, line: Any) -> None:
         ({"sampling": {"temperature": 1.0}}, "sampling={'temperature': 1.0}: expected a Sampling or null"),
         ({"sampling": 1.0}, "sampling=1.0: expected a Sampling"),
         ({"seed": 1.5, "sampling": Sampling()}, "seed=1.5: expected an integer"),
-        ({"split": None}, "split=None: expected one of 'long', 'sentences'"),
+        ({"split": None}, "split=None: expected one of 'auto', 'none', 'long', 'sentences'"),
         ({"length_penalty": 1}, "length_penalty=1: expected one of"),
         ({"beam": 4}, "beam: expected a known option; did you mean 'beam_size'"),
         ({"temperature": 0.8}, r"temperature: expected a known option; give sampling=Sampling\(temperature=...\)"),
@@ -292,5 +292,5 @@ def test_a_long_line_of_a_test_set_is_named_as_in_its_file(model: Translator, tm
         write_lines(tmp_path / name, ["a", "", " ", "b", line]) for name, line in (("s", "c"), ("l", "c " * 9_000))
     )
     for test_set in (evaluate.TestSet(short, long), evaluate.TestSet(long, short)):
-        with pytest.raises(UserError, match=f"^{long}:5: expected at most 8,192 tokens, not 9,001; split the line"):
+        with pytest.raises(UserError, match=f"^{long}:5: expected at most 8,192 tokens, not 9,000; split the line"):
             evaluate.evaluate_model(model, test_set, DEFAULTS)

@@ -15,7 +15,7 @@ KEYS = {
     "attention_dropout ffn_dropout norm norm_eps attention_bias positions max_positions tie_src_tgt tie_output "
     "output_bias",
     "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout source_tokens target_tokens tags "
-    "sentences_per_line",
+    "sentences_per_line normalization",
     "train": "task max_steps warmup_steps lr_factor decay_steps adam_beta2 label_smoothing rdrop seed precision "
     "accumulate log_every_steps evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints "
     "ema_decay use best_by patience",

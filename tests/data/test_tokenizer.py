@@ -17,6 +17,7 @@ from support.tokenizer_texts import (
     assert_lossless,
     in_a_new_process,
     learn,
+    plain_text,
     sentences,
 )
 
@@ -220,3 +221,46 @@ def test_learning_does_not_keep_the_lines() -> None:
         assert tracemalloc.get_traced_memory()[1] < 4_000_000  # the lines are 16 MB
     finally:
         tracemalloc.stop()
+
+
+# --- normalisation --------------------------------------------------------------------------------------------------
+
+LOOK_ALIKE = [
+    "Our sick son été.",
+    "  Our  sick\tson   été. ",
+    "Our\xa0sick\u3000son\u202fété.",
+    "Our sick\u200b so\xadn\ufeff e\u0301te\u0301.\u200e\x00",
+    "\u2028Our\x0bsick\r\nson\x85été.\x1c",
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def plain(request: pytest.FixtureRequest) -> Tokenizer:
+    """Return a tokenizer that normalises lines."""
+    return Tokenizer.learn(sentences(400), kind=request.param, vocab_size=VOCAB_SIZE[request.param], normalizes=True)
+
+
+def test_lines_that_look_alike_have_the_same_ids(plain: Tokenizer) -> None:
+    assert len({tuple(ids) for ids in plain.encode_batch(LOOK_ALIKE)}) == 1
+    assert plain.decode(plain.encode(LOOK_ALIKE[2])) == LOOK_ALIKE[0]
+    assert len({tuple(ids) for ids in learn(plain.kind).encode_batch(LOOK_ALIKE)}) == len(LOOK_ALIKE)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(line=st.text() | st.lists(st.sampled_from([*FRAGMENTS, *LOOK_ALIKE])).map("".join))
+def test_any_line_is_lossless_except_for_what_nobody_sees(plain: Tokenizer, line: str) -> None:
+    assert plain.decode(plain.encode(line)) == plain_text(line)
+
+
+def test_a_file_says_whether_lines_are_normalised(plain: Tokenizer) -> None:
+    loaded = Tokenizer.from_json(plain.to_json())
+    assert loaded.normalizes and not learn(plain.kind).normalizes
+    assert loaded.encode_batch(HOSTILE) == plain.encode_batch(HOSTILE)
+    with pytest.raises(UserError, match="its normalizer was not written by transduce"):
+        Tokenizer.from_json(plain.to_json().replace('"strip_left": true', '"strip_left": false'))
+
+
+def test_dropout_normalises_lines_too() -> None:
+    tokenizer = Tokenizer.learn(sentences(400), vocab_size=VOCAB_SIZE["bpe"], normalizes=True)
+    for line in LOOK_ALIKE:
+        assert tokenizer.encode_dropout(line, p=1e-9, key="k") == tokenizer.encode(line)

@@ -46,6 +46,17 @@ def test_words_come_from_the_words_that_they_translate(model: Translator, toy: T
     assert n_right >= 0.98 * n_links
 
 
+def test_invisible_characters_move_no_word(model: Translator) -> None:
+    """The tokenizer of a new model makes all white space the same."""
+    plain, other = "a b c d e", "\u200b a\xa0 b\u3000c\ufeff\td  e\u200e "
+    expected, translation = model.translate([plain, other], alignment=True)
+    assert translation.text == expected.text and expected.alignment and translation.alignment
+    assert_words(other, translation)
+    pairs = zip(expected.alignment, translation.alignment, strict=True)
+    for old, new in pairs:
+        assert (old.word, old.source) == (new.word, new.source.strip("\ufeff\u200e"))
+
+
 @pytest.fixture
 def demo_folder(tmp_path: Path) -> Path:
     """Return the folder of a demo: the one that `TRANSDUCE_DEMO` names, or a new one, which takes 3 minutes."""

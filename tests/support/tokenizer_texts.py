@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -63,6 +64,12 @@ def assert_lossless(tokenizer: TokenizerLike, lines: list[str]) -> None:
         assert tokenizer.decode(ids) == line
         assert not ids or UNK < min(ids) <= max(ids) < tokenizer.vocab_size, line
         assert bool(ids) == bool(line)
+
+
+def plain_text(line: str) -> str:
+    """Return a line as a tokenizer that normalises it decodes it."""
+    invisible = [*"\x7f\xad\u200b\u200e\u200f\u2060\ufeff", *map(chr, [*range(9), *range(14, 28)])]
+    return " ".join(unicodedata.normalize("NFC", line).translate(dict.fromkeys(map(ord, invisible))).split())
 
 
 def in_a_new_process(program: str, *arguments: str, **environment: str) -> str:

@@ -31,6 +31,7 @@ ADDED_LATER: dict[str, object] = {
     "data.source_tokens": "subwords",
     "data.target_tokens": "subwords",
     "data.tags": (),
+    "data.normalization": "none",
     "data.sentences_per_line": None,
     "train.task": "translation",
     "train.rdrop": 0.0,

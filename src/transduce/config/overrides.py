@@ -77,7 +77,8 @@ def _candidates(config: Config, name: str) -> list[str]:
 
 # ---- --from: start from another model ----------------------------------------------------------------------------
 
-OF_THE_TOKENIZER = ("tokenizer", "vocab_size", "source_tokens", "target_tokens", "tags")  # keys of section `data`
+# Keys of section `data`.
+OF_THE_TOKENIZER = ("tokenizer", "vocab_size", "source_tokens", "target_tokens", "tags", "normalization")
 
 
 def inherit(config: Config, parent: Config) -> Config:

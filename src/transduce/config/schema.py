@@ -134,6 +134,8 @@ class DataConfig:
     # symbols: each word of the target text is one token; labels: each of its lines
     target_tokens: Literal["subwords", "symbols", "labels"] = "subwords"
     tags: tuple[str, ...] = ()  # words such as <2de>, each one token at the beginning of a source line
+    # spaces: white space, invisible characters and accents that look the same are the same; None: set by the tokenizer
+    normalization: Literal["none", "spaces"] | None = None
     # sentences that 2 % of the training lines have at least; a longer text is split; None: counted when a run starts
     sentences_per_line: int | None = None
 

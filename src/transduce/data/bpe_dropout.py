@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from tokenizers import Tokenizer as Engine
 
-from transduce.data.subwords import ESCAPE
 from transduce.data.vocabulary import CONTROLS, SPACE
 
 MEMO_LENGTH = 32  # characters
@@ -46,7 +45,8 @@ class BpeDropout:
     """
 
     def __init__(self, vocabulary: dict[str, int], merges: list[list[str]], engine: Engine) -> None:
-        assert engine.pre_tokenizer is not None
+        assert engine.normalizer is not None and engine.pre_tokenizer is not None
+        self._normalize = engine.normalizer.normalize_str
         self._split = engine.pre_tokenizer.pre_tokenize_str
         self._vocabulary = vocabulary
         self._ranks = {(vocabulary[a], vocabulary[b]): rank for rank, (a, b) in enumerate(merges)}
@@ -56,7 +56,8 @@ class BpeDropout:
     def encode(self, line: str, draws: Draws) -> list[int]:
         """Return the ids of a line."""
         ids: list[int] = []
-        for chunk in _chunks(line):
+        for chunk in self._normalize(line).split(SPACE)[1:]:
+            chunk = SPACE + chunk
             ids += self._segment_from_memo(chunk, draws) if len(chunk) <= MEMO_LENGTH else self._segment(chunk, draws)
         return ids
 
@@ -112,9 +113,3 @@ class BpeDropout:
             if i < len(ranks):
                 ranks[i] = rank_of((symbols[i], symbols[i + 1]), NEVER)
         return symbols
-
-
-def _chunks(line: str) -> list[str]:
-    """Return a line as the engine's normaliser writes it, cut before each space."""
-    text = line.replace(ESCAPE, ESCAPE + "0").replace(SPACE, ESCAPE + "1")
-    return [SPACE + chunk for chunk in text.split(" ")] if line else []

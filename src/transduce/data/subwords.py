@@ -55,11 +55,19 @@ _UNPRINTABLE = [*range(33), *range(127, 161), 173]  # the bytes whose letters ar
 
 # --- the file --------------------------------------------------------------------------------------------------------
 
+# What looks the same becomes the same: composed characters, one space for any white space, nothing invisible.
+INVISIBLE = "[\0-\x08\x0e-\x1b\x7f\xad\u200b\u200e\u200f\u2060\ufeff]"
+WHITE_SPACE = "[\\s\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 REMOVE_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}  # the space that the normaliser added
 
 
 def document_of(
-    kind: str, vocabulary: dict[str, int], merges: Sequence[Sequence[str]], tags: Sequence[str] = ()
+    kind: str,
+    vocabulary: dict[str, int],
+    merges: Sequence[Sequence[str]],
+    tags: Sequence[str] = (),
+    *,
+    normalizes: bool = False,
 ) -> dict[str, object]:
     """Return all of `tokenizer.json`, in the format of the Hugging Face library."""
     pieces = dict(sorted(vocabulary.items(), key=lambda piece: piece[1]))
@@ -80,16 +88,29 @@ def document_of(
             "pair": [sentence, end, {"Sequence": {"id": "B", "type_id": 1}}, end],
             "special_tokens": {CONTROLS[EOS]: {"id": CONTROLS[EOS], "ids": [EOS], "tokens": [CONTROLS[EOS]]}},
         },
+        "normalizer": normalizer_of(kind, normalizes=normalizes),
         **(_bpe_rules(pieces, merges) if kind == "bpe" else _wordpiece_rules(pieces)),
     }
 
 
+def normalizer_of(kind: str, *, normalizes: bool) -> dict[str, object]:
+    """Return what happens to a line before it is cut into words.
+
+    normalizes: remove the differences that nobody sees (`data.normalization`).
+    """
+    rules: list[dict[str, object]] = [_replace(ESCAPE, ESCAPE + "0"), _replace(SPACE, ESCAPE + "1")]
+    rules += [{"type": "Prepend", "prepend": SPACE}, _replace(" ", SPACE)]
+    if kind == "wordpiece":
+        rules = [dict[str, object](type="Prepend", prepend=" ")]
+    if normalizes:
+        ends = dict[str, object](type="Strip", strip_left=True, strip_right=True)
+        rules = [{"type": "NFC"}, _replace_all(INVISIBLE, ""), _replace_all(WHITE_SPACE, " "), ends, *rules]
+    return {"type": "Sequence", "normalizers": rules} if len(rules) > 1 else rules[0]
+
+
 def _bpe_rules(vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> dict[str, object]:
-    escape = [_replace(ESCAPE, ESCAPE + "0"), _replace(SPACE, ESCAPE + "1")]
     unescape = [_replace(ESCAPE + "1", SPACE), _replace(ESCAPE + "0", ESCAPE)]
-    first_space = {"type": "Prepend", "prepend": SPACE}
     return {
-        "normalizer": {"type": "Sequence", "normalizers": [*escape, first_space, _replace(" ", SPACE)]},
         "pre_tokenizer": _cut(SPACE),
         "decoder": {
             "type": "Sequence",
@@ -119,7 +140,6 @@ def _bpe_rules(vocabulary: dict[str, int], merges: Sequence[Sequence[str]]) -> d
 def _wordpiece_rules(vocabulary: dict[str, int]) -> dict[str, object]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {
-        "normalizer": {"type": "Prepend", "prepend": " "},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_cut(" "), byte_level]},
         "decoder": {"type": "Sequence", "decoders": [_replace(SPACE, ""), byte_level, REMOVE_SPACE]},
         "model": {
@@ -145,6 +165,10 @@ def _replace(old: str, new: str) -> dict[str, object]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
+def _replace_all(pattern: str, new: str) -> dict[str, object]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": new}
+
+
 class Parts(NamedTuple):
     """The parts of a `tokenizer.json` that are not fixed."""
 
@@ -152,6 +176,13 @@ class Parts(NamedTuple):
     vocabulary: dict[str, int]
     merges: list[list[str]]
     tags: list[str]
+    normalizes: bool
+
+    @property
+    def document(self) -> dict[str, object]:
+        """All of the file."""
+        kind, vocabulary, merges, tags, normalizes = self
+        return document_of(kind, vocabulary, merges, tags, normalizes=normalizes)
 
 
 class _Model(msgspec.Struct):
@@ -175,11 +206,13 @@ def parts_of(text: str) -> Parts:
     if model is None:
         raise UserError(f"it has no model of type BPE or WordPiece; {USE_ANOTHER}")
     added = _convert(fields.get("added_tokens"), list[_AddedToken], [])
+    kind = "bpe" if model.type == "BPE" else "wordpiece"
     parts = Parts(
-        kind="bpe" if model.type == "BPE" else "wordpiece",
+        kind=kind,
         vocabulary=_convert(model.vocab, dict[str, int], {}),
         merges=_convert(model.merges, list[list[str]], [[]]),
         tags=[token.content for token in added[len(CONTROLS) :]],
+        normalizes=fields.get("normalizer") == normalizer_of(kind, normalizes=True),
     )
     if (problem := _problem(fields, parts)) is not None:
         raise UserError(f"{problem}; {USE_ANOTHER}")
@@ -196,7 +229,7 @@ def _convert(value: object, kind: type[T], default: T) -> T:
 
 def _problem(document: dict[str, object], parts: Parts) -> str | None:
     """Return the first difference from every document that transduce writes, or None."""
-    kind, vocabulary, merges, tags = parts
+    kind, vocabulary, merges, tags, _ = parts
     if not vocabulary or list(vocabulary.values()) != list(range(len(vocabulary))):
         return "its ids do not count up from 0"
     fixed = fixed_pieces(kind)
@@ -208,7 +241,7 @@ def _problem(document: dict[str, object], parts: Parts) -> str | None:
         return "its merges do not join two pieces to a third one"
     if len({tuple(merge) for merge in merges}) < len(merges):
         return "its merges repeat"
-    expected = document_of(kind, vocabulary, merges, tags)
+    expected = parts.document
     foreign = [key for key in {**expected, **document} if key not in document or document[key] != expected.get(key)]
     return f"its {foreign[0]} was not written by transduce" if foreign else None
 

@@ -56,20 +56,29 @@ class Tokenizer(TokenizerLike):
         self.side = side
         self.vocabulary = list(parts.vocabulary)
         self.vocab_size: int = len(self.vocabulary)
+        self.normalizes = parts.normalizes
         self._text = text
         self._arguments = (text,)
         self._ids = parts.vocabulary
         self._merges = parts.merges
         self._special = {*CONTROLS, *parts.tags}
-        self._engine = engine_of(document_of(*parts))
+        self._engine = engine_of(parts.document)
 
     @classmethod
     def learn(
-        cls, lines: Iterable[str], *, kind: str = "bpe", vocab_size: int, tags: Sequence[str] = ()
+        cls,
+        lines: Iterable[str],
+        *,
+        kind: str = "bpe",
+        vocab_size: int,
+        tags: Sequence[str] = (),
+        normalizes: bool = False,
     ) -> "Tokenizer":
         """Learn at most `vocab_size` pieces from lines of text, tags included; a small text has fewer.
 
         tags: words that pass `config.validation.is_tag`. No piece is learned from a tag before a line.
+        normalizes: remove the differences of lines that nobody sees, here and in every line that is encoded: any white
+        space is one space, and characters are composed. Encoding is lossless except for these.
         Reads the lines once and does not keep them. The same lines give the same tokenizer. Raises UserError if all
         lines are blank, or if `vocab_size` is too small for the pieces that make the tokenizer lossless.
         """
@@ -81,7 +90,8 @@ class Tokenizer(TokenizerLike):
                 f"data.vocab_size={vocab_size}: expected more than {len(fixed)}, the number of control and byte pieces "
                 f"and tags of a {kind} tokenizer; use a larger vocabulary"
             )
-        engine = engine_of(document_of(kind, {piece: i for i, piece in enumerate(fixed)}, []))
+        first = {piece: i for i, piece in enumerate(fixed)}
+        engine = engine_of(document_of(kind, first, [], normalizes=normalizes))
         text = (split_tag(line, tags)[1] for line in _training_text(lines))
         engine.train_from_iterator(text, trainer=trainer_of(kind, vocab_size, fixed))
         model = json.loads(engine.to_str())["model"]
@@ -90,7 +100,8 @@ class Tokenizer(TokenizerLike):
                 f"data.vocab_size={vocab_size}: expected at least {size:,}, because the text has "
                 f"{size - len(fixed):,} different characters; or set data.tokenizer=wordpiece, made of bytes"
             )
-        return cls(json_of(document_of(kind, model["vocab"], model.get("merges", []), tags)))
+        merges = model.get("merges", [])
+        return cls(json_of(document_of(kind, model["vocab"], merges, tags, normalizes=normalizes)))
 
     def split_tag(self, line: str) -> tuple[str, str]:
         """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""

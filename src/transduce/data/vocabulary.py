@@ -30,6 +30,7 @@ class TokenizerLike(ABC):
 
     kind: "bpe", "wordpiece", "sentencepiece" or "words". side: "source" or "target". vocab_size: number of ids.
     vocabulary: the pieces by id, as they are on disk, without duplicates within a side.
+    normalizes: lines that look the same have the same ids. An imported tokenizer has rules of its own.
     tags: the words, such as <2de>, that are one token at the beginning of a source line; none for the target.
     """
 
@@ -38,6 +39,7 @@ class TokenizerLike(ABC):
     vocab_size: int
     vocabulary: list[str]
     tags: Sequence[str] = ()
+    normalizes: bool = False
     symbols: Sequence[str] = ()  # words that are tokens of the target, the first ids after the control pieces
     _arguments: tuple[object, ...]  # of the class, except `side`, the last one
 

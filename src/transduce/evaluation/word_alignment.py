@@ -53,23 +53,27 @@ def words_of(text: str, ids: Sequence[int], tokenizer: TokenizerLike) -> list[Wo
 
 
 def _places(text: str) -> list[tuple[int, int]]:
-    """Return the start and the end of each word and punctuation mark. A vowel sign, as in Hindi, divides no word."""
+    """Return the start and the end of each word and punctuation mark.
+
+    A vowel sign, as in Hindi, divides no word, and an invisible character, such as a soft hyphen, neither.
+    """
     places: list[tuple[int, int]] = []
     for match in _WORD.finditer(text):
         start, end = match.span()
         if places and places[-1][1] == start and _is_one_word(text[start - 1], text[start]):
             start = places.pop()[0]
         places.append((start, end))
-    return places
+    return [(start, end) for start, end in places if not all(map(_is_sign, text[start:end]))]
 
 
 def _is_one_word(character: str, following: str) -> bool:
-    """Return True if a sign above, below or next to a letter joins two neighbouring characters to one word."""
+    """Return True if a sign next to a letter, or an invisible one, joins two neighbouring characters to one word."""
     return _is_sign(following) or (_is_sign(character) and following.isalnum())
 
 
 def _is_sign(character: str) -> bool:
-    return unicodedata.category(character)[0] == "M"
+    category = unicodedata.category(character)
+    return category[0] == "M" or category == "Cf"
 
 
 def align(weights: np.ndarray, source: Sequence[Word], target: Sequence[Word]) -> Alignment | None:

@@ -174,7 +174,10 @@ class TrainRequest:
     def learn_tokenizer(self) -> TokenizerLike:
         """Return a tokenizer learned from the training text. Each pair counts once, regardless of its weight."""
         data = self.config.data
-        learn = partial(Tokenizer.learn, kind=data.tokenizer, vocab_size=data.vocab_size, tags=data.tags)
+        default = "spaces" if self.config.train.task == "translation" else "none"
+        normalizes = (data.normalization or default) == "spaces"
+        rules = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "tags": data.tags, "normalizes": normalizes}
+        learn = partial(Tokenizer.learn, **rules)
         pairs = (pair for corpus in self.corpora for pair in corpora.read_pairs(corpus))
         if data.target_tokens == "symbols":
             of_source = partial(Words.learn, vocab_size=data.vocab_size) if data.source_tokens == "words" else learn
@@ -190,14 +193,20 @@ class TrainRequest:
         return usual_most(split_tag(line, self.config.data.tags)[1] for line in lines)
 
     def complete_config(self, tokenizer: TokenizerLike, parent: Config | None, n_sentences: int | None) -> Config:
-        """Return `config` with the tokenizer's vocabulary size and, unless it is None, the architecture of `parent`.
+        """Return `config` with the keys that the tokenizer sets and, unless it is None, the architecture of `parent`.
 
         n_sentences: `data.sentences_per_line` if `config` has none. Raises UserError if the result is not valid.
         """
         config = inherit(self.config, parent) if parent is not None else self.config
-        if config.data.sentences_per_line is None:
-            data = dataclasses.replace(config.data, sentences_per_line=n_sentences)
-            config = dataclasses.replace(config, data=data)
+        normalization = "spaces" if tokenizer.normalizes else "none"
+        if config.data.normalization not in (None, normalization):
+            raise UserError(
+                f"data.normalization={config.data.normalization!r}: expected {normalization!r}, as the tokenizer; "
+                "leave it out"
+            )
+        n_sentences = config.data.sentences_per_line or n_sentences
+        data = dataclasses.replace(config.data, normalization=normalization, sentences_per_line=n_sentences)
+        config = dataclasses.replace(config, data=data)
         if config.model.vocab_size not in (None, tokenizer.vocab_size):
             raise UserError(
                 f"model.vocab_size={config.model.vocab_size}: expected null or {tokenizer.vocab_size}, the number of "
