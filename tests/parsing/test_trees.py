@@ -40,7 +40,11 @@ def test_function_tags_and_empty_elements_are_removed() -> None:
 
 def test_words_have_their_own_parentheses_in_memory() -> None:
     assert tree("(X (-LRB- -LRB-) (NN f-LRB-x-RRB-))").words == ("(", "f(x)")
-    assert words_of(" -LRB- ( a\u00a0b\t\u3000 ") == ["(", "(", "a\u00a0b", "\u3000"]
+    assert words_of(" -LRB- ( a\u00a0b\t\u3000 \u00a0 ") == ["(", "(", "a\u00a0b"]
+
+
+def test_a_word_without_a_visible_character_is_none_in_a_tree_either() -> None:
+    assert str(tree("(S (NN \u00a0) (NP (NN a\u00a0b) (X \u200b)))")) == "(TOP (S (NP (NN a\u00a0b))))"
 
 
 def test_every_random_tree_survives_writing_and_reading() -> None:

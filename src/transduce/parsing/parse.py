@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from transduce.data.text import is_blank
 from transduce.data.vocabulary import CONTROLS
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingOptions
@@ -56,7 +55,7 @@ class Parser:
             options.refuse([name], "for trees; leave it out")
         settings = replace(options.resolve(self.translator.config.search), min_tokens=0)
         parses = [Parse(None)] * len(lines)
-        words = [[] if is_blank(line) else words_of(line) for line in lines]
+        words = [words_of(line) for line in lines]
         ids_of_lines = encode_lines(map(sentence_of, words), self.translator.tokenizer)
         sources: dict[int, list[int]] = {}
         for i, ids in enumerate(ids_of_lines):

@@ -5,7 +5,7 @@ A tree is flat in memory: words, tags, and phrases as labelled spans. So nothing
 Reading changes a tree to the form on which parsers are trained and scored:
 
 - The outermost node, if its label is one of `TOP_LABELS`, is left out. Writing adds it as TOP, which EVALB ignores.
-- Empty elements (-NONE-), and phrases without another word, are left out.
+- Empty elements (-NONE-), words without a visible character, and phrases without another word are left out.
 - Function tags are removed from the labels of phrases: NP-SBJ=2 is NP. Tags stay as they are.
 - A word has its own parentheses: -LRB- in a file is ( in memory.
 """
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import NamedTuple
 
-from transduce.data.text import read_lines
+from transduce.data.text import is_blank, read_lines
 from transduce.errors import UserError
 
 TOP = "TOP"
 TOP_LABELS = ("", TOP, "ROOT", "S1")
 EMPTY_ELEMENT = "-NONE-"
-WHITE_SPACE = " \t\r\n\f\v"  # other white space, such as U+00A0, can be a part of a word
+WHITE_SPACE = " \t\r\n\f\v"  # other white space, such as U+00A0, can be within a word
 _TOKEN = re.compile(rf"[()]|[^(){WHITE_SPACE}]+")
 ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
 REMEDY = "correct the brackets"
@@ -78,8 +78,11 @@ def nodes(tree: Tree) -> Iterator[Edge | int]:
 
 
 def words_of(sentence: str) -> list[str]:
-    """Return the words of a line, separated by ASCII white space, as they are in memory."""
-    return [unescape(word) for word in re.split(rf"[{WHITE_SPACE}]+", sentence) if word]
+    """Return the words of a line, separated by ASCII white space, as they are in memory.
+
+    A word has a visible character: U+00A0 alone is none, as in a blank line.
+    """
+    return [unescape(word) for word in re.split(rf"[{WHITE_SPACE}]+", sentence) if not is_blank(word)]
 
 
 def escape(word: str) -> str:
@@ -191,7 +194,7 @@ class _Builder:
         label = node.label or ""
         self.is_complete = not self.nodes
         if node.word is not None:
-            if label != EMPTY_ELEMENT:
+            if label != EMPTY_ELEMENT and not is_blank(node.word):
                 self.words.append(unescape(node.word))
                 self.tags.append(label)
         elif node.begin < len(self.words) and not (self.is_complete and label in TOP_LABELS):

@@ -2,6 +2,10 @@
 
 import json
 import random
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,15 +14,17 @@ import torch
 from support.little_memory import LittleMemory
 from support.small_encoders import LABELS, WORDS, bert_folder, small_bert, tokenizer_json
 from support.small_members import gpt2_folder
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import WordLevel
 from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.errors import NotFiniteError, UserError
-from transduce.family.bert import BertEncoder
+from transduce.family.bert import Bert, BertEncoder
 from transduce.family.bert_heads import sentence_vectors
 from transduce.family.configs import BertConfig
 from transduce.family.hugging_face.folder import Member, read_member
-from transduce.family.inference.text_encoder import TextEncoder, in_rows
+from transduce.family.inference.text_encoder import TextEncoder, cost_of_attention, in_rows
 from transduce.model.cpu_backend import faster_products
 
 
@@ -55,6 +61,20 @@ def test_lines_that_do_not_fit_into_memory_together_are_halved() -> None:
     assert max(memory.sizes) == 100
 
 
+@pytest.mark.parametrize("d_model", [8, 16, 32, 64])
+def test_a_narrow_classifier_gives_the_same_probabilities_in_any_batch(d_model: int) -> None:
+    """Bit for bit: the product with two classes is the smallest one."""
+    torch.manual_seed(1)
+    config = BertConfig(vocab_size=len(WORDS), d_model=d_model, n_layers=1, n_heads=2, max_positions=24)
+    model = Bert(config, heads=("pooler", "classifier"), labels=["good", "bad"]).eval()
+    settings = {"vocab_size": len(WORDS), "architectures": ["BertForSequenceClassification"]}
+    encoder = TextEncoder(Member(model, settings, {"tokenizer.json": tokenizer_json()}))
+    chance = random.Random(1)
+    lines = [" ".join(chance.choices(WORDS[5:], k=20)) for _ in range(150)]
+    together = encoder.classify(lines)
+    assert all(encoder.classify([lines[i]])[0] == together[i] for i in range(0, 150, 15))
+
+
 @pytest.mark.parametrize("length", [2, 4, 8])
 @torch.inference_mode()
 def test_a_narrow_model_has_the_same_states_in_any_batch(length: int) -> None:
@@ -67,7 +87,7 @@ def test_a_narrow_model_has_the_same_states_in_any_batch(length: int) -> None:
 
     def states(ids: Tensor) -> Tensor:
         with faster_products(ids.device):
-            return in_rows(lambda x: encoder(x, x >= 0), ids, length, 16)
+            return in_rows(lambda x: encoder(x, x >= 0), ids, length, cost_of_attention(length, 16))
 
     together = states(ids)
     assert all(torch.equal(states(ids[:count]), together[:count]) for count in (1, 3, 20))
@@ -213,6 +233,31 @@ def test_a_tokenizer_that_does_not_fit_is_refused(tokenizer: bytes, expected: st
     folder = bert_folder(tmp_path / "folder", "pooler", tokenizer=tokenizer)
     with pytest.raises(UserError, match=f"^{expected}"):
         TextEncoder(read_member(folder), "folder")
+
+
+def test_words_are_text_and_tokens_without_text_have_a_name(tmp_path: Path) -> None:
+    engine = Tokenizer.from_str(tokenizer_json().decode())
+    vocabulary = engine.get_vocab()
+    pieces = {"a": "▁lo", "the": "<0x9E>", "dog": "<0x41>"}
+    engine.model = WordLevel({pieces.get(word, word): i for word, i in vocabulary.items()}, unk_token="[UNK]")
+    engine.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback()])
+    folder = bert_folder(tmp_path / "folder", "words", tokenizer=engine.to_str().encode())
+    (answer,) = TextEncoder.load(folder).fill(["[MASK]"], n_best=20)
+    assert answer.value is not None
+    texts = {word.text for word in answer.value[0]}
+    assert texts >= {"lo", "<0x9E>", "A", "[UNK]", "cat"} and not texts & {"▁lo", "<0x41>", ""}
+
+
+@pytest.mark.parametrize("name", [pytest.param("vocab.txt", marks=pytest.mark.slow), "vocab.json"])
+def test_a_folder_with_older_files_of_a_tokenizer_says_how_to_make_one(name: str, tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "my folder", "words", tokenizer=b"")
+    (folder / name).write_text("\n".join(WORDS))
+    with pytest.raises(UserError, match="expected tokenizer.json; make it of the older files: python -c ") as problem:
+        TextEncoder.load(folder)
+    if name == "vocab.txt" and find_spec("transformers"):
+        command = shlex.split(str(problem.value).partition("older files: python ")[2])
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+        assert TextEncoder.load(folder).fill(["a [MASK]"])[0].value
 
 
 def test_a_token_beyond_the_rows_is_refused_when_a_line_has_it(tmp_path: Path) -> None:

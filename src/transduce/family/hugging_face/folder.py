@@ -144,8 +144,7 @@ def conversion_of(settings: Settings) -> Conversion:
         raise UserError(f"{settings.where}: expected weights that are not quantized; use the original model")
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in CONVERSIONS:
-        hint = nearest(kind, CONVERSIONS) if isinstance(kind, str) else ""
-        expected = f"expected one of {', '.join(CONVERSIONS)}{hint or '; use a model of one of these'}"
+        expected = f"expected one of {', '.join(CONVERSIONS)}; use a model of one of these"
         raise UserError(f"{settings.where}: model_type={kind!r}: {expected}")
     return _conversion(CONVERSIONS[kind])
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from transduce.config.schema import use_python_numbers
 from transduce.config.validation import field_problems, refuse
 from transduce.errors import NotFiniteError, UserError
-from transduce.family.inference.text_encoder import BATCH_TOKENS, PLACES, in_rows
+from transduce.family.inference.text_encoder import BATCH_TOKENS, PLACES, cost_of_attention, in_rows
 from transduce.family.llada import Llada
 from transduce.model.cpu_backend import faster_products
 
@@ -136,8 +136,8 @@ def _fill_step(
 ) -> None:
     """Fill as many masks of each line as its step says."""
     ids = torch.tensor([line.ids for line in lines], device=model.output.weight.device)
-    d_model = model.output.in_features
-    states = in_rows(lambda x: model.states(x, torch.ones_like(x, dtype=torch.bool)), ids, ids.size(1), d_model)
+    cost = cost_of_attention(ids.size(1), model.output.in_features)
+    states = in_rows(lambda x: model.states(x, torch.ones_like(x, dtype=torch.bool)), ids, ids.size(1), cost)
     for line, of_line in zip(lines, states, strict=True):
         places = line.masks(step, mask)
         logits = torch.cat([in_rows(model.output, part) for part in of_line[places].split(PLACES)]).float()

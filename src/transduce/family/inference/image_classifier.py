@@ -9,7 +9,7 @@ from torch import Tensor
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.application import Application
-from transduce.family.inference.text_encoder import classes_of, finite, in_rows
+from transduce.family.inference.text_encoder import classes_of, cost_of_attention, finite, in_rows
 from transduce.family.vit import ViT
 from transduce.model.cpu_backend import faster_products
 
@@ -48,7 +48,8 @@ class ImageClassifier(Application):
         with faster_products(weight.device):
             for batch in pixels.split(BATCH_IMAGES):
                 n_patches = max(batch.size(2) * batch.size(3) // self.model.config.patch_size**2, 1)
-                states = in_rows(self.model.states, batch, n_patches, self.model.output.in_features)
-                logits = in_rows(self.model.output, states[:, 0])
+                output = self.model.output
+                states = in_rows(self.model.states, batch, n_patches, cost_of_attention(n_patches, output.in_features))
+                logits = in_rows(output, states[:, 0], cost=output.in_features * output.out_features)
                 classes += classes_of(finite(logits, self.folder), self.model.labels)
         return classes

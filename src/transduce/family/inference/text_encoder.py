@@ -25,9 +25,8 @@ from transduce.model.cpu_backend import faster_products
 
 BATCH_TOKENS = 8_192
 PLACES = 256  # masked places at a time: their logits are rows of the whole vocabulary
-# oneDNN computes a product of fewer than 16 rows in another way, with other rounding (1e-7). Of the products within
-# attention, torch leaves only products of more than 4,096 multiplications to it. Beyond both limits, a row does not
-# depend on the others.
+# oneDNN computes a product of fewer than 16 rows in another way, with other rounding (1e-7). torch leaves only products
+# of more than 4,096 multiplications to it. Beyond both limits, a row does not depend on the others.
 ROWS = 32
 MULTIPLICATIONS = 4_096
 
@@ -92,14 +91,18 @@ class TextEncoder(Application):
                 best = in_rows(head, places).softmax(dim=-1).topk(n_best, dim=-1)
                 finite(best.values, self.folder)
                 for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                    texts = (self.tokenizer.id_to_token(number) or "" for number in numbers)
-                    of_places.append(list(map(Word, texts, values)))
+                    of_places.append(list(map(Word, map(self._word, numbers), values)))
             places_left = iter(of_places)
             return [[next(places_left) for _ in range(count)] for count in is_masked.sum(dim=1).tolist()]
 
         answers = self._answers(lines, words)
         problem = f"expected {MASK_NAME} in the line; put it in place of a word"
         return [Answer(a.value, a.problem or (problem if a.value == [] else None)) for a in answers]
+
+    def _word(self, number: int) -> str:
+        """Return the text of a token. A token that is no text by itself, such as a special one, has its name."""
+        text = self._decode([number]).strip()
+        return text if text and "\ufffd" not in text else self.tokenizer.id_to_token(number) or ""
 
     def embed(self, lines: Sequence[str]) -> list[Answer[Tensor]]:
         """Return a vector of length 1 for each line, (D,): the mean of the states of its tokens.
@@ -119,7 +122,8 @@ class TextEncoder(Application):
             raise self._without("a classifier, as in BertForSequenceClassification")
 
         def classes(_: Tensor, states: Tensor) -> list[dict[str, float]]:
-            logits = in_rows(lambda first: classifier(pooler(first)), states[:, :1])
+            cost = states.size(-1) * min(states.size(-1), len(classifier.labels))
+            logits = in_rows(lambda first: classifier(pooler(first)), states[:, :1], cost=cost)
             return classes_of(finite(logits, self.folder), classifier.labels)
 
         return self._answers(lines, classes)
@@ -152,7 +156,7 @@ class TextEncoder(Application):
         def values_of(members: Sequence[int]) -> list[Value]:
             ids = torch.tensor([encodings[i].ids for i in members], device=device)
             with faster_products(device):
-                states = in_rows(self._encode, ids, ids.size(1), d_model)
+                states = in_rows(self._encode, ids, ids.size(1), cost_of_attention(ids.size(1), d_model))
                 finite(states.norm(dim=-1), self.folder)  # if it overflows, the vector of `embed` has the length 0
                 return values(ids, states)
 
@@ -200,15 +204,20 @@ def classes_of(logits: Tensor, labels: Sequence[str]) -> list[dict[str, float]]:
     return answers
 
 
-def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1, d_model: int | None = None) -> Tensor:
+def in_rows(function: Callable[[Tensor], Tensor], x: Tensor, width: int = 1, cost: int = MULTIPLICATIONS) -> Tensor:
     """Return function(x), where each entry of `x` gives `width` rows of its matrix products.
 
-    A few entries are repeated until they give ROWS rows. d_model: width of attention between the rows of an entry, if
-    there is one; then until the products with its weights have more than MULTIPLICATIONS, too.
+    A few entries are repeated until they give ROWS rows, and until each product has more than MULTIPLICATIONS.
+    cost: multiplications of a row in the smallest product (`cost_of_attention`, or width times classes).
     """
-    least = ROWS if d_model is None else max(ROWS, MULTIPLICATIONS // (width * d_model) + 1)
+    least = max(ROWS, MULTIPLICATIONS // cost + 1)
     copies = -(-least // max(len(x) * width, 1))
     return function(torch.cat([x] * copies))[: len(x)] if copies > 1 else function(x)
+
+
+def cost_of_attention(width: int, d_model: int) -> int:
+    """Return the multiplications of a row in the smallest product of an encoder of `width` rows for each entry."""
+    return min(width, d_model) * d_model
 
 
 def _batches(lengths: Mapping[int, int]) -> Iterator[list[int]]:

@@ -1,5 +1,6 @@
 """The tokenizer of a member: tokenizer.json of its folder, read by the library tokenizers."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +11,14 @@ from transduce.data.engine import library_errors
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
 
+OLDER_FILES = ("vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
+
 
 def tokenizer_of(member: Member, folder: Path | str) -> Tokenizer:
     """Return the tokenizer of a member, without padding. A file of it may have set some."""
     content = member.files.get("tokenizer.json")
     if content is None:
-        raise UserError(f"{folder}: expected tokenizer.json; use a whole folder")
+        raise UserError(f"{folder}: expected tokenizer.json; {_remedy(member)}")
     expected = f"{folder}/tokenizer.json: expected a tokenizer"
     try:
         text = content.decode()
@@ -27,6 +30,16 @@ def tokenizer_of(member: Member, folder: Path | str) -> Tokenizer:
     tokenizer.no_truncation()
     encode_texts(tokenizer, [""], member, folder)  # its special tokens
     return tokenizer
+
+
+def _remedy(member: Member) -> str:
+    """Return the end of a message about a folder without tokenizer.json: how to make it of older files, if any."""
+    folder = member.folder
+    if folder is None or not any((folder / name).is_file() for name in OLDER_FILES):
+        return "use a whole folder"
+    path = str(folder)
+    code = f"from transformers import AutoTokenizer as T; T.from_pretrained({path!r}).save_pretrained({path!r})"
+    return f"make it of the older files: python -c {shlex.quote(code)}"
 
 
 def encode_texts(
