@@ -6,7 +6,7 @@ from transduce.parsing.trees import Phrase, Tree
 
 LABELS = ("S", "NP", "VP", "PP", "ADVP", "X")
 TAGS = ("NN", "DT", "-LRB-", ".", "NP", "``")  # NP: a tag may be spelled as a label
-WORDS = ("a", "dog", "(", ")", "x(y)", "-LRB", "é", "\u3000", "a\xa0b", "/NP", "NP(")
+WORDS = ("a", "dog", "(", ")", "x(y)", "-LRB", "é", "\u3000a", "a\xa0b", "/NP", "NP(")
 
 
 def random_tree(random: random.Random, n_words: int) -> Tree:
