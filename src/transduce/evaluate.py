@@ -165,7 +165,7 @@ def validation_scores(translator: "Translator", pairs: Sequence[tuple[str, str]]
     src = [src for src, _ in pairs]
     ref = [ref for _, ref in pairs]
     loss = mean_loss(translator, src, ref)
-    hypotheses = [translation.text for translation in translator.translate(src, beam_size=1)]
+    hypotheses = [translation.text for translation in translator.translate(src, beam_size=1, loops="keep")]
     return {"loss": round(loss, 5), "perplexity": round(perplexity(loss), 4), "bleu": round(bleu(hypotheses, ref), 2)}
 
 

@@ -27,13 +27,13 @@ from transduce.storage.model_folder import load_model
 
 DATA = Path(os.environ.get("TRANSDUCE_DATA", ROOT / "data"))
 PAGE = ROOT / "docs" / "wmt14.md"
-TINY = ["model.d_model=64", "model.n_heads=2", "model.n_layers=1", "model.d_ff=128", "train.warmup_steps=100"]
+TINY = ["model.d_model=64", "model.n_heads=2", "model.n_layers=1", "model.d_ff=128", "train.warmup_steps=60"]
 VOCAB_SIZE = 4_000
 SHORT = [
     f"data.vocab_size={VOCAB_SIZE}",
     "data.batch_tokens=2500",
-    "train.max_steps=160",
-    "train.evaluate_every_steps=160",
+    "train.max_steps=100",
+    "train.evaluate_every_steps=100",
 ]
 # After few steps, the end of the sentence can be the most likely first token, or never the most likely one.
 SHORT += ["search.min_tokens=10", "search.max_extra_tokens=10"]
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.slow
 
 
 def tiny(recipe: Callable[[], Config]) -> Callable[[], Config]:
-    """Return `recipe` with the same kind of pieces, dropout, averaging and search, for 160 steps of a tiny model."""
+    """Return `recipe` with the same kind of pieces, dropout, averaging and search, for 100 steps of a tiny model."""
     every = 20 if recipe().train.average_checkpoints == 5 else 5
     return lambda: override(recipe(), [*TINY, *SHORT, f"train.checkpoint_every_steps={every}"])
 

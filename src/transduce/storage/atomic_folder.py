@@ -69,9 +69,10 @@ def _size(content: Content) -> int:
 def _fill(folder: Path, files: Mapping[str, Content]) -> None:
     """Create `folder` with `files` and then their manifest, and flush all of it to disk."""
     folder.mkdir()
+    for subfolder in sorted({(folder / name).parent for name in files} - {folder}):
+        subfolder.mkdir(parents=True, exist_ok=True)
     entries = {}
     for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         sha256 = _write_synced(folder / name, content)
         if name != "README.md":
             entries[name] = {"size": _size(content), "sha256": sha256}
