@@ -62,6 +62,8 @@ def test_a_run_stopped_seven_times_ends_the_same(
             act_at_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGINT))
             train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
         assert checkpoint_steps(tmp_path / "run")[-1] == step
+        card = (tmp_path / "run" / "model" / "README.md").read_text("utf-8")
+        assert f"the last checkpoint, step-{step:08}" in card  # a mean could be worse, and nothing has evaluated it
     train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
     assert_same(tmp_path / "run", finished_runs["average"])
 

@@ -3,6 +3,7 @@
 text -> tokens -> batches -> model -> loss -> optimizer -> checkpoint, in the folder of the run
 """
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -354,9 +355,12 @@ def choose_weights(run: Run, state: TrainingState) -> tuple[dict[str, Tensor], s
 
     At the end of a run, they give way to the best of their rivals if that one is better by `train.best_by`. A mean with
     checkpoints from a steep part of the loss can be worse than each of them: by 8 BLEU after 900 steps on Multi30k.
+    An interrupted run leaves its last checkpoint instead of a mean.
     """
     config = run.config.train
     counters = state.counters
+    if config.use == "average" and not state.is_finished:  # evaluates nothing, so that it ends soon
+        config = dataclasses.replace(config, use="last")
     weights, origin = run_folder.final_weights(config, run.out, counters.best_step)
     rivals = run_folder.rivals_of_final(config, run.out, counters.best_step)
     if not (rivals and state.is_finished):

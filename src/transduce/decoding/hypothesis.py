@@ -55,8 +55,8 @@ class Hypothesis:
     utility: float | None = None  # of minimum Bayes risk (`mbr.rank`)
     n_overruled: int = 0  # tokens at which the constraint of a beam search excluded the most likely one
     alignment: Alignment | None = None  # of the words of its text
-    is_loop: bool = False  # the first search repeated the same tokens (see `loops`)
     early_cost: float = 0.0  # > 0: it ended where the model would continue, and ranks as if `score` were so much lower
+    is_loop: bool = False  # the first search repeated the same tokens (see `loops`)
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class Translation:
     pieces: tuple[str, ...] = ()
     token_log_probs: tuple[float, ...] = ()
     finished: bool = True
-    is_loop: bool = False
     problem: str | None = None
     alternatives: tuple["Translation", ...] = ()
     utility: float | None = None
     alignment: Alignment | None = None
     unmet: tuple[str, ...] = ()
+    is_loop: bool = False
 
     @property
     def doubts(self) -> list[str]:
