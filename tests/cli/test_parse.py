@@ -39,7 +39,7 @@ def test_parse_writes_one_tree_for_each_line(
         ("The", "cat", "sleeps", "."),
         None,
         ("(", "</s>", "(", ")"),
-        ("a", "\u00a0b", "<&>", "\x01"),
+        ("a", "\u00a0b", "<&>"),
         None,
     ]
     problem, counts = result.err.splitlines()

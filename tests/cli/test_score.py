@@ -31,7 +31,7 @@ def test_lines_before_one_that_cannot_be_scored_are_scored(
     expected = cli("score", toy.model, "--src", write_lines(tmp_path / "good", lines), "--tgt", tmp_path / "good").out
     result = cli("score", toy.model, "--src", src, "--tgt", tgt)
     assert (result.code, result.out) == (2, expected)
-    assert result.err == f"transduce: {tgt}:1051: expected at most 8,192 tokens, not 9,001; split the line\n"
+    assert result.err == f"transduce: {tgt}:1051: expected at most 8,192 tokens, not 9,000; split the line\n"
 
     (tmp_path / "latin").write_bytes(b"a b\n\nc\n\xe4\n")
     result = cli("score", toy.model, "--src", tmp_path / "latin", "--tgt", tmp_path / "latin")

@@ -206,7 +206,7 @@ def test_the_transformer_of_the_page_translates_with_its_window() -> None:
     model.load_state_dict(loaded.model.state_dict())
     line = "the cat sat on the mat"
     translators = [Translator([LoadedModel(one, loaded.config, loaded.tokenizer)]) for one in (model, loaded.model)]
-    output, other = (translator.translate([line], beam_size=1)[0].text for translator in translators)
+    output, other = (translator.translate([line], beam_size=1, loops="keep")[0].text for translator in translators)
     src = torch.tensor([[*loaded.tokenizer.encode(line), EOS]])
     mask, ids = torch.ones_like(src, dtype=torch.bool), [BOS]
     for _ in range(src.size(1) - 1 + loaded.config.search.max_extra_tokens):

@@ -66,7 +66,7 @@ def test_the_task_evaluates_loss_perplexity_and_bleu() -> None:
     assert scores.keys() == {"loss", "perplexity", "bleu"}
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]), rel=1e-3)
     words = task.describe({"loss": 1.5, "perplexity": 4.48, "bleu": 30.25})
-    assert "1.5" in words and "by greedy search (" in words
+    assert words == "loss 1.500, perplexity 4.48, BLEU 30.2 by greedy search"
 
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_layers": 1, "n_heads": 2}

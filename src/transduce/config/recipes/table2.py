@@ -114,7 +114,7 @@ def recipe(system: str) -> Config:
     warmup_steps = max_steps // 10
     return Config(
         model=ModelConfig(**sizes, vocab_size=None, dropout=choice.dropout),
-        data=DataConfig(vocab_size=6_000, batch_tokens=2_048, max_tokens=128),
+        data=DataConfig(vocab_size=6_000, batch_tokens=2_048, max_tokens=128, normalization="none"),
         train=TrainConfig(
             max_steps=max_steps,
             warmup_steps=warmup_steps,

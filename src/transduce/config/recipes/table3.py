@@ -68,7 +68,7 @@ def paper(row: str) -> Config:
 def small(row: str) -> Config:
     """Return `row` for about 30,000 short pairs and one core: its sizes are divided by `SMALL`."""
     start = Config(
-        data=DataConfig(vocab_size=4_000, batch_tokens=2_048, max_tokens=128),
+        data=DataConfig(vocab_size=4_000, batch_tokens=2_048, max_tokens=128, normalization="none"),
         train=TrainConfig(
             warmup_steps=400,
             lr_factor=0.4,

@@ -371,8 +371,9 @@ def tokens_of(text: str, pieces: Pieces) -> PhraseTokens | None:
     if pieces.content(spaced) == content:  # a tokenizer that writes no space at the beginning of a line
         space = pieces.ids.get(b" ")
         return PhraseTokens(text, spaced if space is None else [space, *spaced], spaced, pieces)
-    if pieces.content(spaced) != b" " + content:
-        return None
+    if pieces.content(spaced) != b" " + content:  # the tokenizer writes it in another way, as e\u0301 for \u00e9
+        spelled = [pieces.ids.get(bytes([byte]), -1) for byte in b" " + content]
+        return None if -1 in spelled else PhraseTokens(text, spelled, spelled[1:], pieces)
     glued = pieces.encode(("." if text[0].isalnum() else "a") + text)
     while glued and pieces.content(glued) != content:
         glued = glued[1:]
