@@ -120,12 +120,6 @@ def test_one_sentence_that_needs_too_much_memory_is_an_error(
 # ---- any line ----------------------------------------------------------------------------------------------------
 
 
-def test_white_space_and_invisible_characters_change_nothing(model: Translator) -> None:
-    lines = ["a b c", " a b c ", "a\xa0b\u3000c", "a\tb  c", "\ufeffa b\u200b c\u200e"]
-    assert {translation.text for translation in model.translate(lines)} == {"c b a"}
-    assert model.config.data.normalization == "spaces" and model.config.data.sentences_per_line == 1
-
-
 def test_nothing_to_translate(model: Translator) -> None:
     assert model.translate([]) == []
     assert model.score([], []) == []

@@ -173,13 +173,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         parent = model_to_start_from(request)
         valid_pairs = list(read_pairs(request.valid_corpus))
         old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
-        if checkpoint or not distributed.is_leader():  # rank 0 has written it
-            tokenizer = run_folder.run_tokenizer(out, checkpoint)
-            n_sentences = run_folder.run_config(out).data.sentences_per_line
-        else:
-            tokenizer = parent.tokenizer if parent else request.learn_tokenizer()
-            n_sentences = request.count_sentences()
-        config = request.complete_config(tokenizer, parent.config if parent else None, n_sentences)
+        tokenizer, config = tokenizer_and_config(request, checkpoint, parent)
         longest = most_tokens(config.model.max_positions)
         task.check(valid_pairs, tokenizer, longest, valid_names)
         if request.old_corpus:
@@ -224,6 +218,22 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         is_from_model=request.start_from is not None,
         is_sharded=request.shard,
     ), state
+
+
+def tokenizer_and_config(
+    request: TrainRequest, checkpoint: Path | None, parent: LoadedModel | None
+) -> tuple[TokenizerLike, Config]:
+    """Return the tokenizer, learned for a new run, and the whole configuration. parent: model that the run starts from.
+
+    checkpoint: from which the run resumes; None for a new run.
+    """
+    if checkpoint or not distributed.is_leader():  # rank 0 has written it
+        tokenizer = run_folder.run_tokenizer(request.out, checkpoint)
+        n_sentences = run_folder.run_config(request.out).data.sentences_per_line
+    else:
+        tokenizer = parent.tokenizer if parent else request.learn_tokenizer()
+        n_sentences = request.count_sentences()
+    return tokenizer, request.complete_config(tokenizer, parent.config if parent else None, n_sentences)
 
 
 def model_to_start_from(request: TrainRequest) -> LoadedModel | None:

@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from shutil import copytree
 from typing import BinaryIO
 
 import pytest
-from support.attack_files import contents
 from support.command_line import assert_mistake
 from support.streams import standard_input
 from support.toy_task import ROOT, CommandResult, Toy, needs_dev_full, reverse_words, run_transduce, write_lines
@@ -208,47 +206,6 @@ def test_json_has_one_object_per_line(toy: Toy, tmp_path: Path, cli: Callable[..
     assert blank["text"] == "" and blank["alternatives"] == []
     assert too_long["text"] == "" and "expected at most 8,192" in too_long["problem"]
     assert "in:4: " in result.err and "expected at most 8,192" in result.err
-
-
-def test_a_text_keeps_its_line_breaks_in_json(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
-    lines = [json.dumps({"text": "a b\nc d\n\n***\ne f"})]
-    source = write_lines(tmp_path / "in", lines)
-    command = ["translate", toy.model, "--input", source, "--constraints", "json"]
-    assert json.loads(cli(*command, "--json").out)["text"] == "b a\nd c\n\n***\nf e"
-    assert cli(*command).out.decode() == "b a d c  *** f e\n"
-
-
-def test_doubtful_translations_are_counted(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
-    source = write_lines(tmp_path / "in", ["a b c d e", "", "a b c d", "a"])
-    command = ["translate", toy.model, "--input", source, "--beam-size", 1]
-    assert cli(*command).err == ""
-    result = cli(*command, "--max-length", 3)
-    assert result.out.decode().count("\n") == 4
-    first, second = result.err.splitlines()
-    assert first.endswith("in: 2 of 4 translations were cut at their maximum length (lines 1, 3)")
-    assert "add --capitals lower" in second
-
-
-def test_capitals_are_translated_in_small_letters(toy: Toy) -> None:
-    loaded = transduce.load(toy.model)
-    small, capitals = loaded.translate(["Aa bb. cc dd", "AA BB. CC DD"], capitals="lower")
-    assert capitals.text == " ".join(t.text.upper() for t in loaded.translate(["Aa bb.", "Cc dd"]))
-    assert small == loaded.translate(["Aa bb. cc dd"])[0]
-
-
-def test_the_search_of_a_model_can_be_configured(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
-    model = copytree(toy.model, tmp_path / "model")
-    before = contents(model)
-    assert b"search.max_length=null\n" in cli("configure", model).out and contents(model) == before
-    result = cli("configure", model, "--set", "search.max_length=2", "--set", "search.beam_size=1")
-    assert (result.code, result.err) == (0, "") and b"search.max_length=2\n" in result.out
-    after = contents(model)
-    assert {name for name in after if after[name] != before[name]} == {"config.json", "manifest.json"}
-    source = write_lines(tmp_path / "in", ["a b c"])
-    assert cli("translate", model, "--input", source).out == b"c b\n"
-    for setting in ("train.seed=2", "search.beam_size=0", "search.beam=2"):
-        assert cli("configure", model, "--set", setting).code == 2
-    assert contents(model) == after
 
 
 def test_the_length_penalty_of_the_command(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:

@@ -88,21 +88,17 @@ def evaluate(
     transduce evaluate gpt/model --text test.txt
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
-    from transduce.data.corpora import Corpus, problems
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses
 
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag)
-    if text is not None:
+    if text is not None or labels is not None:
         has_others = bool(ref or src or trees or hyp) or options != DecodingOptions()
         has_others |= (language, tokenize, precision) != ("en", "13a", "fp32")
         scores = _scores_of_lines(models, text, labels, has_others)
         print_json(scores) if json else print(scores)
         return
-    if labels is not None:
-        raise UserError("--labels: expected the sentences as --text; add --text FILE")
-    has_references = ref is not None or (src is not None and not problems([Corpus(src)]))
-    _check_one(models, hyp, has_references, trees)
+    _check_one(models, hyp, ref is not None or _is_table(src), trees)
     if hyp:
         _check_no_model(src, options, precision)
     if trees is not None:
@@ -110,7 +106,7 @@ def evaluate(
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         print_json(scores) if json else print(scores)
         return
-    first, more = (ref[0], ref[1:]) if ref else (None, [])
+    first, *more = ref or [None]
     if hyp and first:
         evaluation = evaluate_hypotheses(hyp, first, more_refs=more, language=language, tokenize=tokenize)
     elif src is None:
@@ -130,12 +126,14 @@ def _print(evaluation: "Evaluation", *, json: bool) -> None:
 
 
 def _scores_of_lines(
-    models: tuple[Path, ...], text: Path, labels: Path | None, has_others: bool
+    models: tuple[Path, ...], text: Path | None, labels: Path | None, has_others: bool
 ) -> "ClassScores | TextScores | TokenScores":
     """Return the scores of a classifier if there are labels, and of a language model if there are none.
 
     has_others: True if another option is set. Raises UserError then, and if there is not one model.
     """
+    if text is None:
+        raise UserError("--labels: expected the sentences as --text; add --text FILE")
     if len(models) != 1 or has_others:
         names = "--labels and --json"
         raise UserError(f"--text: expected one model, and no other option but {names}; leave the others out")
@@ -182,6 +180,13 @@ def _evaluate_models(
     from transduce.translate import load
 
     return evaluate_model(load(*models, precision=precision), test_set, options)
+
+
+def _is_table(src: Path | None) -> bool:
+    """Return True for a file that has the references, too."""
+    from transduce.data.corpora import Corpus, problems
+
+    return src is not None and not problems([Corpus(src)])
 
 
 def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, has_references: bool, trees: Path | None) -> None:

@@ -105,12 +105,10 @@ def train(
 ) -> None:
     r"""Train a model on source text and its translation, or a language model on one text.
 
-    The trained model is in OUT/model.
-
     Parameters
     ----------
     out
-        Folder of the run: configuration, tokenizer, checkpoints, log.jsonl, model.
+        Folder of the run: configuration, tokenizer, checkpoints, log.jsonl. The trained model is in OUT/model.
     resume
         Resume the run in OUT from its newest checkpoint.
 
