@@ -101,7 +101,7 @@ def _is_abbreviation(before: str, after: str) -> bool:
 
 
 def _is_ordinal(before: str, others: Sequence[str], after: str) -> bool:
-    """Return True if `before`, the words `others` and a number, goes on after the full stop, as a list or in German."""
+    """Return True if `before`, the words `others` and a number, continues after the full stop."""
     is_of_list = not others or others[-1][-1] in ":-–/" or not before.rsplit(maxsplit=1)[-1].isdigit()
     return is_of_list or (_first_word(after) not in _FIRST and any(word.lower() in _GERMAN for word in others))
 

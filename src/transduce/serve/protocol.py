@@ -170,9 +170,9 @@ class TimedProtocol(HttpToolsProtocol):
             self._await_headers()  # bytes between two requests have ended the keep-alive timer
 
     def _without_upgrade(self) -> bytes:
-        """Return the head of a request without its wish for another protocol, and begin to parse anew.
+        """Return the head of a request without its Upgrade header, and start to parse again.
 
-        The parser ends at such a request, although a server may ignore the wish (RFC 9110, 7.8).
+        The parser ends at such a request, although a server may ignore the header (RFC 9110, 7.8).
         """
         head = f"{self.parser.get_method().decode()} {self.url.decode()} HTTP/{self.parser.get_http_version()}".encode()
         lines = [head, *(name + b": " + value for name, value in self.headers if name != b"upgrade")]
