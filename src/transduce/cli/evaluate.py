@@ -106,7 +106,7 @@ def evaluate(
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         print_json(scores) if json else print(scores)
         return
-    first, *more = ref or [None]
+    first, more = (ref[0], ref[1:]) if ref else (None, [])
     if hyp and first:
         evaluation = evaluate_hypotheses(hyp, first, more_refs=more, language=language, tokenize=tokenize)
     elif src is None:
