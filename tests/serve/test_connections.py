@@ -141,12 +141,40 @@ def test_the_wish_for_another_protocol_is_ignored(head: bytes) -> None:
         (GOOD.replace(HOST, HOST * 2).replace(b"HTTP/1.1", b"HTTP/1.0"), "one header Host, not 2"),
         (CHUNKED.replace(b": chunked", b": gzip, chunked") + b"0\r\n\r\n", "Transfer-Encoding: expected chunked"),
         (CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + b"0\r\n\r\n", "Transfer-Encoding: expected chunked"),
+        (CHUNKED.replace(b"\r\n\r\n", b"\r\n\r\n" + b"0" * 16), "the size of a chunk in at most 16 digits"),
+        (CHUNKED + b"0" * 17 + b"\r\n\r\n", "the size of a chunk in at most 16 digits"),
         (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", ""),
     ],
 )
 def test_what_a_proxy_may_read_in_another_way_is_refused(data: bytes, words: str) -> None:
     reply = exchange(data)
     assert reply.status == 400 and words in reply.json["error"] and "connection: close" in reply.head
+
+
+@pytest.mark.parametrize("length", [1, 7, 10_000])
+def test_digits_of_a_size_are_counted_wherever_the_bytes_are_divided(length: int) -> None:
+    zeros = b"\r\n" + b"0" * 17 + b"\r\n"  # in a body they are text
+    body = b"q=a+b&source=en&target=de&x=" + zeros
+    form = HEAD.replace(b"json", b"x-www-form-urlencoded")
+    chunk = b"%016x;%s\r\n%s\r\n" % (len(body), b"0" * 17, body)
+    chunked = form + b"Transfer-Encoding: chunked\r\n\r\n" + chunk
+    end = b"0" * 16 + b"\r\n\r\n"
+    with served() as service:
+
+        async def send(client: Client, data: bytes) -> Reply:
+            for begin in range(0, len(data), length):
+                client.writer.write(data[begin : begin + length])
+                await asyncio.sleep(0)
+            return await client.send(b"")
+
+        async def run() -> None:
+            async with clients_of(service) as connect:
+                client = await connect()
+                assert (await send(client, chunked + end)).json == ANSWER
+                assert (await send(client, form + b"Content-Length: %d\r\n\r\n" % len(body) + body)).json == ANSWER
+                assert (await send(client, chunked + b"0" * 17)).status == 400
+
+        asyncio.run(run())
 
 
 def test_http_1_0_needs_no_host() -> None:

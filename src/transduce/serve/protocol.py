@@ -22,6 +22,7 @@ PHRASES = {
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
+MAX_SIZE_DIGITS = 16  # of the size of a chunk: 64 bits; another program may cut what is longer, zeros at its front too
 MAX_PIPELINE = 64  # requests of a connection that wait for the answers to earlier ones; no client needs more
 MAX_EXTRA = 32  # connections beyond the limit, which may only ask for a probe
 SECONDS_TO_BEGIN = 1.0  # in which a new connection is not closed in favour of another; a client takes milliseconds
@@ -89,6 +90,8 @@ class TimedProtocol(HttpToolsProtocol):
         self._bytes_without_body = 0  # since the last byte of a body, or the end of headers or of a request
         self._is_in_headers = True
         self._is_in_body = False  # or in its trailers
+        self._length_left = 0  # bytes of a chunk, or of a body with a length
+        self._size_line: bytes | None = None  # what has arrived of the line with the size of a chunk; None elsewhere
         self._is_refused = False  # what else arrives is not read, and has an end
         self._unread_bytes = 0
         self._is_extra = False
@@ -153,12 +156,20 @@ class TimedProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         self._bytes_without_body += len(data)
-        while data and not self._is_refused:
+        begin = 0
+        while begin < len(data) and not self._is_refused:
+            # A line at a time, so that each line with a size begins a part
+            end = begin + self._length_left if self._length_left else data.find(b"\n", begin) + 1 or len(data)
+            part = data[begin:end]
+            if self._has_long_size(part):
+                self._refuse(400, f"expected the size of a chunk in at most {MAX_SIZE_DIGITS} digits")
+                return
             try:
-                self.parser.feed_data(data)
-                data = b""
+                self.parser.feed_data(part)
+                begin += len(part)
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._without_upgrade() + data[upgrade.args[0] :]
+                data = self._without_upgrade() + data[begin + upgrade.args[0] :]
+                begin = 0
             except httptools.HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
                 return
@@ -168,6 +179,23 @@ class TimedProtocol(HttpToolsProtocol):
             self._refuse_headers()
         elif not self._is_in_headers and self._is_idle() and self.timeout_keep_alive_task is None:
             self._await_headers()  # bytes between two requests have ended the keep-alive timer
+
+    def _has_long_size(self, part: bytes) -> bool:
+        """Return True if bytes on the line with the size of a chunk make the size too long."""
+        if self._size_line is None:
+            return False
+        self._size_line += part
+        return len(self._size_line) - len(self._size_line.lstrip(b"0123456789abcdefABCDEF")) > MAX_SIZE_DIGITS
+
+    def on_chunk_header(self) -> None:
+        """Read the chunk, whose size has arrived."""
+        size, _, _ = (self._size_line or b"0").partition(b";")
+        self._length_left = int(size, 16)
+        self._size_line = None
+
+    def on_chunk_complete(self) -> None:
+        """Expect the line with the size of the next chunk."""
+        self._size_line = b""
 
     def _without_upgrade(self) -> bytes:
         """Return the head of a request without its Upgrade header, and start to parse again.
@@ -204,6 +232,9 @@ class TimedProtocol(HttpToolsProtocol):
         self._is_in_headers = False
         self._is_in_body = True
         self._bytes_without_body = 0
+        headers = dict(self.headers)
+        self._length_left = int(headers.get(b"content-length", 0))
+        self._size_line = b"" if b"transfer-encoding" in headers else None
         self._cancel_header_timer()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.header_bytes:
@@ -233,6 +264,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_body = 0
+        self._length_left = max(0, self._length_left - len(body))
         if self.cycle is None or self._is_refused:
             return
         super().on_body(body)
