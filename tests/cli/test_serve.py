@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from support.command_line import assert_mistake
-from support.toy_task import CommandResult
+from support.toy_task import CommandResult, Toy
 
-from transduce.cli.serve import model_folders
+from transduce.cli.serve import model_folders, terms_files
 
 Cli = Callable[..., CommandResult]
 
@@ -19,6 +19,12 @@ def test_models_are_given_by_pair() -> None:
         ("en", "de"): Path("a"),
         ("pt-BR", "en"): Path("b=c"),
     }
+
+
+def test_terms_are_given_by_pair() -> None:
+    one, two = [("en", "de")], [("en", "de"), ("de", "en")]
+    assert terms_files(["a=b.tsv"], one) == {("en", "de"): Path("a=b.tsv")}
+    assert terms_files(["en-de=a", "de-en=b"], two) == {("en", "de"): Path("a"), ("de", "en"): Path("b")}
 
 
 @pytest.mark.parametrize(
@@ -41,12 +47,24 @@ def test_models_are_given_by_pair() -> None:
         (["en-de=a", "--cors", "a,b"], "--cors='a,b': expected * or origins, such as https://example.org"),
         (["en-de=a", "--metrics-host", "::1"], "--metrics-host=::1: expected --metrics-port with it"),
         (["en-de=a", "--api-keys", "/nowhere"], "--api-keys=/nowhere: expected a text file that can be read"),
+        (["en-de=a", "--terms", "a", "--terms", "b"], "--terms=b: expected one file for each pair"),
+        (
+            ["en-de=a", "de-en=a", "--terms", "a"],
+            "--terms=a: expected one file for each pair; write SOURCE-TARGET=FILE",
+        ),
+        (["en-de=a", "--port", "0", "--terms", "/nowhere"], "/nowhere: expected a text file, but"),
         (["en-de=a", "--host", "no such host", "--port", "0"], "--host=no such host"),
         (["en-de=/nowhere", "--port", "0"], "/nowhere"),
     ],
 )
 def test_mistakes_are_named(cli: Cli, arguments: list[str], message: str) -> None:
     assert_mistake(cli("serve", *arguments), message)
+
+
+def test_terms_need_a_beam(cli: Cli, toy: Toy, tmp_path: Path) -> None:
+    (tmp_path / "terms").write_text("a\tx")
+    result = cli("serve", f"en-de={toy.model}", "--port", 0, "--terms", tmp_path / "terms", "--beam-size", 1)
+    assert_mistake(result, "--beam-size=1: expected at least 2 with must, must_not or terms")
 
 
 def test_without_the_extra_one_line_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

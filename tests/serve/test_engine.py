@@ -60,7 +60,7 @@ class StepperSearch:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def admit(self, key: Sentence, text: str, options: DecodingOptions, constraint: object) -> None:
+    def admit(self, key: Sentence, text: str, options: DecodingOptions, *phrases: object) -> None:
         if text == "refused":
             raise ValueError("secret")
         self.lines[key] = text, len(text.split())

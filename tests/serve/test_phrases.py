@@ -108,8 +108,8 @@ def test_no_alternative_lacks_a_phrase_that_the_translation_has() -> None:
     constraint = LineConstraint(must=["x", "y"])
     call = TranslateCall(["", ""], [("en", "de")] * 2, alternatives=3, constraints=[constraint] * 2)
     first, second = Work(texts).answers(call)
-    assert (first.text, first.unmet, first.alternatives) == ("x y", (), ["y x", "x z y"])
-    assert (second.text, second.unmet, second.alternatives) == ("y", ("x",), ["y y"])
+    assert (first.text, first.unmet, first.alternatives) == ("x y", [], ["y x", "x z y"])
+    assert (second.text, second.unmet, second.alternatives) == ("y", ["x"], ["y y"])
 
 
 def test_forbidden_phrases_hold_for_every_line(service: Served) -> None:
@@ -151,6 +151,35 @@ def test_what_cannot_be_met_is_refused(service: Served, fields: dict[str, Any], 
 def test_one_text_that_is_wrong_does_not_harm_the_others(service: Served) -> None:
     answer = service.translate(["a b", "a\nb"], must=[["x"], ["x"]]).json
     assert "x" in answer["translatedText"][0].split() and "expected one line" in answer["problems"][1]
+
+
+def test_terms_of_the_server_hold_for_each_request(translator: transduce.Translator) -> None:
+    terms, text = {"b": "x", "e f": "y y|z"}, "a b. c d. e f."
+    with served({("en", "de"): translator}, terms=terms) as service:
+        (expected,) = translator.translate([text], terms=terms)
+        assert not expected.unmet
+        assert service.translate(text).json == {"translatedText": expected.text}
+        html = service.translate(f"<p>{text}</p>", format="html").json["translatedText"]
+        assert html == f"<p>{expected.text}</p>"
+        deepl = service.post("/v2/translate", text=[text], target_lang="DE").json["translations"][0]
+        assert deepl["text"] == expected.text and "unmetConstraints" not in deepl
+        assert service.translate("c d").json == {"translatedText": translator.translate(["c d"])[0].text}
+
+
+def test_phrases_of_a_request_add_to_the_terms_and_forbid_them(translator: transduce.Translator) -> None:
+    with served({("en", "de"): translator}, terms={"b": "x"}) as service:
+        both = service.translate(["a b"], must=[["j"]], alternatives=1).json
+        assert {"j", "x"} <= {*both["translatedText"][0].split()} and both["unmetConstraints"] == [[]]
+        without = service.translate("a b\nc", must_not=["x"]).json
+        assert "x" not in without["translatedText"].split() and without["unmetConstraints"] == ["x"]
+
+
+def test_a_term_that_is_not_met_is_named(translator: transduce.Translator) -> None:
+    target = "é" * 200  # of too many tokens to be searched for
+    with served({("en", "de"): translator}, terms={"b": target}) as service:
+        assert service.translate("a b").json["unmetConstraints"] == [target]
+        deepl = service.post("/v2/translate", text=["a b", "c"], target_lang="DE").json["translations"]
+        assert [each.get("unmetConstraints") for each in deepl] == [[target], None]
 
 
 def test_an_engine_without_phrases_says_so() -> None:

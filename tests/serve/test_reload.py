@@ -1,4 +1,4 @@
-"""SIGHUP: new keys and models, without losing a request. And what the server tells systemd."""
+"""SIGHUP: new keys, terms and models, without losing a request. And what the server tells systemd."""
 
 import asyncio
 import contextlib
@@ -139,18 +139,26 @@ class Messages(threading.Thread):
         self._socket.close()
 
 
-def status_of(server: ServerProcess, key: str) -> int:
+def translated(server: ServerProcess, key: str) -> tuple[int, str]:
+    """Return the status of a request, and the translation of "a b"."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     body = json.dumps({"q": "a b", "source": "en", "target": "de", "api_key": key})
     connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
-    status = connection.getresponse().status
+    response = connection.getresponse()
+    text = json.loads(response.read()).get("translatedText", "")
     connection.close()
-    return status
+    return response.status, text
+
+
+def status_of(server: ServerProcess, key: str) -> int:
+    return translated(server, key)[0]
 
 
 def test_signals_of_a_server(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = tmp_path / "keys"
     keys.write_text("always\nold")
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("a\tx")
     messages = Messages(tmp_path / "notify")
     messages.start()
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
@@ -163,7 +171,7 @@ def test_signals_of_a_server(toy: Toy, tmp_path: Path, monkeypatch: pytest.Monke
             assert time.monotonic() < end
 
     with (
-        server_process(tmp_path, toy.model, "--api-keys", keys, "--quiet-probes") as server,
+        server_process(tmp_path, toy.model, "--api-keys", keys, "--terms", terms, "--quiet-probes") as server,
         contextlib.closing(messages),
     ):
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -173,17 +181,26 @@ def test_signals_of_a_server(toy: Toy, tmp_path: Path, monkeypatch: pytest.Monke
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: messages.words[-2:] == ["RELOADING", "READY"])
         assert [status_of(server, key) for key in ("old", "new")] == [200, 403]
+        assert "x" in translated(server, "always")[1].split()
         keys.write_text("always\nnew\n")
+        terms.write_text("a\tj\nb")
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: messages.words[-4:] == ["RELOADING", "READY"] * 2)
+        assert "x" in translated(server, "old")[1].split()
+        terms.write_text("a\tj\nb\tb")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: messages.words[-6:] == ["RELOADING", "READY"] * 3)
         assert [status_of(server, key) for key in ("old", "new")] == [403, 200]
+        assert {"j", "b"} <= {*translated(server, "new")[1].split()}
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=20) as answer:
             assert answer.status == 200
         assert server.stop() == 0
-        assert messages.words == ["READY", *["RELOADING", "READY"] * 2, "STOPPING"]
+        assert messages.words == ["READY", *["RELOADING", "READY"] * 3, "STOPPING"]
     assert set(statuses) == {200}
     lines = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
     assert "/healthz" not in {line.get("route") for line in lines}
-    reloads = [(line["level"], line.get("reason", ""), line.get("keys")) for line in lines if line["event"] == "reload"]
-    assert [(level, n) for level, _, n in reloads] == [("error", None), ("info", 2)]
-    assert "line 1: expected KEY" in reloads[0][1] and "words" not in reloads[0][1]
+    reloads = [line for line in lines if line["event"] == "reload"]
+    counts = [(line["level"], line.get("keys"), line.get("terms")) for line in reloads]
+    assert counts == [("error", None, None)] * 2 + [("info", 2, 2)]
+    assert "line 1: expected KEY" in reloads[0]["reason"] and "words" not in reloads[0]["reason"]
+    assert reloads[1]["reason"].endswith("terms.tsv:2: expected a source term, a tab and its target; correct the line")

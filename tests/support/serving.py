@@ -22,6 +22,7 @@ from support.toy_task import ROOT
 from transduce.config.schema import Config
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
+from transduce.decoding.phrases.terms import Terms
 from transduce.serve.app import State, application
 from transduce.serve.engine import Engine
 from transduce.serve.keys import Key
@@ -108,14 +109,21 @@ class Answer:
 class Served:
     """A service in this process. log: the lines of its log, once it is closed."""
 
-    def __init__(self, models: Mapping[tuple[str, str], Any], settings: ServerSettings, n_threads: int = 1) -> None:
+    def __init__(
+        self,
+        models: Mapping[tuple[str, str], Any],
+        settings: ServerSettings,
+        n_threads: int = 1,
+        terms: Mapping[str, str] | None = None,
+    ) -> None:
         self.metrics = Metrics()
         reading, writing = os.pipe()
         self._log_ends = reading, writing
         self.logger = Log(self.metrics.log_errors.inc, writing)
         self.queue = SentenceQueue(settings.limits)
         self.engine = Engine(self.queue, models.values(), self.metrics.count_step, n_threads)
-        self.service = Service(Models(models), self.queue, self.metrics, DecodingOptions(), settings.limits)
+        self.models = Models(models, terms=dict.fromkeys(models, Terms.of(terms)))
+        self.service = Service(self.models, self.queue, self.metrics, DecodingOptions(), settings.limits)
         self.settings = settings
         self.observer = ConnectionObserver(settings, self.metrics, self.logger)
         self.state = State()
@@ -206,14 +214,18 @@ def served(
     keys: Sequence[str] = (),
     n_threads: int = 1,
     settings: ServerSettings | None = None,
+    terms: Mapping[str, str] | None = None,
     **limits: Any,
 ) -> Iterator[Served]:
-    """Serve a model from en to de, or models by pair, in this process, with an engine of `n_threads` threads."""
+    """Serve a model from en to de, or models by pair, in this process, with an engine of `n_threads` threads.
+
+    terms: of each pair.
+    """
     if models is None or hasattr(models, "translate"):
         models = {("en", "de"): models or Reverser()}
     accepted = tuple(Key(key, f"owner-{number}") for number, key in enumerate(keys))
     settings = settings or ServerSettings(keys=accepted, limits=dataclasses.replace(Limits(), **limits))
-    service = Served(models, settings, n_threads)
+    service = Served(models, settings, n_threads, terms)
     try:
         yield service
     finally:

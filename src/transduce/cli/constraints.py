@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from transduce.config.schema import SearchConfig
 from transduce.data.text import is_blank
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE, check_search
 from transduce.decoding.phrases.terms import Terms
 from transduce.errors import UserError
+
+if TYPE_CHECKING:
+    from transduce.serve.models import Model
 
 ConstraintForm = Literal["tabs", "json"]
 
@@ -46,15 +48,12 @@ class ConstraintOptions:
         """Return the terms of the file; None without a file."""
         return None if self.terms is None else Terms.load(self.terms)
 
-    def check(self, options: DecodingOptions, settings: SearchConfig) -> None:
-        """Raise UserError for options with which no search can meet phrases."""
+    def check(self, model: "Model", options: DecodingOptions) -> None:
+        """Raise UserError for options with which no search can meet phrases, and for an engine without constraints."""
         if self.form is not None or self.terms is not None:
-            check_search(options, settings)
-
-    def refuse_ctranslate2(self) -> None:
-        """Raise UserError if there is any constraint, because CTranslate2 meets none."""
+            check_search(options, options.resolve(model.config.search))
         for name, value in (("--constraints", self.form), ("--prefix", self.prefix), ("--terms", self.terms)):
-            if value is not None:
+            if value is not None and not model.takes_constraints:
                 raise UserError(
                     f"{name}={value}: must not be set with CTranslate2; use --engine torch and the model before the "
                     "export"

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from transduce.serve.settings import Limits, ServerSettings
 if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
     from transduce.serve.generation import Loaded
-    from transduce.serve.models import Model
+    from transduce.serve.models import Model, Pair
 
 ServedModels = Annotated[
     str,
@@ -41,6 +42,13 @@ MetricsHost = Annotated[
 ]
 ApiKeys = Annotated[
     Path | None, Parameter(help=f"File with a line for each key: {FORM}.", show_default="no key is needed")
+]
+TermsFiles = Annotated[
+    list[str] | None,
+    Parameter(
+        help="Terms for all texts, in a file as for transduce translate. With several models: SOURCE-TARGET=FILE, "
+        "which may be repeated."
+    ),
 ]
 Cors = Annotated[str, Parameter(help="Origins whose pages may call this server, with commas between. * is any.")]
 QuietProbes = Annotated[
@@ -80,6 +88,7 @@ def serve(
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
     api_keys: ApiKeys = None,
+    terms: TermsFiles = None,
     cors: Cors = "*",
     drain_s: DrainS = 0.0,
     quiet_probes: QuietProbes = False,
@@ -98,6 +107,7 @@ def serve(
     transduce serve run/model --from en --to de
     transduce serve en-de=run/model de-en=run2/model --api-keys keys.txt
     transduce serve run/model --from en --to de --host 0.0.0.0 --drain-s 5
+    transduce serve run/model --from en --to de --terms terms.tsv
     transduce serve small --from en --to de --engine ctranslate2
     """
     folders = model_folders(models, source, target)
@@ -120,7 +130,7 @@ def serve(
     before = {number: signal.signal(number, _exit_at_once) for number in (signal.SIGTERM, signal.SIGINT)}
     before |= {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
     try:
-        start(folders, settings, options, (precision, engine), api_keys)
+        start(Loader(folders, settings, options, (precision, engine), api_keys, terms_files(terms or [], [*folders])))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -161,6 +171,23 @@ def _pair(text: str) -> tuple[str, str]:
     return check_code(source), check_code(target)
 
 
+def terms_files(arguments: Sequence[str], pairs: Sequence["Pair"]) -> dict["Pair", Path]:
+    """Return the file of terms of each pair that has one. Raises UserError for arguments that do not say the pair."""
+    files = dict["Pair", Path]()
+    for argument in arguments:
+        name, _, file = argument.partition("=")
+        pair = next((pair for pair in pairs if "-".join(pair) == name), None)
+        if pair is None and len(pairs) == 1:
+            pair, file = pairs[0], argument
+        if pair is None or not file or pair in files:
+            names = " or ".join("-".join(pair) for pair in pairs)
+            raise UserError(
+                f"--terms={argument}: expected one file for each pair; write SOURCE-TARGET=FILE, with {names}"
+            )
+        files[pair] = Path(file)
+    return files
+
+
 def check_packages() -> None:
     """Raise UserError if the packages of the extra `serve` are not installed."""
     import importlib.util
@@ -170,25 +197,16 @@ def check_packages() -> None:
         raise UserError(f"serve: expected the packages {', '.join(missing)}; pip install 'transduce[serve]'")
 
 
-def start(
-    folders: dict[tuple[str, str], Path],
-    settings: ServerSettings,
-    options: "DecodingOptions",
-    engines: tuple[str | None, Literal["torch", "ctranslate2"] | None],
-    api_keys: Path | None,
-) -> None:
-    """Load the models and serve them until a signal. The port is taken first, so that a taken one is reported soon.
-
-    engines: precision and engine; None: the folder's. api_keys: file of the keys; None if the server needs none.
-    """
+def start(load: "Loader") -> None:
+    """Load the models and serve them until a signal. The port is taken first, so that a taken one is reported soon."""
     from transduce.serve.server import bind, reserve_files, run
 
+    settings = load.settings
     reserve_files(settings.limits.connections, n_ports=1 if settings.metrics_port is None else 2)
     with ExitStack() as stack:
         bound = stack.enter_context(bind(settings.host, settings.port))
         metrics_host, metrics_port = settings.metrics_host or settings.host, settings.metrics_port
         bound_metrics = None if metrics_port is None else stack.enter_context(bind(metrics_host, metrics_port))
-        load = Loader(folders, settings, options, engines, api_keys)
         loaded = load()
         description = loaded.description
         if description.precision == "int8" and description.kernels == "torch":
@@ -199,26 +217,35 @@ def start(
             d = description
             _print(f"{address} serves {d.model}; engine {d.engine}, precision {d.precision}, kernels {d.kernels}")
 
-        run(load, loaded, options, (bound, bound_metrics), on_ready)
+        run(load, loaded, load.options, (bound, bound_metrics), on_ready)
 
 
 @dataclass
 class Loader:
-    """Reads the models and the keys of a server. A model whose folder has not changed since the last time is kept."""
+    """Reads the models, keys and terms of a server. A model whose folder has not changed since the last time is kept.
 
-    folders: dict[tuple[str, str], Path]
+    engines: precision and engine; None: the folder's. api_keys: file of the keys; None if the server needs none.
+    terms: the files of terms.
+    """
+
+    folders: Mapping["Pair", Path]
     settings: ServerSettings
     options: "DecodingOptions"
     engines: tuple[str | None, Literal["torch", "ctranslate2"] | None]
     api_keys: Path | None
+    terms: Mapping["Pair", Path] = field(default_factory=dict["Pair", Path])
     _models: "dict[tuple[object, ...], Model]" = field(default_factory=dict)
 
     def __call__(self) -> "Loaded":
         """Return what the files have now. Raises UserError if one is wrong."""
+        from transduce.cli.constraints import ConstraintOptions
         from transduce.cli.stream import Models as Folders
         from transduce.cli.stream import load_translator
+        from transduce.decoding.phrases.terms import NO_TERMS
         from transduce.serve.generation import Description, Loaded
 
+        files = {pair: ConstraintOptions(terms=path) for pair, path in self.terms.items()}
+        terms = {pair: file.load_terms() or NO_TERMS for pair, file in files.items()}
         keys = () if self.api_keys is None else read_keys(self.api_keys)
         versions = {path: _version(path) for path in set(self.folders.values())}
         models = {
@@ -228,11 +255,13 @@ class Loader:
         by_pair = {pair: models[versions[path]] for pair, path in self.folders.items()}
         for model in models.values():
             self.options.resolve(model.config.search)
+        for pair, file in files.items():
+            file.check(by_pair[pair], self.options)
         self._models = models
         first = next(iter(by_pair.values()))
         names = ", ".join(f"{'-'.join(pair)}={printable(path)}" for pair, path in self.folders.items())
         description = Description(names, first.precision, first.kernels, first.engine)
-        return Loaded(by_pair, replace(self.settings, keys=keys), description)
+        return Loaded(by_pair, replace(self.settings, keys=keys), description, terms)
 
 
 def _version(folder: Path) -> tuple[object, ...]:

@@ -74,10 +74,8 @@ def run_filter(
     def load() -> Answers:
         terms = constraints.load_terms()
         translator = load_translator(models, options)
-        constraints.check(options, options.resolve(translator.config.search))
+        constraints.check(translator, options)
         with_tag([], options.tag, translator.tokenizer)
-        if not translator.takes_constraints:
-            constraints.refuse_ctranslate2()
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
             watch = DoubtWatch(name)

@@ -17,14 +17,13 @@ from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.segment_constraints import FREE, SegmentConstraints, check_search, search_constraint
-from transduce.decoding.phrases.terms import Terms
+from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
 from transduce.decoding.segmentation import Segment, segments_of, with_tag
 from transduce.decoding.translations import NO_PHRASES, nearest_first, translations_of
 from transduce.errors import LineError, UserError
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
-NO_TERMS = Terms({})
 MOST_WAITING = 8  # lines of which segments wait for room, before no further line is taken
 
 
@@ -83,7 +82,14 @@ class RunningTranslation(Generic[Key]):
         n_tokens = max(0, self.search.limit - self.search.tokens) // self.beam_size
         return max(0, n_lines), n_tokens if self.lines else max(1, n_tokens)  # a single line may exceed the limit
 
-    def admit(self, key: Key, text: str, options: DecodingOptions, constraint: LineConstraint = FREE) -> None:
+    def admit(
+        self,
+        key: Key,
+        text: str,
+        options: DecodingOptions,
+        constraint: LineConstraint = FREE,
+        terms: Terms = NO_TERMS,
+    ) -> None:
         """Admit a line. Raises UserError for what cannot be met, for sampling, and for an alignment."""
         options.refuse(["alignment"], "here, because continuous batching aligns no lines; use Translator.align")
         if options.draws is not None:
@@ -91,12 +97,11 @@ class RunningTranslation(Generic[Key]):
         settings = options.resolve(self.config.search)
         self._take_backend(options)
         (text,) = with_tag([text], options.tag, self.tokenizer)
-        is_free = constraint is FREE or not constraint
         whole = [0] if constraint.must or constraint.prefix else []
         segments, problems = segments_of([text], self.tokenizer, self.config.data, options, whole)
         constraints, phrases = list[Constraint | None]([None] * len(segments)), NO_PHRASES
-        if not is_free:
-            of_segments = SegmentConstraints.of([text], segments, [constraint], NO_TERMS, self.tokenizer)
+        if constraint or terms:
+            of_segments = SegmentConstraints.of([text], segments, [constraint], terms, self.tokenizer)
             if of_segments.phrases:
                 check_search(options, settings)
             pairs = zip(segments, of_segments.segments, strict=True)

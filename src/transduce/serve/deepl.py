@@ -46,6 +46,8 @@ class DeepL(ClientApi):
         translations: list[dict[str, object]] = []
         for text, pair, answer in zip(call.texts, call.pairs, answers, strict=True):
             translations.append({"detected_source_language": pair[0].upper(), "text": answer.text})
+            if answer.unmet:  # the targets of terms of the server
+                translations[-1]["unmetConstraints"] = list(answer.unmet)
             if answer.doubts:
                 translations[-1]["doubts"] = list(answer.doubts)
             if fields.is_true("show_billed_characters"):

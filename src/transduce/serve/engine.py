@@ -20,6 +20,7 @@ from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
+from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.errors import UserError, is_out_of_memory
 from transduce.serve.models import Model, Search
 from transduce.serve.queue import SentenceQueue
@@ -48,8 +49,15 @@ class WholeBatches:
     def room(self) -> tuple[int, int]:
         return (0, 0) if self.lines else (MAX_SENTENCES, MAX_TOKENS)
 
-    def admit(self, key: Sentence, text: str, options: DecodingOptions, constraint: LineConstraint = FREE) -> None:
-        assert not constraint  # the service refuses one
+    def admit(
+        self,
+        key: Sentence,
+        text: str,
+        options: DecodingOptions,
+        constraint: LineConstraint = FREE,
+        terms: Terms = NO_TERMS,
+    ) -> None:
+        assert not constraint and not terms  # the service refuses them
         self.lines[key] = text, options
 
     def step(self) -> Outcomes:
@@ -213,9 +221,10 @@ class _Task:
             self._ended_at = None
         for sentence in sentences:
             try:
-                self.search.admit(sentence, sentence.line, sentence.options, sentence.constraint)
+                self.search.admit(sentence, sentence.line, sentence.options, sentence.constraint, sentence.terms)
             except UserError as error:
-                finish({sentence: invalid(str(error)) if sentence.constraint else _refusal(error)})
+                has_phrases = sentence.constraint or sentence.terms
+                finish({sentence: invalid(str(error)) if has_phrases else _refusal(error)})
             except Exception as problem:
                 finish({sentence: _refusal(problem)})
             else:

@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.types import Receive, Scope, Send
 
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.phrases.terms import Terms
 from transduce.serve.app import State, application
 from transduce.serve.engine import Engine
 from transduce.serve.language import language_likelihoods
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
-from transduce.serve.models import Model, Models, primary
+from transduce.serve.models import Model, Models, Pair, primary
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.sentence import Sentence
 from transduce.serve.service import Service
@@ -33,11 +34,12 @@ class Description:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a server reads from files: its models by (source, target), and its keys, in the settings."""
+    """What a server reads from files: its models and terms by (source, target), and its keys, in the settings."""
 
-    by_pair: Mapping[tuple[str, str], Model]
+    by_pair: Mapping[Pair, Model]
     settings: ServerSettings
     description: Description
+    terms: Mapping[Pair, Terms] = field(default_factory=dict[Pair, Terms])
 
 
 class Generation:
@@ -50,7 +52,9 @@ class Generation:
         self.queue = SentenceQueue(settings.limits)
         self.engine = Engine(self.queue, loaded.by_pair.values(), metrics.count_step, settings.engine_threads)
         likelihoods = language_likelihoods(frozenset(primary(code) for pair in loaded.by_pair for code in pair))
-        self.service = Service(Models(loaded.by_pair, likelihoods), self.queue, metrics, options, settings.limits)
+        self.service = Service(
+            Models(loaded.by_pair, likelihoods, loaded.terms), self.queue, metrics, options, settings.limits
+        )
         self.app = application(self.service, settings, state, log)
         self.engine.start()
 

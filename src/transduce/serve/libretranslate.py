@@ -127,7 +127,7 @@ class LibreTranslate(ClientApi):
             lists["alternatives"] = [list(answer.alternatives) for answer in answers]
         if call.has_confidence:
             lists["confidence"] = [answer.confidence for answer in answers]
-        if call.constraints:
+        if call.constraints or any(answer.unmet for answer in answers):
             lists["unmetConstraints"] = [list(answer.unmet) for answer in answers]
         if any(answer.doubts for answer in answers):
             lists["doubts"] = [list(answer.doubts) for answer in answers]

@@ -9,12 +9,14 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.errors import UserError
 from transduce.serve.language import Likelihoods
 
 SURE = 50  # the confidence from which a text counts as one in the target language
 
 Key = TypeVar("Key", bound=Hashable)
+Pair = tuple[str, str]  # the codes of source and target
 
 
 class Search(Protocol[Key]):
@@ -29,7 +31,9 @@ class Search(Protocol[Key]):
         """The number of lines, and of source tokens, that it can take in now."""
         ...
 
-    def admit(self, key: Key, text: str, options: DecodingOptions, constraint: LineConstraint = ...) -> None:
+    def admit(
+        self, key: Key, text: str, options: DecodingOptions, constraint: LineConstraint = ..., terms: Terms = ...
+    ) -> None:
         """Take a line in. An exception concerns only this line."""
         ...
 
@@ -90,12 +94,18 @@ class Models:
     """The models of a server, by (source, target).
 
     tags: for each pair, the tag of its target language, or None. likelihoods: of the language of a text; None: the
-    tokenizers tell it.
+    tokenizers tell it. terms: for each pair that has some.
     """
 
-    def __init__(self, by_pair: Mapping[tuple[str, str], Model], likelihoods: Likelihoods | None = None) -> None:
+    def __init__(
+        self,
+        by_pair: Mapping[Pair, Model],
+        likelihoods: Likelihoods | None = None,
+        terms: Mapping[Pair, Terms] | None = None,
+    ) -> None:
         self._likelihoods = likelihoods
         self.by_pair = dict(by_pair)
+        self.terms = {pair: NO_TERMS for pair in by_pair} | dict(terms or {})
         self.tags = {pair: tag_of(model.tokenizer.tags, pair[1]) for pair, model in by_pair.items()}
         self.sources = list(dict.fromkeys(source for source, _ in by_pair))
         self.targets = list(dict.fromkeys(target for _, target in by_pair))

@@ -150,6 +150,7 @@ SCHEMAS: dict[str, object] = {
                     "properties": {
                         "detected_source_language": STRING,
                         "text": STRING,
+                        "unmetConstraints": {"type": "array", "items": STRING},
                         "doubts": {"type": "array", "items": DOUBT},
                     },
                 },

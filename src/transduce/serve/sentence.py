@@ -10,6 +10,7 @@ from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
+from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.serve.models import Model
 
 LaneId = tuple[int, bool]  # the id of a model, and True for short requests
@@ -27,7 +28,7 @@ class Output:
 class Sentence:
     """A line that waits for its translation, is being translated, or has its result.
 
-    n_tokens: number of tokens of the source. constraint: phrases of its translation.
+    n_tokens: number of tokens of the source. constraint, terms: phrases of its translation.
     result: translation, which the event loop sets. is_wanted: False after the client left or the deadline.
     is_short: True if its request is short; set by the queue.
     """
@@ -39,6 +40,7 @@ class Sentence:
     needs_alignment: bool
     result: "asyncio.Future[Output]"
     constraint: LineConstraint = FREE
+    terms: Terms = NO_TERMS
     is_wanted: bool = True
     is_short: bool = True
     put_at: float = field(default_factory=time.monotonic)

@@ -82,9 +82,9 @@ def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    load: returns the models and keys of the files as they are now; called at SIGHUP. loaded: what it returned first.
-    sockets: socket of the service, and of the metrics or None. on_ready: called with the address after the first
-    translation.
+    load: returns the models, keys and terms of the files as they are now; called at SIGHUP. loaded: what it returned
+    first. sockets: socket of the service, and of the metrics or None. on_ready: called with the address after the
+    first translation.
     """
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries log may quote parts of a request
     metrics = Metrics()
@@ -160,7 +160,7 @@ class Life:
         self._stopping.set()
 
     async def _reload_at_signals(self) -> None:
-        """Read models and keys again at each SIGHUP. What cannot be read leaves all as it was."""
+        """Read models, keys and terms again at each SIGHUP. What cannot be read leaves all as it was."""
         while await self._reloading.wait():
             self._reloading.clear()
             notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}")
@@ -172,7 +172,8 @@ class Life:
             except Exception as problem:
                 self._log.write_defect(problem)
             else:
-                self._log.write("info", "reload", models=loaded.description.model, keys=len(loaded.settings.keys))
+                counts = {"keys": len(loaded.settings.keys), "terms": sum(map(len, loaded.terms.values()))}
+                self._log.write("info", "reload", models=loaded.description.model, **counts)
             notify("READY=1")
 
 

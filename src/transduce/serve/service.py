@@ -14,7 +14,9 @@ from starlette.types import Receive
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.phrases.line_constraint import LineConstraint
+from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.segment_constraints import FREE
+from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import encode_lines, excess
 from transduce.serve.documents import Document, Part, lines_of, plain_document
 from transduce.serve.logs import Record
@@ -52,7 +54,8 @@ class TranslateCall:
 class Answer:
     """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence.
 
-    unmet: the phrases that the translation lacks, and the forbidden ones that it has; no alternative has more of them.
+    unmet: the phrases and the targets of terms that the translation lacks, and the forbidden phrases that it has. No
+    alternative has more of them.
     doubts: see `Translation.doubts`.
     """
 
@@ -107,10 +110,24 @@ class _Text:
         return pieces
 
 
-def _write(part: Part, output: Output, number: int) -> str:
+def _choice(output: Output, number: int) -> Translation:
+    """Return alternative `number` of a sentence, or its best."""
     choices: Sequence[Translation] = (output.translation, *output.translation.alternatives)
-    choice = choices[number] if number < len(choices) else choices[0]
-    return part.write(choice.text, output.alignment if choice is choices[0] else None)
+    return choices[number] if number < len(choices) else choices[0]
+
+
+def _write(part: Part, output: Output, number: int) -> str:
+    choice = _choice(output, number)
+    return part.write(choice.text, output.alignment if choice is output.translation else None)
+
+
+def _unmet(text: _Text, number: int, phrases: PhraseList) -> list[str]:
+    """Return the phrases that a text does not meet with alternative `number`, and the terms that its sentences lack."""
+    unmet = [*phrases.unmet(text.written(number))]
+    for sentence in text.sentences:
+        choice = _choice(sentence.result.result(), number)
+        unmet += (Counter(choice.unmet) - Counter(phrases.unmet(choice.text))).elements()
+    return unmet
 
 
 class Service:
@@ -162,7 +179,7 @@ class Service:
 
     def start(self, call: TranslateCall, record: Record) -> "Work":
         """Put the sentences of a request into the queue. Raises Refusal if they do not fit, or are too long."""
-        texts = []
+        texts = list[_Text]()
         constraints = call.constraints or [FREE] * len(call.texts)
         for text, pair, constraint in zip(call.texts, call.pairs, constraints, strict=True):
             if pair[0] == pair[1]:
@@ -170,7 +187,8 @@ class Service:
                 continue
             document = html_document(text) if call.is_html else plain_document(text, keeps_lines=call.keeps_lines)
             options = _options(self.options, self.models.tags[pair], call.alternatives, call.split)
-            texts.append(_sentences(document, self.models.by_pair[pair], options, constraint))
+            model, terms = self.models.by_pair[pair], self.models.terms[pair]
+            texts.append(_sentences(document, model, options, constraint, terms))
         work = Work(texts)
         record.texts, record.characters = len(call.texts), sum(map(len, call.texts))
         record.source_tokens = sum(sentence.n_tokens for sentence in work.sentences)
@@ -229,13 +247,10 @@ class Work:
             if text.failure is not None:
                 answers.append(Answer("", problem=text.failure))
                 continue
-            best, *others = (text.written(number) for number in range(call.alternatives + 1))
-            different = [other for other in dict.fromkeys(others) if other != best]
-            unmet = tuple[str, ...]()
-            if constraint.has_phrases:
-                phrases = constraint.phrases()
-                unmet = phrases.unmet(best)
-                different = [other for other in different if not Counter(phrases.unmet(other)) - Counter(unmet)]
+            phrases = constraint.phrases()
+            best, unmet = text.written(0), _unmet(text, 0, phrases)
+            others = {text.written(number): _unmet(text, number, phrases) for number in range(1, call.alternatives + 1)}
+            different = [other for other, its in others.items() if other != best and not Counter(its) - Counter(unmet)]
             confidence = text.confidences() if call.has_confidence else []
             answers.append(Answer(best, different, confidence=confidence, unmet=unmet, doubts=text.doubts))
         return answers
@@ -248,7 +263,9 @@ def _options(options: DecodingOptions, tag: str | None, n_alternatives: int, spl
     return dataclasses.replace(options, tag=tag, n_best=n_best, split=options.split if split is None else split)
 
 
-def _sentences(document: Document, model: Model, options: DecodingOptions, constraint: LineConstraint) -> _Text:
+def _sentences(
+    document: Document, model: Model, options: DecodingOptions, constraint: LineConstraint, terms: Terms
+) -> _Text:
     """Return the document with the sentences of its lines, or with the problem of a line that is too long."""
     loop = asyncio.get_running_loop()
     parts = lines_of(document)
@@ -264,7 +281,8 @@ def _sentences(document: Document, model: Model, options: DecodingOptions, const
             return _Text([], problem=invalid(problem))
         n_tokens = len(ids or ()) + 1
         result = loop.create_future()
-        text.sentences.append(Sentence(model, part.line, options, n_tokens, part.needs_alignment, result, constraint))
+        phrases = constraint, terms
+        text.sentences.append(Sentence(model, part.line, options, n_tokens, part.needs_alignment, result, *phrases))
     return text
 
 

@@ -178,6 +178,8 @@ class PhraseList:
 
         The alternatives of a required phrase are joined by `|`.
         """
+        if not self.texts:
+            return ()
         state = self.read_all(text)
         names = ["|".join(alternatives) for alternatives in self.required]
         missing = [n - count for n, count in zip(self.times, state.counts, strict=True)]

@@ -71,7 +71,7 @@ class SegmentConstraints:
         tokenizer: TokenizerLike,
     ) -> "SegmentConstraints":
         """Return the constraints of segments. segments: of all lines. tokenizer: of the source language."""
-        if not any(constraints) and not terms.targets:
+        if not any(constraints) and not terms:
             return cls([FREE] * len(segments), {})
         members: list[list[int]] = [[] for _ in lines]
         for i, segment in enumerate(segments):

@@ -75,6 +75,10 @@ class Terms:
                 terms._add(source, _alternatives(target))
         return terms
 
+    def __len__(self) -> int:
+        """Return the number of terms."""
+        return len(self.targets)
+
     def targets_in(self, line: str) -> list[tuple[str, ...]]:
         """Return the alternatives of each different term in a line, in the order of the line."""
         places = range(len(line) if self.targets else 0)
@@ -100,6 +104,9 @@ class Terms:
                     if end == len(line) or not (kind_of(line[end - 1]) == WORD and kind_of(line[end]) == WORD):
                         matches.append((begin, term))
         return matches
+
+
+NO_TERMS = Terms({})
 
 
 @contextmanager
