@@ -11,7 +11,9 @@ from support.translators import LINES, noisy_translator
 import transduce
 from transduce import Sampling, Translator, UserError
 from transduce.decoding.compiled_kernels import compiled
-from transduce.decoding.options import DecodingOptions
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.options import DecodingOptions, Split
+from transduce.decoding.phrases.line_constraint import LineConstraint
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,6 @@ def test_a_batch_does_not_change_an_output(toy: Toy, precision: str) -> None:
 
 
 def test_continuous_batching_translates_as_a_file(noisy: Translator) -> None:
-    from transduce.decoding.phrases.line_constraint import LineConstraint
 
     expected = noisy.translate(LINES, constraints=CONSTRAINTS, n_best=2)
     running = noisy.running()
@@ -131,6 +132,38 @@ def test_a_line_with_a_constraint_stays_whole(noisy: Translator) -> None:
     line = "a b! c d! e f!"
     (whole,) = noisy.translate([line], split="sentences", constraints=[{"must": ["x"]}])
     assert whole == noisy.translate([line], constraints=[{"must": ["x"]}])[0]
+
+
+@pytest.mark.parametrize("split", ["none", "auto", "sentences"])
+def test_sentences_that_a_phrase_keeps_together_are_doubtful(noisy: Translator, split: Split) -> None:
+    lines, must = ["a b! c d!", "a b!", "a b\nc"], {"must": ["x"]}
+    doubts = [t.is_unsplit for t in noisy.translate(lines, split=split, constraints=[must] * 3)]
+    assert doubts == [split != "none", False, True]
+    running = noisy.running()
+    running.admit("key", lines[2], DecodingOptions(split=split), LineConstraint(**must))
+    while not (done := running.step()):
+        pass
+    assert isinstance(outcome := done["key"], Translation) and "unsplit" in outcome.doubts
+
+
+def test_the_first_sentence_has_the_prefix(noisy: Translator) -> None:
+    line = "a b! c d! e f!"
+    (translation,) = noisy.translate([line], split="sentences", prefixes=["e c"])
+    (first,) = noisy.translate(["a b!"], prefixes=["e c"])
+    others = [noisy.translate([sentence])[0].text for sentence in ("c d!", "e f!")]
+    assert translation.text == " ".join([first.text, *others]) and first.text.startswith("e c")
+    assert not translation.is_unsplit
+    (forbidden,) = noisy.translate([line], split="sentences", constraints=[{"prefix": "e c", "must_not": ["a", "f"]}])
+    assert forbidden.text.startswith("e c") and not {"a", "f"} & {*forbidden.text.split()}
+
+
+@pytest.mark.parametrize(
+    ("line", "prefix"), [("a b! c d!", "e! c"), ("12! a b! c d!", "e"), ("\na b! c d!", "e"), ("12\na", "e")]
+)
+def test_a_line_stays_whole_if_its_prefix_does_not_begin_a_segment(noisy: Translator, line: str, prefix: str) -> None:
+    (translation,) = noisy.translate([line], split="sentences", prefixes=[prefix])
+    assert translation.text.startswith(prefix)
+    assert translation.is_unsplit == (line != "12\na")  # 12 is copied, so that one segment is left
 
 
 def test_terms_require_their_targets_in_the_segments_that_have_them(noisy: Translator) -> None:

@@ -34,6 +34,7 @@ from transduce.decoding.phrases.segment_constraints import (
     check_search,
     line_constraints,
     search_constraint,
+    stays_whole,
 )
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_translation import RunningTranslation
@@ -142,7 +143,8 @@ class Translator:
             segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
         else:
             of_lines = line_constraints(len(lines), constraints, prefixes)
-            whole = {i for i, of_line in enumerate(of_lines) if of_line.must or of_line.prefix}
+            texts = [self.tokenizer.split_tag(line)[1] for line in lines]
+            whole = {i for i, text in enumerate(texts) if stays_whole(text, of_lines[i], options)}
             segments, problems = segments_of(lines, self.tokenizer, self.config.data, options, whole)
             of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
             if of_segments.phrases:

@@ -38,6 +38,17 @@ def test_lines_of_json(toy: Toy, tmp_path: Path, cli: Cli) -> None:
     assert [values["unmet"] for values in objects] == [[], [], []] and objects[0]["alternatives"][0]["unmet"] == []
 
 
+def test_lines_whose_sentences_a_phrase_keeps_together_are_counted(toy: Toy, tmp_path: Path, cli: Cli) -> None:
+    source = write_lines(tmp_path / "in", ["a b! c d!\tx", "a b! c d!"])
+    result = cli("translate", toy.model, "--input", source, "--constraints", "tabs", "--split", "sentences")
+    (message,) = result.err.splitlines()
+    assert "in: 1 of 2 translations are of several sentences as one, because of must or prefix" in message
+    arguments = ["translate", toy.model, "--input", source, "--json", "--split", "sentences"]
+    objects = [json.loads(line) for line in lines_of(cli(*arguments, "--constraints", "tabs"))]
+    assert [values["is_unsplit"] for values in objects] == [True, False]
+    assert "is_unsplit" not in json.loads(lines_of(cli(*arguments))[0])
+
+
 def test_terms_of_a_file(toy: Toy, tmp_path: Path, cli: Cli) -> None:
     terms = write_lines(tmp_path / "terms.tsv", ["b c\tx y|x z", "e\tw"])
     source = write_lines(tmp_path / "in", ["a b c", "d", "e f"])

@@ -9,6 +9,7 @@ MOST_NUMBERS = 10  # of lines in a message
 MEANINGS = {
     "repeated": "repeated the same words; their text is of a second search without repetition, unless --loops=keep",
     "cut": "were cut at their maximum length",
+    "unsplit": "are of several sentences as one, because of must or prefix, and may lack some; write a line for each",
 }
 REMEDY = "where many are doubtful, the text is unlike the training text; for text in capitals, add --capitals lower"
 
@@ -31,7 +32,7 @@ class DoubtWatch:
     def end(self) -> None:
         """Print how many translations of the whole text are doubtful, and the first of their lines."""
         lines = [f"{self._message(doubt)}" for doubt, numbers in self._lines.items() if numbers]
-        for line in [*lines, REMEDY] if lines else []:
+        for line in [*lines, REMEDY] if self._lines["repeated"] or self._lines["cut"] else lines:
             print(f"transduce: {self._name}: {line}", file=sys.stderr, flush=True)
 
     def _message(self, doubt: str) -> str:

@@ -69,7 +69,7 @@ def run_filter(
     if options.alignment and not json:
         raise UserError("--alignment: expected --json, because a line of text has no room for it; add --json")
 
-    left_out = ([] if options.alignment else ["alignment"]) + ([] if constraints else ["unmet"])
+    left_out = ([] if options.alignment else ["alignment"]) + ([] if constraints else ["unmet", "is_unsplit"])
 
     def load() -> Answers:
         terms = constraints.load_terms()

@@ -66,6 +66,7 @@ class Translation:
     score: log-probability over length penalty, by which the search ranks outputs; the sum over the segments of a line
     that was split. pieces, token_log_probs: the tokens and the log-probability of each, EOS included.
     finished: False if the output was cut at its maximum length. problem: the reason for no translation, or None.
+    is_unsplit: True if several sentences were translated as one, because of `must` or `prefix`; some may be missing.
     is_loop: True if the search repeated the same words, so that the text is of a second search without repetition, or
     is a loop (`options.loops`).
     alternatives: the other outputs of an n-best list, best first.
@@ -87,11 +88,12 @@ class Translation:
     alignment: Alignment | None = None
     unmet: tuple[str, ...] = ()
     is_loop: bool = False
+    is_unsplit: bool = False
 
     @property
     def doubts(self) -> list[str]:
-        """The reasons to doubt the text: "repeated" for a loop, "cut" for an output of the maximum length."""
-        return ["repeated"] * self.is_loop + ["cut"] * (not self.finished)
+        """The reasons to doubt the text: "repeated", "cut" for the maximum length, "unsplit" for several sentences."""
+        return ["repeated"] * self.is_loop + ["cut"] * (not self.finished) + ["unsplit"] * self.is_unsplit
 
     @property
     def line(self) -> str:

@@ -16,7 +16,13 @@ from transduce.decoding.loops import is_loop, marked, without_repetition
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.matching import PhraseList
-from transduce.decoding.phrases.segment_constraints import FREE, SegmentConstraints, check_search, search_constraint
+from transduce.decoding.phrases.segment_constraints import (
+    FREE,
+    SegmentConstraints,
+    check_search,
+    search_constraint,
+    stays_whole,
+)
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
 from transduce.decoding.segmentation import Segment, segments_of, with_tag
@@ -97,7 +103,7 @@ class RunningTranslation(Generic[Key]):
         settings = options.resolve(self.config.search)
         self._take_backend(options)
         (text,) = with_tag([text], options.tag, self.tokenizer)
-        whole = [0] if constraint.must or constraint.prefix else []
+        whole = [0] if stays_whole(self.tokenizer.split_tag(text)[1], constraint, options) else []
         segments, problems = segments_of([text], self.tokenizer, self.config.data, options, whole)
         constraints, phrases = list[Constraint | None]([None] * len(segments)), NO_PHRASES
         if constraint or terms:

@@ -27,7 +27,8 @@ PORTION_LINES, PORTION_CHARACTERS = 1_024, 1 << 18  # encoded at once, because a
 class Segment:
     """A part of line number `line`, its token ids, and the gap between it and the next segment of the line.
 
-    in_capitals: the ids are of the text in small letters, and the output is written in capitals.
+    in_capitals: the ids are of the text in small letters, and the output is written in capitals. is_unsplit: it is a
+    whole line, which would be several segments without its constraint.
     """
 
     line: int
@@ -35,6 +36,7 @@ class Segment:
     gap: str
     ids: Sequence[int]
     in_capitals: bool = False
+    is_unsplit: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,9 @@ def segments_of(
         if ids is None or len(ids) > MAX_LINE_TOKENS:
             problems[i] = excess(line, ids) or ""
         elif i in whole:
-            segments.append(Segment(i, line, "", tokenizer.encode(_BREAK.sub(" ", line))))
+            parts = split_line(text, tokenizer, data, options, has_tag=bool(tag))
+            ids = tokenizer.encode(_BREAK.sub(" ", line))
+            segments.append(Segment(i, line, "", ids, is_unsplit=len(parts) > 1))
         elif len(_BREAK.split(text)) == 1 and _stays_whole(text, len(ids), data, options):
             if not is_copied(text, options):
                 segments.append(Segment(i, line, "", ids))

@@ -112,6 +112,7 @@ def _translation(
         token_log_probs=tuple(p for h in hypotheses for p in h.token_log_probs),
         finished=all(h.finished for h in hypotheses),
         is_loop=any(h.is_loop for h in hypotheses),
+        is_unsplit=segments[0].is_unsplit,
         utility=None if hypotheses[0].utility is None else _utility(hypotheses),
         alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, parts, text),
         unmet=phrases.unmet(text) if phrases is not None else (),

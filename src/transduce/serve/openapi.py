@@ -120,7 +120,7 @@ def _response(description: str, schema: str) -> dict[str, object]:
     return {"description": description, "content": content}
 
 
-DOUBT = {"enum": ["repeated", "cut"]}
+DOUBT = {"enum": ["repeated", "cut", "unsplit"]}
 DETECTION = {
     "type": "object",
     "properties": {"language": STRING, "confidence": {"type": "number", "minimum": 0, "maximum": 100}},

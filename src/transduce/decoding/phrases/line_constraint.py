@@ -83,6 +83,10 @@ class LineConstraint:
         """Return the constraint with one required phrase more."""
         return LineConstraint([*self.must, alternatives], self.must_not, self.prefix)
 
+    def without_prefix(self) -> "LineConstraint":
+        """Return the constraint without its prefix."""
+        return LineConstraint(self.must, self.must_not) if self.prefix else self
+
     def phrases(self) -> PhraseList:
         """Return its phrases."""
         return PhraseList(self.required, self.must_not)

@@ -1,7 +1,7 @@
 """The constraints and terms of a call -> the constraint of each segment -> the constraint of the search.
 
-A line with a constraint is one segment, because a phrase does not say to which part of a line it belongs. A line with
-terms is split like any other: each segment requires the terms that are in it.
+A line with `must` is one segment, because a phrase does not say to which part of a line it belongs. A line with a
+prefix or terms is split like any other: the first segment has the prefix, and each one requires the terms in it.
 """
 
 import reprlib
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transduce.config.schema import SearchConfig
+from transduce.data.sentences import sentences
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Both, Constraint, prefix_constraint
 from transduce.decoding.hypothesis import Request
@@ -19,7 +20,7 @@ from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_au
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.phrase_constraint import PhraseConstraint, PhraseState, target_of
 from transduce.decoding.phrases.terms import Terms
-from transduce.decoding.segmentation import Segment, check_lines
+from transduce.decoding.segmentation import Segment, check_lines, is_copied
 from transduce.errors import LineError, UserError
 
 FREE = LineConstraint()
@@ -52,6 +53,18 @@ def line_constraints(
         except UserError as error:
             raise UserError(f"constraints[{i}]: {error}") from None
     return checked
+
+
+def stays_whole(line: str, constraint: LineConstraint, options: DecodingOptions) -> bool:
+    """Return True for a line that must be one segment. line: without its tag.
+
+    It has a phrase, or a prefix that is not the beginning of its first segment.
+    """
+    if constraint.must or not constraint.prefix:
+        return bool(constraint.must)
+    first, _ = next(sentences(next(iter(line.splitlines()), "")))
+    is_first_copied = line[:1].isspace() or is_copied(first, options)
+    return is_first_copied or len([*sentences(constraint.prefix)]) > 1
 
 
 @dataclass(frozen=True)
@@ -92,17 +105,19 @@ def _with_terms(
 ) -> tuple[PhraseList, list[LineConstraint]]:
     """Return the phrases of a line and of its terms, and the constraint of each of its segments.
 
-    A segment gets the terms that are in it, and the first one those that the end of a segment divides. A term that is
-    too many, that the line forbids, or that the vocabulary cannot write, is not searched for: if the text lacks it, it
-    is unmet.
+    The first one gets the prefix. Each gets the terms that are in it, and the first one those that the end of a segment
+    divides. A term that is too many, that the line forbids, or that the vocabulary cannot write, is not searched for:
+    if the text lacks it, it is unmet.
     """
     targets = [target for target in terms.targets_in(line) if target not in constraint.required]
     of_segments = [[target for target in terms.targets_in(text) if target in targets] for text in segments]
     divided = [target for target in targets if all(target not in of_segment for of_segment in of_segments)]
     for of_segment in of_segments[:1]:
         of_segment += divided
+    others = constraint.without_prefix() if len(segments) > 1 else constraint
     phrases = PhraseList([*constraint.required, *targets], constraint.phrases().forbidden)
-    return phrases, [_with_possible(constraint, of_segment, tokenizer) for of_segment in of_segments]
+    constraints = [constraint, *[others] * len(segments)]
+    return phrases, [_with_possible(*pair, tokenizer) for pair in zip(constraints, of_segments, strict=False)]
 
 
 def _with_possible(
