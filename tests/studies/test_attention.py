@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import to_builtins
 from torch import Tensor
 
 from transduce import UserError
@@ -28,9 +29,10 @@ from transduce.studies.attention_forms import (
     measure,
     peak_bytes,
 )
-from transduce.studies.attention_models import TokenTexts, evaluate, model_of, rows, task_of, token_texts
+from transduce.studies.attention_models import evaluate, model_of, rows, task_of, token_texts
 from transduce.studies.attention_report import report
 from transduce.studies.results import Results, read_results
+from transduce.studies.small_models import Streams
 
 SHORT = replace(
     SIZES, lengths=(32, 64), rounds=(1, 1), cost_heads=2, cost_width=8
@@ -50,11 +52,11 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "train", tmp_path / "valid"
 
 
-def texts_of(values: Tensor) -> TokenTexts:
-    return TokenTexts(20, values, values[:4])
+def texts_of(values: Tensor) -> Streams:
+    return Streams(values, values[:4], 20)
 
 
-def train(name: str, texts: TokenTexts, sizes: AttentionSizes = TINY) -> dict[str, Any]:
+def train(name: str, texts: Streams, sizes: AttentionSizes = TINY) -> dict[str, Any]:
     return attention_models.train(ROW[name], 1, texts, sizes)
 
 
@@ -132,10 +134,18 @@ def test_texts_follow_one_another(files: tuple[Path, Path]) -> None:
     assert (texts.train == EOS).any() and int(texts.train.max()) < texts.vocab_size <= 300
 
 
-@pytest.mark.parametrize(("name", "text"), [("train", ""), ("train", "\n \n"), ("valid", ""), ("valid", "a b\n")])
-def test_a_short_text_is_refused(files: tuple[Path, Path], name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("train", "", "a line that is not blank; give another text"),
+        ("train", "\n \n", "a line that is not blank; give another text"),
+        ("valid", "", "a text of at least 25 tokens, not 0; give a longer text"),
+        ("valid", "a b\n", "a text of at least 25 tokens, not 3; give a longer text"),
+    ],
+)
+def test_a_short_text_is_refused(files: tuple[Path, Path], name: str, text: str, message: str) -> None:
     (files[0].parent / name).write_text(text, "utf-8")
-    with pytest.raises(UserError, match=rf"--{name}=.*{name}: expected at least 25 tokens; give a longer text"):
+    with pytest.raises(UserError, match=rf"{name}: expected {message}"):
         token_texts(*files, TINY)
 
 
@@ -247,7 +257,7 @@ def test_a_signal_ends_a_measurement(files: tuple[Path, Path], tmp_path: Path, m
 
 
 def test_another_text_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
-    settings = {"training text": "another", "sizes": TINY.as_settings()}
+    settings = {"training text": "another", "sizes": to_builtins(TINY)}
     results = Results(tmp_path / "out" / "results.json", attention.STUDY, settings)
     results.path.parent.mkdir()
     results.save()
@@ -260,7 +270,7 @@ def test_other_sizes_are_refused(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(attention, "hashes", lambda *_: {})
-    results = Results(tmp_path / "results.json", attention.STUDY, {"sizes": TINY.as_settings()})
+    results = Results(tmp_path / "results.json", attention.STUDY, {"sizes": to_builtins(TINY)})
     results.save()
     value = getattr(TINY, name)
     other = replace(TINY, **{name: (*value[:-1], value[-1] + 1) if isinstance(value, tuple) else value + 1})
@@ -276,7 +286,7 @@ def results_of(**peaks: int) -> Results:
     figures = {
         name: {"forward_seconds": 0.001, "backward_seconds": 0.002, "peak_bytes": peak} for name, peak in peaks.items()
     }
-    results = Results(Path("results.json"), attention.STUDY, {"sizes": TINY.as_settings()})
+    results = Results(Path("results.json"), attention.STUDY, {"sizes": to_builtins(TINY)})
     results.entries["costs-64"] = {"status": "done", "n": 64, "forms": figures}
     return results
 
@@ -284,7 +294,7 @@ def results_of(**peaks: int) -> Results:
 def test_the_report_has_the_sizes_of_the_results() -> None:
     results = results_of(fused=100)
     other = replace(TINY, reach=7, features=11, rank=13, d_model=48, n_heads=3, steps=17, rate=0.25, cost_heads=5)
-    results.settings["sizes"] = other.as_settings()
+    results.settings["sizes"] = to_builtins(other)
     page = markdown(report(results))
     for words in ("window of 8 ", "window of 15 ", "11 features", "rank 13", "d_model 48, 3 heads", "17 steps", "0.25"):
         assert words in page, words

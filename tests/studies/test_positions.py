@@ -145,7 +145,7 @@ def test_a_study_trains_all_rows_once_and_reports_them(
     assert page.count("| 2 |\n") == 11
     assert (tmp_path / "report.html").exists()
 
-    again = positions.train_and_evaluate(TINY, "shaw", 2, read_streams(*texts, TINY))
+    again = positions.train_and_evaluate(TINY, "shaw", 2, read_streams(*texts, TINY.vocab_size, (33, 33)))
     assert again["points"] == results.entries["shaw-2"]["points"]
     capsys.readouterr()
     run_positions(*texts, tmp_path, sizes=TINY)
@@ -180,15 +180,15 @@ def test_texts_that_are_missing_or_too_short_are_refused(texts: tuple[Path, Path
     short = tmp_path / "short.txt"
     short.write_text("a dog .\n")
     with pytest.raises(UserError, match="short.txt: expected a text of at least 33 tokens"):
-        read_streams(texts[0], short, TINY)
+        read_streams(texts[0], short, 320, (33, 33))
     with pytest.raises(UserError, match="short.txt: expected a text of at least 33 tokens"):
-        read_streams(short, texts[1], TINY)
+        read_streams(short, texts[1], 320, (33, 33))
     empty = tmp_path / "empty.txt"
     empty.write_text("")
     with pytest.raises(UserError, match="empty.txt: expected a text of at least 33 tokens, not 0; "):
-        read_streams(texts[0], empty, TINY)
+        read_streams(texts[0], empty, 320, (33, 33))
     with pytest.raises(UserError, match="empty.txt: expected a line that is not blank"):
-        read_streams(empty, texts[1], TINY)
+        read_streams(empty, texts[1], 320, (33, 33))
     empty.write_text("".join(map(chr, range(0x4E00, 0x4F00))))
     with pytest.raises(UserError, match="empty.txt: expected at most 160 different characters"):
-        read_streams(empty, texts[1], TINY)
+        read_streams(empty, texts[1], 320, (33, 33))

@@ -110,7 +110,7 @@ def test_a_study_trains_all_models_once_and_reports_them(
     page = (tmp_path / "report.md").read_text("utf-8")
     assert "4 of 4 trainings done" in page and (tmp_path / "report.html").exists()
 
-    streams = read_streams(*texts, TINY.sizes())
+    streams = read_streams(*texts, TINY.vocab_size, (129, 9))
     assert scaling_laws.train_and_evaluate(SweepTraining(1, 16, 128), TINY, streams)["loss"] == entry["loss"]
     capsys.readouterr()
     run_scaling(*texts, tmp_path, sweep=TINY, resamples=1)
@@ -131,7 +131,7 @@ def test_a_training_that_diverges_is_reported(
 
 
 def test_a_text_that_would_be_read_twice_is_refused(texts: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="train.txt: expected at least 64,000 tokens, so that no training reads one"):
+    with pytest.raises(UserError, match="train.txt: expected a text of at least 64,001 tokens, not "):
         run_scaling(*texts, tmp_path / "out", sweep=replace(TINY, budgets=(64_000,)))
     assert not (tmp_path / "out" / "report.md").exists()
 

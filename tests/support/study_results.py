@@ -4,6 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from transduce.config.recipes import find_recipe
 from transduce.config.schema import with_value
 from transduce.studies import attention, experts, positions, scaling_laws, table2, table2_search, table4
@@ -92,7 +94,7 @@ def table4_results(folder: Path) -> Results:
 
 def attention_results(folder: Path) -> Results:
     """Return results of the study of attention, in a folder: two lengths, exact attention and a window."""
-    settings = {"sizes": attention.SIZES.as_settings()}
+    settings = {"sizes": to_builtins(attention.SIZES)}
     results = Results(folder / "results.json", attention.STUDY, settings, [provenance()])
     for n in (256, 1_024):
         costs = {"forward_seconds": 0.001 * n, "backward_seconds": 0.002 * n, "peak_bytes": 4_096 * n}
@@ -128,7 +130,7 @@ LENGTHS = {  # perplexities at 64, 128, 256 and 512 tokens
 
 def positions_results(folder: Path) -> Results:
     """Return results of the study of positions, in a folder: two seeds of three trainings, the others not run."""
-    results = Results(folder / "results.json", positions.STUDY, {"sizes": SIZES.as_settings()}, [provenance()])
+    results = Results(folder / "results.json", positions.STUDY, {"sizes": to_builtins(SIZES)}, [provenance()])
     for row, curves in {"sinusoids": ["sinusoids"], "rope": ["rope", "rope-yarn"], "alibi": ["alibi"]}.items():
         for seed in (1, 2):
             values = {name: [x + seed for x in LENGTHS[name][:-1]] for name in curves}
@@ -146,7 +148,7 @@ def positions_results(folder: Path) -> Results:
 
 def experts_results(folder: Path) -> Results:
     """Return results of the study of experts, in a folder: two seeds of three rows, the others not run."""
-    results = Results(folder / "results.json", experts.STUDY, {"sizes": experts.SIZES.as_settings()}, [provenance()])
+    results = Results(folder / "results.json", experts.STUDY, {"sizes": to_builtins(experts.SIZES)}, [provenance()])
     for row, value in {"dense": 60.0, "switch": 50.0, "noisy-2": 70.0}.items():
         for seed in (0, 2):
             shares = {"shares": [[1.5, 1.0, 0.5], [1.0, 0.5, 1.5]]} if row != "dense" else {}
@@ -169,7 +171,7 @@ def scaling_results(folder: Path, count: int = 35) -> Results:
 
     The losses are 2 + 60 / N^0.35 + 300 / D^0.38, one in 200 more or less, with N without embeddings.
     """
-    results = Results(folder / "results.json", scaling_laws.STUDY, {"sweep": SWEEP.as_settings()}, [provenance()])
+    results = Results(folder / "results.json", scaling_laws.STUDY, {"sweep": to_builtins(SWEEP)}, [provenance()])
     for number, cell in enumerate(sorted(SWEEP.trainings(), key=lambda cell: (cell.d_model, cell.tokens))):
         size = 12 * cell.n_layers * cell.d_model**2
         embeddings = (SWEEP.vocab_size + SWEEP.segment) * cell.d_model

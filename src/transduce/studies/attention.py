@@ -10,11 +10,11 @@ from typing import Any, NotRequired, TypedDict
 
 from transduce.studies import attention_forms, attention_models
 from transduce.studies.attention_forms import SIZES, AttentionSizes
-from transduce.studies.attention_models import TokenTexts, TrainedForm
+from transduce.studies.attention_models import TrainedForm
 from transduce.studies.attention_report import report
 from transduce.studies.results import Cost, Count, Duration, Results, Study, open_results
 from transduce.studies.runner import Control, Endings, Task, Work, in_turn, print_line, run_tasks, timed
-from transduce.studies.small_models import hashes
+from transduce.studies.small_models import Streams, hashes
 from transduce.training.halves import threads
 
 
@@ -62,7 +62,7 @@ def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes 
     interrupted training starts again. Raises UserError if `out` has results of other texts or sizes, or for an unusable
     text. Raises the errors of `runner.run_cells`, too.
     """
-    results = open_results(out, STUDY, {**hashes(train, valid), "sizes": sizes.as_settings()})
+    results = open_results(out, STUDY, {**hashes(train, valid), "sizes": sizes})
     trainings = {f"{row.name}-{seed}": (row, seed) for row in attention_models.rows(sizes) for seed in row.seeds}
     origins: dict[str, dict[str, Any]] = {
         **{name: {"row": row.name, "seed": seed} for name, (row, seed) in trainings.items()},
@@ -90,7 +90,7 @@ def _costs(n: int, sizes: AttentionSizes) -> dict[str, Any]:
         return {"forms": attention_forms.measure(n, sizes)}
 
 
-def _train(row: TrainedForm, seed: int, texts: TokenTexts, sizes: AttentionSizes) -> dict[str, Any]:
+def _train(row: TrainedForm, seed: int, texts: Streams, sizes: AttentionSizes) -> dict[str, Any]:
     def show(step: int, loss: float) -> None:
         print_line(f"{row.title}, seed {seed}: step {step}, loss {loss:.3f}")
 

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -73,10 +73,6 @@ class AttentionSizes:
     largest_gradient: Cost
     valid_texts: Count
     mask_share: Cost
-
-    def as_settings(self) -> dict[str, Any]:
-        """Return the sizes as results.json has them."""
-        return {name: [*value] if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 def sizes_of(settings: Mapping[str, Any]) -> AttentionSizes:

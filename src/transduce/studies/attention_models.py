@@ -14,10 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.data.text import is_blank, read_lines
-from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import EOS, UNK
-from transduce.errors import UserError
+from transduce.data.vocabulary import UNK
 from transduce.family.attention_configs import T6Config
 from transduce.family.bert import Bert
 from transduce.family.configs import BertConfig, GPT2Config, LlamaConfig
@@ -29,7 +26,7 @@ from transduce.family.tensor_product_attention import T6
 from transduce.model.attention import Attention
 from transduce.model.transformer import parameter_count
 from transduce.studies.attention_forms import AttentionSizes, Shape, forms, longformer_title
-from transduce.studies.small_models import train_small
+from transduce.studies.small_models import Streams, read_streams, train_small
 
 
 @dataclass(frozen=True)
@@ -111,32 +108,12 @@ def model_of(row: TrainedForm, vocab_size: int, sizes: AttentionSizes) -> nn.Mod
 # ---- texts -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TokenTexts:
-    """Texts of `length` + 1 tokens: of the training text and of the validation text, (N,length+1)."""
-
-    vocab_size: int
-    train: Tensor
-    valid: Tensor
-
-
-def token_texts(train: Path, valid: Path, sizes: AttentionSizes) -> TokenTexts:
-    """Return the texts of two files, whose lines follow one another, with EOS after each.
-
-    Raises UserError for a file that is too short, or cannot be read.
-    """
-    lines = {"train": list(read_lines(train)), "valid": list(read_lines(valid))}
-    is_empty = all(map(is_blank, lines["train"]))
-    tokenizer = None if is_empty else Tokenizer.learn(lines["train"], vocab_size=sizes.vocab_size)
-    texts, size = list[Tensor](), sizes.length + 1
-    for name, path in (("train", train), ("valid", valid)):
-        ids = [i for line in tokenizer.encode_batch(lines[name]) for i in (*line, EOS)] if tokenizer else []
-        count = len(ids) // size
-        if not count:
-            raise UserError(f"--{name}={path}: expected at least {size} tokens; give a longer text")
-        texts.append(torch.tensor(ids[: count * size]).view(count, size))
-    assert tokenizer is not None
-    return TokenTexts(tokenizer.vocab_size, texts[0], texts[1][: sizes.valid_texts])
+def token_texts(train: Path, valid: Path, sizes: AttentionSizes) -> Streams:
+    """Return two files, whose lines follow one another, cut into texts (N,length+1). Raises as `read_streams`."""
+    size = sizes.length + 1
+    streams = read_streams(train, valid, sizes.vocab_size, (size, size))
+    texts, valid_texts = (ids[: len(ids) // size * size].view(-1, size) for ids in (streams.train, streams.valid))
+    return Streams(texts, valid_texts[: sizes.valid_texts], streams.vocab_size)
 
 
 def task_of(texts: Tensor, generator: torch.Generator, mask_share: float | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -158,7 +135,7 @@ def task_of(texts: Tensor, generator: torch.Generator, mask_share: float | None)
 def train(
     row: TrainedForm,
     seed: int,
-    texts: TokenTexts,
+    texts: Streams,
     sizes: AttentionSizes,
     show: Callable[[int, float], None] = lambda step, loss: None,
 ) -> dict[str, Any]:

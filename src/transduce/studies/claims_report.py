@@ -2,9 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Iterable
 
-from transduce.config.schema import architecture
+from transduce.config.schema import Config, architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report, Section, Table
 from transduce.studies.comparison import (
@@ -19,14 +19,12 @@ from transduce.studies.comparison import (
     rows_table,
     seeds_of,
 )
-from transduce.studies.results import Entry, Results, config_of
+from transduce.studies.results import Results, config_of
 from transduce.studies.scaling import WIDTHS, row_of
 
 POSITIONS = ("sinusoids", "learned")
 RELATIVE = "relative"
 SMOOTHING = ("smoothing0.1", "smoothing0")
-
-Figure = Callable[[Entry], float]
 
 
 def report(results: Results) -> Report:
@@ -78,32 +76,34 @@ METHOD = (
 )
 
 
-def _log_perplexity(entry: Entry) -> float:
-    return math.log(entry["perplexity"])
-
-
-def _log_perplexity_of_longer(entry: Entry) -> float:
-    return math.log(entry["test"]["perplexity"])
-
-
 class _Study:
     """The results of a study as the parts of its report."""
 
     def __init__(self, results: Results) -> None:
-        self.results, self.entries = results, results.done
+        self.results, self.entries, self.values = results, results.done, results.values
 
     def diverged(self, row: str) -> int:
-        failed = [entry for entry in self.results.entries.values() if entry["status"] == "failed"]
-        return sum(entry.get("row") == row and entry.get("diverged", False) for entry in failed)
+        entries = self.results.entries.items()
+        return sum(self.results.has_diverged(name) for name, entry in entries if entry.get("row") == row)
 
-    def change(self, row: str, base: str, figure: Figure) -> Difference | None:
-        """Return the difference of a row from another, with the noise of these two rows; None without results."""
-        values = {name: [figure(entry) for entry in self.entries(name)] for name in (row, base)}
+    def change(self, row: str, base: str, *keys: str) -> Difference | None:
+        """Return the difference of a row from another, with the noise of these two rows; None without results.
+
+        keys: the path of the figure. The difference of a perplexity is of its logarithm.
+        """
+        values = {name: self.values(name, *keys) for name in (row, base)}
+        if keys[-1] == "perplexity":
+            values = {name: [*map(math.log, seeds)] for name, seeds in values.items()}
         return Samples(values).change(row, base)
 
+    def configs(self, rows: Iterable[str]) -> list[Config]:
+        """Return the configurations of the trainings of some rows, as far as they were recorded."""
+        configs = [config_of(entry) for row in rows for entry in self.entries(row)]
+        return [config for config in configs if config]
+
     def model(self) -> str:
-        configs = [config_of(entry) for row in (*SMOOTHING, *POSITIONS) for entry in self.entries(row)]
-        return next((architecture(config.model) for config in configs if config), "not trained yet")
+        configs = self.configs((*SMOOTHING, *POSITIONS))
+        return architecture(configs[0].model) if configs else "not trained yet"
 
     def schedules(self) -> str:
         """Return the steps and the warm-up of the trainings of each claim, as they were trained."""
@@ -114,8 +114,7 @@ class _Study:
         }
         parts = []
         for claim, rows in claims.items():
-            configs = [config_of(entry) for row in rows for entry in self.entries(row)]
-            lengths = sorted({(config.train.max_steps, config.train.warmup_steps) for config in configs if config})
+            lengths = sorted({(config.train.max_steps, config.train.warmup_steps) for config in self.configs(rows)})
             words = [f"{steps:,} steps, {warmup:,} of them warm-up" for steps, warmup in lengths]
             parts.append(f"{claim}: {' or '.join(words) or 'not recorded'}")
         return f"Length of each training, by claim. {'; '.join(parts)[0].upper()}{'; '.join(parts)[1:]}."
@@ -131,7 +130,7 @@ class _Study:
         """Return the verdict for a d_k, with the trainings that diverged: all of one row decide without an interval."""
         rows = {"without the factor": row_of(width, False), "with it": row_of(width, True)}
         without, with_factor = rows.values()
-        change = self.change(without, with_factor, _log_perplexity)
+        change = self.change(without, with_factor, "perplexity")
         counts = {words: self.diverged(row) for words, row in rows.items()}
         if change or not any(counts.values()):
             verdict = _is_worse(change)
@@ -158,20 +157,18 @@ class _Study:
                 entries = self.entries(row)
                 cells = ["diverged" if self.diverged(row) else NOT_RUN]
                 if entries:
-                    softmax = [
-                        f"{statistics.fmean(entry[f'softmax_{when}'][name] for entry in entries):.3g}"
-                        for name, when in SOFTMAX_COLUMNS
-                    ]
-                    cells = [*softmax, mean_and_range([entry["perplexity"] for entry in entries]), seeds_of(entries)]
+                    softmax = [self.values(row, f"softmax_{when}", name) for name, when in SOFTMAX_COLUMNS]
+                    cells = [f"{statistics.fmean(figures):.3g}" for figures in softmax]
+                    cells += [mean_and_range(self.values(row, "perplexity")), seeds_of(entries)]
                 lines.append([str(width), "1/sqrt(d_k)" if has_factor else "none", *cells])
         return rows_table(head, lines, words=frozenset({0, 1}))
 
     # ---- §3.5 ----------------------------------------------------------------------------------------------------
 
     def positions_sentence(self) -> str:
-        change = self.change("learned", "sinusoids", _log_perplexity_of_longer)
-        on_short = self.change("learned", "sinusoids", _log_perplexity)
-        relative = self.change(RELATIVE, "sinusoids", _log_perplexity_of_longer)
+        change = self.change("learned", "sinusoids", "test", "perplexity")
+        on_short = self.change("learned", "sinusoids", "perplexity")
+        relative = self.change(RELATIVE, "sinusoids", "test", "perplexity")
         return (
             "Sinusoids may allow the model to extrapolate to sequences longer than in training, compared with learned "
             "positions (perplexity of learned positions, divided by the perplexity of sinusoids, on longer pairs). "
@@ -199,11 +196,13 @@ class _Study:
             entries = self.entries(row)
             cells = [NOT_RUN]
             if entries:
-                ratios = [_log_perplexity_of_longer(entry) - _log_perplexity(entry) for entry in entries]
-                texts = (entries, [entry["test"] for entry in entries])
-                perplexities = [mean_and_range([scores["perplexity"] for scores in text]) for text in texts]
-                bleus = [mean_and_range([scores["bleu"] for scores in text]) for text in texts]
-                cells = [*perplexities, f"{factor(statistics.fmean(ratios)):.2f}", *bleus, seeds_of(entries)]
+                short, longer = (self.values(row, *text, "perplexity") for text in TEXTS)
+                ratios = [
+                    math.log(on_longer) - math.log(on_short) for on_short, on_longer in zip(short, longer, strict=True)
+                ]
+                bleus = [mean_and_range(self.values(row, *text, "bleu")) for text in TEXTS]
+                cells = [mean_and_range(short), mean_and_range(longer), f"{factor(statistics.fmean(ratios)):.2f}"]
+                cells += [*bleus, seeds_of(entries)]
             lines.append([row, *cells])
         return rows_table([*head, "seeds"], lines)
 
@@ -212,9 +211,9 @@ class _Study:
     def smoothing_sentence(self) -> str:
         smoothed, plain = SMOOTHING
         is_measured = all("accuracy" in entry for row in SMOOTHING for entry in self.entries(row))
-        perplexity = self.change(smoothed, plain, _log_perplexity)
-        accuracy = self.change(smoothed, plain, lambda entry: entry["accuracy"]) if is_measured else None
-        bleu = self.change(smoothed, plain, lambda entry: entry["bleu"])
+        perplexity = self.change(smoothed, plain, "perplexity")
+        accuracy = self.change(smoothed, plain, "accuracy") if is_measured else None
+        bleu = self.change(smoothed, plain, "bleu")
         return (
             f"Label smoothing hurts perplexity: {_is_worse(perplexity)}. It improves accuracy: "
             f"{_is_improved(accuracy, ' %')}. It improves BLEU: {_is_improved(bleu, '')}."
@@ -224,15 +223,13 @@ class _Study:
         lines = []
         for row in SMOOTHING:
             entries = self.entries(row)
-            cells = [NOT_RUN]
-            if entries:
-                keys = ("perplexity", "accuracy", "bleu")
-                scores = [mean_and_range([entry[key] for entry in entries if key in entry]) for key in keys]
-                cells = [*scores, seeds_of(entries)]
+            scores = [mean_and_range(self.values(row, key)) for key in ("perplexity", "accuracy", "bleu")]
+            cells = [*scores, seeds_of(entries)] if entries else [NOT_RUN]
             lines.append([row.removeprefix("smoothing"), *cells])
         return rows_table(["label smoothing", "perplexity", "accuracy, %", "BLEU", "seeds"], lines)
 
 
+TEXTS: tuple[tuple[str, ...], ...] = ((), ("test",))  # keys of the scores on short and on longer pairs
 SOFTMAX_COLUMNS = (
     ("components", "start"),
     *((name, when) for name in ("variance", "gradient") for when in ("start", "end")),

@@ -5,13 +5,15 @@ The interval is Student's, 95 %, with the spread between seeds pooled over all g
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from transduce.config.schema import Config, architecture
 from transduce.evaluation.study_charts import COLOURS
 from transduce.evaluation.study_report import Figure, Table
+from transduce.studies.results import Entry
 
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t, 95 %, by degrees of freedom from 1
 
@@ -183,7 +185,23 @@ def as_points(change: Difference | None, *, digits: int = 2) -> str:
     )
 
 
-def seeds_of(entries: Sequence[Mapping[str, int]]) -> str:
+def not_run(titles: Iterable[str]) -> list[str]:
+    """Return one sentence that names what has not been run; nothing without titles."""
+    names = ", ".join(titles)
+    return [f"Not run: {names}."] if names else []
+
+
+def sizes_in_words(config: Config | None) -> str:
+    """Return the sizes of the model that was trained."""
+    return architecture(config.model) if config else "settings that were not recorded"
+
+
+def millions(entries: Sequence[Entry]) -> str:
+    """Return the parameters of the model of a row; "" without entries."""
+    return "".join(f"{entry['parameters'] / 1e6:.2f} M" for entry in entries[:1])
+
+
+def seeds_of(entries: Sequence[Entry]) -> str:
     """Return the seeds of entries, in ascending order."""
     return " ".join(str(seed) for seed in sorted(entry["seed"] for entry in entries))
 
@@ -200,9 +218,9 @@ def ends_in_ms(points: Points) -> str:
 
 
 def rows_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: frozenset[int] = frozenset({0})) -> Table:
-    """Return a table in which a row with fewer cells than `head` has not been run: it is quiet, and its rest is empty.
+    """Return a table in which a row that has not been run is quiet: with a cell `NOT_RUN`, or fewer cells than head.
 
-    words: indices of columns of words.
+    Cells that are missing are empty. words: indices of columns of words.
     """
-    quiet = frozenset(number for number, row in enumerate(rows) if len(row) < len(head))
+    quiet = frozenset(number for number, row in enumerate(rows) if NOT_RUN in row or len(row) < len(head))
     return Table(head, [[*row, *[""] * (len(head) - len(row))] for row in rows], quiet=quiet, words=words)

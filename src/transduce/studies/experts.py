@@ -133,7 +133,7 @@ def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Stream
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     entries = {row: results.done(row) for row in ROWS}
-    samples = Samples({row: [math.log(entry["perplexity"]) for entry in seeds] for row, seeds in entries.items()})
+    samples = Samples({row: [*map(math.log, results.values(row, "perplexity"))] for row in ROWS})
     changes = {row: samples.change(row, "dense") for row in ROWS if row != "dense"}
     groups = by_verdict({ROWS[row].title: change for row, change in changes.items()})
     parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())

@@ -38,11 +38,11 @@ def run_in_process(
     the models that diverged, and the models whose settings have changed since their entry.
     """
     runs = results.path.parent / "runs"
-    by_name = {training.name: training for training in trainings if rerun or not _has_diverged(training, results)}
+    by_name = {training.name: training for training in trainings if rerun or not results.has_diverged(training.name)}
 
     def tidy() -> None:
         for training in trainings:
-            if results.is_done(training.name) or _has_diverged(training, results):
+            if results.is_done(training.name) or results.has_diverged(training.name):
                 _remove(runs / training.name)
 
     def work(name: str) -> dict[str, Any]:
@@ -53,17 +53,13 @@ def run_in_process(
         origins = {name: {"row": by_name[name].row, "seed": by_name[name].seed} for name in names}
         return [Task(name, origins[name], partial(work, name)) for name in names]
 
-    diverged = [training.name for training in trainings if _has_diverged(training, results)]
+    diverged = filter(results.has_diverged, (training.name for training in trainings))
     names = [*outdated_trainings(trainings, results), *diverged] if rerun else []
     again = {name: partial(_remove, runs / name) for name in names}
     try:
         run_cells([*by_name], make, in_turn, results, again=again)
     finally:
         tidy()
-
-
-def _has_diverged(training: Training, results: Results) -> bool:
-    return results.entries.get(training.name, {}).get("diverged", False)
 
 
 def _remove(run: Path) -> None:

@@ -32,6 +32,7 @@ from msgspec import Meta
 
 from transduce.config.files import changed_values, from_json, to_json
 from transduce.config.schema import Config, value_of, with_value
+from transduce.data.tokenize_corpus import cores
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import decode_json, encode_json, folder_problems, write_file
 
@@ -119,6 +120,21 @@ class Results:
         done = [entry for entry in self.entries.values() if entry["status"] == "done"]
         return done if row is None else [entry for entry in done if entry.get("row") == row]
 
+    def values(self, row: str, *keys: str) -> list[Any]:
+        """Return a figure of each seed of a row that is done and has it. keys: its path, such as "valid", "f1"."""
+        values = self.done(row)
+        for key in keys:
+            values = [value[key] for value in values if key in value]
+        return values
+
+    def config(self, row: str) -> Config | None:
+        """Return the configuration of the first seed of a row; None if it was not run, or has none, as of 0.1.0."""
+        return next(map(config_of, self.done(row)), None)
+
+    def has_diverged(self, name: str) -> bool:
+        """Check whether the training `name` failed because its numbers were not finite any more."""
+        return self.entries.get(name, {}).get("diverged", False)
+
     def failures(self) -> list[str]:
         """Return one sentence that names the failed entries, each with its reason; nothing without failures."""
         failed = [f"{name}: {entry['why']}" for name, entry in self.entries.items() if entry["status"] == "failed"]
@@ -145,11 +161,12 @@ class Results:
 
 
 def open_results(out: Path, study: Study, settings: dict[str, Any]) -> Results:
-    """Return the results in `out`, or new ones that are not on disk yet.
+    """Return the results in `out`, or new ones that are not on disk yet. settings: values of JSON, or dataclasses.
 
     Raises UserError if they are damaged, or of another study or other settings, or if `out` cannot be a folder.
     """
     path = out / "results.json"
+    settings = msgspec.json.decode(msgspec.json.encode(settings))
     if problems := folder_problems(out):
         raise UserError(*problems)
     if not path.exists():
@@ -279,11 +296,6 @@ def commit() -> str | None:
     head = _output("git", "-C", top, "rev-parse", "HEAD")
     changes = _output("git", "-C", top, "status", "--porcelain", "--untracked-files=no", "--", "src")
     return f"{head}+" if head and changes else head
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gpus() -> list[str]:

@@ -24,10 +24,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 
+from transduce.data.tokenize_corpus import cores
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report, write_report
-from transduce.studies.results import Results, cores, read_results
+from transduce.studies.results import Results, read_results
 from transduce.training.signals import StopSignal
 
 Figures = Mapping[str, Any]

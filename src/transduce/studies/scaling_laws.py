@@ -9,7 +9,7 @@ section 3.1). All budgets of a seed are the beginning of one order of segments.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -19,7 +19,6 @@ from msgspec import Meta
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.errors import UserError
 from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
@@ -88,10 +87,6 @@ class Sweep:
         trainings = [SweepTraining(*shape, tokens) for shape in self.shapes for tokens in self.budgets]
         return sorted(trainings, key=lambda training: training.work, reverse=True)
 
-    def as_settings(self) -> dict[str, Any]:
-        """Return the sweep as results.json has it."""
-        return {**asdict(self), "shapes": [list(shape) for shape in self.shapes], "budgets": list(self.budgets)}
-
     def sizes(self) -> SegmentSizes:
         """Return the sizes of the texts and of the evaluation."""
         return replace(
@@ -148,14 +143,13 @@ def run_scaling(
     train, valid: texts. jobs: number of trainings at the same time, each on one thread; None: one for each core.
     Raises UserError for unusable texts. Raises the errors of `runner.run_cells`, too.
     """
-    results = open_results(out, STUDY, {**hashes(train, valid), "sweep": sweep.as_settings()})
+    results = open_results(out, STUDY, {**hashes(train, valid), "sweep": sweep})
     trainings = {training.name: training for training in sweep.trainings()}
-
     origins = {name: {"row": training.row, "tokens": training.tokens} for name, training in trainings.items()}
 
     def prepare() -> Callable[[str], Work]:
-        streams = read_streams(train, valid, sweep.sizes())
-        _check_length(train, streams.train, sweep)
+        least = (max(sweep.budgets) + 1, sweep.segment + 1)  # no training reads a token twice
+        streams = read_streams(train, valid, sweep.vocab_size, least)
         return lambda name: partial(timed, train_and_evaluate, trainings[name], sweep, streams)
 
     def fitted_report(results: Results) -> Report:
@@ -163,16 +157,6 @@ def run_scaling(
         return report(results, fit_laws(results, resamples))
 
     return run_tasks(origins, prepare, in_pool(jobs), results, fitted_report)
-
-
-def _check_length(train: Path, ids: Tensor, sweep: Sweep) -> None:
-    """Raise UserError if a training would read a token twice."""
-    available = (len(ids) - 1) // sweep.segment * sweep.segment
-    if available < max(sweep.budgets):
-        raise UserError(
-            f"{train}: expected at least {max(sweep.budgets):,} tokens, so that no training reads one twice, not "
-            f"{available:,}; give a longer text"
-        )
 
 
 # ---- a training --------------------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from transduce.config.schema import Config
+from transduce.data.tokenize_corpus import cores
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.page import duration
-from transduce.studies.results import Results, changes_since, cores, visible_gpus
+from transduce.studies.results import Results, changes_since, visible_gpus
 from transduce.studies.runner import Control, Endings, run_cells
 from transduce.studies.texts import TrainingData
 from transduce.studies.trainings import Training, TrainingProcess, remove_training

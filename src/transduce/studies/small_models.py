@@ -4,7 +4,7 @@ text -> ids, with EOS after each line -> batches -> losses -> training -> perple
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -68,10 +68,6 @@ class SegmentSizes:
             dropout=self.dropout,
         )
 
-    def as_settings(self) -> dict[str, Any]:
-        """Return the sizes as results.json has them."""
-        return {**asdict(self), "lengths": list(self.lengths)}
-
 
 SIZES = SegmentSizes(
     vocab_size=4_000,
@@ -109,10 +105,11 @@ class SmallCell(TypedDict):
 
 @dataclass(frozen=True)
 class Streams:
-    """The training text and the validation text as ids (n,)."""
+    """The training text and the validation text as ids: (n,), or (N,T) if they are cut into N texts of T tokens."""
 
     train: Tensor
     valid: Tensor
+    vocab_size: int
 
 
 @dataclass(frozen=True)
@@ -133,11 +130,12 @@ class SmallStudy:
         texts: for training and for the evaluation. jobs: number of trainings at a time; None: one for each core.
         Raises UserError for a text that is too short. Raises the errors of `runner.run_cells`, too.
         """
-        results = open_results(out, self.study, {**hashes(*texts), "sizes": sizes.as_settings()})
+        results = open_results(out, self.study, {**hashes(*texts), "sizes": sizes})
         cells = {f"{row}-{seed}": {"row": row, "seed": seed} for seed in SEEDS for row in self.rows}
 
         def prepare() -> Callable[[str], Work]:
-            streams = read_streams(*texts, sizes)
+            least = (sizes.rows * sizes.segment + 1, sizes.lengths[-1] + 1)  # a segment for each row, and the longest
+            streams = read_streams(*texts, sizes.vocab_size, least)
             return lambda name: partial(timed, self.figures, sizes, *cells[name].values(), streams)
 
         return run_tasks(cells, prepare, in_pool(jobs), results, self.report)
@@ -161,31 +159,26 @@ def hashes(train: Path, valid: Path) -> dict[str, str]:
     return {"training text": file_sha256(train), "validation text": file_sha256(valid)}
 
 
-def read_streams(train: Path, valid: Path, sizes: SegmentSizes) -> Streams:
-    """Return both texts as ids of a tokenizer that is learned from the first.
+def read_streams(train: Path, valid: Path, vocab_size: int, least: tuple[int, int]) -> Streams:
+    """Return both texts, with EOS after each line, as ids (n,) of a tokenizer that is learned from the first.
 
-    Raises UserError for a text that is too short: the training text needs a segment for each row, the validation text
-    one of the longest length.
+    least: the number of tokens that each text needs. Raises UserError for a text that has fewer, or is unusable.
     """
     lines = list(read_lines(train))
     if all(map(is_blank, lines)):
         raise UserError(f"{train}: expected a line that is not blank; give another text")
-    if len({*"".join(lines)}) > sizes.vocab_size // 2:
-        raise UserError(f"{train}: expected at most {sizes.vocab_size // 2:,} different characters; give another text")
-    tokenizer = Tokenizer.learn(lines, vocab_size=sizes.vocab_size)
-    streams = Streams(*(_stream(path, tokenizer) for path in (train, valid)))
-    needs = (sizes.rows * sizes.segment + 1, sizes.lengths[-1] + 1)
-    for path, ids, need in zip((train, valid), (streams.train, streams.valid), needs, strict=True):
+    if len({*"".join(lines)}) > vocab_size // 2:
+        raise UserError(f"{train}: expected at most {vocab_size // 2:,} different characters; give another text")
+    tokenizer = Tokenizer.learn(lines, vocab_size=vocab_size)
+    streams = []
+    for path, need in zip((train, valid), least, strict=True):
+        ids = [token for line in tokenizer.encode_batch(list(read_lines(path))) for token in (*line, EOS)]
         if len(ids) < need:
             raise UserError(
                 f"{path}: expected a text of at least {need:,} tokens, not {len(ids):,}; give a longer text"
             )
-    return streams
-
-
-def _stream(path: Path, tokenizer: Tokenizer) -> Tensor:
-    lines = tokenizer.encode_batch(list(read_lines(path)))
-    return torch.tensor([token for line in lines for token in (*line, EOS)], dtype=torch.int64)
+        streams.append(torch.tensor(ids, dtype=torch.int64))
+    return Streams(streams[0], streams[1], tokenizer.vocab_size)
 
 
 # ---- training ----------------------------------------------------------------------------------------------------

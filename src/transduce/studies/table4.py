@@ -12,21 +12,23 @@ from typing import Annotated, NotRequired, TypedDict
 from msgspec import Meta
 
 from transduce.config.recipes import table4
-from transduce.config.schema import architecture
 from transduce.evaluation.study_charts import progress_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
 from transduce.studies.comparison import (
     NOT_RUN,
     Curves,
-    Difference,
     Points,
     Samples,
     as_points,
     curves_figure,
     mean_and_range,
+    millions,
+    not_run,
+    rows_table,
     seeds_of,
+    sizes_in_words,
 )
-from transduce.studies.results import Count, Entry, Percent, Results, Study, config_of, open_results
+from transduce.studies.results import Count, Percent, Results, Study, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
 from transduce.studies.trainings import ProcessCell, Training
@@ -133,6 +135,8 @@ LIMITS = (
     "searched for each row."
 )
 
+NOTE = "A figure of several seeds is their mean, with the lowest and the highest. Seconds include the evaluations."
+
 WSJ, SEMI = "WSJ only, discriminative", "semi-supervised"
 
 
@@ -157,11 +161,7 @@ def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
     missing = [title for row, title in TITLES.items() if not study.entries[row]]
-    notes = [
-        "A figure of several seeds is their mean, with the lowest and the highest. Seconds include the evaluations."
-    ]
-    notes += [f"Not run: {', '.join(missing)}."] if missing else []
-    notes += results.failures()
+    notes = [NOTE, *not_run(missing), *results.failures()]
     return Report(
         "Table 4 at small scale",
         study.lead(),
@@ -177,35 +177,34 @@ class _Study:
     """The results as parts of the report. A text is "valid" or "test"."""
 
     def __init__(self, results: Results) -> None:
+        self.results = results
         self.done = results.done()
         self.entries = {row: results.done(row) for row in TITLES}
         self.n_trees: int = results.settings["number of training trees"]
         self.texts = [text for text in IN_WORDS if any(text in entry for entry in self.done)] or ["valid"]
-        self.f1 = {text: Samples({row: self.values(row, "f1", text) for row in TITLES}) for text in IN_WORDS}
-
-    def values(self, row: str, key: str, text: str = "valid") -> list[float]:
-        return [entry[text][key] for entry in self.entries[row] if text in entry]
+        self.f1 = {text: Samples({row: results.values(row, text, "f1") for row in TITLES}) for text in IN_WORDS}
 
     def lead(self) -> str:
         n_rows = sum(map(bool, self.entries.values()))
         lead = f"The parser of section 6.3 on another treebank, of {self.n_trees:,} training trees: {len(self.done)} "
         lead += f"trainings of {n_rows} of {len(TITLES)} rows done."
         for entry in self.entries["base"][:1]:
-            lead += f" Base has {_sizes(entry)} and {entry['steps']:,} steps."
+            lead += f" Base has {sizes_in_words(self.results.config('base'))} and {entry['steps']:,} steps."
             for text in self.texts:
                 lead += f" The {IN_WORDS[text]} are {entry[text]['sentences']:,}." if text in entry else ""
         return lead
 
     def effects(self) -> Table:
-        lines, quiet = [], set()
-        for number, row in enumerate(name for name in TITLES if name != "base"):
-            changes = [self.f1[text].change(row, "base") for text in self.texts]
-            if changes[0] is None:
-                quiet.add(number)
-            cells = [cell for change in changes for cell in (as_points(change) or NOT_RUN, _verdict(change))]
-            lines.append([TITLES[row], *cells])
         head = [cell for text in self.texts for cell in (f"F1, {IN_WORDS[text]}, 95 % interval", "compared with base")]
-        return Table(["change", *head], lines, quiet=frozenset(quiet), words=frozenset(range(1 + len(head))))
+        lines = []
+        for row in (row for row in TITLES if row != "base"):
+            cells = [TITLES[row]]
+            for text in self.texts:
+                change = self.f1[text].change(row, "base")
+                cells += [as_points(change), change.verdict(more_is_better=True)] if change else [NOT_RUN, ""]
+            lines.append(cells)
+        quiet = frozenset(number for number, cells in enumerate(lines) if cells[1] == NOT_RUN)
+        return Table(["change", *head], lines, quiet=quiet, words=frozenset(range(1 + len(head))))
 
     def method(self) -> str:
         """Return the rule of the comparison, with the spread between seeds."""
@@ -226,16 +225,13 @@ class _Study:
         has_test = "test" in self.texts
         head = ["row", "training trees", "seeds", "F1", *SCORES.values(), "valid trees"]
         head += ["F1, test trees", "valid trees, test"] * has_test
-        lines, quiet = [], set()
-        for number, (row, title) in enumerate(TITLES.items()):
-            scores = [mean_and_range(self.values(row, key)) for key in ("f1", *SCORES)]
-            test = [mean_and_range(self.values(row, "f1", "test")), self.valid_trees(row, "test")] if has_test else []
-            if not self.entries[row]:
-                quiet.add(number)
-                scores[0] = NOT_RUN
-            cells = [f"{self.n_trees_of(row):,}", seeds_of(self.entries[row]), *scores]
+        lines = []
+        for row, title in TITLES.items():
+            f1, *scores = (mean_and_range(self.results.values(row, "valid", key)) for key in ("f1", *SCORES))
+            cells = [f"{self.n_trees_of(row):,}", seeds_of(self.entries[row]), f1 or NOT_RUN, *scores]
+            test = [mean_and_range(self.f1["test"].values[row]), self.valid_trees(row, "test")] * has_test
             lines.append([title, *cells, self.valid_trees(row, "valid"), *test])
-        return Table(head, lines, quiet=frozenset(quiet))
+        return rows_table(head, lines)
 
     def n_trees_of(self, row: str) -> int:
         """Return the number of training trees of a row."""
@@ -243,15 +239,15 @@ class _Study:
 
     def valid_trees(self, row: str, text: str) -> str:
         """Return the number of outputs that are a tree over the words of the gold tree, in all seeds of a row."""
-        counts = [sum(self.values(row, key, text)) for key in ("valid", "sentences")]
+        counts = [sum(self.results.values(row, text, key)) for key in ("valid", "sentences")]
         return " of ".join(f"{count:,}" for count in counts) if counts[1] else ""
 
     def costs(self) -> Table:
         lines = [
             [
                 TITLES[row],
-                _sizes(entries[0]),
-                f"{entries[0]['parameters'] / 1e6:.2f} M",
+                sizes_in_words(self.results.config(row)),
+                millions(entries),
                 f"{entries[0]['steps']:,}",
                 f"{statistics.fmean(entry['seconds'] for entry in entries):,.0f}",
                 f"{statistics.fmean(entry['cpu_seconds'] for entry in entries):,.0f}",
@@ -265,7 +261,7 @@ class _Study:
     def drawings(self) -> list[Block]:
         """Return the drawings of F1 against the training trees, and against the steps; none without their rows."""
         points = [
-            (float(self.n_trees_of(row)), statistics.fmean(self.values(row, "f1")))
+            (float(self.n_trees_of(row)), statistics.fmean(self.f1["valid"].values[row]))
             for row in ("data20", "data50", "base")
             if self.entries[row]
         ]
@@ -286,20 +282,11 @@ class _Study:
         lines = [[parser, training, f"{f1:.1f}", "quoted, WSJ section 23"] for parser, training, f1 in PAPER]
         for row, title in TITLES.items():
             for text in self.texts:
-                if values := self.values(row, "f1", text):
+                if values := self.f1[text].values[row]:
                     cells = ["this treebank only", mean_and_range(values), f"{IN_WORDS[text]}, not WSJ"]
                     lines.append([f"this study: {title}", *cells])
         quiet = frozenset(range(len(PAPER)))
         return Table(["parser", "training", "F1", "evaluated on"], lines, quiet=quiet, words=frozenset({0, 1, 3}))
-
-
-def _sizes(entry: Entry) -> str:
-    config = config_of(entry)
-    return architecture(config.model) if config else "settings that were not recorded"
-
-
-def _verdict(change: Difference | None) -> str:
-    return change.verdict(more_is_better=True) if change else ""
 
 
 def _drawing(title: str, note: str, curves: Curves) -> Figure:
