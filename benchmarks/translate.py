@@ -145,8 +145,8 @@ def pre_norm(folder: Path) -> Any:
 
     loaded = load_model(folder)
     ours, sizes = loaded.config.model, {}
-    for side in ("encoder", "decoder"):
-        sizes[f"{side}_layers"], sizes[f"{side}_ffn_dim"] = ours.n_layers, ours.d_ff
+    for side, depth in zip(SIDES, ours.depths, strict=True):
+        sizes[f"{side}_layers"], sizes[f"{side}_ffn_dim"] = depth, ours.d_ff
         sizes[f"{side}_attention_heads"] = ours.n_heads
     assert ours.tie_src_tgt and ours.tie_output, "M2M100 has one matrix for embeddings and output"
     config = M2M100Config(

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.random_models import CONFIG as SMALL
+from support.random_models import random_model
 from support.tokenizer_texts import plain_text
 from support.toy_task import Toy, reverse_words
 from support.translators import LINES, assert_same, noisy_translator
@@ -348,7 +350,20 @@ def test_an_ensemble_is_the_mean_of_the_probabilities(toy: Toy, model: Translato
     both = Translator([first, other])
     best = both.translate(["a b c"])[0]
     assert sum(best.token_log_probs) == pytest.approx(both.score(["a b c"], [best.text])[0].log_prob, abs=1e-4)
-    log_probs = [t.score(["a b"], ["b a"])[0].token_log_probs for t in (model, noisy, both)]
+    assert_mean([first, other])
+
+
+def test_the_models_of_an_ensemble_may_have_other_depths() -> None:
+    models = [random_model(replace(SMALL, n_layers=3, n_decoder_layers=1)), random_model(SMALL)]
+    assert_mean(models)
+    assert Translator(models).translate(["a b c"])[0].problem is None
+
+
+def assert_mean(models: list[LoadedModel]) -> None:
+    """Check that the probabilities of an ensemble of two models are the mean of theirs."""
+    log_probs = [
+        Translator(some).score(["a b"], ["b a"])[0].token_log_probs for some in (models[:1], models[1:], models)
+    ]
     mean = np.log((np.exp(log_probs[0]) + np.exp(log_probs[1])) / 2)
     np.testing.assert_allclose(log_probs[2], mean, atol=1e-4)
 

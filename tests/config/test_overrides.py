@@ -1,11 +1,13 @@
 """Overrides of a configuration: values have the type of their field, and all problems are reported together."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from transduce.config.overrides import override
-from transduce.config.schema import Config, keys, value_of
+from transduce.config.schema import Config, ModelConfig, architecture, keys, value_of
 from transduce.errors import UserError
 
 
@@ -54,6 +56,32 @@ def test_the_last_of_two_overrides_counts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "depths"),
+    [
+        ("model.n_layers=3", (3, 3)),
+        ("model.n_decoder_layers=1", (6, 1)),
+        ("model.n_layers=12 model.n_decoder_layers=1", (12, 1)),
+        ("model.n_encoder_layers=2 model.n_layers=3", (2, 3)),
+        ("model.n_encoder_layers=3 model.n_decoder_layers=1", (3, 1)),
+    ],
+)
+def test_each_stack_may_have_its_own_depth(settings: str, depths: tuple[int, int]) -> None:
+    config = override(Config(), settings.split())
+    assert config.model.depths == depths
+    assert architecture(config.model).startswith(f"{depths[0]} + {depths[1]} layers, ")
+
+
+def test_a_wrong_depth_is_refused() -> None:
+    assert refusal(Config(), "model.n_decoder_layers=0") == ["model.n_decoder_layers=0: expected 1 to 10,000"]
+    both = "model.n_encoder_layers=6", "model.n_decoder_layers=1"
+    (line,) = refusal(Config(), "model.n_layers=3", *both)
+    assert line == f"--set model.n_layers: must not be set with {both[0]} and {both[1]}; leave it out"
+    rival = replace(Config(), model=ModelConfig(kind="recurrent", vocab_size=None))
+    (line,) = refusal(rival, "model.n_decoder_layers=1")
+    assert line.startswith("model.n_decoder_layers=1: expected the default, None, with model.kind='recurrent'")
+
+
+@pytest.mark.parametrize(
     ("setting", "words"),
     [
         ("train.warmup_steps=4k", "expected an integer"),
@@ -63,6 +91,7 @@ def test_the_last_of_two_overrides_counts() -> None:
         ("train.warmup_steps=true", "expected an integer"),
         ("train.lr_factor=fast", "expected a number"),
         ("model.d_k=wide", "expected an integer or null"),
+        ("model.n_encoder_layers=six", "expected an integer or null"),
         ("train.ema_decay=yes", "expected a number or null"),
         ("model.tie_output=maybe", "expected true or false"),
         ("model.norm=middle", "expected one of 'post', 'pre'"),

@@ -23,6 +23,7 @@ configs = st.builds(
     vocab_size=st.integers(13, 600),
     d_model=st.sampled_from([8, 24, 64, 72]),
     n_layers=st.integers(1, 3),
+    n_decoder_layers=st.sampled_from([None, 1, 3]),
     n_heads=st.sampled_from([1, 2, 4]),
     d_k=st.sampled_from([None, 3, 16, 33]),
     d_v=st.sampled_from([None, 5, 17, 80]),

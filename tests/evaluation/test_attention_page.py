@@ -43,11 +43,12 @@ def test_a_page_of_the_base_model_is_small(length: int, megabytes: float) -> Non
 def test_a_long_sentence_has_one_layer_and_says_so() -> None:
     attended = long_attended(401, layers=2, heads=2)
     page = page_of(attended, "encoder 1.2")
-    assert "Layer 1 of 2 only: a side has more than 400 tokens." in Page(page).text
+    parts = "encoder 1 of 2, decoder 1 of 2, cross 1 of 2"
+    assert f"One layer of each part: {parts}. A side has more than 400 tokens." in Page(page).text
     assert [kind["layers"] for kind in data_of(page)["kinds"]] == [[1]] * 3 and not data_of(page)["rollout"]
     np.testing.assert_allclose(weights_of(page)["cross"], attended.cross[:1], atol=0.004)
     shorter = page_of(long_attended(400, layers=2, heads=1))
-    assert "only" not in Page(shorter).text and data_of(shorter)["kinds"][0]["layers"] == [1, 2]
+    assert "One layer" not in Page(shorter).text and data_of(shorter)["kinds"][0]["layers"] == [1, 2]
 
 
 def test_a_rival_of_table_2_has_only_cross_attention() -> None:

@@ -19,9 +19,11 @@ from transduce.evaluation.pieces import labels, words
 
 
 @both_norms
-def test_all_weights_equal_the_reference(norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("depths", [(2, 2), (3, 1)], ids=str)
+def test_all_weights_equal_the_reference(norm: Any, depths: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference gives the weights of a head as its attention over values that form the identity."""
-    model = model_of(replace(CONFIG, norm=norm))
+    n_encoder, n_decoder = depths
+    model = model_of(replace(CONFIG, n_layers=n_encoder, n_decoder_layers=n_decoder, norm=norm))
     src, tgt = np.array([4, 9, 7, 5]), np.array([6, 12, 8])
     original, recorded = reference.attention, []
 
@@ -31,13 +33,15 @@ def test_all_weights_equal_the_reference(norm: Any, monkeypatch: pytest.MonkeyPa
         return original(queries, keys, values, mask)
 
     monkeypatch.setattr(reference, "attention", attention)
-    sizes = {"n_layers": 2, "n_heads": 2, "norm": norm, "eps": 1e-6}
+    sizes = {"depths": depths, "n_heads": 2, "norm": norm, "eps": 1e-6}
     ids = [*src.tolist(), EOS], [BOS, *tgt.tolist()]
     logits = np.array(reference.transformer(*ids, as_lists(model), **sizes))
 
     encoder, decoder, cross, log_probs = all_weights(model, collate([src], [tgt]))
-    assert (encoder.shape, decoder.shape, cross.shape) == ((2, 2, 5, 5), (2, 2, 4, 4), (2, 2, 4, 5))
-    by_layer = [(encoder, 0), (encoder, 1), (decoder, 0), (cross, 0), (decoder, 1), (cross, 1)]
+    assert encoder.shape == (n_encoder, 2, 5, 5)
+    assert (decoder.shape, cross.shape) == ((n_decoder, 2, 4, 4), (n_decoder, 2, 4, 5))
+    by_layer = [(encoder, i) for i in range(n_encoder)]
+    by_layer += [(weights, i) for i in range(n_decoder) for weights in (decoder, cross)]
     heads = [weights[layer, head] for weights, layer in by_layer for head in range(2)]
     for head, expected in zip(heads, recorded, strict=True):
         np.testing.assert_allclose(head, np.array(expected), atol=1e-6)

@@ -40,8 +40,8 @@ def batches_of(loaded: LoadedModel, pairs: Sequence[tuple[str, str]], folder: Pa
 
 @pytest.fixture
 def loaded() -> LoadedModel:
-    """A random model of 2 + 2 layers with 4 heads; d_v is not d_model / n_heads."""
-    return random_model(replace(CONFIG, d_k=6, d_v=5))
+    """A random model of 3 + 2 layers with 4 heads; d_v is not d_model / n_heads."""
+    return random_model(replace(CONFIG, n_encoder_layers=3, d_k=6, d_v=5))
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def batches(loaded: LoadedModel, tmp_path: Path) -> list[Batch]:
 
 def test_heads_are_named_by_part_layer_and_number(model: Transformer) -> None:
     names = [str(head) for head in heads_of(model)]
-    assert len(names) == 24 and names[:5] == ["encoder 1.1", "encoder 1.2", "encoder 1.3", "encoder 1.4", "encoder 2.1"]
-    assert names[8] == "decoder 1.1" and names[-1] == "cross 2.4"
+    assert len(names) == 28 and names[:5] == ["encoder 1.1", "encoder 1.2", "encoder 1.3", "encoder 1.4", "encoder 2.1"]
+    assert names[12] == "decoder 1.1" and names[-1] == "cross 2.4"
 
 
 def test_the_loss_equals_the_translators(loaded: LoadedModel, model: Transformer, batches: list[Batch]) -> None:
@@ -206,6 +206,6 @@ def test_a_rival_of_the_transformer_is_refused() -> None:
 def test_measuring_leaves_no_gradients_and_no_changes(model: Transformer, batches: list[Batch]) -> None:
     before = {name: values.clone() for name, values in model.state_dict().items()}
     first, n_done = measure_heads(model, batches), []
-    assert measure_heads(model, batches, n_done.append) == first and n_done == [*range(1, 25)]
+    assert measure_heads(model, batches, n_done.append) == first and n_done == [*range(1, 29)]
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())

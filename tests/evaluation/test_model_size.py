@@ -16,6 +16,8 @@ from transduce.evaluation.model_size import parameter_count
         ModelConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2, d_ff=8, tie_output=False, attention_bias=False),
         ModelConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2, d_ff=8, positions="learned", max_positions=9),
         ModelConfig(vocab_size=50, d_model=16, n_layers=1, n_heads=2, d_ff=8, output_bias=True),
+        ModelConfig(vocab_size=50, d_model=16, n_layers=3, n_decoder_layers=1, n_heads=2, d_ff=8),
+        ModelConfig(vocab_size=50, d_model=16, n_layers=3, n_encoder_layers=1, n_heads=2, d_ff=8, norm="pre"),
         ModelConfig(kind="recurrent", vocab_size=50, d_model=16, n_layers=3, tie_src_tgt=False),
         ModelConfig(kind="convolutional", vocab_size=50, d_model=16, n_layers=3, tie_output=False),
     ],

@@ -56,6 +56,8 @@ VARIANTS = {
     "nothing tied": {"tie_src_tgt": False, "tie_output": False},
     "embeddings tied": {"tie_output": False},
     "output tied": {"tie_src_tgt": False},
+    "3 + 1 layers": {"n_layers": 3, "n_decoder_layers": 1},
+    "1 + 3 layers": {"n_encoder_layers": 1, "n_decoder_layers": 3},
     "Marian's": {"positions": "halves", "activation": "swish", "output_bias": True, "norm_eps": 1e-5},
 }
 

@@ -161,7 +161,8 @@ def test_files_that_are_not_json_are_refused(files: Files, tmp_path: Path, name:
 
 def test_a_configuration_of_larger_sizes_is_refused(files: Files, tmp_path: Path) -> None:
     config = json.loads(files["transduce.json"])
-    for number, sizes in enumerate([{"n_layers": 10_000}, {"d_model": 1_000_000}, {"n_heads": 8}, {"norm": "pre"}]):
+    others = [{"n_layers": 10_000}, {"n_decoder_layers": 1}, {"d_model": 1_000_000}, {"n_heads": 8}, {"norm": "pre"}]
+    for number, sizes in enumerate(others):
         changed = {**config, "model": {**config["model"], **sizes}}
         with pytest.raises(UserError, match="model.bin: expected the content that fits transduce.json"):
             load({**files, "transduce.json": json.dumps(changed).encode()}, tmp_path / str(number))

@@ -203,7 +203,7 @@ def test_the_whole_model_equals_plain_loops(config: ModelConfig, tied: bool) -> 
             src[b, :length].tolist(),
             tgt_in[b].tolist(),
             as_lists(model),
-            n_layers=2,
+            depths=config.depths,
             n_heads=2,
             norm=config.norm,
             eps=config.norm_eps,

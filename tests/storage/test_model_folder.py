@@ -135,6 +135,8 @@ def test_the_tokenizer_of_another_model_is_refused(model_path: Path) -> None:
         {"positions": "learned", "max_positions": 10**6},
         {"d_model": 16},
         {"n_layers": 3},
+        {"n_encoder_layers": 1, "n_decoder_layers": 3},
+        {"n_decoder_layers": 10**4},
         {"n_heads": 4},
         {"d_ff": 4096},
         {"norm": "pre"},

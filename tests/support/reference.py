@@ -143,17 +143,24 @@ def embed(ids: Sequence[int], table: Matrix) -> Matrix:
 
 
 def transformer(
-    src: Sequence[int], tgt_in: Sequence[int], weights: Weights, *, n_layers: int, n_heads: int, norm: str, eps: float
+    src: Sequence[int],
+    tgt_in: Sequence[int],
+    weights: Weights,
+    *,
+    depths: tuple[int, int],
+    n_heads: int,
+    norm: str,
+    eps: float,
 ) -> Matrix:
-    """Return the logits of every target position of one pair without padding."""
+    """Return the logits of every target position of one pair without padding. depths: of encoder and decoder."""
     x = embed(src, weights["src_embedding.weight"])
     source_mask = [[True] * len(src)] * max(len(src), len(tgt_in))
-    for i in range(n_layers):
+    for i in range(depths[0]):
         x = encoder_layer(x, part(weights, f"encoder.{i}."), source_mask[: len(src)], n_heads, norm=norm, eps=eps)
     memory = layer_norm(x, part(weights, "encoder_norm."), eps) if norm == "pre" else x
     y = embed(tgt_in, weights["tgt_embedding.weight"])
     masks = [[i <= t for i in range(len(tgt_in))] for t in range(len(tgt_in))], source_mask[: len(tgt_in)]
-    for i in range(n_layers):
+    for i in range(depths[1]):
         y = decoder_layer(y, memory, part(weights, f"decoder.{i}."), masks, n_heads, norm=norm, eps=eps)
     return linear(layer_norm(y, part(weights, "decoder_norm."), eps) if norm == "pre" else y, weights, "output")
 

@@ -21,6 +21,10 @@ all_configs = pytest.mark.parametrize(
     [
         pytest.param(replace(base, norm=norm), id=f"{norm}-{name}")
         for (name, base), norm in product({"plain": CONFIG, "narrow": NARROW}.items(), ("post", "pre"))
+    ]
+    + [
+        pytest.param(replace(CONFIG, n_layers=3, n_decoder_layers=1), id="3 + 1 layers"),
+        pytest.param(replace(NARROW, n_encoder_layers=1, n_decoder_layers=3, norm="pre"), id="1 + 3 layers"),
     ],
 )
 

@@ -47,7 +47,11 @@ def with_train(config: Config, **changes: Any) -> Config:
     return replace(config, train=replace(config.train, **changes))
 
 
-USES = {"average": CONFIG, "ema": with_train(CONFIG, use="ema", ema_decay=0.9), "best": with_train(CONFIG, use="best")}
+USES = {
+    "average": CONFIG,
+    "ema": replace(with_train(CONFIG, use="ema", ema_decay=0.9), model=replace(CONFIG.model, n_encoder_layers=2)),
+    "best": with_train(CONFIG, use="best"),
+}
 
 
 def write_texts(folder: Path) -> Texts:

@@ -26,6 +26,8 @@ def to_json(config: Config) -> str:
 ADDED_LATER: dict[str, object] = {
     "model.kind": "transformer",
     "model.tgt_vocab_size": None,
+    "model.n_encoder_layers": None,
+    "model.n_decoder_layers": None,
     "model.activation": "relu",
     "model.output_bias": False,
     "data.source_tokens": "subwords",

@@ -8,7 +8,7 @@ from typing import get_origin, get_type_hints
 import msgspec
 
 from transduce.config.kinds import is_kind
-from transduce.config.schema import Config, keys, sections, value_of, with_value
+from transduce.config.schema import Config, keys, sections, value_of, value_or_none, with_value
 from transduce.config.validation import problems, refuse, type_name
 from transduce.errors import nearest
 
@@ -43,6 +43,10 @@ def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[st
         lines.append(
             f"--set train.average_checkpoints: must not be set with train.use={config.train.use!r}; leave it out"
         )
+    depths = {name: value_or_none(config, name) for name in ("model.n_encoder_layers", "model.n_decoder_layers")}
+    if "model.n_layers" in names and None not in depths.values():
+        others = " and ".join(f"{name}={depth}" for name, depth in depths.items())
+        lines.append(f"--set model.n_layers: must not be set with {others}; leave it out")
     return config, lines
 
 

@@ -39,6 +39,8 @@ class ModelConfig:
     tgt_vocab_size: int | None = None  # rows of the target embedding and of the output, if the target has fewer ids
     d_model: int = 512  # width of every sub-layer's output (§3.1)
     n_layers: int = 6  # N: layers in the encoder, and the same number in the decoder (§3.1)
+    n_encoder_layers: int | None = None  # another number for the encoder; None: n_layers
+    n_decoder_layers: int | None = None  # another number for the decoder; None: n_layers
     n_heads: int = 8  # h (§3.2.2)
     d_k: int | None = None  # width of a head's queries and keys; None: d_model // n_heads
     d_v: int | None = None  # width of a head's values; None: d_model // n_heads
@@ -57,6 +59,13 @@ class ModelConfig:
     output_bias: bool = False  # a bias in the pre-softmax projection; not in the paper
 
     __post_init__ = use_python_numbers
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """The layers of the encoder, and of the decoder."""
+        own = self.n_encoder_layers, self.n_decoder_layers
+        encoder, decoder = (self.n_layers if depth is None else depth for depth in own)
+        return encoder, decoder
 
     @property
     def output_size(self) -> int | None:
@@ -261,5 +270,6 @@ def architecture(model: ModelSettings) -> str:
     if not isinstance(model, ModelConfig):
         keys = [f.name for f in dataclasses.fields(cast(Any, model)) if f.name not in ("kind", "vocab_size")]
         return ", ".join(f"{key} {getattr(model, key)}" for key in keys)
-    sizes = f"{model.n_layers} + {model.n_layers} layers, d_model {model.d_model}"
+    encoder, decoder = model.depths
+    sizes = f"{encoder} + {decoder} layers, d_model {model.d_model}"
     return sizes + (f", d_ff {model.d_ff}, {model.n_heads} heads" if model.kind == "transformer" else "")

@@ -92,7 +92,11 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
         "model.vocab_size model.tgt_vocab_size model.d_model model.d_k model.d_v model.d_ff model.max_positions "
         "model.n_segments data.vocab_size data.sentences_per_line",
     ),
-    ("1 to 10,000", lambda x: 1 <= x <= 10_000, "model.n_layers model.n_heads train.accumulate"),
+    (
+        "1 to 10,000",
+        lambda x: 1 <= x <= 10_000,
+        "model.n_layers model.n_encoder_layers model.n_decoder_layers model.n_heads train.accumulate",
+    ),
     # A tiny model on one core translates 8 tokens in 7 s with a beam of 300, and in 153 s with one of 1,000.
     ("1 to 500", lambda x: 1 <= x <= 500, "search.beam_size"),
     # The same model writes 50 tokens in 0.4 s, and 1,000 in 17 s. The time of an output grows as its square.

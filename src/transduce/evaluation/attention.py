@@ -37,7 +37,7 @@ def all_weights(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.
     hidden, targets = batch.real(decoded)
     log_probs = token_log_probs(hidden, model.output.weight, targets, model.output.bias).float().cpu().numpy()
     if isinstance(model, Transformer):
-        n = model.config.n_layers
+        n = len(model.encoder)
         return np.stack(layers[:n]), np.stack(layers[n::2]), np.stack(layers[n + 1 :: 2]), log_probs
     encoder, decoder = (np.zeros((0, 1, ids.size(1), ids.size(1)), "f4") for ids in (batch.src, batch.tgt_in))
     return encoder, decoder, np.stack(layers), log_probs

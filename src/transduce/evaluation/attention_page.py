@@ -37,10 +37,11 @@ def attention_page(attended: Attended, view: View, model: str = "", worth: Mappi
     A page of more than MANY_TOKENS tokens has only the layer of `view`, and says so.
     """
     layers = _layers(attended, view)
-    n_layers = max(len(getattr(attended, part)) for part in PARTS)
     source = _sentence(attended.src_pieces)
-    layer = f"Layer {view.layer + 1} of {n_layers} only"
-    note = f"{layer}: a side has more than {MANY_TOKENS} tokens. --head shows another."
+    shown = (f"{part} {n + 1} of {len(getattr(attended, part))}" for part in PARTS for n in layers[part])
+    note = (
+        f"One layer of each part: {', '.join(shown)}. A side has more than {MANY_TOKENS} tokens. --head shows others."
+    )
     fields = {
         "title": html.escape(f"Attention: {source}"),
         "model": html.escape(printable(model)),

@@ -4,8 +4,8 @@ A gate is a factor of the output of a head, before W_O: with 1 the model is as i
 in the attention function, so the model knows nothing of them. To set the columns of W_O that belong to a head to zero
 has the effect of the gate 0: what is left of the sub-layer, its bias included, comes from the other heads.
 
-L layers, H heads; gates are (3L,H) or, for each sentence, (3L,B,H), in the order of the calls of attention: encoder
-1 to L, then decoder 1, cross 1, decoder 2, and so on.
+C calls of attention, H heads; gates are (C,H) or, for each sentence, (C,B,H), in the order of the calls: each layer of
+the encoder, then decoder 1, cross 1, decoder 2, and so on.
 """
 
 import itertools
@@ -97,8 +97,9 @@ def transformer_of(model: Model) -> Transformer:
 
 def heads_of(model: Transformer) -> list[Head]:
     """Return the heads of a model: of the encoder, of the decoder, and of its attention to the source."""
-    layers, numbers = range(1, model.config.n_layers + 1), range(1, model.config.n_heads + 1)
-    return [Head(part, layer, number) for part in PARTS for layer in layers for number in numbers]
+    encoder, decoder = model.config.depths
+    depths, numbers = zip(PARTS, (encoder, decoder, decoder), strict=True), range(1, model.config.n_heads + 1)
+    return [Head(part, layer + 1, number) for part, depth in depths for layer in range(depth) for number in numbers]
 
 
 def measure_heads(
@@ -112,7 +113,7 @@ def measure_heads(
     figures = []
     for n_done, head in enumerate(heads_of(model), start=1):
         increase = _loss(model, batches, None if head.part == "encoder" else memories, [head]) / tokens - loss
-        place = _row(head, model.config.n_layers), head.number - 1
+        place = _row(head, model), head.number - 1
         entropy, *others = shares[:, *place].tolist()
         others = [None if math.isnan(share) else share for share in others]
         gradient = gradients[place].item()
@@ -152,8 +153,8 @@ def least_important(report: HeadReport, count: int, by: Measure = "loss") -> lis
 
 def least_gradient(model: Transformer, batches: Sequence[Batch], count: int) -> list[Head]:
     """Return the same as `least_important(measure_heads(model, batches), count, "gradient")`, in one pass."""
-    gradients, n_layers = _gradients(model, batches), model.config.n_layers
-    values = {head: gradients[_row(head, n_layers), head.number - 1].item() for head in heads_of(model)}
+    gradients = _gradients(model, batches)
+    values = {head: gradients[_row(head, model), head.number - 1].item() for head in heads_of(model)}
     return sorted(values, key=lambda head: (not is_pruned(model, head), values[head]))[:count]
 
 
@@ -223,23 +224,24 @@ class _GatedAttention:
 
 def _gates(model: Transformer, *batch: int) -> Tensor:
     """Return the gates of a model that are all 1. batch: nothing, or the number of sentences."""
-    shape = (3 * model.config.n_layers, *batch, model.config.n_heads)
+    encoder, decoder = model.config.depths
+    shape = (encoder + 2 * decoder, *batch, model.config.n_heads)
     return torch.ones(shape, device=model.output.weight.device)
 
 
-def _row(head: Head, n_layers: int) -> int:
+def _row(head: Head, model: Transformer) -> int:
     """Return the number of the call of attention that computes a head."""
     if head.part == "encoder":
         return head.layer - 1
-    return n_layers + 2 * (head.layer - 1) + (head.part == "cross")
+    return len(model.encoder) + 2 * (head.layer - 1) + (head.part == "cross")
 
 
 def _encode(model: Transformer, batch: Batch, gates: Tensor) -> Tensor:
-    return model.encode(batch.src, batch.src_mask, _GatedAttention(gates[: model.config.n_layers]))
+    return model.encode(batch.src, batch.src_mask, _GatedAttention(gates[: len(model.encoder)]))
 
 
 def _decode(model: Transformer, batch: Batch, memory: Tensor, gates: Tensor) -> Tensor:
-    return model.decode(batch.tgt_in, memory, batch.src_mask, _GatedAttention(gates[model.config.n_layers :]))
+    return model.decode(batch.tgt_in, memory, batch.src_mask, _GatedAttention(gates[len(model.encoder) :]))
 
 
 @torch.no_grad()
@@ -252,7 +254,7 @@ def _loss(
     """
     gates = _gates(model)
     for head in off:
-        gates[_row(head, model.config.n_layers), head.number - 1] = 0
+        gates[_row(head, model), head.number - 1] = 0
     total = 0.0
     for i, batch in enumerate(batches):
         memory = _encode(model, batch, gates) if memories is None else memories[i]
@@ -262,7 +264,7 @@ def _loss(
 
 
 def _gradients(model: Transformer, batches: Sequence[Batch]) -> Tensor:
-    """Return the sum over sentences of |d loss / d gate| (3L,H). Each sentence has its own gates."""
+    """Return the sum over sentences of |d loss / d gate| (C,H). Each sentence has its own gates."""
     total = torch.zeros_like(_gates(model))
     for batch in batches:
         gates = _gates(model, len(batch.src)).requires_grad_()
@@ -278,23 +280,23 @@ def _gradients(model: Transformer, batches: Sequence[Batch]) -> Tensor:
 
 @torch.no_grad()
 def _shares(model: Transformer, batches: Sequence[Batch]) -> Tensor:
-    """Return means over the rows of the weights (6,3L,H): entropy, and the shares of HeadFigures; NaN: no position."""
-    n_layers = model.config.n_layers
+    """Return means over the rows of the weights (6,C,H): entropy, and the shares of HeadFigures; NaN: no position."""
+    n_encoder_layers = len(model.encoder)
     sums = torch.zeros(6, *_gates(model).shape)
     for batch in batches:
         _add_sums(sums, model, batch)
-    sums[:, :n_layers] /= sum(int(batch.src_mask.sum()) for batch in batches)
-    sums[:, n_layers:] /= _n_tokens(batches)
+    sums[:, :n_encoder_layers] /= sum(int(batch.src_mask.sum()) for batch in batches)
+    sums[:, n_encoder_layers:] /= _n_tokens(batches)
     return sums
 
 
 def _add_sums(sums: Tensor, model: Transformer, batch: Batch) -> None:
-    """Add the sums over the rows of a batch to `sums` (6,3L,H)."""
-    n_layers, calls = model.config.n_layers, itertools.count()
+    """Add the sums over the rows of a batch to `sums` (6,C,H)."""
+    n_encoder_layers, calls = len(model.encoder), itertools.count()
 
     def observing_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
         weights, call = attention_weights(queries, keys, mask), next(calls)
-        part = "encoder" if call < n_layers else PARTS[1 + (call - n_layers) % 2]
+        part = "encoder" if call < n_encoder_layers else PARTS[1 + (call - n_encoder_layers) % 2]
         sums[:, call] += _sums(weights, part, batch).cpu()
         return weights @ values
 

@@ -31,7 +31,9 @@ def _transformer(model: ModelConfig) -> int:
     attention = 2 * d * (keys + values) + (2 * keys + values + d if model.attention_bias else 0)
     ffn = 2 * d * d_ff + d_ff + d
     norm = 2 * d
-    layers = model.n_layers * (3 * attention + 2 * ffn + 5 * norm) + (2 * norm if model.norm == "pre" else 0)
+    encoder, decoder = model.depths
+    layers = encoder * (attention + ffn + 2 * norm) + decoder * (2 * attention + ffn + 3 * norm)
+    layers += 2 * norm if model.norm == "pre" else 0
     positions = (model.max_positions or 0) * d if model.positions == "learned" else 0
     return layers + positions
 

@@ -91,7 +91,7 @@ def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Spec:
     specs = ctranslate2.specs
     activations = {"relu": specs.Activation.RELU, "swish": specs.Activation.SWISH}
     spec = specs.TransformerSpec.from_config(
-        config.n_layers, config.n_heads, pre_norm=config.norm == "pre", activation=activations[config.activation]
+        config.depths, config.n_heads, pre_norm=config.norm == "pre", activation=activations[config.activation]
     )
     positions = model.positions(0, position_rows(loaded.config)).detach().numpy()
     for side, stack in ((spec.encoder, model.encoder), (spec.decoder, model.decoder)):

@@ -121,8 +121,8 @@ def expected_shapes(config: Config) -> dict[str, Shape]:
         for i, width in enumerate(widths):
             add_linear(f"{name}/linear_{i}", width * d_model, d_model, model.attention_bias)
 
-    for side in ("encoder", "decoder"):
-        for layer in (f"{side}/layer_{i}" for i in range(model.n_layers)):
+    for side, depth in zip(("encoder", "decoder"), model.depths, strict=True):
+        for layer in (f"{side}/layer_{i}" for i in range(depth)):
             add_attention(f"{layer}/self_attention", 3, 1)
             if side == "decoder":
                 add_attention(f"{layer}/attention", 1, 2, 1)

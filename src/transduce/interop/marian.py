@@ -34,8 +34,9 @@ def marian_names(config: ModelConfig) -> dict[str, str]:
     decoder["residuals.2.norm"] = "final_layer_norm"
     for letter, word in {"q": "q", "k": "k", "v": "v", "o": "out"}.items():
         decoder[f"cross_attention.w_{letter}"] = f"encoder_attn.{word}_proj"
-    for stack, parts_of_stack in {"encoder": encoder, "decoder": decoder}.items():
-        for i in range(config.n_layers):
+    stacks = zip(("encoder", "decoder"), (encoder, decoder), config.depths, strict=True)
+    for stack, parts_of_stack, depth in stacks:
+        for i in range(depth):
             for ours, theirs in parts_of_stack.items():
                 for kind in ("weight", "bias"):
                     names[f"{stack}.{i}.{ours}.{kind}"] = f"model.{stack}.layers.{i}.{theirs}.{kind}"

@@ -87,13 +87,16 @@ def _special_ids(ids: list[int]) -> dict[str, int]:
 def _marian_config(config: Config, ids: list[int]) -> dict[str, object]:
     """Return the content of Marian's config.json."""
     model = config.model
-    sides = {"layers": model.n_layers, "ffn_dim": model.d_ff, "attention_heads": model.n_heads}
+    encoder, decoder = model.depths
+    sides = {"ffn_dim": model.d_ff, "attention_heads": model.n_heads}
     return {
         "architectures": ["MarianMTModel"],
         "model_type": "marian",
         "vocab_size": len(ids),
         "decoder_vocab_size": len(ids),
         "d_model": model.d_model,
+        "encoder_layers": encoder,
+        "decoder_layers": decoder,
         **{f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sides.items()},
         "activation_function": model.activation,
         "dropout": model.dropout,

@@ -69,9 +69,9 @@ EXPECTED = {
     "static_position_embeddings": True,
 }
 SIDES = ("encoder", "decoder")
-SAME = ("layers", "ffn_dim", "attention_heads")  # must be equal in encoder and decoder
+SAME = ("ffn_dim", "attention_heads")  # must be equal in encoder and decoder
 REQUIRED = {
-    **dict.fromkeys(("vocab_size", "d_model", *(f"{side}_{key}" for side in SIDES for key in SAME)), int),
+    **dict.fromkeys(("vocab_size", "d_model", *(f"{side}_{key}" for side in SIDES for key in ("layers", *SAME))), int),
     **dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"), int),
     "activation_function": str,
 }
@@ -198,10 +198,12 @@ def _config(settings: Settings, vocab_size: int, where: Path) -> Config:
     """Return Marian's settings as a configuration of ours. Raises UserError if they are not valid."""
     values = {key: settings.get(key, default) for key, (_, default) in OPTIONAL.items()}
     ties_weights = values["tie_word_embeddings"]  # False: the embeddings are separate, whatever other keys say
+    encoder, decoder = (settings[f"{side}_layers"] for side in SIDES)
     model = ModelConfig(
         vocab_size=vocab_size,
         d_model=settings["d_model"],
-        n_layers=settings["encoder_layers"],
+        n_layers=encoder,
+        n_decoder_layers=None if decoder == encoder else decoder,
         n_heads=settings["encoder_attention_heads"],
         d_ff=settings["encoder_ffn_dim"],
         activation="relu" if settings["activation_function"] == "relu" else "swish",

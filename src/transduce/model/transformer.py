@@ -234,8 +234,9 @@ class Transformer(nn.Module):
             self.output.weight = self.tgt_embedding.weight
         self.positions = _positions(config)
         self.dropout = Dropout(config.dropout)
-        self.encoder = nn.ModuleList(encoder_layer(config) for _ in range(config.n_layers))
-        self.decoder = nn.ModuleList(decoder_layer(config) for _ in range(config.n_layers))
+        n_encoder_layers, n_decoder_layers = config.depths
+        self.encoder = nn.ModuleList(encoder_layer(config) for _ in range(n_encoder_layers))
+        self.decoder = nn.ModuleList(decoder_layer(config) for _ in range(n_decoder_layers))
         pre = config.norm == "pre"  # its stacks end in a sum without normalisation
         self.encoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if pre else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if pre else nn.Identity()

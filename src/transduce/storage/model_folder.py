@@ -231,10 +231,10 @@ def _tokenizer(content: bytes, where: Path) -> TokenizerLike:
         raise UserError(f"{where}: expected UTF-8 ({problem}); use another copy") from None
 
 
-ONCE_PER_LAYER = {  # a matrix that each layer has once
-    "transformer": r"encoder\.\d+\.self_attention\.w_q\.weight",
-    "recurrent": r"writer\.weight_hh_l\d+",
-    "convolutional": r"readers\.\d+\.weights\.weight",
+ONCE_PER_LAYER = {  # a matrix that each layer of encoder and decoder has once
+    "transformer": r"(encoder|decoder)\.\d+\.self_attention\.w_q\.weight",
+    "recurrent": r"(reader|writer)\.weight_hh_l\d+",
+    "convolutional": r"(readers|writers)\.\d+\.weights\.weight",
 }
 
 
@@ -249,5 +249,5 @@ def _refuse_hostile_sizes(model: ModelConfig, shapes: Mapping[str, tuple[int, ..
         sides += [model.d_ff, model.n_heads * max(d_k, d_v), model.max_positions or 0]
     layers = sum(bool(re.fullmatch(ONCE_PER_LAYER[model.kind], name)) for name in shapes)
     largest = max(map(math.prod, shapes.values()), default=0)
-    if model.n_layers != layers or max(sides) > largest:
+    if sum(model.depths) != layers or max(sides) > largest:
         raise misfit(where, "they have other sizes")
