@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -117,6 +118,18 @@ def test_a_line_is_answered_while_the_input_is_open_and_a_closed_pipe_ends_it(fo
         process.stdin.write(b"a dog\n")
         process.stdin.close()
         assert (process.wait(60), process.stderr.read()) == (0, b"")
+
+
+def test_a_folder_that_draws_takes_a_seed(
+    folder: Path, source: Path, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "generation_config.json").write_text('{"do_sample": true, "temperature": 2.0, "top_k": 0}')
+    drawn = cli("continue", copy, "--input", source, "--seed", 3)
+    assert drawn.code == 0, drawn.err
+    assert drawn.out == cli("continue", folder, "--input", source, "--temperature", 2, "--seed", 3).out
+    refused = cli("continue", copy, "--input", source, "--seed", 3, "--beam-size", 2)
+    assert_mistake(refused, "--seed=3: must not be set without sampling")
 
 
 def test_a_continuation_stays_on_its_line(folder: Path, source: Path, cli: Callable[..., CommandResult]) -> None:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
@@ -82,7 +82,7 @@ def continue_(
     from transduce.data.text import arriving_lines
     from transduce.decoding.options import DecodingOptions
 
-    options = DecodingOptions.from_arguments(**asdict(decoding))
+    options = DecodingOptions.from_arguments(**asdict(replace(decoding, seed=None)))
 
     def load() -> "Answers":
         from transduce.family.inference.language_model import LanguageModel
@@ -92,13 +92,14 @@ def continue_(
         model = LanguageModel.load(folder, precision=precision)
         if precision == "auto":
             print(f"transduce: precision {model.precision}", file=sys.stderr)
+        seeded = model.generation_settings.options(options).with_seed(decoding.seed)  # the folder may draw
         # An error of the folder or of an option comes before the first line is read.
-        model.continue_texts([], max_tokens=max_tokens, options=options)
+        model.continue_texts([], max_tokens=max_tokens, options=seeded)
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
             number = 1
             for texts in arriving_lines(lines, name, at_most=CHUNK_LINES):
-                continuations = model.continue_texts(texts, max_tokens=max_tokens, options=options, first_number=number)
+                continuations = model.continue_texts(texts, max_tokens=max_tokens, options=seeded, first_number=number)
                 number += len(texts)
                 yield [
                     Answer(_line(text, continuation, json), continuation.problem)

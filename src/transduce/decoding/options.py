@@ -102,7 +102,7 @@ class DecodingOptions:
     mbr_metric: nearness, the score of a candidate against another one: sentence chrF or sentence BLEU; None: chrF.
     split: which lines are translated sentence by sentence: "long", those of data.max_tokens tokens or more, of which a
     sentence of that length is halved; "auto", also those of more sentences than data.sentences_per_line; "sentences",
-    all; "none". A line with a prefix or a required phrase stays whole. A line break always divides.
+    all; "none". A line with a required phrase stays whole. A line break always divides.
     numbers: "copy" leaves text without a letter as it is; "translate" translates it if it has a digit.
     capitals: "lower" translates a sentence of words in capitals in small letters, and writes the output in capitals.
     tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
@@ -177,10 +177,15 @@ class DecodingOptions:
         """
         if any(value is not None for value in (temperature, top_k, top_p, epsilon)):
             keywords["sampling"] = Sampling(1.0 if temperature is None else temperature, top_k, top_p, epsilon)
-        options = cls(seed=1 if seed is None else seed, **keywords)
-        if seed is not None and options.draws is None:
+        return cls(**keywords).with_seed(seed)
+
+    def with_seed(self, seed: int | None) -> "DecodingOptions":
+        """Return the options with a seed; None: as they are. Raises UserError for a seed if nothing is drawn."""
+        if seed is None:
+            return self
+        if self.draws is None:
             raise UserError(f"seed={seed}: must not be set without sampling; add a temperature")
-        return options
+        return dataclasses.replace(self, seed=seed)
 
     def resolve(self, search: SearchConfig) -> SearchConfig:
         """Return `search`, the settings of a model, with the values of these options in it.
