@@ -120,9 +120,9 @@ def _curve(key: str, curve: Curve, across: "Axis", up: "Axis", best_step: int | 
     if kind(key) == "training":
         return
     if len(points) <= _MOST_DOTS:
-        yield from (_dot(point, "validation", 2.5) for point in points if point)
+        yield from (dot(point, "validation", 2.5) for point in points if point)
     if best_step is not None and not math.isnan(curve.at(best_step)):
-        yield _dot((across.position(best_step), 1 - up.position(curve.at(best_step))), "validation best", 4)
+        yield dot((across.position(best_step), 1 - up.position(curve.at(best_step))), "validation best", 4)
 
 
 def strokes(points: Sequence[Point | None]) -> str:
@@ -139,7 +139,8 @@ def strokes(points: Sequence[Point | None]) -> str:
     return "".join(commands)
 
 
-def _dot(point: Point, name: str, radius: float) -> str:
+def dot(point: Point, name: str, radius: float) -> str:
+    """Return a dot of the class `name`. radius: in pixels."""
     return f'<circle class="{name}" cx="{100 * point[0]:.2f}%" cy="{100 * point[1]:.2f}%" r="{radius}"/>'
 
 

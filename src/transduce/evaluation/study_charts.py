@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from transduce.evaluation.charts import Axis, axes, linear_axis, log_axis, round_numbers, stretch, strokes
+from transduce.evaluation.charts import Axis, axes, dot, linear_axis, log_axis, round_numbers, stretch, strokes
 
 COLOURS = ("first", "second", "third", "fourth")
 ROW = 24  # pixels
@@ -36,9 +36,7 @@ def progress_svg(
     cost = linear_axis([x for curve in curves.values() for x, _ in curve])
     score = (log_axis if is_logarithmic else linear_axis)(_heights(curves))
     elements = [_curves(curves, cost, score)]
-    for x, y in rings:
-        place = f'cx="{100 * cost.position(x):.2f}%" cy="{100 - 100 * score.position(y):.2f}%"'
-        elements.append(f'<circle class="ring" {place} r="6"/>')
+    elements += [dot((cost.position(x), 1 - score.position(y)), "ring", 6) for x, y in rings]
     return "\n".join(elements)
 
 
@@ -52,7 +50,7 @@ def _curves(curves: Mapping[str, Sequence[tuple[float, float]]], across: Axis, u
     for colour, curve in zip(COLOURS, curves.values(), strict=False):
         points = [(across.position(x), 1 - up.position(y)) for x, y in curve]
         elements.append(stretch(f'<path class="{colour}" d="{strokes(points)}"/>'))
-        elements += [f'<circle class="{colour}" cx="{100 * x:.2f}%" cy="{100 * y:.2f}%" r="2.5"/>' for x, y in points]
+        elements += [dot(point, colour, 2.5) for point in points]
     return "\n".join(elements)
 
 

@@ -168,38 +168,34 @@ def forms(sizes: AttentionSizes) -> tuple[AttentionForm[Attention], ...]:
     summaries = f"fixed, √n, 1 summary in {sizes.per_summary}"
     features = f"Performer, {sizes.features} features"
 
+    def strided_of(shape: Shape) -> Attention:
+        return with_pattern(strided(_stride(shape.n)))
+
     def fixed_of(shape: Shape) -> Attention:
         stride = _stride(shape.n)
         return with_pattern(fixed(stride, -(-stride // sizes.per_summary)))
 
-    def big_bird_of(shape: Shape) -> Attention:
-        return with_pattern(big_bird(sizes.block, sizes.n_random, shape.n_heads))
-
     def performer(shape: Shape) -> Attention:
         return Performer(shape.d_k, sizes.features)
 
-    def linformer(shape: Shape) -> Attention:
-        return Linformer(shape.n, sizes.rank)
+    def big_bird_of(shape: Shape) -> Attention:
+        return with_pattern(big_bird(sizes.block, sizes.n_random, shape.n_heads))
 
-    def reference(_: Shape) -> Attention:
-        return reference_attention
-
+    blocks, rank = f"BigBird, blocks of {sizes.block}", f"Linformer, rank {sizes.rank}"
     return (
         AttentionForm("fused", exact, "fused", lambda _: fast_attention),
-        AttentionForm("reference", "exact, all weights at once", "fused", reference, is_square=True),
+        AttentionForm(
+            "reference", "exact, all weights at once", "fused", lambda _: reference_attention, is_square=True
+        ),
         AttentionForm("online", "exact, online softmax in Python", "fused", lambda _: online_attention),
         AttentionForm("window", f"window of {sizes.reach + 1}", "fused", lambda _: window),
-        AttentionForm(
-            "strided", "strided, √n", "fused", lambda shape: with_pattern(strided(_stride(shape.n))), is_square=True
-        ),
+        AttentionForm("strided", "strided, √n", "fused", strided_of, is_square=True),
         AttentionForm("fixed", summaries, "fused", fixed_of, is_square=True),
         AttentionForm("performer", features, "fused", performer),
         AttentionForm("fused-both", exact, "fused-both", lambda _: fast_attention, causal=False),
         AttentionForm("window-both", f"window of {2 * sizes.reach + 1}", "fused-both", lambda _: window, causal=False),
-        AttentionForm(
-            "bigbird", f"BigBird, blocks of {sizes.block}", "fused-both", big_bird_of, causal=False, is_square=True
-        ),
-        AttentionForm("linformer", f"Linformer, rank {sizes.rank}", "fused-both", linformer, causal=False),
+        AttentionForm("bigbird", blocks, "fused-both", big_bird_of, causal=False, is_square=True),
+        AttentionForm("linformer", rank, "fused-both", lambda shape: Linformer(shape.n, sizes.rank), causal=False),
         AttentionForm("performer-both", features, "fused-both", performer, causal=False),
     )
 

@@ -117,7 +117,7 @@ class Fit:
     """A law with its constants.
 
     constants: by name. n_share: see `Law`. spread: the root of the mean square of the difference between the measured
-    logarithm of the loss and the logarithm by the law. resamples: the number of samples behind the intervals.
+    logarithm of the loss and the logarithm by the law.
     """
 
     law: Law
@@ -125,7 +125,6 @@ class Fit:
     constants: Mapping[str, Estimate]
     n_share: Estimate
     spread: float
-    resamples: int
 
     def loss(self, parameters: float, tokens: float) -> float:
         """Return the loss that the law gives a model after a number of tokens."""
@@ -167,7 +166,7 @@ def fit(law: Law, points: Sequence[Observation], *, resamples: int = RESAMPLES, 
     share = law.n_share(every)
     spread = float(differences(unknowns[:1]).square().mean().sqrt())
     estimates = {name: _estimate(values) for name, values in every.items()}
-    return Fit(law, unknowns[0], estimates, _estimate(share), spread, resamples)
+    return Fit(law, unknowns[0], estimates, _estimate(share), spread)
 
 
 def _check(points: Sequence[Observation], n_unknowns: int) -> None:
@@ -178,15 +177,17 @@ def _check(points: Sequence[Observation], n_unknowns: int) -> None:
                 raise UserError(f"{name}={value}: expected a positive, finite number; leave this training out")
     if len(points) <= n_unknowns:
         raise UserError(f"{len(points)} trainings: expected more than {n_unknowns}, one for each constant; train more")
-    for name, values in (
-        ("parameters", {point.parameters for point in points}),
-        ("tokens", {point.tokens for point in points}),
-    ):
+    for name, values in zip(("parameters", "tokens"), _distinct(points), strict=True):
         if len(values) < LEAST_DISTINCT:
             raise UserError(f"{len(values)} numbers of {name}: expected at least {LEAST_DISTINCT}; train more")
     best, worst = min(point.loss for point in points), max(point.loss for point in points)
     if worst < best * (1 + HUBER):
         raise UserError(f"losses from {best:.4g} to {worst:.4g}: expected losses that fall with size and text")
+
+
+def _distinct(points: Sequence[Observation]) -> tuple[set[float], set[float]]:
+    """Return the values of N and of D."""
+    return {point.parameters for point in points}, {point.tokens for point in points}
 
 
 def _samples(points: Sequence[Observation], count: int, seed: int) -> Tensor:
@@ -196,7 +197,7 @@ def _samples(points: Sequence[Observation], count: int, seed: int) -> Tensor:
     while len(samples) < count:
         draw = torch.randint(len(points), (len(points),), generator=generator)
         sample = [points[i] for i in draw.tolist()]
-        if min(len({point.parameters for point in sample}), len({point.tokens for point in sample})) >= LEAST_DISTINCT:
+        if min(map(len, _distinct(sample))) >= LEAST_DISTINCT:
             samples.append(draw.bincount(minlength=len(points)).double())
     return torch.stack(samples) if samples else torch.zeros(0, len(points), dtype=torch.float64)
 
@@ -245,22 +246,10 @@ def _estimate(values: Tensor) -> Estimate:
 # ---- power laws --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PowerLaw:
-    """L(x) = (x_c / x)^exponent. log_scale: the logarithm of x_c, which may be too large for a float."""
+def power_law(curve: Sequence[tuple[float, float]]) -> Estimate:
+    """Return the exponent of the power law through points (x, loss), by least squares of the logarithms.
 
-    log_scale: float
-    exponent: Estimate
-
-    def loss(self, x: float) -> float:
-        """Return the loss at x."""
-        return math.exp(self.exponent.value * (self.log_scale - math.log(x)))
-
-
-def power_law(curve: Sequence[tuple[float, float]]) -> PowerLaw:
-    """Return the power law through points (x, loss), by least squares of the logarithms.
-
-    The interval of the exponent is Student's. Raises UserError for fewer than three values of x, or a loss that does
+    Its interval is Student's. Raises UserError for fewer than three values of x, or a loss that does
     not fall.
     """
     if len({x for x, _ in curve}) < LEAST_DISTINCT:
@@ -276,7 +265,7 @@ def power_law(curve: Sequence[tuple[float, float]]) -> PowerLaw:
     freedom = len(curve) - 2
     error = math.sqrt(float(differences.square().sum()) / freedom / float(offsets.square().sum()))
     margin = T95[min(freedom, len(T95)) - 1] * error
-    return PowerLaw(float(xs.mean() - ys.mean() / slope), Estimate(-slope, -slope - margin, -slope + margin))
+    return Estimate(-slope, -slope - margin, -slope + margin)
 
 
 # ---- minimisation ------------------------------------------------------------------------------------------------

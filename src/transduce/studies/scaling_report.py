@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from transduce.errors import UserError
-from transduce.evaluation.charts import axes, log_axis, stretch, strokes
+from transduce.evaluation.charts import axes, dot, log_axis, stretch, strokes
 from transduce.evaluation.study_report import Figure, Report, Section, Table
+from transduce.studies.comparison import NOT_RUN
 from transduce.studies.results import Results
-from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Law, Observation, PowerLaw, fit, power_law
+from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Law, Observation, fit, power_law
 from transduce.studies.small_models import progress_in_words
 
 # Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
@@ -30,16 +32,14 @@ T = TypeVar("T")
 class Laws:
     """The laws of a text; a message in place of one that its trainings do not give.
 
-    whole: Chinchilla's with all parameters as N. All others have N without embeddings. parts: Chinchilla's and Kaplan's
-    laws of some of the trainings, by a description, without intervals.
+    whole: Chinchilla's with all parameters as N. All others have N without embeddings. powers: the exponents of L(N),
+    L(D) and L(C). parts: Chinchilla's and Kaplan's laws of some of the trainings, by a description, without intervals.
     """
 
     chinchilla: Fit | str
     whole: Fit | str
     kaplan: Fit | str
-    of_size: PowerLaw | str
-    of_text: PowerLaw | str
-    of_compute: PowerLaw | str
+    powers: Sequence[Estimate | str]
     parts: Mapping[str, tuple[Fit | str, Fit | str]]
 
 
@@ -48,29 +48,24 @@ def fit_laws(results: Results, resamples: int) -> Laws:
     trainings, sweep = results.done(), results.settings["sweep"]
     row, budget = _row(sweep["shapes"][-1]), max(sweep["budgets"])
 
-    def fitted(law: Law, size: Callable[[Entry], int]) -> Fit | str:
-        return _fit(law, trainings, size, resamples)
-
-    def power(entries: Sequence[Entry], x: Callable[[Entry], float]) -> PowerLaw | str:
-        return _or_message(lambda: power_law([(x(entry), entry["loss"]) for entry in entries]))
-
+    curves = [
+        [(_body(entry), entry["loss"]) for entry in trainings if entry["tokens"] == budget],
+        [(entry["tokens"], entry["loss"]) for entry in trainings if entry["row"] == row],
+        [(entry["flops"], entry["loss"]) for entry in envelope(trainings)],
+    ]
     return Laws(
-        fitted(CHINCHILLA, _body),
-        fitted(CHINCHILLA, lambda entry: entry["parameters"]),
-        fitted(KAPLAN, _body),
-        power([entry for entry in trainings if entry["tokens"] == budget], _body),
-        power([entry for entry in trainings if entry["row"] == row], lambda entry: entry["tokens"]),
-        power(envelope(trainings), lambda entry: entry["flops"]),
+        _fit(CHINCHILLA, trainings, _body, resamples),
+        _fit(CHINCHILLA, trainings, _whole, resamples),
+        _fit(KAPLAN, trainings, _body, resamples),
+        [_or_message(partial(power_law, curve)) for curve in curves],
         {name: (_fit(CHINCHILLA, part), _fit(KAPLAN, part)) for name, part in _parts(trainings).items()},
     )
 
 
 def _parts(trainings: Sequence[Entry]) -> dict[str, list[Entry]]:
     """Return the trainings without some sizes or amounts of text: what changes with them depends on the range."""
-    sizes, most = (
-        sorted({_body(entry) for entry in trainings}),
-        max((entry["tokens"] for entry in trainings), default=0),
-    )
+    sizes = sorted({_body(entry) for entry in trainings})
+    most = max((entry["tokens"] for entry in trainings), default=0)
     return {
         "without the smallest size": [entry for entry in trainings if _body(entry) not in sizes[:1]],
         "without the two smallest sizes": [entry for entry in trainings if _body(entry) not in sizes[:2]],
@@ -99,9 +94,13 @@ def _body(entry: Entry) -> int:
     return entry["parameters"] - entry["embeddings"]
 
 
+def _whole(entry: Entry) -> int:
+    return entry["parameters"]
+
+
 def _fit(law: Law, entries: Sequence[Entry], size: Callable[[Entry], int] = _body, resamples: int = 0) -> Fit | str:
     observations = [Observation(size(entry), entry["tokens"], entry["loss"]) for entry in entries]
-    return _or_message(lambda: fit(law, observations, resamples=resamples))
+    return _or_message(partial(fit, law, observations, resamples=resamples))
 
 
 def _row(shape: Sequence[int]) -> str:
@@ -182,20 +181,18 @@ def method(sweep: Mapping[str, Any]) -> str:
 
 def loss_table(trainings: Sequence[Entry], sweep: Mapping[str, Any]) -> Table:
     """Return the table of losses: a row for each size, a column for each amount of text."""
-    losses = {(entry["row"], entry["tokens"]): entry["loss"] for entry in trainings}
+    losses, budgets = {(entry["row"], entry["tokens"]): entry["loss"] for entry in trainings}, sweep["budgets"]
     first = {entry["row"]: entry for entry in reversed(trainings)}
-    head = ["layers x width", "N", "embeddings", "FLOPs / 6 N", *(_tokens(n) for n in sweep["budgets"])]
-    lines, quiet = [], set[int]()
+    head = ["layers x width", "N", "embeddings", "FLOPs / 6 N", *map(_tokens, budgets)]
+    lines = []
     for row in map(_row, sweep["shapes"]):
-        cells = [f"{losses[row, n]:.3f}" if (row, n) in losses else "not run" for n in sweep["budgets"]]
-        if row in first:
-            entry = first[row]
+        sizes = ["", "", ""]
+        if entry := first.get(row):
             ratio = entry["flops"] / entry["tokens"] / (6 * max(_body(entry), 1))
-            lines.append([row, f"{_body(entry):,}", f"{entry['embeddings']:,}", f"{ratio:.2f}", *cells])
-        else:
-            quiet.add(len(lines))
-            lines.append([row, "", "", "", *cells])
-    return Table(head, lines, quiet=frozenset(quiet))
+            sizes = [f"{_body(entry):,}", f"{entry['embeddings']:,}", f"{ratio:.2f}"]
+        lines.append([row, *sizes, *(f"{losses[row, n]:.3f}" if (row, n) in losses else NOT_RUN for n in budgets)])
+    quiet = frozenset(number for number, row in enumerate(map(_row, sweep["shapes"])) if row not in first)
+    return Table(head, lines, quiet=quiet)
 
 
 def _tokens(count: int) -> str:
@@ -215,12 +212,8 @@ def _figures(trainings: Sequence[Entry], law: Fit | str) -> list[Figure]:
         f"{row}: {curve[0]['loss']:.2f} at {curve[0]['flops']:.1e}, {curve[-1]['loss']:.2f} at {curve[-1]['flops']:.1e}"
         for row, curve in curves.items()
     )
-    legend = [
-        ("measured, and Chinchilla's law of each size", "first"),
-        ("the lowest measured for its compute", "second"),
-    ]
-    if isinstance(law, str):
-        legend[0] = ("measured", "first")
+    dots = "measured" if isinstance(law, str) else "measured, and Chinchilla's law of each size"
+    legend = [(dots, "first"), ("the lowest measured for its compute", "second")]
     note = "nats for each token over counted FLOPs, both axes logarithmic"
     return [Figure("Loss against compute", loss_svg(curves, lowest, law), 360, alt, note=note, legend=legend)]
 
@@ -241,8 +234,7 @@ def loss_svg(curves: Mapping[str, Sequence[Entry]], lowest: Sequence[Entry], law
             points = [place(flops, loss) for flops, loss in _law_curve(curve, law)]
             elements.append(stretch(f'<path class="first" d="{strokes(points)}"/>'))
         for entry in curve:
-            x, y = place(entry["flops"], entry["loss"])
-            elements.append(f'<circle class="first" cx="{100 * x:.2f}%" cy="{100 * y:.2f}%" r="2.5"/>')
+            elements.append(dot(place(entry["flops"], entry["loss"]), "first", 2.5))
         x, y = place(curve[0]["flops"], curve[0]["loss"])
         label = f'x="{100 * x:.2f}%" y="{100 * y:.2f}%" dy="-.75em" text-anchor="middle"'
         elements.append(f"<text {label}>{row}</text>")
@@ -292,7 +284,7 @@ def _chinchilla_table(laws: Laws, trainings: Sequence[Entry]) -> list[Table]:
     for share, where in ((1.0, "the largest N D"), (0.01, "a hundredth of it")):
         sizes = [
             _best_size(law, [(size(entry), entry["tokens"]) for entry in trainings], share)
-            for law, size in zip(fits, (_body, lambda entry: entry["parameters"]), strict=True)
+            for law, size in zip(fits, (_body, _whole), strict=True)
         ]
         lines.append([f"best N, and tokens for each, at {where}", *sizes, "", ""])
     lines.append(["misfit", *(f"{100 * law.spread:.2f} %" for law in fits), "", ""])
@@ -324,8 +316,10 @@ def _kaplan_tables(laws: Laws) -> list[Table | str]:
         blocks.append(Table(head, lines))
     else:
         blocks.append(f"No law of N and D yet: {laws.kaplan}.")
-    powers = zip(KAPLAN_POWERS, (laws.of_size, laws.of_text, laws.of_compute), strict=True)
-    lines = [[name, law if isinstance(law, str) else _long(law.exponent), KAPLAN_POWERS[name]] for name, law in powers]
+    lines = [
+        [name, power if isinstance(power, str) else _long(power), quoted]
+        for (name, quoted), power in zip(KAPLAN_POWERS.items(), laws.powers, strict=True)
+    ]
     blocks.append(Table(["power law: exponent", *head[1:]], lines))
     return blocks
 
