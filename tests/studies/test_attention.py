@@ -17,8 +17,8 @@ from transduce.data.vocabulary import EOS, UNK
 from transduce.evaluation.study_report import html_page, markdown
 from transduce.family.longformer import LongformerAttention
 from transduce.model.attention import Mask
-from transduce.studies import attention, attention_forms, attention_models
-from transduce.studies.attention import run_attention
+from transduce.studies import attention, attention_forms
+from transduce.studies.attention import evaluate, model_of, run_attention, task_of, token_texts
 from transduce.studies.attention_forms import (
     SIZES,
     AttentionSizes,
@@ -28,8 +28,8 @@ from transduce.studies.attention_forms import (
     layers,
     measure,
     peak_bytes,
+    rows,
 )
-from transduce.studies.attention_models import evaluate, model_of, rows, task_of, token_texts
 from transduce.studies.attention_report import report
 from transduce.studies.results import Results, read_results
 from transduce.studies.small_models import Streams
@@ -57,7 +57,7 @@ def texts_of(values: Tensor) -> Streams:
 
 
 def train(name: str, texts: Streams, sizes: AttentionSizes = TINY) -> dict[str, Any]:
-    return attention_models.train(ROW[name], 1, texts, sizes)
+    return attention.train_and_evaluate(ROW[name], 1, texts, sizes)
 
 
 # ---- costs -------------------------------------------------------------------------------------------------------
@@ -184,12 +184,12 @@ def test_the_online_softmax_trains_the_same_model_as_the_fused_kernel() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_learns() -> None:
+def test_a_model_learns(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = replace(TINY, steps=50, rate=1e-2)
     texts = texts_of((torch.arange(25) % 5 + 4).expand(8, 25))
-    steps: list[int] = []
-    figures = attention_models.train(ROW["performer"], 1, texts, sizes, lambda step, _: steps.append(step))
-    assert figures["loss"] < 1.0 and figures["steps"] == 50 and steps == [50]
+    figures = train("performer", texts, sizes)
+    assert figures["loss"] < 1.0 and figures["steps"] == 50
+    assert "Performer, 256 features, seed 1: step 50, loss " in capsys.readouterr().err
 
 
 def test_an_evaluation_masks_the_same_tokens() -> None:
@@ -210,7 +210,7 @@ def test_the_study_measures_and_trains_everything_once(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A SIGTERM in its third training ends it, with a report. The next run resumes there."""
-    out, progress = tmp_path / "out", attention_models.train
+    out, progress = tmp_path / "out", attention.train_and_evaluate
     with monkeypatch.context() as context:
         remaining = iter(range(3))
 
@@ -219,7 +219,7 @@ def test_the_study_measures_and_trains_everything_once(
                 os.kill(os.getpid(), signal.SIGTERM)
             return progress(*arguments)
 
-        context.setattr(attention_models, "train", train_two)
+        context.setattr(attention, "train_and_evaluate", train_two)
         with pytest.raises(KeyboardInterrupt):
             run_attention(*files, out, sizes=TINY)
     first = read_results(out / "results.json", attention.STUDY).entries
@@ -236,7 +236,7 @@ def test_the_study_measures_and_trains_everything_once(
     page = (out / "report.md").read_text("utf-8")
     assert "| not run |" not in page and "| base |" in page and (out / "report.html").exists()
 
-    monkeypatch.setattr(attention_models, "train", None)
+    monkeypatch.setattr(attention, "train_and_evaluate", None)
     run_attention(*files, out, sizes=TINY)
     assert read_results(out / "results.json", attention.STUDY).entries == entries
 

@@ -20,7 +20,7 @@ from transduce.errors import UserError
 from transduce.studies import table3
 from transduce.studies.results import Results, open_results, read_results
 from transduce.studies.schedule import run_trainings
-from transduce.studies.table3_paper import PAPER
+from transduce.studies.table3_report import PAPER
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training, stored_parameters
 

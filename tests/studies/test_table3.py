@@ -15,8 +15,7 @@ from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.studies.results import Results, encode_config, provenance, read_results
 from transduce.studies.table3 import PLANS, STUDY, Table3Texts, run_table3, trainings
-from transduce.studies.table3_paper import CLAIMS, PAPER
-from transduce.studies.table3_report import LARGE_BASE, SIZES, report
+from transduce.studies.table3_report import CLAIMS, LARGE_BASE, PAPER, SIZES, report
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 

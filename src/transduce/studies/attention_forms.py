@@ -247,6 +247,38 @@ def _angles(shape: Shape) -> Tensor:
     return Rope().angles(torch.arange(shape.n), shape.d_k)
 
 
+# ---- trainings -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainedForm:
+    """A row of a table of trainings. base: the row with exact attention that it is compared with."""
+
+    name: str
+    title: str
+    base: str
+    causal: bool = True
+    seeds: tuple[int, ...] = (1,)
+
+
+def rows(sizes: AttentionSizes) -> tuple[TrainedForm, ...]:
+    """Return the rows. Exact attention has several seeds, whose spread is the scale of all differences."""
+    of_form = {form.name: form for form in forms(sizes)}
+
+    def row(name: str, seeds: tuple[int, ...] = (1,)) -> TrainedForm:
+        return TrainedForm(name, of_form[name].title, of_form[name].base, of_form[name].causal, seeds)
+
+    return (
+        row("fused", (1, 2, 3)),
+        *map(row, ("online", "window", "strided", "fixed", "performer")),
+        TrainedForm("llama", "Llama, exact", "llama", seeds=(1, 2)),
+        TrainedForm("tpa", "T6: tensor product attention", "llama"),
+        row("fused-both", (1, 2, 3)),
+        TrainedForm("longformer", longformer_title(sizes), "fused-both", causal=False),
+        *map(row, ("bigbird", "linformer", "performer-both")),
+    )
+
+
 # ---- costs -------------------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from transduce.evaluation.study_charts import powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
-from transduce.studies.attention_forms import AttentionForm, AttentionSizes, forms, layers, sizes_of
-from transduce.studies.attention_models import TrainedForm, rows
+from transduce.studies.attention_forms import AttentionForm, AttentionSizes, TrainedForm, forms, layers, rows, sizes_of
 from transduce.studies.comparison import NOT_RUN, Difference, Samples, as_points, by_verdict, curves_figure, ends_in_ms
 from transduce.studies.results import Entry, Results
 
@@ -18,8 +17,8 @@ Costs = Mapping[int, Mapping[str, Mapping[str, float]]]  # length -> form or lay
 def report(results: Results) -> Report:
     """Return the report of what has been measured and trained, with the sizes of the results."""
     sizes = sizes_of(results.settings)
-    costs = {n: entry["forms"] for n in sizes.lengths if (entry := _done(results, f"costs-{n}"))}
-    n_done = sum(_done(results, f"{row.name}-{seed}") is not None for row in rows(sizes) for seed in row.seeds)
+    costs = {n: results.entries[f"costs-{n}"]["forms"] for n in sizes.lengths if results.is_done(f"costs-{n}")}
+    n_done = sum(len(results.done(row.name)) for row in rows(sizes))
     n_trainings = sum(len(row.seeds) for row in rows(sizes))
     losses = [block for causal in (True, False) for block in _losses(results, sizes, causal=causal)]
     of_forms, of_layers = (
@@ -33,18 +32,11 @@ def report(results: Results) -> Report:
         [
             Section("Time", [of_forms[0], *_figures(costs, sizes), time_in_words(sizes)]),
             Section("Memory", [of_forms[1], MEMORY, *memory_claims(costs, forms(sizes))]),
-            Section(
-                "Whole layers",
-                [*of_layers, *cache_sizes(costs, sizes), LAYERS],
-            ),
+            Section("Whole layers", [*of_layers, *cache_sizes(costs, sizes), LAYERS]),
             Section("Loss", losses),
             Section("Method of the trainings", [method(sizes), VERDICT]),
         ],
     )
-
-
-def _done(results: Results, name: str) -> dict[str, Any] | None:
-    return results.entries[name] if results.is_done(name) else None
 
 
 # ---- costs -------------------------------------------------------------------------------------------------------
@@ -76,14 +68,14 @@ def _table(
     costs: Costs,
     sizes: AttentionSizes,
     items: Sequence[AttentionForm[Any]],
-    cell: Callable[[Mapping[str, float], Mapping[str, float] | None], str],
+    cell: Callable[[Mapping[str, float], Mapping[str, float]], str],
     kind: str,
 ) -> Table:
-    """Return a table over the lengths. cell: its text, from the figures of the item and of its base."""
+    """Return a table over the lengths. cell: its text, from the figures of the item and of its base, if it ran."""
     lines = []
     for item in items:
         figures = [costs.get(n, {}) for n in sizes.lengths]
-        cells = [cell(at[item.name], at.get(item.base)) if item.name in at else NOT_RUN for at in figures]
+        cells = [cell(at[item.name], at.get(item.base, {})) if item.name in at else NOT_RUN for at in figures]
         lines.append([item.title, _sides(item), *cells])
     return Table([kind, "sees", *(f"n = {n:,}" for n in sizes.lengths)], lines, words=frozenset({0, 1}))
 
@@ -92,7 +84,7 @@ def _sides(item: AttentionForm[Any]) -> str:
     return "causal" if item.causal else "both sides"
 
 
-def _time(item: Mapping[str, float], base: Mapping[str, float] | None) -> str:
+def _time(item: Mapping[str, float], base: Mapping[str, float]) -> str:
     factor = f" (x {_seconds(item) / _seconds(base):.2f})" if base else ""
     return f"{1_000 * item['forward_seconds']:,.1f} + {1_000 * item['backward_seconds']:,.1f}{factor}"
 
@@ -101,7 +93,7 @@ def _seconds(item: Mapping[str, float]) -> float:
     return item["forward_seconds"] + item["backward_seconds"]
 
 
-def _memory(item: Mapping[str, float], _: Mapping[str, float] | None) -> str:
+def _memory(item: Mapping[str, float], _: Mapping[str, float]) -> str:
     return f"{item['peak_bytes'] / 1e6:,.1f}"
 
 
@@ -117,7 +109,6 @@ def memory_claims(costs: Costs, items: Sequence[AttentionForm[Any]]) -> list[str
         groups.setdefault(ran, []).append(n)
     sentences = []
     for ran, lengths in groups.items():
-        where = f"At n = {', '.join(f'{n:,}' for n in lengths)}"
         of_group = [form for form in rivals if form.name in ran]
         which = "all forms" if len(of_group) == len(rivals) else "; ".join(map(_named, of_group))
         less = [
@@ -126,13 +117,10 @@ def memory_claims(costs: Costs, items: Sequence[AttentionForm[Any]]) -> list[str
             for form in of_group
             if costs[n][form.name]["peak_bytes"] < costs[n][form.base]["peak_bytes"]
         ]
-        if not ran:
-            sentences.append(f"{where}, only the fused kernel ran.")
-            continue
-        claim = "none needs less memory than the fused kernel, which is exact"
-        if less:
-            claim = f"these forms need less memory than the fused kernel, which is exact: {'; '.join(less)}"
-        sentences.append(f"{where}, these ran: {which}. Of them, {claim}.")
+        claim = f"{'these forms need' if less else 'none needs'} less memory than the fused kernel, which is exact"
+        claim += f": {'; '.join(less)}" if less else ""
+        what = f"these ran: {which}. Of them, {claim}." if ran else "only the fused kernel ran."
+        sentences.append(f"At n = {', '.join(f'{n:,}' for n in lengths)}, {what}")
     return sentences or ["No length has been measured yet."]
 
 
@@ -194,19 +182,16 @@ def method(sizes: AttentionSizes) -> str:
 def _losses(results: Results, sizes: AttentionSizes, *, causal: bool) -> tuple[Table, str]:
     """Return the losses of the models under one mask as a table, and a sentence that compares them with the bases."""
     of_mask = [row for row in rows(sizes) if row.causal == causal]
-    entries = {
-        row.name: [entry for seed in row.seeds if (entry := _done(results, f"{row.name}-{seed}"))] for row in of_mask
-    }
-    losses = {name: [entry["loss"] for entry in seeds] for name, seeds in entries.items()}
+    losses = {row.name: results.values(row.name, "loss") for row in of_mask}
     samples = Samples(losses, [row.name for row in of_mask if row.name == row.base])
     changes = {row.name: samples.change(row.name, row.base) for row in of_mask if row.name != row.base}
     task = "Next token" if causal else "Masked tokens"
     groups = by_verdict({row.title: changes.get(row.name) for row in of_mask})
     parts = " ".join(f"{verdict.capitalize()}: {'; '.join(titles)}." for verdict, titles in groups.items())
-    comparison = ": nothing to compare yet."
-    if parts:
-        comparison = f", compared with exact attention after as many steps. {parts}"
-    lines = [[row.title, *_loss_cells(entries[row.name], changes.get(row.name), row)] for row in of_mask]
+    comparison = (
+        f", compared with exact attention after as many steps. {parts}" if parts else ": nothing to compare yet."
+    )
+    lines = [[row.title, *_loss_cells(results.done(row.name), changes.get(row.name), row)] for row in of_mask]
     head = [task.lower(), "loss of each seed", "less base", "verdict", "parameters", "processor seconds"]
     return Table(head, lines, words=frozenset({0, 3})), task + comparison
 

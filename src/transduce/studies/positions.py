@@ -166,9 +166,8 @@ def report(results: Results) -> Report:
 
 def _curves(results: Results, row: str, lengths: Sequence[int]) -> list[list[float]]:
     """Return the perplexities at all lengths of the seeds that have them."""
-    seeds = [
-        {point["length"]: point["perplexity"] for point in entry["points"].get(row, [])} for entry in results.done()
-    ]
+    all_points = [entry["points"].get(row, []) for entry in results.done()]
+    seeds = [{point["length"]: point["perplexity"] for point in points} for points in all_points]
     return [[curve[n] for n in lengths] for curve in seeds if curve.keys() >= {*lengths}]
 
 

@@ -115,6 +115,10 @@ class Results:
         """Check whether the entry `name` has its figures."""
         return self.entries.get(name, {}).get("status") == "done"
 
+    def has_failed(self, name: str) -> bool:
+        """Check whether the entry `name` has a reason instead of its figures."""
+        return self.entries.get(name, {}).get("status") == "failed"
+
     def done(self, row: str | None = None) -> list[dict[str, Any]]:
         """Return the entries that are done. row: only its entries, one for each seed; None: all entries."""
         done = [entry for entry in self.entries.values() if entry["status"] == "done"]

@@ -9,6 +9,7 @@ resumes from its checkpoint. When all trainings have finished, the study does no
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from transduce.config.schema import Config
@@ -93,41 +94,38 @@ def outdated_trainings(trainings: Sequence[Training], results: Results) -> dict[
     return {name: lines for name, lines in changes.items() if lines}
 
 
+@dataclass
 class Schedule:
     """The waiting and the running trainings of a study.
 
     queue: trainings that have not started. environments: variables of free jobs. running: trainings with a process.
     """
 
-    def __init__(
-        self,
-        queue: list[TrainingProcess],
-        environments: list[dict[str, str]],
-        control: Control,
-        estimate: "TimeEstimate",
-    ) -> None:
-        self.queue = queue
-        self.environments = environments
-        self.control = control
-        self.estimate = estimate
-        self.jobs = len(environments)
-        self.running: list[TrainingProcess] = []
+    queue: list[TrainingProcess]
+    environments: list[dict[str, str]]
+    control: Control
+    estimate: "TimeEstimate"
+    running: list[TrainingProcess] = field(default_factory=list)
 
     def endings(self) -> Endings:
         """Run the trainings until all have ended, or until the running ones have ended after a signal.
 
         After an error of the study itself, such as a full disk, the running trainings save and end.
         """
-        stop = self.control.stop
+        stop, jobs = self.control.stop, len(self.environments)
         try:
             while self.running or (self.queue and not stop.is_requested):
                 if stop.is_requested:
                     self._stop()
-                else:
-                    self._start_next()
-                yield from self._ended()
+                while self.queue and self.environments and not stop.is_requested:
+                    self.running.append(self.queue.pop(0))
+                    self.running[-1].start(self.environments.pop(0), self.control.lock)
+                for process in filter(TrainingProcess.poll, [*self.running]):
+                    self.running.remove(process)
+                    self.environments.append(process.environment)
+                    yield process.ending()
                 if self.running:
-                    self.control.status.show(lambda: self.estimate.in_words(self.running, self.queue, self.jobs))
+                    self.control.status.show(lambda: self.estimate.in_words(self.running, self.queue, jobs))
                 time.sleep(0.1)
         except (Exception, GeneratorExit):
             self._stop()
@@ -135,23 +133,9 @@ class Schedule:
                 process.process.wait()
             raise
 
-    def _start_next(self) -> None:
-        """Start a training in every free environment, as long as the queue has one."""
-        while self.queue and self.environments:
-            self.running.append(self.queue.pop(0))
-            self.running[-1].start(self.environments.pop(0), self.control.lock)
-
     def _stop(self) -> None:
         for process in self.running:
             process.stop()
-
-    def _ended(self) -> Endings:
-        """Yield the ending of every training that has ended."""
-        for process in [*self.running]:
-            if process.poll():
-                self.running.remove(process)
-                self.environments.append(process.environment)
-                yield process.ending()
 
 
 def _environments(jobs: int | None, trainings: int) -> list[dict[str, str]]:

@@ -18,7 +18,10 @@ from transduce.studies.comparison import (
     curves_figure,
     factor,
     mean_and_range,
+    millions,
+    not_run,
     rows_table,
+    seeds_of,
 )
 from transduce.studies.curves import Curve, crossings
 from transduce.studies.results import Entry, Results, config_of
@@ -49,12 +52,11 @@ COUNTED = {"base": 9.5e17, "big": 9.7e18}
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    missing = [name for name, entry in results.entries.items() if entry["status"] == "not run"]
+    missing = [name for name, entry in results.entries.items() if entry["status"] == NOT_RUN]
     quality: list[Block] = [*(study.scores(cost) for cost in NAMES), METHOD]
     quality += [figure for figure in (study.progress(cost, name) for cost in NAMES for name in FIGURES) if figure]
     quality += study.crossings_in_words()
-    quality += [f"Not run: {', '.join(missing)}."] if missing else []
-    quality += results.failures()
+    quality += [*not_run(missing), *results.failures()]
     quotations = Table(
         ["system", "BLEU EN-DE", "BLEU EN-FR", "training FLOPs EN-DE", "EN-FR"],
         [[f"{name} (quoted)", *row] for name, row in PAPER.items()],
@@ -174,17 +176,17 @@ class _Study:
         budgets = self.all_of(cost)
         head = [f"at equal {NAMES[cost]}"]
         head += [f"{figure}, {self.limit(budget)}" for figure in FIGURES for budget in budgets]
-        rows, quiet = [], set()
-        for number, system in enumerate(SYSTEMS):
+        rows = []
+        for system in SYSTEMS:
             points = [self.budgets.points(system, budget) for budget in budgets]
             cells = [
-                mean_and_range([entry[figure.lower()] for entry in seeds]) for figure in FIGURES for seeds in points
+                mean_and_range([point[figure.lower()] for point in seeds]) for figure in FIGURES for seeds in points
             ]
-            if not any(points):
-                quiet.add(number)
-                cells = [NOT_RUN, *[""] * (2 * len(budgets) - 1)] if budgets else []
+            if budgets and not any(points):
+                cells[0] = NOT_RUN
             rows.append([self.titles[system], *cells])
-        return Table(head, rows, quiet=frozenset(quiet))
+        quiet = frozenset(number for number, row in enumerate(rows) if NOT_RUN in row or not any(row[1:]))
+        return Table(head, rows, quiet=quiet)
 
     def pairs(self) -> Table:
         rows = []
@@ -268,14 +270,14 @@ class _Study:
             rows.append(
                 [
                     self.titles[system],
-                    f"{entries[0]['parameters'] / 1e6:.2f} M",
+                    millions(entries),
                     _short(cost["flops_per_step"]),
                     _short(cost["flops_per_target_token"]),
                     f"{min(seconds):.3f}",
                     f"{max(seconds):.3f}",
                     f"{cost['flops_per_step'] / min(seconds) / 1e9:.1f}",
                     f"{entries[0]['steps']:,}",
-                    " ".join(str(entry["seed"]) for entry in entries),
+                    seeds_of(entries),
                     duration(statistics.fmean(entry["cpu_seconds"] for entry in entries)),
                 ]
             )

@@ -16,7 +16,7 @@ from typing import Any
 from transduce.config.recipes.table2 import SHAPES, lr_factor
 from transduce.errors import UserError
 from transduce.evaluation.study_report import Block, Report, Section, Table
-from transduce.studies.comparison import rows_table
+from transduce.studies.comparison import NOT_RUN, rows_table
 from transduce.studies.results import Results, Study, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
@@ -44,6 +44,10 @@ class Candidate:
     shape: str
     peak: float
     dropout: float
+
+    @property
+    def name(self) -> str:
+        return self.training().name
 
     def training(self) -> Training:
         """Return the training of the candidate: the recipe of the system with all settings that depend on a choice."""
@@ -80,17 +84,21 @@ def candidates(system: str) -> Generator[list[Candidate], Candidate, None]:
 
 @dataclass(frozen=True)
 class Search:
-    """The state of the search of a system: its candidates so far, and the choice, None until all have ended."""
+    """The state of the search of a system: its candidates so far, and the choice, None until all have ended.
+
+    A candidate that diverged cannot be the choice.
+    """
 
     candidates: list[Candidate]
     choice: Candidate | None
 
 
 def search(system: str, results: Results) -> Search:
-    """Return how far the search of a system is in `results`.
+    """Return how far the search of a system is in `results`."""
 
-    A candidate that diverged cannot be the best, unless all of them did.
-    """
+    def perplexity(candidate: Candidate) -> float:  # infinity if it diverged
+        return results.entries[candidate.name].get("perplexity", math.inf)
+
     so_far: list[Candidate] = []
     batches = candidates(system)
     batch = next(batches)
@@ -98,21 +106,16 @@ def search(system: str, results: Results) -> Search:
         so_far += batch
         if not all(has_ended(candidate, results) for candidate in so_far):
             return Search(so_far, None)
-        best = min(so_far, key=lambda candidate: _perplexity(candidate, results))
+        best = min(so_far, key=perplexity)
         try:
             batch = batches.send(best)
         except StopIteration:
-            return Search(so_far, best if _perplexity(best, results) < math.inf else None)
-
-
-def _perplexity(candidate: Candidate, results: Results) -> float:
-    """Return the perplexity of a candidate that has ended; infinity if it diverged."""
-    return results.entries[candidate.training().name].get("perplexity", math.inf)
+            return Search(so_far, best if perplexity(best) < math.inf else None)
 
 
 def has_ended(candidate: Candidate, results: Results) -> bool:
     """Check whether a candidate is done or diverged. Another failure, such as a full disk, tells nothing about it."""
-    return _status(candidate, results) == "done" or _has_diverged(candidate, results)
+    return results.is_done(candidate.name) or results.has_diverged(candidate.name)
 
 
 def run_search(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool = False) -> Results:
@@ -127,32 +130,27 @@ def run_search(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     results = open_results(out, STUDY, {"language": texts.language, **texts.read()})
     with reported(results, report):
         while True:
-            known = [candidate for system in SYSTEMS for candidate in search(system, results).candidates]
-            trainings = [candidate.training() for candidate in known if rerun or not _has_diverged(candidate, results)]
+            known = map(Candidate.training, _known(results))
+            trainings = [training for training in known if rerun or not results.has_diverged(training.name)]
             try:
                 run_trainings(trainings, texts, results, jobs=jobs, rerun=rerun)
             except UserError:
-                failed = [candidate for candidate in known if _status(candidate, results) == "failed"]
-                if not failed or not all(_has_diverged(candidate, results) for candidate in failed):
+                failed = [training.name for training in trainings if results.has_failed(training.name)]
+                if not failed or not all(map(results.has_diverged, failed)):
                     raise
             rerun = False
             if not waiting(results):
                 return results
 
 
-def _status(candidate: Candidate, results: Results) -> str:
-    return results.entries.get(candidate.training().name, {}).get("status", "not run")
-
-
-def _has_diverged(candidate: Candidate, results: Results) -> bool:
-    entry = results.entries.get(candidate.training().name, {})
-    return entry.get("status") == "failed" and entry.get("diverged", False)
+def _known(results: Results) -> list[Candidate]:
+    """Return the candidates of all systems so far."""
+    return [candidate for system in SYSTEMS for candidate in search(system, results).candidates]
 
 
 def waiting(results: Results) -> list[Candidate]:
     """Return the candidates that the searches of all systems need next."""
-    needed = [candidate for system in SYSTEMS for candidate in search(system, results).candidates]
-    return [candidate for candidate in needed if not has_ended(candidate, results)]
+    return [candidate for candidate in _known(results) if not has_ended(candidate, results)]
 
 
 def choices(results: Results) -> dict[str, Candidate]:
@@ -201,13 +199,12 @@ DROPOUT = (
 def _candidates(system: str, results: Results, winners: dict[str, Candidate]) -> Table:
     rows = []
     for candidate in search(system, results).candidates:
-        entry = results.entries.get(candidate.training().name, {})
+        entry = results.entries.get(candidate.name, {"status": NOT_RUN})
         sizes = ", ".join(f"{name} {value}" for name, value in SHAPES[system][candidate.shape].items())
-        settings = [f"{candidate.shape}: {sizes}", f"{candidate.peak:g}", f"{candidate.dropout:g}"]
-        if entry.get("status") == "done":
+        cells = [entry["status"]]  # "failed" or "not run"
+        if results.is_done(candidate.name):
             mark = "chosen" if winners.get(system) == candidate else ""
-            rows.append([*settings, f"{entry['perplexity']:.2f}", f"{entry['bleu']:.2f}", mark])
-        else:
-            rows.append([*settings, "failed" if entry.get("status") == "failed" else "not run"])
+            cells = [f"{entry['perplexity']:.2f}", f"{entry['bleu']:.2f}", mark]
+        rows.append([f"{candidate.shape}: {sizes}", f"{candidate.peak:g}", f"{candidate.dropout:g}", *cells])
     head = ["shape", "highest learning rate", "dropout", "perplexity", "BLEU", ""]
     return rows_table(head, rows, words=frozenset({0, 5}))

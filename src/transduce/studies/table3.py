@@ -14,8 +14,7 @@ from transduce.evaluation.metrics import missing_scores
 from transduce.studies.results import Percent, Results, Study, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
-from transduce.studies.table3_paper import PAPER
-from transduce.studies.table3_report import LARGE, LARGE_BASE, SIZES, recipe_of, report
+from transduce.studies.table3_report import LARGE, LARGE_BASE, PAPER, SIZES, recipe_of, report
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training, TrainingCell
 

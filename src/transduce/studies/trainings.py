@@ -204,7 +204,10 @@ class TrainingProcess:
         if pid == 0:
             return False
         self.process.returncode = os.waitstatus_to_exitcode(status)
-        self._add_cost(usage.ru_utime + usage.ru_stime)
+        cost = self.cost()
+        cost["seconds"] += time.monotonic() - self.stage_started_at
+        cost["cpu_seconds"] += usage.ru_utime + usage.ru_stime
+        self._file("spent.json").write_bytes(msgspec.json.encode(cost))
         if self.is_stopping:
             return True
         name, *_ = self.stages.pop(0)
@@ -218,11 +221,6 @@ class TrainingProcess:
         else:
             self.is_done = True
         return True
-
-    @property
-    def has_diverged(self) -> bool:
-        """True if the training ended because its numbers were not finite any more."""
-        return self.problem is not None and DIVERGED in self.problem
 
     def step(self) -> int:
         """Return the last step that the run has reported."""
@@ -241,16 +239,9 @@ class TrainingProcess:
         )
         return next(messages, ending)
 
-    def _add_cost(self, cpu_seconds: float) -> None:
-        cost = self.cost()
-        cost["seconds"] += time.monotonic() - self.stage_started_at
-        cost["cpu_seconds"] += cpu_seconds
-        self._file("spent.json").write_bytes(msgspec.json.encode(cost))
-
     def cost(self) -> dict[str, float]:
         """Return the cost of the training in all sessions: seconds by the clock, and of processor time."""
-        path = self._file("spent.json")
-        return msgspec.json.decode(path.read_bytes()) if path.exists() else {"seconds": 0.0, "cpu_seconds": 0.0}
+        return self._output("spent") if self._file("spent.json").exists() else {"seconds": 0.0, "cpu_seconds": 0.0}
 
     # ---- results -------------------------------------------------------------------------------------------------
 
@@ -261,8 +252,8 @@ class TrainingProcess:
 
     def figures(self) -> dict[str, Any]:
         """Return the headline and all other scores, configuration, size and cost."""
-        names = [name for name in EVALUATIONS if self._file(f"{name}.json").exists()]
-        evaluations = {name: self._evaluation(name) for name in names}
+        outputs = {name: self._output(name) for name in EVALUATIONS if self._file(f"{name}.json").exists()}
+        evaluations = {name: self.data.figures(output) for name, output in outputs.items()}
         return {
             **{key: evaluations["valid"][key] for key in self.data.headline},
             "parameters": stored_parameters(self.run / "model"),
@@ -270,20 +261,20 @@ class TrainingProcess:
             "config": encode_config(read_config(self.run)),
             "curve": [line for line in reports(self.run) if "valid_loss" in line],
             **evaluations,
-            **({"points": msgspec.json.decode(self._file("points.json").read_bytes())} if self.training.points else {}),
+            **({"points": self._output("points")} if self.training.points else {}),
             **{name: round(value, 1) for name, value in self.cost().items()},
             "threads": int(self.environment["OMP_NUM_THREADS"]),
             "gpu": self.environment.get("CUDA_VISIBLE_DEVICES"),
         }
 
-    def _evaluation(self, name: str) -> dict[str, Any]:
-        """Return the scores on the text `name` from the output of `transduce evaluate`."""
-        return self.data.figures(msgspec.json.decode(self._file(f"{name}.json").read_bytes()))
+    def _output(self, name: str) -> Any:
+        """Return the JSON of OUT/runs/ROW-SEED.NAME.json, such as the output of a stage."""
+        return msgspec.json.decode(self._file(f"{name}.json").read_bytes())
 
     def ending(self) -> Ending:
         """Return how the training has ended."""
         if self.problem:
-            return Ending(self.name, self.origin(), problem=self.problem, has_diverged=self.has_diverged)
+            return Ending(self.name, self.origin(), problem=self.problem, has_diverged=DIVERGED in self.problem)
         if not self.is_done:
             words = f"interrupted at step {self.step():,} of {self.config.train.max_steps:,}"
             return Ending(self.name, self.origin(), words=words)
