@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.little_memory import LittleMemory
 from support.small_encoders import bert_folder
 from support.small_members import gpt2_folder, t5_folder, vit_folder
 from torch import Tensor
@@ -128,6 +129,14 @@ def test_the_other_images_do_not_change_an_answer(vit: ImageClassifier, size: in
     together = vit.classify(images)
     assert [vit.classify(image[None])[0] for image in images] == together
     assert vit.classify(images[:0]) == []
+
+
+def test_images_that_do_not_fit_into_memory_together_are_halved(vit: ImageClassifier) -> None:
+    images = random_images(40)
+    expected = vit.classify(images)
+    with LittleMemory(10) as memory:
+        assert vit.classify(images) == expected
+    assert max(memory.sizes) == 32 and min(memory.sizes) <= 10
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from support.little_memory import LittleMemory
 from support.small_diffusion import small_llada
 
 from transduce.errors import UserError
@@ -69,6 +70,14 @@ def test_a_line_does_not_depend_on_the_others(settings: Filling) -> None:
     model = small_llada()
     together = fill_ids(model, [*ROWS, *ROWS[::-1]], MASK, BARRED, settings)
     assert together[:5] == together[:4:-1] == [fill_ids(model, [row], MASK, BARRED, settings)[0] for row in ROWS]
+
+
+def test_lines_that_do_not_fit_into_memory_together_are_halved() -> None:
+    model, rows, settings, seeds = small_llada(), ROWS * 10, Filling(temperature=1.0), range(50)
+    expected = fill_ids(model, rows, MASK, BARRED, settings, seeds)
+    with LittleMemory(12) as memory:
+        assert fill_ids(model, rows, MASK, BARRED, settings, seeds) == expected
+    assert max(memory.sizes) > 12
 
 
 def test_greedy_filling_needs_no_seed_and_a_draw_repeats_with_it() -> None:

@@ -10,8 +10,7 @@ With T = 1 a token is drawn from softmax(l), by Gumbel's noise -log(-log u). Wit
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,8 +19,9 @@ from torch import Tensor
 
 from transduce.config.schema import use_python_numbers
 from transduce.config.validation import field_problems, refuse
+from transduce.decoding.batched_search import in_batches
 from transduce.errors import NotFiniteError, UserError
-from transduce.family.inference.text_encoder import BATCH_TOKENS, PLACES, cost_of_attention, in_rows
+from transduce.family.inference.text_encoder import PLACES, batches_of_one_length, cost_of_attention, in_rows
 from transduce.family.llada import Llada
 from transduce.model.cpu_backend import faster_products
 
@@ -115,14 +115,22 @@ def fill_ids(
     on the other rows. Raises NotFiniteError if a logit is not finite.
     """
     of_rows = [settings.seed] * len(rows) if seeds is None else seeds
-    lines = [_line([*row], mask, settings, seed) for row, seed in zip(rows, of_rows, strict=True)]
-    device, never = model.output.weight.device, [*{mask, *barred}]
-    with faster_products(device):
-        for batch in _batches([line for line in lines if line.plan]):
-            for step in range(max(len(line.plan) for line in batch)):
-                active = [line for line in batch if step < len(line.plan)]
-                _fill_step(model, active, step, settings, mask, never)
-    return [line.ids for line in lines]
+    results, never = [[*row] for row in rows], [*{mask, *barred}]
+    n_steps = [len(schedule(row.count(mask), settings.steps, settings.block)) for row in rows]
+    lengths = {i: len(rows[i]) for i in sorted(range(len(rows)), key=lambda i: n_steps[i]) if n_steps[i]}
+
+    def filled(members: Sequence[int]) -> list[list[int]]:
+        lines = [_line([*rows[i]], mask, settings, of_rows[i]) for i in members]
+        for step in range(max(n_steps[i] for i in members)):
+            active = [line for line in lines if step < len(line.plan)]
+            _fill_step(model, active, step, settings, mask, never)
+        return [line.ids for line in lines]
+
+    with faster_products(model.output.weight.device):
+        for members, of_batch in in_batches(filled, batches_of_one_length(lengths)):
+            for i, ids in zip(members, of_batch, strict=True):
+                results[i] = ids
+    return results
 
 
 def _line(ids: list[int], mask: int, settings: Filling, seed: int) -> _Line:
@@ -148,13 +156,3 @@ def _fill_step(
         best = confidence.sort(descending=True, stable=True).indices[: line.plan[step][1]]
         for i in best.tolist():
             line.ids[places[i]] = int(tokens[i])
-
-
-def _batches(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
-    """Yield the lines in batches of one length, those with a similar number of steps together."""
-    by_length = defaultdict[int, list[_Line]](list)
-    for line in sorted(lines, key=lambda line: len(line.plan)):
-        by_length[len(line.ids)].append(line)
-    for length, of_length in sorted(by_length.items()):
-        n_rows = max(BATCH_TOKENS // length, 1)
-        yield from (of_length[i : i + n_rows] for i in range(0, len(of_length), n_rows))

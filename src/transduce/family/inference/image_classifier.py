@@ -1,11 +1,13 @@
 """ViT as a user has it: images in, classes out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from transduce.decoding.batched_search import in_batches
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.application import Application
@@ -44,12 +46,16 @@ class ImageClassifier(Application):
         is_finite = pixels.isfinite().flatten(1).all(dim=1)
         if not is_finite.all():
             raise UserError(f"images[{int(is_finite.int().argmin())}]: expected finite numbers; check their conversion")
-        classes = list[dict[str, float]]()
+        n_patches = max(pixels.size(2) * pixels.size(3) // self.model.config.patch_size**2, 1)
+        output = self.model.output
+
+        def classes(members: Sequence[int]) -> list[dict[str, float]]:
+            cost = cost_of_attention(n_patches, output.in_features)
+            states = in_rows(self.model.states, pixels[[*members]], n_patches, cost)
+            logits = in_rows(output, states[:, 0], cost=output.in_features * output.out_features)
+            return classes_of(finite(logits, self.folder), self.model.labels)
+
+        numbers = range(len(pixels))
+        batches = (numbers[i : i + BATCH_IMAGES] for i in numbers[::BATCH_IMAGES])
         with faster_products(weight.device):
-            for batch in pixels.split(BATCH_IMAGES):
-                n_patches = max(batch.size(2) * batch.size(3) // self.model.config.patch_size**2, 1)
-                output = self.model.output
-                states = in_rows(self.model.states, batch, n_patches, cost_of_attention(n_patches, output.in_features))
-                logits = in_rows(output, states[:, 0], cost=output.in_features * output.out_features)
-                classes += classes_of(finite(logits, self.folder), self.model.labels)
-        return classes
+            return [answer for _, answers in in_batches(classes, batches) for answer in answers]

@@ -160,7 +160,7 @@ class TextEncoder(Application):
                 finite(states.norm(dim=-1), self.folder)  # if it overflows, the vector of `embed` has the length 0
                 return values(ids, states)
 
-        for members, of_batch in in_batches(values_of, _batches(lengths)):
+        for members, of_batch in in_batches(values_of, batches_of_one_length(lengths)):
             for i, value in zip(members, of_batch, strict=True):
                 answers[i] = Answer(value, _cut_problem(encodings[i], longest))
         return answers
@@ -220,8 +220,8 @@ def cost_of_attention(width: int, d_model: int) -> int:
     return min(width, d_model) * d_model
 
 
-def _batches(lengths: Mapping[int, int]) -> Iterator[list[int]]:
-    """Yield the numbers of lines in batches of equal lengths. lengths: 1 or more tokens, by the number of the line."""
+def batches_of_one_length(lengths: Mapping[int, int]) -> Iterator[list[int]]:
+    """Yield the numbers of lines in batches of equal lengths, in their order. lengths: 1 or more tokens, by number."""
     by_length = defaultdict[int, list[int]](list)
     for number, length in lengths.items():
         by_length[length].append(number)
