@@ -33,6 +33,12 @@ def parts_of_characters(tokenizer: TokenizerLike) -> list[int]:
     return [*unknown, *(i for i, content in enumerate(piece_bytes(tokenizer)) if not _is_text(content))]
 
 
+def content_of_piece(piece: str) -> bytes:
+    """Return the bytes of a piece that is a part of a character: `<0x9E>`, or letters of which each is a byte."""
+    byte = _BYTE.fullmatch(piece)
+    return bytes.fromhex(byte[1]) if byte else bytes_of_letters(piece.removeprefix(SPACE))
+
+
 def _is_text(content: bytes) -> bool:
     try:
         content.decode()

@@ -245,7 +245,19 @@ def test_words_are_text_and_tokens_without_text_have_a_name(tmp_path: Path) -> N
     (answer,) = TextEncoder.load(folder).fill(["[MASK]"], n_best=20)
     assert answer.value is not None
     texts = {word.text for word in answer.value[0]}
-    assert texts >= {"lo", "<0x9E>", "A", "[UNK]", "cat"} and not texts & {"▁lo", "<0x41>", ""}
+    assert texts >= {"lo", "\\x9e", "A", "[UNK]", "cat"} and not texts & {"▁lo", "<0x41>", ""}
+
+
+def test_a_part_of_a_character_is_its_bytes(tmp_path: Path) -> None:
+    """The pieces of GPT-2's tokenizers have a letter for each byte."""
+    engine = Tokenizer.from_str(tokenizer_json().decode())
+    pieces = {"a": "Ġlo", "the": "ŀ", "dog": "ĠÃ", "cat": "Ã¤"}
+    vocabulary = {pieces.get(word, word): i for word, i in engine.get_vocab().items()}
+    engine.model, engine.decoder = WordLevel(vocabulary, unk_token="[UNK]"), decoders.ByteLevel()
+    folder = bert_folder(tmp_path / "folder", "words", tokenizer=engine.to_str().encode())
+    (answer,) = TextEncoder.load(folder).fill(["[MASK]"], n_best=20)
+    assert answer.value is not None
+    assert {word.text for word in answer.value[0]} >= {"lo", "\\x9e", "\\xc3", "ä", "[UNK]"}
 
 
 @pytest.mark.parametrize("name", [pytest.param("vocab.txt", marks=pytest.mark.slow), "vocab.json"])

@@ -11,6 +11,8 @@ import torch
 from tokenizers import Encoding
 from torch import Tensor
 
+from transduce.console import printable
+from transduce.data.piece_bytes import content_of_piece
 from transduce.data.text import is_blank
 from transduce.decoding.batched_search import in_batches
 from transduce.decoding.segmentation import MAX_LINE_CHARACTERS, check_lines, excess
@@ -100,9 +102,10 @@ class TextEncoder(Application):
         return [Answer(a.value, a.problem or (problem if a.value == [] else None)) for a in answers]
 
     def _word(self, number: int) -> str:
-        """Return the text of a token. A token that is no text by itself, such as a special one, has its name."""
-        text = self._decode([number]).strip()
-        return text if text and "\ufffd" not in text else self.tokenizer.id_to_token(number) or ""
+        """Return the text of a token. A special token has its name, and a part of a character its bytes: \\x9e."""
+        text, piece = self._decode([number]).strip(), self.tokenizer.id_to_token(number) or ""
+        is_part = "\ufffd" in text and "\ufffd" not in piece
+        return printable(content_of_piece(piece).decode(errors="surrogateescape")).strip() if is_part else text or piece
 
     def embed(self, lines: Sequence[str]) -> list[Answer[Tensor]]:
         """Return a vector of length 1 for each line, (D,): the mean of the states of its tokens.
