@@ -52,6 +52,15 @@ def test_the_gpu_script_runs_on_a_cpu_with_only_torch(tmp_path: Path) -> None:
     assert result["translation"]["transduce"]["latency_ms"] > 0
 
 
+def test_speeds_of_other_depths_are_compared(tmp_path: Path) -> None:
+    model = save_to(random_model(ModelConfig(d_model=16, n_heads=2, n_layers=1, d_ff=32)), tmp_path / "model")
+    (tmp_path / "test.en").write_text("a b c\n", encoding="utf-8")
+    command = [sys.executable, str(ROOT / "benchmarks" / "depths.py"), str(model), "--src", str(tmp_path / "test.en")]
+    options = ["--depths", "1,1", "2,1", "--tokens", "2", "--beam-size", "1", "--rounds", "1"]
+    process = subprocess.run([*command, *options], capture_output=True, text=True, check=True, timeout=300)
+    assert "| 1 | 2 + 1 layers, d_model 512," in process.stdout
+
+
 def test_two_checkouts_are_compared_each_with_its_own_package(tmp_path: Path) -> None:
     other = tmp_path / "other"
     source = tmp_path / "test.en"
