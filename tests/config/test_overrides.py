@@ -71,6 +71,13 @@ def test_each_stack_may_have_its_own_depth(settings: str, depths: tuple[int, int
     assert architecture(config.model).startswith(f"{depths[0]} + {depths[1]} layers, ")
 
 
+def test_one_number_sets_both_stacks_of_a_recipe_with_unequal_ones() -> None:
+    recipe = Config(ModelConfig(vocab_size=None, n_encoder_layers=12, n_decoder_layers=1))
+    assert override(recipe, ["model.n_layers=3"]).model.depths == (3, 3)
+    assert override(recipe, ["model.n_decoder_layers=2", "model.n_layers=3"]).model.depths == (3, 2)
+    assert override(recipe, ["model.n_decoder_layers=2"]).model.depths == (12, 2)
+
+
 def test_a_wrong_depth_is_refused() -> None:
     assert refusal(Config(), "model.n_decoder_layers=0") == ["model.n_decoder_layers=0: expected 1 to 10,000"]
     both = "model.n_encoder_layers=6", "model.n_decoder_layers=1"

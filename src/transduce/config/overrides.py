@@ -8,7 +8,7 @@ from typing import get_origin, get_type_hints
 import msgspec
 
 from transduce.config.kinds import is_kind
-from transduce.config.schema import Config, keys, sections, value_of, value_or_none, with_value
+from transduce.config.schema import Config, keys, sections, value_of, with_value
 from transduce.config.validation import problems, refuse, type_name
 from transduce.errors import nearest
 
@@ -43,11 +43,24 @@ def overridden(config: Config, settings: Sequence[str]) -> tuple[Config, list[st
         lines.append(
             f"--set train.average_checkpoints: must not be set with train.use={config.train.use!r}; leave it out"
         )
-    depths = {name: value_or_none(config, name) for name in ("model.n_encoder_layers", "model.n_decoder_layers")}
-    if "model.n_layers" in names and None not in depths.values():
-        others = " and ".join(f"{name}={depth}" for name, depth in depths.items())
-        lines.append(f"--set model.n_layers: must not be set with {others}; leave it out")
+    if "model.n_layers" in names:
+        config = _set_both_depths(config, names, lines)
     return config, lines
+
+
+def _set_both_depths(config: Config, names: Sequence[str], lines: list[str]) -> Config:
+    """Return `config` in which only a stack in `names` has its own number of layers, and the other has model.n_layers.
+
+    Adds a line to `lines` if both have their own.
+    """
+    depths = [name for name in ("model.n_encoder_layers", "model.n_decoder_layers") if name in keys(config)]
+    for name in depths:
+        if name not in names:
+            config = with_value(config, name, None)
+    own = [f"{name}={value_of(config, name)}" for name in depths if value_of(config, name) is not None]
+    if len(own) == 2:
+        lines.append(f"--set model.n_layers: must not be set with {' and '.join(own)}; leave it out")
+    return config
 
 
 def _set(config: Config, name: str, text: str, lines: list[str]) -> Config:
