@@ -199,7 +199,7 @@ def test_a_section_of_a_config_has_its_class(section: str, value: Any) -> None:
         ({"src": ["a.en"], "tgt": None}, r"train=\['a.en'\]: expected source and target text, or a list of Corpus"),
         ({"src": None, "tgt": None}, "train=None: expected source and target text, or a list of Corpus"),
         ({"tgt": 3}, "tgt=3: expected a path"),
-        ({"valid": None}, "valid=None: expected two paths"),
+        ({"valid": 3}, "valid=3: expected two paths"),
         ({"valid": ("ab",)}, r"valid=\('ab',\): expected two paths"),
         ({"start_from": 3}, "start_from=3: expected a path"),
         ({"old_valid": 3}, "old_valid=3: expected two paths"),

@@ -462,7 +462,7 @@ def test_the_log_has_its_keys_and_the_run_folder_its_files(finished_runs: dict[s
         "processor_share",
     } == reports[0].keys()
     assert [line["step"] for line in evaluations] == [15, 30, 45, 60]
-    assert {"step", "valid_loss", "valid_perplexity", "valid_bleu"} == evaluations[0].keys()
+    assert {"step", "valid_loss", "valid_perplexity", "valid_bleu", "valid_chrf"} == evaluations[0].keys()
     assert evaluations[-1]["valid_loss"] < evaluations[0]["valid_loss"]
     assert {path.name for path in folder.iterdir()} == {
         "checkpoints",

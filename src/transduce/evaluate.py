@@ -15,7 +15,7 @@ from transduce.data.text import empty, is_blank, read_lines, unequal
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
-from transduce.evaluation.metrics import Score, bleu, check_settings, corpus_scores, missing_scores
+from transduce.evaluation.metrics import Score, bleu, check_settings, chrf, corpus_scores, missing_scores
 from transduce.evaluation.output_checks import remarks
 from transduce.evaluation.significance import Bootstrap, paired_bootstrap
 
@@ -158,15 +158,20 @@ def mean_loss(translator: "Translator", src: Sequence[str], ref: Sequence[str]) 
 
 
 def validation_scores(translator: "Translator", pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """Return the scores that training reports: loss and perplexity per token, and BLEU of greedy search.
+    """Return the scores that training reports: loss and perplexity per token, and BLEU and chrF of greedy search.
 
-    The loss is unsmoothed; BLEU is `metrics.bleu`.
+    The loss is unsmoothed; BLEU and chrF are `metrics.bleu` and `metrics.chrf`.
     """
     src = [src for src, _ in pairs]
     ref = [ref for _, ref in pairs]
     loss = mean_loss(translator, src, ref)
     hypotheses = [translation.text for translation in translator.translate(src, beam_size=1, loops="keep")]
-    return {"loss": round(loss, 5), "perplexity": round(perplexity(loss), 4), "bleu": round(bleu(hypotheses, ref), 2)}
+    return {
+        "loss": round(loss, 5),
+        "perplexity": round(perplexity(loss), 4),
+        "bleu": round(bleu(hypotheses, ref), 2),
+        "chrf": round(chrf(hypotheses, ref), 2),
+    }
 
 
 def check_validation(pairs: Sequence[tuple[str, str]], tokenizer: "TokenizerLike", longest: int, name: str) -> None:

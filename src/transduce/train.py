@@ -28,7 +28,7 @@ from transduce.evaluate import check_validation, validation_scores
 from transduce.evaluation.metrics import bleu_signature
 from transduce.evaluation.run_report import refresh_report
 from transduce.model.build import Model, build
-from transduce.storage import run_folder
+from transduce.storage import run_choices, run_folder
 from transduce.storage.checkpoints import CheckpointWriter, step_of
 from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
@@ -38,7 +38,7 @@ from transduce.storage.tensors import Tensors
 from transduce.training import distributed, notices, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
 from transduce.training.optimizer import learning_rate
-from transduce.training.progress import TrainingProgress, format_scores
+from transduce.training.progress import TrainingProgress, format_scores, print_lines
 from transduce.training.run import Run
 from transduce.training.signals import StopSignal
 from transduce.training.state import TrainingState, now
@@ -77,9 +77,10 @@ def fit(
     src: str | Path | Sequence[Corpus],
     tgt: str | Path | None = None,
     *,
-    valid: str | Path | tuple[str | Path, str | Path],
+    valid: str | Path | tuple[str | Path, str | Path] | None = None,
     out: str | Path,
-    recipe: str | Config = "small",
+    recipe: str | Config = "auto",
+    minutes: float | None = None,
     start_from: str | Path | None = None,
     old_valid: str | Path | tuple[str | Path, str | Path] | None = None,
     settings: Sequence[str] = (),
@@ -88,10 +89,12 @@ def fit(
     """Train on the line-aligned texts `src` and `tgt` and return the model, ready to translate.
 
     src: the source text; without `tgt`, a file with both sides (see `transduce.data.corpora`), or corpora with weights.
-    valid: the source and the target text to evaluate on, or a table with both. out: the folder of the run; a run that
-    it holds is resumed.
-    recipe: a name, FILE.py:FUNCTION, or a Config. start_from: a model folder to fine-tune. old_valid: validation text
-    of that model, in the form of `valid`, to see whether it becomes worse there.
+    valid: the source and the target text to evaluate on, or a table with both; None holds out a part of the text.
+    out: the folder of the run; a run that it holds is resumed.
+    recipe: a name, FILE.py:FUNCTION, or a Config; "auto" chooses one for the text and this machine. minutes: time of
+    the whole training; None: the steps of the recipe.
+    start_from: a model folder to fine-tune. old_valid: validation text of that model, in the form of `valid`, to see
+    whether it becomes worse there.
     settings: overrides such as "train.max_steps=2000".
     allow_change: keys, such as "train.max_steps", in which recipe and settings may differ from the configuration of a
     resumed run (see `config.files.CHANGEABLE`).
@@ -106,13 +109,14 @@ def fit(
     request = TrainRequest(
         recipe,
         corpora,
-        as_text_files("valid", valid),
+        () if valid is None else as_text_files("valid", valid),
         as_path("out", out),
         settings,
         resume=True,
         allow_change=allow_change,
         start_from=None if start_from is None else as_path("start_from", start_from),
         old_valid=() if old_valid is None else as_text_files("old_valid", old_valid),
+        minutes=minutes,
     )
     if request.is_of_one_text:
         task = request.config.train.task
@@ -130,6 +134,7 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
     """
     request.check()
     with run_folder.exclusive(request.out):
+        request = run_choices.complete(request, print_lines if distributed.is_leader() else lambda lines: None)
         run, state = prepare(request, task or task_class(request.config.train.task)())
         session(run, state, tensorboard=request.tensorboard)
     return run.out / "model"
@@ -140,14 +145,12 @@ def session(run: Run, state: TrainingState, *, tensorboard: bool) -> None:
     is_leader = distributed.is_leader()
     step = state.counters.step
     is_new = step == 0 and state.counters.best_step is None
-    keep = run.config.train.keep_checkpoints
-    every = run.config.train.checkpoint_every_steps
     with (
         closing(Log(run.out if is_leader else None, -1 if is_new else step, tensorboard=tensorboard)) as log,
         TrainingProgress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
         StopSignal() as stop,
     ):
-        writer = CheckpointWriter(run.out, log, progress.print_lines, keep=keep, every=every)
+        writer = CheckpointWriter(run.out, log, progress.print_lines, run.config.train)
         progress.print_lines([*run.lines])
         if step and is_leader:
             writer.prune(state.counters.best_step)  # a killed session may have left unfinished folders
@@ -167,11 +170,12 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     """
     out = request.out
     seed = request.config.train.seed
-    valid_names = tuple(dict.fromkeys(printable(path.name) for path in request.valid))
+    valid = request.valid_corpus
+    valid_names = tuple(dict.fromkeys(printable(path.name) for path in (valid.src, valid.tgt) if path))
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
         parent = model_to_start_from(request)
-        valid_pairs = list(read_pairs(request.valid_corpus))
+        valid_pairs = list(read_pairs(valid))
         old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
         tokenizer, config = tokenizer_and_config(request, checkpoint, parent)
         longest = most_tokens(config.model.max_positions)
@@ -193,7 +197,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     del parent  # otherwise its weights would stay in memory
     if request.shard:
         sharding.shard(model)
-    texts = {"train": store.key, "valid": corpus_sha256(request.valid_corpus)}
+    texts = {"train": store.key, "valid": corpus_sha256(valid)}
     record = {"texts": texts, "made_of": request.provenance(), "made_with": run_folder.fingerprint(config, tokenizer)}
     state = TrainingState(model.to(distributed.device()), config.train, record)
     if checkpoint:
@@ -345,6 +349,10 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: T
         if not distributed.is_leader():
             return
         writer.raise_failure(counters.step)
+        if not state.is_finished and run_folder.has_finished_model(run.out, run.config):
+            kept = f"{model_folder} is still the model of the shorter training; continue with --resume"
+            progress.print_lines([f"{notices.outcome(state)}; {kept}", *refresh_report(run.out)])
+            return
         weights, origin, scores = choose_weights(run, state)
         if run_folder.holds(model_folder, weights, run.config):
             lines = [f"{notices.outcome(state)}; {model_folder} is up to date", *notices.patience(state)]

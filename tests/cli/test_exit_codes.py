@@ -49,7 +49,7 @@ def test_missing_and_unknown_arguments_and_files(
         ("xyz", "xyz: expected a known command; see `transduce --help`"),
         ("study tabel1", "tabel1: expected a known command; did you mean 'table1'?"),
         ("translate m --bem-size 3", "--bem-size: expected a known option; did you mean '--beam-size'?"),
-        ("train", "--recipe: expected a value; see `transduce train --help`"),
+        ("train", "--train: expected a value; see `transduce train --help`"),
         ("check --valid a", "--valid: expected 2 values; see `transduce check --help`"),
         ("check", "CORPUS: expected a value; see `transduce check --help`"),
         ("translate m --beam-size four", "--beam-size=four: expected an integer; see `transduce translate --help`"),

@@ -131,6 +131,6 @@ def assert_filled(lines: list[str], width: int) -> None:
 
 def test_help_and_version_do_not_load_slow_packages(cli: Callable[..., CommandResult]) -> None:
     assert cli("--version").out.decode().strip() == transduce.__version__
-    assert cli("train", "--help").out.decode().startswith("Usage: transduce train --recipe ")
+    assert cli("train", "--help").out.decode().startswith("Usage: transduce train --train CORPUS")
     calls = [f"app([*{command.split()}, '--help'])" for command in ["", *COMMANDS, *STUDIES]]
     assert heavy_imports("\n".join(["from transduce.cli.main import app", "app(['--version'])", *calls])) == []

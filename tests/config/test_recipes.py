@@ -22,6 +22,7 @@ PRESETS = (
     "t2t2018-base",
 )
 OTHER_RECIPES = (
+    "auto",
     "demo",
     "small",
     "small-short",

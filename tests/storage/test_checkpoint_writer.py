@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from transduce.config.schema import TrainConfig
 from transduce.storage import checkpoints as module
 from transduce.storage.checkpoints import MAX_FAILED_SAVES, Checkpoint, CheckpointWriter, checkpoints, step_of
 from transduce.storage.run_log import Log, read_log
+
+KEEPS_TWO = TrainConfig(keep_checkpoints=2, checkpoint_every_steps=10)
 
 
 class Run:
@@ -21,7 +24,7 @@ class Run:
         self.lines: list[str] = []
         self.snapshots: list[int] = []
         self.best_step: int | None = None
-        self.writer = CheckpointWriter(folder, log, self.lines.extend, keep=2, every=10)
+        self.writer = CheckpointWriter(folder, log, self.lines.extend, KEEPS_TWO)
 
     def save(self, step: int) -> None:
         def snapshot() -> Checkpoint:

@@ -13,6 +13,8 @@ from support.toy_task import ROOT, CommandResult, toy_lines, write_lines
 
 from transduce import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.config import recipes
+from transduce.config.recipes.auto import Choice
+from transduce.storage import run_choices
 
 PAGES = ["README.md", "docs/guide.md"]  # these train the model that they use
 LATER_PAGES = ["docs/better-models.md", "docs/faster-translation.md"]  # these begin with a trained model
@@ -43,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in recipes.RECIPES:
         monkeypatch.setitem(recipes.RECIPES, name, tiny)
+    monkeypatch.setattr(run_choices, "choose_for", lambda *arguments: Choice(tiny(), []))
     return tmp_path
 
 

@@ -7,6 +7,11 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
+from transduce.cli.train import Corpora, Hours, Minutes, minutes_of
+from transduce.config.validation import refuse
+from transduce.data.corpora import Corpus, problems
+from transduce.errors import UserError
+
 if TYPE_CHECKING:
     from transduce.config.recipes import RecipeEntry
     from transduce.config.schema import Config
@@ -14,8 +19,10 @@ if TYPE_CHECKING:
 WIDTH = 76
 
 
-def recipes(name: str | None = None) -> None:
-    """List the recipes, or show the settings of one recipe.
+def recipes(
+    name: str | None = None, *, train: Corpora | None = None, minutes: Minutes = None, hours: Hours = None
+) -> None:
+    """List the recipes, or show the settings of one recipe, or what `auto` would choose for a text.
 
     The list has a line for each recipe: its name, its number of parameters, and the time of a training.
 
@@ -24,13 +31,30 @@ def recipes(name: str | None = None) -> None:
     name
         The recipe to show: a name of the list, or FILE.py:FUNCTION. Each setting is printed as `transduce train --set`
         takes it. A star marks a setting that differs from its default.
+    train
+        With the recipe auto: the training text, as in `transduce train`.
 
     Examples
     --------
     transduce recipes
     transduce recipes small
+    transduce recipes auto --train train.en train.de --minutes 60
     """
-    print(format_list() if name is None else format_recipe(name))
+    if train or minutes is not None or hours is not None:
+        print(format_choice(name, train or [], minutes_of(minutes, hours)))
+    else:
+        print(format_list() if name is None else format_recipe(name))
+
+
+def format_choice(name: str | None, train: list[Corpus], minutes: float | None) -> str:
+    """Return the settings that `auto` chooses for a text and a time on this machine, and why."""
+    from transduce.storage.run_choices import choose_for
+
+    if name != "auto" or not train:
+        raise UserError("--train: expected a text, and the recipe auto; give `transduce recipes auto --train SRC TGT`")
+    refuse(problems(train))
+    choice = choose_for(train, minutes)
+    return "\n".join([*choice.lines, format_settings(choice.config)])
 
 
 def format_list() -> str:

@@ -1,5 +1,6 @@
 """`transduce train`: train a model."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +9,7 @@ from cyclopts import Parameter, Token
 
 from transduce.cli.options import Flag
 from transduce.data.corpora import Corpus, parse
+from transduce.errors import UserError
 
 
 def corpora_of(kind: object, tokens: Sequence[Token]) -> list[Corpus]:
@@ -23,8 +25,8 @@ def corpora_of(kind: object, tokens: Sequence[Token]) -> list[Corpus]:
 Recipe = Annotated[
     str,
     Parameter(
-        help="Name of a recipe, such as small or vaswani2017-base, or FILE.py:FUNCTION. `transduce recipes` lists the "
-        "names."
+        help="Name of a recipe, such as auto or vaswani2017-base, or FILE.py:FUNCTION. `transduce recipes` lists the "
+        "names. auto chooses model, vocabulary and steps for the text and this machine."
     ),
 ]
 Corpora = Annotated[
@@ -40,13 +42,22 @@ Corpora = Annotated[
     ),
 ]
 Valid = Annotated[
-    list[Path],
+    list[Path] | None,
     Parameter(
         consume_multiple=True,
         help="SRC TGT: source and target text for the validation during training, or one table with both, as in "
-        "--train. For a language model, one FILE.",
+        "--train. For a language model, one FILE. Without it, 2 % of the training text are held out, and at most 2,000 "
+        "pairs.",
     ),
 ]
+Minutes = Annotated[
+    float | None,
+    Parameter(
+        help="Time of the whole training on this machine. A short trial finds the number of steps. With --resume, time "
+        "to add to a finished run."
+    ),
+]
+Hours = Annotated[float | None, Parameter(help="The same in hours.")]
 Settings = Annotated[
     list[str] | None,
     Parameter(
@@ -88,12 +99,24 @@ RankTimeout = Annotated[
 ]
 
 
+def minutes_of(minutes: float | None, hours: float | None) -> float | None:
+    """Return the time of a training in minutes. Raises UserError if both are given, or one is not over 0."""
+    if minutes is not None and hours is not None:
+        raise UserError(f"--hours={hours:g}: must not be set with --minutes={minutes:g}; leave one of them out")
+    for name, value in (("--minutes", minutes), ("--hours", hours)):
+        if value is not None and not 0 < value < math.inf:
+            raise UserError(f"{name}={value:g}: expected a number over 0; for example --minutes 60")
+    return 60 * hours if hours is not None else minutes
+
+
 def train(
     *,
-    recipe: Recipe,
     train: Corpora,
-    valid: Valid,
     out: Path,
+    valid: Valid = None,
+    recipe: Recipe = "auto",
+    minutes: Minutes = None,
+    hours: Hours = None,
     settings: Settings = None,
     start_from: StartFrom = None,
     old_valid: OldValid = None,
@@ -114,6 +137,9 @@ def train(
 
     Examples
     --------
+    transduce train --train train.en train.de --out run
+    transduce train --train train.en train.de --out run --minutes 60
+    transduce train --train train.en train.de --out run --resume
     transduce train --recipe small --train train.en train.de \
         --valid valid.en valid.de --out run
     transduce train --recipe small --train train.en train.de \
@@ -132,10 +158,11 @@ def train(
     from transduce.train import train as run
     from transduce.training.distributed import process_group
 
+    time = minutes_of(minutes, hours)
     request = TrainRequest(
         recipe,
         train,
-        valid,
+        valid or [],
         out,
         settings or [],
         resume=resume,
@@ -144,6 +171,8 @@ def train(
         old_valid=old_valid or [],
         tensorboard=tensorboard,
         shard=shard,
+        minutes=time,
+        more_minutes=time if resume else None,
     )
     with process_group(rank_timeout):
         run(request)

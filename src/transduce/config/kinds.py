@@ -102,7 +102,7 @@ class TaskEntry:
 
 
 TASKS = {
-    "translation": TaskEntry("transduce.train:TranslationTask", scores=("bleu",)),
+    "translation": TaskEntry("transduce.train:TranslationTask", scores=("bleu", "chrf")),
     "parsing": TaskEntry("transduce.parsing.task:ParsingTask", scores=("f1",)),
     "language_model": TaskEntry(f"{_FAMILY}.tasks.language_model:LanguageModelTask", is_of_one_text=True),
     "masked_words": TaskEntry(f"{_FAMILY}.tasks.masked_words:MaskedWordsTask", is_of_one_text=True),

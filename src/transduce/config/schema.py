@@ -181,7 +181,7 @@ class TrainConfig:
     # which weights become RUN/model; a checkpoint in the average replaces it if it is better on the validation text
     use: Literal["average", "best", "ema", "last"] = "average"
     # the score that "best" and patience use, every evaluate_every_steps
-    best_by: Literal["loss", "bleu", "f1", "accuracy", "macro_f1"] = "loss"
+    best_by: Literal["loss", "bleu", "chrf", "f1", "accuracy", "macro_f1"] = "loss"
     patience: int | None = None  # evaluations without a new best before training stops; None: never stop early
 
     __post_init__ = use_python_numbers

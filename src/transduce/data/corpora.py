@@ -189,12 +189,12 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
         return corpus.src, corpus.tgt
     plain = (folder / "src.txt", folder / "tgt.txt")
     stamp = folder / "made_from.json"
-    origin = encode_names([str(corpus.src), str(corpus.tgt), _stamps(corpus)])
+    origin = encode_names([str(corpus.src), str(corpus.tgt), modification_stamps(corpus)])
     if not stamp.exists() or stamp.read_bytes() != origin:
         folder.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)
         if corpus.tgt is not None:  # the text takes at least the bytes of its compressed form
-            check_room(folder, sum(size for _, size, _ in _stamps(corpus)))
+            check_room(folder, sum(size for _, size, _ in modification_stamps(corpus)))
         with synced_file(plain[0]) as src_file, synced_file(plain[1]) as tgt_file:
             for src, tgt in read_pairs(corpus):
                 src_file.write(src.encode() + b"\n")
@@ -205,7 +205,7 @@ def plain_files(corpus: Corpus, folder: Path) -> tuple[Path, Path]:
     return (plain[0], plain[0]) if corpus.is_one_text else plain
 
 
-def _stamps(corpus: Corpus) -> list[tuple[str, int, int]]:
+def modification_stamps(corpus: Corpus) -> list[tuple[str, int, int]]:
     """Return name, size and time of each file of a corpus."""
     return [(str(file), (status := file.stat()).st_size, status.st_mtime_ns) for file in _all_files(corpus)]
 

@@ -113,6 +113,12 @@ def bleu(hyps: Sequence[str], refs: Sequence[str]) -> float:
     return _bleu(hyps, [refs], fitting_tokenizer(refs)).value
 
 
+def chrf(hyps: Sequence[str], refs: Sequence[str]) -> float:
+    """Return sacreBLEU's chrF2, 0 to 100."""
+    check_lines(hyps, refs, name="the hypotheses")
+    return _chrf(hyps, [refs]).value
+
+
 def bleu_signature(refs: Sequence[str]) -> str:
     """Return sacreBLEU's signature of `bleu` with these references."""
     from sacrebleu.metrics.bleu import BLEU

@@ -24,6 +24,7 @@ FIGURES: dict[str, tuple[str, int | None]] = {
     "valid_loss": ("validation loss", 3),
     "valid_perplexity": ("validation perplexity", 2),
     "valid_bleu": ("validation BLEU", 2),
+    "valid_chrf": ("validation chrF", 2),
     "valid_f1": ("validation F1", 2),
     "valid_accuracy": ("validation accuracy, %", 2),
     "valid_macro_f1": ("validation macro F1, %", 2),

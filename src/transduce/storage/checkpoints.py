@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from transduce.config.schema import TrainConfig
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import (
     check_folder,
@@ -124,16 +125,30 @@ def regular_checkpoints(run: Path, every: int) -> list[Path]:
     return [path for path in paths if (step_of(path) and step_of(path) % every == 0) or path == paths[-1]]
 
 
-def prune_checkpoints(run: Path, keep: int, best_step: int | None, *, every: int = 1) -> None:
+def before_decay(run: Path, every: int, decay_start: int) -> Path | None:
+    """Return the newest checkpoint at a multiple of `every` steps up to `decay_start`; None if there is none.
+
+    From it, a finished run can continue with more steps as if its learning rate had not fallen yet.
+    """
+    paths = [path for path in checkpoints(run) if step_of(path) % every == 0 and 0 < step_of(path) <= decay_start]
+    return paths[-1] if paths else None
+
+
+def prune_checkpoints(
+    run: Path, keep: int, best_step: int | None, *, every: int = 1, decay_start: int | None = None
+) -> None:
     """Remove older checkpoints, and the temporary files of interrupted saves. These checkpoints remain:
 
     - the newest `keep` at multiples of `every` steps, but at least `LEAST_KEPT`
     - the newest of all
     - the one at `best_step`
+    - the one of `before_decay`, unless the learning rate never falls to 0 (`decay_start` is None)
     """
     paths = checkpoints(run)
     regular = [path for path in paths if step_of(path) % every == 0]
-    remaining = {*regular[-max(keep, LEAST_KEPT) :], *paths[-1:]}
+    remaining: set[Path | None] = {*regular[-max(keep, LEAST_KEPT) :], *paths[-1:]}
+    if decay_start is not None:
+        remaining |= {before_decay(run, every, decay_start)}
     for path in paths:
         if path not in remaining and step_of(path) != best_step:
             remove(path)
@@ -141,7 +156,7 @@ def prune_checkpoints(run: Path, keep: int, best_step: int | None, *, every: int
 
 
 def drop_checkpoints_after(run: Path, step: int) -> None:
-    """Remove the checkpoints of later steps, which are damaged. The resumed run writes them again."""
+    """Remove the checkpoints of later steps. The resumed run writes them again."""
     for path in checkpoints(run):
         if step_of(path) > step:
             remove(path)
@@ -151,16 +166,14 @@ class CheckpointWriter:
     """Writes the checkpoints of a run while it trains. Every rank calls `save`; rank 0 writes.
 
     run: the folder of the run. log: flushed to disk before each checkpoint, so no checkpoint is newer than its lines.
-    print_lines: prints warnings. keep: number of checkpoints at multiples of `every` steps that remain, in addition to
-    the best one (see `prune_checkpoints`).
+    print_lines: prints warnings. train: which checkpoints remain (see `prune_checkpoints`).
     """
 
-    def __init__(self, run: Path, log: Log, print_lines: Callable[[list[str]], None], *, keep: int, every: int) -> None:
+    def __init__(self, run: Path, log: Log, print_lines: Callable[[list[str]], None], train: TrainConfig) -> None:
         self.run = run
         self.log = log
         self.print_lines = print_lines
-        self.keep = keep
-        self.every = every
+        self.train = train
         self.failures: dict[int, OSError] = {}  # by step, since the last checkpoint that was written
 
     def save(self, step: int, snapshot: Callable[[], Checkpoint]) -> None:
@@ -192,7 +205,10 @@ class CheckpointWriter:
 
     def prune(self, best_step: int | None) -> None:
         """Remove older checkpoints (see `prune_checkpoints`). Only rank 0 calls it."""
-        prune_checkpoints(self.run, self.keep, best_step, every=self.every)
+        train = self.train
+        decay_start = train.max_steps - train.decay_steps if train.decay_steps else None
+        every = train.checkpoint_every_steps
+        prune_checkpoints(self.run, train.keep_checkpoints, best_step, every=every, decay_start=decay_start)
 
     def raise_failure(self, step: int) -> None:
         """Raise the OSError of the save at `step` if it failed. Only rank 0 calls it."""

@@ -31,7 +31,6 @@ from transduce.storage.checkpoints import (
 )
 from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import load_model, save_model
-from transduce.storage.run_log import evaluations
 from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import average
 from transduce.training import distributed
@@ -136,8 +135,8 @@ def _wrong_file(file: Path, checkpoint: Path) -> UserError:
 def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]:
     """Restore `state` from the checkpoint in `path`, and remove the later checkpoints, which are damaged.
 
-    Returns a warning if this program may round differently from the one that wrote the checkpoint, and the new best
-    step if `train.best_by` has changed. Raises UserError if a text has changed since.
+    Returns a warning if this program may round differently from the one that wrote the checkpoint. Raises UserError if
+    a text has changed since.
     """
     checkpoint = load_checkpoint(path)
     for name, key in state.record["texts"].items():
@@ -150,11 +149,7 @@ def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]
     state.restore(checkpoint, path)
     if distributed.is_leader():
         drop_checkpoints_after(request.out, state.counters.step)
-    lines = _rounding_difference(checkpoint.state["made_with"], state.record["made_with"])
-    if state.choose_best(evaluations(request.out), [step_of(path) for path in checkpoints(request.out)]):
-        best = "no step" if state.counters.best_step is None else f"step {state.counters.best_step:,}"
-        lines.append(f"the best by validation {state.config.best_by} is {best}, of the checkpoints that are left")
-    return lines
+    return _rounding_difference(checkpoint.state["made_with"], state.record["made_with"])
 
 
 def _rounding_difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -263,6 +258,18 @@ def holds(folder: Path, tensors: dict[str, Tensor], config: Config | None = None
         return False
     values = weights(model.model)
     return values.keys() == tensors.keys() and all(values[name].equal(tensors[name]) for name in values)
+
+
+def has_finished_model(out: Path, config: Config) -> bool:
+    """Return True if RUN/model has the weights after a shorter training, at the end of which the learning rate was 0.
+
+    The weights of an interrupted longer training, whose learning rate is high, are worse.
+    """
+    with suppress(OSError, UserError):
+        path = out / "model" / "config.json"
+        old = from_json(path.read_bytes(), path).train
+        return old.decay_steps > 0 and old.max_steps < config.train.max_steps
+    return False
 
 
 def average_run(run: Path, *, last: int, out: Path, until: int | None = None) -> None:

@@ -1,7 +1,9 @@
 """A request to train, and the check of its arguments before any text is read."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -16,6 +18,7 @@ from transduce.config.validation import validate
 from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
+from transduce.data.held_out import HeldOut
 from transduce.data.sentences import usual_most
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
@@ -38,14 +41,18 @@ class TrainRequest:
     """A request to train. Its fields are the arguments of the command `train`.
 
     recipe: a name, FILE.py:FUNCTION, or a Config. train: source and target text, or corpora with weights. valid: source
-    and target text to evaluate on. A task of one text, such as a language model, takes one file for each of the two.
+    and target text to evaluate on; empty: a part of the training text (`storage.run_choices`). A task of one text, such
+    as a language model, takes one file for each of the two.
     out: the folder of the run, RUN. settings: overrides, "section.key=value". resume: continue from the newest
     checkpoint of the run, or start if it has none. allow_change: keys in which a resumed run may differ from its
     configuration (see `config.files.CHANGEABLE`).
     start_from: a model folder; the run starts with its weights, tokenizer and architecture, and with a new optimizer.
     old_valid: validation text of that model, as in `valid`, to show whether it becomes worse there; empty: none.
+    minutes: time of a new training, from which its number of steps follows; None: the steps of the recipe.
+    more_minutes: time for more steps of a finished run that is resumed; None: it stays finished.
     tensorboard: write TensorBoard events, too. shard: each rank keeps only a part of weights, gradients, moments and
     moving average, for a model that does not fit into one GPU; a checkpoint does not depend on it.
+    chosen, held_out: what `storage.run_choices` fills in for what was left open.
     Raises UserError for an argument of a wrong type.
     """
 
@@ -60,6 +67,10 @@ class TrainRequest:
     old_valid: Sequence[Path] = ()
     tensorboard: bool = False
     shard: bool = False
+    minutes: float | None = None
+    more_minutes: float | None = None
+    chosen: Config | None = None
+    held_out: HeldOut | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.recipe, str | Config):
@@ -70,7 +81,26 @@ class TrainRequest:
 
     @cached_property
     def _configuration(self) -> tuple[Config, list[str], bool]:
-        return configure(self.recipe, self.settings)
+        return configure(self.chosen or self._run_config or self.recipe, self.settings)
+
+    @property
+    def is_auto(self) -> bool:
+        """True if the program chooses the configuration of a new run, and a resumed run keeps its own."""
+        return self.recipe == "auto"
+
+    @property
+    def has_run(self) -> bool:
+        """True if the request resumes a run with a checkpoint."""
+        return self.resume and bool(checkpoints(self.out))
+
+    @property
+    def _run_config(self) -> Config | None:
+        """The configuration of the run to resume, if the program chose it; None if it is damaged, or another."""
+        if not (self.has_run and (self.is_auto or self.minutes is not None)):
+            return None
+        with suppress(OSError, UserError):
+            return from_json((self.out / "config.json").read_bytes(), self.out)
+        return None
 
     @property
     def config(self) -> Config:
@@ -84,7 +114,12 @@ class TrainRequest:
 
     @cached_property
     def corpora(self) -> list[Corpus]:
-        """The training text. One text is aligned with itself."""
+        """The text to train on, without what is held out. One text is aligned with itself."""
+        return self.held_out.training if self.held_out else self.given_corpora
+
+    @cached_property
+    def given_corpora(self) -> list[Corpus]:
+        """The whole training text. One text is aligned with itself."""
         all_corpora = corpora.as_corpora(self.train)
         if not self.is_of_one_text:
             return all_corpora
@@ -93,7 +128,7 @@ class TrainRequest:
     @property
     def valid_corpus(self) -> Corpus:
         """The validation text. One text is aligned with itself."""
-        return self._evaluation_text(self.valid)
+        return self.held_out.valid if self.held_out else self._evaluation_text(self.valid)
 
     @property
     def old_corpus(self) -> Corpus | None:
@@ -131,7 +166,8 @@ class TrainRequest:
         if not self.is_of_one_text:
             words, values = TASKS[task].sides
             expected = f"expected {words}, or one file with both in columns; give --valid {values}"
-            return [f"--valid={_names(self.valid)}: {expected}"] if len(self.valid) not in (1, 2) else []
+            counts = (0, 1, 2) if task == "translation" else (1, 2)
+            return [f"--valid={_names(self.valid)}: {expected}"] if len(self.valid) not in counts else []
         lines = [
             f"--train={corpus.src} {corpus.tgt}: expected one text with train.task={task!r}; give --train FILE"
             for corpus in self.corpora
@@ -156,7 +192,7 @@ class TrainRequest:
 
     def _run_problems(self) -> list[str]:
         """Return a line for each reason why a run cannot start or resume in `out`."""
-        problems = permission_problems(self.allow_change)
+        problems = [*permission_problems(self.allow_change), *self._choice_problems()]
         if self.allow_change and not self.resume:
             names = " ".join(self.allow_change)
             problems.append(f"--allow-change={names}: must not be set without --resume; add --resume")
@@ -168,6 +204,24 @@ class TrainRequest:
         if self.start_from is not None and not self.start_from.is_dir():
             problems.append(f"--from={self.start_from}: expected a model folder such as RUN/model; check the path")
         return [*problems, *_foreign_file_problems(self.out)]
+
+    def _choice_problems(self) -> list[str]:
+        """Return a line for each reason why steps or a configuration cannot be chosen."""
+        lines = []
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            lines.append(f"--minutes={self.minutes:g}: expected a number over 0; for example --minutes 60")
+        task = self.config.train.task
+        if self.minutes is not None and task != "translation":
+            lines.append(f"--minutes={self.minutes:g}: expected train.task='translation', not {task!r}; leave it out")
+        if self.minutes is not None and not self.has_run:
+            lines += [
+                f"--set {setting}: must not be set with --minutes, which sets it; leave one of them out"
+                for setting in self.settings
+                if setting.startswith("train.max_steps=")
+            ]
+        if self.is_auto and self.start_from is not None and not self.has_run:
+            lines.append(f"--from={self.start_from}: expected a recipe; give --recipe small, for example")
+        return lines
 
     # ---- the parts of a new run ----------------------------------------------------------------------------------
 
@@ -221,16 +275,19 @@ class TrainRequest:
 
     def provenance(self) -> dict[str, str]:
         """Return the origin of a model for its card: recipe, settings and the names of the text files."""
-        files = ([side for side in dict.fromkeys((corpus.src, corpus.tgt)) if side] for corpus in self.corpora)
+        files = ([side for side in dict.fromkeys((corpus.src, corpus.tgt)) if side] for corpus in self.given_corpora)
         names = (" and ".join(printable(file.name) for file in of_corpus) for of_corpus in files)
-        return {
+        facts = {
             "recipe": recipe_in_words(self.recipe, self.settings, self.start_from),
             "training text": "; ".join(names),
         }
+        if self.held_out:
+            facts["validation text"] = f"{self.held_out.n_valid:,} pairs of the training text, which were held out"
+        return facts
 
     def text_names(self) -> dict[str, str]:
         """Return the names of training and validation text, for messages."""
-        return {"train": "; ".join(corpus.name for corpus in self.corpora), "valid": self.valid_corpus.name}
+        return {"train": "; ".join(corpus.name for corpus in self.given_corpora), "valid": self.valid_corpus.name}
 
 
 def _names(paths: Sequence[Path]) -> str:

@@ -5,7 +5,7 @@ A line that cannot be written is dropped, and the training continues.
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -15,6 +15,13 @@ from rich.progress import Progress as Bar
 from transduce.console import best_effort_stderr, printable
 
 BUSY = 0.5  # below this share of the processor time that its threads could have, other programs use the machine
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines before the progress of a run begins."""
+    console = Console(file=best_effort_stderr(), highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(printable(line, keep="\n"), markup=False)
 
 
 class TrainingProgress:
@@ -70,6 +77,7 @@ SCORE_FORMATS = {
     "loss": "loss {:.3f}",
     "perplexity": "perplexity {:.2f}",
     "bleu": "BLEU {:.1f}",
+    "chrf": "chrF {:.1f}",
     "f1": "F1 {:.2f}",
     "accuracy": "accuracy {:.1f} %",
     "macro_f1": "macro F1 {:.1f} %",

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transduce.config.overrides import overridden
-from transduce.config.recipes import craft, demo, family, multi30k, small, t2t2018, table2, table3, table4, vaswani2017
+from transduce.config.recipes import (
+    auto,
+    craft,
+    demo,
+    family,
+    multi30k,
+    small,
+    t2t2018,
+    table2,
+    table3,
+    table4,
+    vaswani2017,
+)
 from transduce.config.schema import Config
 from transduce.config.validation import problems, value_problems
 from transduce.errors import UserError, nearest
@@ -21,6 +33,7 @@ from transduce.errors import UserError, nearest
 Recipe = Callable[[], Config]
 
 RECIPES: dict[str, Recipe] = {
+    "auto": auto.start,
     "demo": demo.demo,
     "small": small.small,
     "small-short": small.short,

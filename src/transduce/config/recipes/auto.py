@@ -1,0 +1,261 @@
+"""The recipe that derives everything from the size of a text, the speed of the machine and the time there is."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, architecture
+from transduce.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model that `auto` can choose, and the tokens of its batches on each side."""
+
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_ff: int
+    batch_tokens: int
+
+
+# By the pairs from which on the next larger model has enough text: the models of `multi30k-raw`, of `small`, and of the
+# paper's base.
+SIZES = (
+    (60_000, Size(d_model=128, n_layers=4, n_heads=4, d_ff=256, batch_tokens=2_048)),
+    (1_000_000, Size(d_model=256, n_layers=4, n_heads=4, d_ff=1024, batch_tokens=3_000)),
+    (math.inf, Size(d_model=512, n_layers=6, n_heads=8, d_ff=2048, batch_tokens=12_000)),
+)
+PIECES = ((5_000, 2_000), (20_000, 4_000), (60_000, 6_000), (500_000, 8_000), (2_000_000, 16_000), (math.inf, 32_000))
+LATIN = 300  # different characters of two languages of one alphabet: more of them need more pieces
+FULL_EPOCHS = 20  # of a full training
+FULL_TOKENS = 9_000_000  # at least, on each side: 4,500 steps of `multi30k-raw`
+MOST_EPOCHS = 60  # of a full training of a small text
+MOST_TIMES = 3  # times a full training: a longer one would hardly gain
+TOKENS_PER_PARAMETER = 2  # at least, on each side; with less, a smaller model is better
+LONGEST = 24 * 60.0  # minutes of a training without --minutes
+DROPOUTS = ((8, 0.1), (15, 0.2), (math.inf, 0.3))  # by the epochs, not above: a text that is seen often needs more
+EVALUATIONS = 8  # during a training
+EVALUATED = 0.1  # share of the time at most
+CHECKPOINTS = 16
+DECAY = 0.5  # share of the steps in which the learning rate falls to 0
+FEWEST_STEPS = 32
+FEW = 5_000  # pairs
+ODD = 0.1  # share of pairs
+FILLED = 0.95  # share of a batch's tokens that are real
+PEAK = 3.5e-3  # learning rate of a model of width 128
+SECONDS_TO_START = 5.0
+SECONDS_PER_TOKEN = 6e-6  # to learn the tokenizer and to apply it, for each token of the longer side
+
+
+@dataclass(frozen=True)
+class Text:
+    """The size of a training text.
+
+    pairs: number of pairs of an epoch, by the weights. tokens: estimated tokens of the longer side in an epoch.
+    characters: number of different characters. equal, blank: share of the pairs with two equal sides, and with a side
+    without text.
+    """
+
+    pairs: int
+    tokens: int
+    characters: int
+    equal: float = 0.0
+    blank: float = 0.0
+
+    @property
+    def mean_tokens(self) -> float:
+        """Tokens of the longer side of a pair, with EOS."""
+        return self.tokens / self.pairs
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a trial of a model measured: seconds of a step and of an evaluation, and the number of parameters."""
+
+    step: float
+    evaluation: float
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `choose` found. lines: what it chose, and why."""
+
+    config: Config
+    lines: list[str]
+
+
+def start() -> Config:
+    """Any text: model, vocabulary, batches and steps from its size, from the speed of this machine, and --minutes.
+
+    `transduce recipes auto --train SRC TGT` shows the choice (docs/recipes.md). The settings below are those for 60,000
+    pairs.
+
+    Time: --minutes, or what the first lines of the training say.
+    """
+    return configure(SIZES[0][1], Text(60_000, 800_000, 100), steps=4_500, precision="fp32")
+
+
+def choose(text: Text, *, minutes: float | None, precision: str, trial: Callable[[Config], Trial]) -> Choice:
+    """Return the configuration of a training of `text`.
+
+    minutes: time of the whole training; None: a full training, of a day at most. precision: "bf16" where the device is
+    fast in it. trial: measures the speed of a model on this device.
+
+    The largest model for which there is enough text is tried first. If the time is too short for it, a smaller one is.
+    Raises UserError if the time is too short for any.
+    """
+    full_tokens = max(FULL_EPOCHS * text.tokens, min(FULL_TOKENS, MOST_EPOCHS * text.tokens))
+    smallest, *larger = [size for i, (_, size) in enumerate(SIZES) if i == 0 or text.pairs > SIZES[i - 1][0]]
+    for size in [*reversed(larger), smallest]:
+        speed = trial(configure(size, text, steps=1_000, precision=precision))
+        most_steps = _most_steps(minutes or LONGEST, text, speed)
+        needed = TOKENS_PER_PARAMETER * speed.parameters if minutes else full_tokens
+        if size is not smallest and most_steps * size.batch_tokens * FILLED < needed:
+            continue
+        _check(minutes, most_steps, text, speed)
+        wanted = full_tokens * (MOST_TIMES if minutes else 1)
+        steps = min(most_steps, math.ceil(wanted / (size.batch_tokens * FILLED)))
+        config = configure(size, text, steps=steps, precision=precision, evaluations=evaluations(steps, speed))
+        return Choice(config, [*_of_text(text, config), *of_time(text, config, speed, minutes)])
+    raise AssertionError("the smallest size ends the loop")
+
+
+def steps_within(minutes: float, text: Text, trial: Trial) -> int:
+    """Return the steps of a training that ends after `minutes`. Raises UserError if these are too short for it."""
+    steps = _most_steps(minutes, text, trial)
+    _check(minutes, steps, text, trial)
+    return steps
+
+
+def _check(minutes: float | None, steps: int, text: Text, trial: Trial) -> None:
+    if steps < FEWEST_STEPS:
+        least = math.ceil(_seconds(text, FEWEST_STEPS, trial) / 60)
+        given = "a training of a day" if minutes is None else f"--minutes={minutes:g}"
+        raise UserError(f"{given}: expected at least {least} minutes for this text on this machine; give more")
+
+
+def _most_steps(minutes: float, text: Text, trial: Trial) -> int:
+    seconds = 60 * minutes - _seconds_without_steps(text, trial)
+    most_evaluations = max(trial.evaluation, min(EVALUATED * seconds, EVALUATIONS * trial.evaluation))
+    return int((seconds - most_evaluations) / trial.step)
+
+
+def evaluations(steps: int, trial: Trial) -> int:
+    """Return the number of evaluations of a training: 1, 2, 4 or 8."""
+    most = min(EVALUATIONS, EVALUATED * steps * trial.step / trial.evaluation)
+    return 2 ** max(0, int(math.log2(max(1.0, most))))
+
+
+def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
+    """Return `train` for a training of about `steps` steps with the same peak of the learning rate, which ends at 0.
+
+    The final model is the moving average over a twentieth of the training.
+    """
+    warmup = max(1, min(train.warmup_steps, steps // 10))
+    every = max(1, steps // CHECKPOINTS)
+    steps = CHECKPOINTS * every
+    return replace(
+        train,
+        max_steps=steps,
+        warmup_steps=warmup,
+        lr_factor=round(train.lr_factor * math.sqrt(warmup / train.warmup_steps), 4),
+        decay_steps=every * round(DECAY * CHECKPOINTS),
+        log_every_steps=max(1, min(100, every)),
+        evaluate_every_steps=steps // evaluations,
+        checkpoint_every_steps=every,
+        ema_decay=round(1 - 20 / max(steps, 40), 5),
+        use="ema",
+        patience=None,
+    )
+
+
+def configure(size: Size, text: Text, *, steps: int, precision: str, evaluations: int = EVALUATIONS) -> Config:
+    """Return the configuration for a size, a text, and a number of steps."""
+    warmup = 1_000
+    peak = PEAK * (128 / size.d_model) ** 0.8
+    return Config(
+        model=ModelConfig(
+            vocab_size=None,
+            d_model=size.d_model,
+            n_layers=size.n_layers,
+            n_heads=size.n_heads,
+            d_ff=size.d_ff,
+            dropout=_of(DROPOUTS, _epochs(text, size.batch_tokens, steps)),
+            norm="pre",
+        ),
+        data=DataConfig(
+            vocab_size=_of(PIECES, text.pairs) + max(0, text.characters - LATIN), batch_tokens=size.batch_tokens
+        ),
+        train=scheduled(
+            TrainConfig(
+                warmup_steps=warmup,
+                lr_factor=peak * math.sqrt(size.d_model * warmup),
+                precision="bf16" if precision == "bf16" else "fp32",
+                best_by="chrf",
+            ),
+            steps,
+            evaluations,
+        ),
+        search=SearchConfig(length_penalty="power", alpha=1.0),
+    )
+
+
+def of_time(text: Text, config: Config, trial: Trial, minutes: float | None) -> list[str]:
+    """Return lines on the steps, the epochs and the expected time of a training."""
+    steps = config.train.max_steps
+    expected = _seconds(text, steps, trial) / 60
+    epochs = _epochs(text, config.data.batch_tokens, steps)
+    line = f"{trial.step:.2g} s for a step of {config.data.batch_tokens:,} tokens a side in {config.train.precision}"
+    lines = [f"{line}: {steps:,} steps, {epochs:.1f} epochs, about {in_words(expected)}"]
+    if minutes is None:
+        lines[0] += "; --minutes M ends after M minutes"
+    elif expected < 0.9 * minutes:
+        lines.append(f"more than {in_words(expected)} would not help a text of this size, so the training ends earlier")
+    if epochs < 1:
+        lines.append(f"the model sees only {epochs:.0%} of the text: more minutes, or a GPU, would help most")
+    return lines
+
+
+def _of_text(text: Text, config: Config) -> list[str]:
+    """Return lines on what follows from the text, and on what is odd in it."""
+    lines = [
+        f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: {architecture(config.model)}, "
+        f"{config.data.vocab_size:,} pieces, dropout {config.model.dropout:g}"
+    ]
+    if text.pairs < FEW:
+        lines.append(f"fewer than {FEW:,} pairs: expect a weak model, good for sentences like those of the text only")
+    if text.equal > ODD:
+        lines.append(f"{text.equal:.0%} of the pairs have two equal sides: are these two languages?")
+    if text.blank > ODD:
+        lines.append(f"{text.blank:.0%} of the pairs have an empty side and are not used")
+    return lines
+
+
+def in_words(minutes: float) -> str:
+    """Return a time as "1.5 minutes", "12 minutes" or "5.2 hours"."""
+    if minutes < 100:
+        return f"{minutes:.0f} minutes" if minutes >= 3 else f"{minutes:.1f} minutes"
+    return f"{minutes / 60:.1f} hours"
+
+
+def _epochs(text: Text, batch_tokens: int, steps: int) -> float:
+    return steps * batch_tokens * FILLED / text.tokens
+
+
+def _seconds_without_steps(text: Text, trial: Trial) -> float:
+    """Return the seconds of the start and of the end, with the last evaluation."""
+    return SECONDS_TO_START + SECONDS_PER_TOKEN * text.tokens + 2 * trial.evaluation
+
+
+def _seconds(text: Text, steps: int, trial: Trial) -> float:
+    return _seconds_without_steps(text, trial) + steps * trial.step + evaluations(steps, trial) * trial.evaluation
+
+
+def _of(table: Sequence[tuple[float, T]], value: float) -> T:
+    """Return the entry of the first row whose limit is at least `value`."""
+    return next(entry for limit, entry in table if value <= limit)

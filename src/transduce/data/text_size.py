@@ -1,0 +1,42 @@
+"""The size of a training text, from which `--recipe auto` derives a model and its training."""
+
+from collections.abc import Sequence
+
+from transduce.config.recipes.auto import Text
+from transduce.data.corpora import Corpus, read_pairs
+from transduce.errors import UserError
+
+EVERY = 10  # one pair of so many is measured
+UNSPACED = 12.0  # characters between two spaces: 6 to 8 in most languages, 20 and more in Japanese or Thai
+
+
+def measure(corpora: Sequence[Corpus]) -> Text:
+    """Return the size of the text in `corpora`. Reads all of it. Raises UserError if it has no pair."""
+    n_pairs = n_tokens = 0.0
+    n_sampled = n_equal = n_blank = 0
+    characters: set[str] = set()
+    for corpus in corpora:
+        n, n_measured, tokens = 0, 0, 0.0
+        for n, (src, tgt) in enumerate(read_pairs(corpus), start=1):
+            if n % EVERY == 1:
+                n_measured += 1
+                tokens += max(estimated_tokens(src), estimated_tokens(tgt))
+                characters.update(src, tgt)
+                n_equal += src == tgt
+                n_blank += not (src.strip() and tgt.strip())
+        n_sampled += n_measured
+        n_pairs += n * corpus.weight
+        n_tokens += tokens / max(1, n_measured) * n * corpus.weight
+    if not n_sampled:
+        raise UserError(f"{', '.join(corpus.name for corpus in corpora)}: expected at least one pair of sentences")
+    return Text(
+        max(1, round(n_pairs)), max(1, round(n_tokens)), len(characters), n_equal / n_sampled, n_blank / n_sampled
+    )
+
+
+def estimated_tokens(line: str) -> float:
+    """Return about how many tokens of a joint vocabulary a line has, with EOS."""
+    words = max(1, len(line.split()))
+    if len(line) > UNSPACED * words:
+        return 1 + 0.6 * len(line)
+    return 1 + 1.25 * words

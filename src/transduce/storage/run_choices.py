@@ -1,0 +1,136 @@
+"""What a new run decides for its user: the validation text, the recipe `auto`, and the steps for a given time."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from transduce.config.files import from_json, to_json
+from transduce.config.overrides import overridden
+from transduce.config.recipes import auto
+from transduce.config.schema import Config
+from transduce.data.corpora import Corpus, read_pairs
+from transduce.data.held_out import MOST_PAIRS, MOST_SHARE, HeldOut, hold_out
+from transduce.data.text_size import measure
+from transduce.errors import UserError
+from transduce.model.cpu_backend import has_fast_bf16
+from transduce.storage.checkpoints import before_decay, checkpoints, drop_checkpoints_after, load_state, step_of
+from transduce.storage.run_request import TrainRequest
+from transduce.training import distributed
+from transduce.training.trial import run_trial
+
+HELD_OUT = "held-out"  # folder in RUN
+
+
+def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) -> TrainRequest:
+    """Return `request` with all that it leaves open. print_lines: prints what was chosen, and why.
+
+    A run that resumes keeps its configuration. If it is finished, `more_minutes` give it more steps.
+    Raises UserError if the text is too short to hold a part of it out, or the time too short for a training.
+    """
+    if not request.valid:
+        with distributed.leader_first():
+            held_out = _held_out(request)
+        request = dataclasses.replace(request, held_out=held_out)
+        if not request.has_run:
+            print_lines([_line_of(held_out)])
+    if request.has_run:
+        return _with_more_time(request, print_lines) if request.more_minutes else request
+    if not (request.is_auto or request.minutes):
+        return request
+    config, lines = distributed.run_on_leader(_choose, request)
+    print_lines([*lines, "now the tokenizer learns the text"])
+    return dataclasses.replace(request, chosen=from_json(config, request.out))
+
+
+def _held_out(request: TrainRequest) -> HeldOut:
+    config = request.config
+    return hold_out(request.given_corpora, request.out / HELD_OUT, seed=config.train.seed, tags=config.data.tags)
+
+
+def _line_of(held_out: HeldOut) -> str:
+    return f"no --valid: {held_out.n_valid:,} pairs of the training text are held out for it, in {held_out.valid.name}"
+
+
+def _choose(request: TrainRequest) -> tuple[str, list[str]]:
+    """Return the configuration as JSON text, and lines that explain it."""
+    n_valid = sum(1 for _ in read_pairs(request.valid_corpus))
+    if request.is_auto:
+        choice = choose_for(request.corpora, request.minutes, request.settings, n_valid)
+    else:
+        choice = _ended(request, n_valid)
+    return to_json(choice.config), choice.lines
+
+
+def choose_for(
+    corpora: Sequence[Corpus], minutes: float | None, settings: Sequence[str] = (), n_valid: int | None = None
+) -> auto.Choice:
+    """Return the configuration that `auto` chooses for a text on this machine.
+
+    minutes: time of the whole training; None: a full training. settings: overrides that the training will have.
+    n_valid: number of pairs of the validation text; None: as many as would be held out.
+    """
+    text = measure(corpora)
+    size = min(MOST_PAIRS, int(MOST_SHARE * text.pairs)) if n_valid is None else n_valid
+
+    def trial(config: Config) -> auto.Trial:
+        return run_trial(overridden(config, settings)[0], text, size)
+
+    precision = "bf16" if has_fast_bf16(distributed.device()) else "fp32"
+    return auto.choose(text, minutes=minutes, precision=precision, trial=trial)
+
+
+def _ended(request: TrainRequest, n_valid: int) -> auto.Choice:
+    """Return the configuration of `request` with the number of steps that fits into its minutes."""
+    assert request.minutes is not None
+    text = measure(request.corpora)
+    config = request.config
+    speed = run_trial(config, text, n_valid)
+    steps = auto.steps_within(request.minutes, text, speed)
+    train = auto.scheduled(config.train, steps, auto.evaluations(steps, speed))
+    config = dataclasses.replace(config, train=train)
+    return auto.Choice(config, auto.of_time(text, config, speed, request.minutes))
+
+
+# ---- more time for a finished run --------------------------------------------------------------------------------
+
+
+def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], None]) -> TrainRequest:
+    """Return a request for a run with more steps, if the run in `request.out` is finished; otherwise `request`.
+
+    The run goes back to the checkpoint before its learning rate fell: what came later is learned again, with a higher
+    rate for longer. RUN/model stays until the end. Raises UserError if there is no such checkpoint, or if the time is
+    shorter than the fall was.
+    """
+    assert request.more_minutes is not None
+    given = f"--minutes={request.more_minutes:g}"
+    train = request.config.train
+    state = load_state(checkpoints(request.out)[-1])
+    if state["step"] < train.max_steps:
+        print_lines([f"{given}: the run is not finished, and keeps its {train.max_steps:,} steps"])
+        return request
+    every = train.evaluate_every_steps
+    decay_start = train.max_steps - train.decay_steps
+    path = before_decay(request.out, train.checkpoint_every_steps, decay_start) if train.decay_steps else None
+    if path is None:
+        raise UserError(
+            f"{given}: expected a run with a checkpoint from before its learning rate fell to 0, which {request.out} "
+            "lacks; give more steps: --set train.max_steps=N --allow-change train.max_steps"
+        )
+    start = step_of(path)
+    minutes_per_step = state["seconds"] / state["step"] / 60
+    steps = start + int(request.more_minutes / minutes_per_step) // every * every
+    if steps <= train.max_steps:
+        least = math.ceil((train.max_steps - start + every) * minutes_per_step)
+        raise UserError(
+            f"{given}: expected at least {least}, since the run goes back to step {start:,}, before its learning rate "
+            "fell; give more"
+        )
+    print_lines([f"back to step {start:,}, before the learning rate fell; now {steps:,} steps"])
+    with distributed.leader_first():
+        if distributed.is_leader():
+            drop_checkpoints_after(request.out, start)
+    decay_steps = min(steps - start, round(auto.DECAY * steps))
+    train = dataclasses.replace(train, max_steps=steps, decay_steps=decay_steps)
+    allowed = [*request.allow_change, "train.max_steps", "train.decay_steps"]
+    chosen = dataclasses.replace(request.config, train=train)
+    return dataclasses.replace(request, chosen=chosen, allow_change=allowed)

@@ -1,0 +1,112 @@
+"""The recipe `auto`: sizes from the text, steps from the time."""
+
+from dataclasses import replace
+
+import pytest
+
+from transduce.config.recipes import auto
+from transduce.config.recipes.auto import Choice, Text, Trial
+from transduce.config.schema import Config, TrainConfig
+from transduce.config.validation import problems
+from transduce.errors import UserError
+from transduce.training.optimizer import learning_rate
+
+CAPTIONS = Text(pairs=29_000, tokens=430_000, characters=84)
+
+
+def choose(text: Text, minutes: float | None, tokens_per_second: float = 10_000.0, evaluation: float = 5.0) -> Choice:
+    """Choose on a machine on which a model of width 128 reads so many tokens a second; wider ones are slower."""
+
+    def trial(config: Config) -> Trial:
+        parameters = 4 * config.model.n_layers * config.model.d_model**2 * 8
+        factor = (config.model.d_model / 128) ** 1.5
+        return Trial(config.data.batch_tokens * factor / tokens_per_second, evaluation, parameters)
+
+    return auto.choose(text, minutes=minutes, precision="fp32", trial=trial)
+
+
+def training_seconds(choice: Choice, text: Text, tokens_per_second: float, evaluation: float) -> float:
+    config = choice.config
+    step = config.data.batch_tokens * (config.model.d_model / 128) ** 1.5 / tokens_per_second
+    evaluations = config.train.max_steps // config.train.evaluate_every_steps
+    return config.train.max_steps * step + (evaluations + 2) * evaluation + 6e-6 * text.tokens
+
+
+@pytest.mark.parametrize("minutes", [3, 9, 20, 60])
+@pytest.mark.parametrize("pairs", [5_000, 29_000, 227_000, 400_000])
+def test_a_training_takes_the_given_minutes(minutes: float, pairs: int) -> None:
+    text = Text(pairs, pairs * 15, 100)
+    choice = choose(text, minutes)
+    assert not problems(choice.config)
+    seconds = training_seconds(choice, text, 10_000, 5)
+    assert seconds < 63 * minutes
+    is_enough = choice.config.train.max_steps * choice.config.data.batch_tokens > 59 * text.tokens
+    assert seconds > 54 * minutes or is_enough, choice.lines
+
+
+def test_more_text_and_more_time_give_a_larger_model() -> None:
+    def widths(minutes: float | None, pairs: tuple[int, ...], speed: float) -> list[int]:
+        return [choose(Text(n, n * 15, 100), minutes, speed).config.model.d_model for n in pairs]
+
+    pairs = (1_000, 29_000, 227_000, 4_000_000)
+    assert widths(None, pairs, 1e6) == [128, 128, 256, 512]
+    assert widths(3, pairs[:3], 1e4) == [128, 128, 128]
+    assert widths(60, pairs, 1e6) == [128, 128, 256, 512] and widths(60, pairs, 1e4)[3] < 512
+    vocabulary = [choose(Text(n, n * 15, 100), 60).config.data.vocab_size for n in pairs]
+    assert vocabulary == sorted(vocabulary)
+
+
+def test_a_text_that_is_seen_often_gets_more_dropout() -> None:
+    dropouts = [choose(CAPTIONS, minutes).config.model.dropout for minutes in (3, 10, 60)]
+    assert dropouts == [0.1, 0.2, 0.3]
+
+
+def test_many_characters_get_more_pieces() -> None:
+    few, many = (choose(replace(CAPTIONS, characters=n), 10).config.data.vocab_size for n in (100, 3_300))
+    assert many - few == 3_000
+
+
+def test_without_minutes_a_training_is_full_and_says_its_time() -> None:
+    choice = choose(CAPTIONS, None)
+    steps = choice.config.train.max_steps
+    assert 18 <= steps * choice.config.data.batch_tokens / CAPTIONS.tokens <= 25
+    assert "--minutes M ends" in choice.lines[-1] and "about 17 minutes" in choice.lines[-1]
+
+
+def test_time_that_a_text_cannot_use_is_not_used() -> None:
+    choice = choose(Text(2_000, 30_000, 80), 600)
+    assert training_seconds(choice, Text(2_000, 30_000, 80), 10_000, 5) < 60 * 60
+    assert "would not help" in choice.lines[-1]
+    assert "expect a weak model" in choice.lines[1]
+
+
+def test_too_little_time_is_refused_with_a_number_that_works() -> None:
+    with pytest.raises(UserError, match=r"--minutes=0.2: expected at least 1 minutes"):
+        choose(CAPTIONS, 0.2)
+    assert choose(CAPTIONS, 1)
+    millions = Text(3_000_000, 45_000_000, 100)
+    with pytest.raises(UserError, match=r"--minutes=3: expected at least 5 minutes"):
+        choose(millions, 3)
+    assert choose(millions, 5)
+
+
+@pytest.mark.parametrize("steps", [32, 100, 4_500, 7_213])
+def test_the_schedule_keeps_the_peak_ends_at_0_and_has_a_checkpoint_before_the_fall(steps: int) -> None:
+    recipe = TrainConfig(warmup_steps=1_000, lr_factor=1.25)
+    train = auto.scheduled(recipe, steps, 4)
+    rates = [
+        learning_rate(
+            step,
+            d_model=128,
+            warmup_steps=train.warmup_steps,
+            lr_factor=train.lr_factor,
+            max_steps=train.max_steps,
+            decay_steps=train.decay_steps,
+        )
+        for step in range(1, train.max_steps + 1)
+    ]
+    assert max(rates) == pytest.approx(1.25 * 128**-0.5 * 1_000**-0.5, rel=1e-3)
+    assert rates[-1] < max(rates) / train.decay_steps * 1.5
+    assert 0 <= steps - train.max_steps < 16
+    assert (train.max_steps - train.decay_steps) % train.checkpoint_every_steps == 0
+    assert train.max_steps % train.evaluate_every_steps == 0

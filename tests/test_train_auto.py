@@ -1,0 +1,160 @@
+"""A training that chooses for its user: validation text, configuration, number of steps, and more steps later."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.toy_task import toy_lines, write_pairs
+from support.trainings import CONFIG, act_at_step, assert_same, checkpoint_steps, train, with_train
+
+import transduce
+from transduce.config.recipes import auto
+from transduce.data.corpora import Corpus, read_pairs
+from transduce.errors import UserError
+from transduce.evaluation.run_report import refresh_report
+from transduce.storage import run_choices, run_folder
+from transduce.storage.checkpoints import checkpoints, load_state
+from transduce.storage.run_log import read_log
+from transduce.training import trial
+
+TINY = auto.Size(d_model=16, n_layers=1, n_heads=2, d_ff=32, batch_tokens=256)
+SHORT = with_train(CONFIG, max_steps=32, decay_steps=16, checkpoint_every_steps=4, evaluate_every_steps=8)
+
+
+@pytest.fixture(autouse=True)
+def tiny_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "SIZES", ((float("inf"), TINY),))
+    monkeypatch.setattr(auto, "PIECES", ((float("inf"), 290),))
+    monkeypatch.setattr(auto, "SECONDS_TO_START", 0.0)
+    monkeypatch.setattr(trial, "SECONDS", 0.01)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> tuple[Path, Path]:
+    return write_pairs(tmp_path, "train", list(dict.fromkeys(toy_lines(1, 300)))[:200])
+
+
+def test_two_files_and_minutes_are_enough(
+    text: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    model = transduce.fit(*text, out=run, minutes=0.05, settings=["train.seed=3"])
+    assert model.translate(["a b"])
+    lines = capsys.readouterr().err
+    assert "4 pairs of the training text are held out" in lines and "about 0.0 minutes" in lines
+    valid = list(read_pairs(Corpus(run / "held-out" / "valid.src", run / "held-out" / "valid.tgt")))
+    assert len(valid) == 4 and {*valid} <= {*read_pairs(Corpus(*text))}
+    card = (run / "model" / "README.md").read_text()
+    assert "| recipe | auto --set train.seed=3 |" in card
+    assert "| training text | train.src and train.tgt |" in card
+    assert "4 pairs of the training text, which were held out" in card
+    config = run_folder.run_config(run)
+    assert config.train.seed == 3 and config.model.d_model == 16
+    assert {"valid_bleu", "valid_chrf"} <= {name for line in read_log(run) for name in line}
+    assert refresh_report(run) == [] and "held out" in (run / "report.html").read_text()
+
+
+def test_a_resumed_run_chooses_nothing_again_and_ends_the_same(
+    text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choices: list[auto.Choice] = []
+    choose = run_choices.choose_for
+
+    def first_choice(*arguments: Any) -> auto.Choice:
+        choices.append(choices[0] if choices else choose(*arguments))
+        return choices[-1]
+
+    monkeypatch.setattr(run_choices, "choose_for", first_choice)
+    request: dict[str, Any] = {"train": text, "valid": [], "minutes": 0.05}
+    train("auto", out=tmp_path / "whole", **request)
+    with monkeypatch.context() as patch:
+        act_at_step(patch, 10, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        train("auto", out=tmp_path / "run", **request)
+    monkeypatch.setattr(run_choices, "choose_for", None)
+    monkeypatch.setattr(trial, "SECONDS", 5.0)
+    train("auto", out=tmp_path / "run", resume=True, **request)
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_recipe_ends_after_the_minutes(text: tuple[Path, Path], tmp_path: Path) -> None:
+    train(CONFIG, train=text, valid=list(text), out=tmp_path / "run", minutes=0.05)
+    config = run_folder.run_config(tmp_path / "run")
+    steps = config.train.max_steps
+    assert steps != CONFIG.train.max_steps and config.train.decay_steps == steps // 2
+    assert replace(config.model, vocab_size=None) == CONFIG.model
+    assert load_state(checkpoints(tmp_path / "run")[-1])["step"] == steps
+
+
+@pytest.fixture
+def finished(text: tuple[Path, Path], tmp_path: Path) -> Path:
+    train(SHORT, train=text, valid=list(text), out=tmp_path / "run")
+    return tmp_path / "run"
+
+
+def minutes_for(run: Path, steps: float) -> float:
+    """Return the time that so many steps of a run took."""
+    state = load_state(checkpoints(run)[-1])
+    return steps * state["seconds"] / state["step"] / 60
+
+
+def test_a_finished_run_continues_from_before_the_fall(finished: Path, text: tuple[Path, Path], tmp_path: Path) -> None:
+    """It ends as a run that had more steps from its beginning, with the same fall."""
+    assert 16 in checkpoint_steps(finished)
+    train(
+        "auto",
+        train=text,
+        valid=list(text),
+        out=finished,
+        resume=True,
+        more_minutes=minutes_for(finished, 40.5),
+    )
+    longer = with_train(SHORT, max_steps=56, decay_steps=28)
+    train(longer, train=text, valid=list(text), out=tmp_path / "longer")
+    assert_same(finished, tmp_path / "longer")
+
+
+def test_an_interrupted_longer_training_keeps_the_finished_model(
+    finished: Path, text: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = (finished / "model" / "model.safetensors").read_bytes()
+    request: dict[str, Any] = {"train": text, "valid": list(text), "out": finished, "resume": True}
+    act_at_step(monkeypatch, 20, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    train("auto", **request, more_minutes=minutes_for(finished, 40.5))
+    assert "is still the model of the shorter training" in capsys.readouterr().err
+    assert (finished / "model" / "model.safetensors").read_bytes() == weights
+    monkeypatch.undo()
+    train("auto", **request)
+    assert checkpoint_steps(finished)[-1] == 56
+    assert (finished / "model" / "model.safetensors").read_bytes() != weights
+
+
+def test_less_time_than_the_fall_took_is_refused(finished: Path, text: tuple[Path, Path]) -> None:
+    with pytest.raises(UserError, match=r"expected at least \d+, since the run goes back to step 16"):
+        train("auto", train=text, valid=list(text), out=finished, resume=True, more_minutes=minutes_for(finished, 8.5))
+    assert checkpoint_steps(finished)[-1] == 32
+
+
+def test_a_run_without_a_fall_names_the_way_to_more_steps(text: tuple[Path, Path], tmp_path: Path) -> None:
+    request: dict[str, Any] = {"train": text, "valid": list(text), "out": tmp_path / "run"}
+    train(with_train(CONFIG, max_steps=4), **request)
+    with pytest.raises(UserError, match=r"--set train.max_steps=N --allow-change train.max_steps"):
+        train("auto", **request, resume=True, more_minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"minutes": 0}, "--minutes=0: expected a number over 0"),
+        ({"minutes": 1, "settings": ["train.max_steps=5"]}, "train.max_steps=5: must not be set with --minutes"),
+        ({"start_from": Path(".")}, "--from=.: expected a recipe"),
+    ],
+)
+def test_a_request_that_contradicts_itself_is_refused(
+    arguments: dict[str, Any], message: str, text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        train("auto", train=text, valid=[], out=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
