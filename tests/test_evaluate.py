@@ -172,6 +172,13 @@ def test_a_table_and_several_references(
     table = write_lines(tmp_path / "test.tsv", ["\t".join(pair) for pair in pairs])
     two_files = cli("evaluate", toy.model, "--src", src, "--ref", ref)
     assert two_files.code == 0 and cli("evaluate", toy.model, "--src", table).out == two_files.out
+    given = cli("evaluate", "--hyp", src, "--ref", ref)
+    assert given.code == 0 and cli("evaluate", "--hyp", src, "--src", table).out == given.out
+    assert "only the references have tabs" in cli("evaluate", "--hyp", src, "--ref", table).err
+    result = cli("evaluate", "--hyp", src, "--src", table, "--ref", ref)
+    assert result.code == 2 and "must not be set with --hyp; leave them out" in result.err
+    result = cli("evaluate", "--hyp", src, "--src", src)
+    assert result.code == 2 and "--ref: expected reference translations, in --ref or in a table as --src" in result.err
     result = cli("evaluate", "--hyp", src, "--ref", ref, "--ref", src)
     assert result.code == 0 and b"exact_match           100.00" in result.out and b"nrefs:2" in result.out
     result = cli("evaluate", toy.model, "--src", src)

@@ -108,24 +108,27 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
 
 
 def evaluate_hypotheses(
-    hyps: Sequence[Path], ref: Path, *, more_refs: Sequence[Path] = (), language: str, tokenize: str
+    hyps: Sequence[Path], ref: Path | Corpus, *, more_refs: Sequence[Path] = (), language: str, tokenize: str
 ) -> Evaluation:
     """Score one or two files of translations against `ref` and `more_refs`, and compare two by the paired bootstrap.
 
-    language, tokenize: the fields of `TestSet`.
+    ref: a text, or a table of which the target side is the text. language, tokenize: the fields of `TestSet`.
     Raises UserError for more than two files, a file that does not match `ref` line by line, or wrong settings.
     """
     check_settings(language=language, tokenize=tokenize)
     if len(hyps) > 2:
         raise UserError(f"--hyp: expected 1 or 2 files, not {len(hyps)}; compare two at a time")
-    references = list(read_lines(ref))  # once, because a pipe can be read only once
-    more = _references(more_refs, len(references), f"{ref}")
+    is_table = isinstance(ref, Corpus)
+    name = ref.name if is_table else f"{ref}"
+    # Once, because a pipe can be read only once.
+    references = [tgt for _, tgt in read_pairs(ref)] if is_table else list(read_lines(ref))
+    more = _references(more_refs, len(references), name)
     outputs = [list(read_lines(hyp)) for hyp in hyps]
     for hyp, output in zip(hyps, outputs, strict=True):
         if len(output) != len(references):
-            raise unequal((f"{hyp}", f"{ref}"), (len(output), len(references)))
+            raise unequal((f"{hyp}", name), (len(output), len(references)))
         if not output:
-            raise empty(f"{hyp}", f"{ref}")
+            raise empty(f"{hyp}", name)
     systems = {
         printable(hyp): corpus_scores(output, references, more_refs=more, language=language, tokenize=tokenize)
         for hyp, output in zip(hyps, outputs, strict=True)

@@ -10,6 +10,7 @@ from transduce.evaluation.output_checks import remarks
 RAW = ["A dog runs.", "Two men see it.", "Is it Tom?", "a cat"]
 FORMS = {
     "are JSON objects": [json.dumps({"text": line}) for line in RAW],
+    "have tabs": [f"{line}\t{line}" for line in RAW],
     "have marks of subwords": ["A do@@ g runs.", "Two men s@@ ee it.", "Is it T@@ om?", "a cat"],
     "are tokenised": ["A dog runs .", "Two men see it .", "Is it Tom ?", "a cat"],
     "have no capitals": [line.lower() for line in RAW],

@@ -27,7 +27,7 @@ SourceText = Annotated[
     Path | None,
     Parameter(
         help="Source text to translate with the model. Without --ref, a table with source and reference, as in "
-        "`transduce train --train`."
+        "`transduce train --train`, also for --hyp."
     ),
 ]
 GoldTrees = Annotated[
@@ -81,6 +81,7 @@ def evaluate(
     transduce evaluate run/model --src test.en --ref test.de --language de
     transduce evaluate run/model --src test.tsv --language de
     transduce evaluate --hyp output.de --ref test.de --language de
+    transduce evaluate --hyp output.de --src test.tsv --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
     transduce evaluate --hyp output.de --ref first.de --ref second.de
     transduce evaluate run/model --trees gold.trees
@@ -88,6 +89,7 @@ def evaluate(
     transduce evaluate gpt/model --text test.txt
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
+    from transduce.data.corpora import Corpus
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses
 
@@ -100,15 +102,15 @@ def evaluate(
         return
     _check_one(models, hyp, ref is not None or _is_table(src), trees)
     if hyp:
-        _check_no_model(src, options, precision)
+        _check_no_model(src if ref or trees else None, options, precision)
     if trees is not None:
         _check_only_trees(src, hyp, language, tokenize)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         print_json(scores) if json else print(scores)
         return
     first, more = (ref[0], ref[1:]) if ref else (None, [])
-    if hyp and first:
-        evaluation = evaluate_hypotheses(hyp, first, more_refs=more, language=language, tokenize=tokenize)
+    if hyp and (reference := first or (src and Corpus(src))):
+        evaluation = evaluate_hypotheses(hyp, reference, more_refs=more, language=language, tokenize=tokenize)
     elif src is None:
         raise UserError("--src: expected the source text for the model; add --src FILE")
     else:

@@ -14,6 +14,10 @@ def _is_json(lines: Sequence[str]) -> bool:
     return 2 * sum(bool(_OPENING.match(line)) and line.endswith("}") for line in lines) > len(lines)
 
 
+def _is_table(lines: Sequence[str]) -> bool:
+    return 2 * sum("\t" in line for line in lines) > len(lines)
+
+
 def _has_subwords(lines: Sequence[str]) -> bool:
     return 4 * sum(bool(_SUBWORDS.search(line)) for line in lines) > len(lines)
 
@@ -29,6 +33,7 @@ def _is_lowercase(lines: Sequence[str]) -> bool:
 
 FORMS: dict[Callable[[Sequence[str]], bool], tuple[str, str]] = {
     _is_json: ("are JSON objects", "translate without --json"),
+    _is_table: ("have tabs, as a table has", "give a table with the references as --src, without --ref"),
     _has_subwords: ("have marks of subwords, @@ or \u2581", "join the subwords"),
     _is_tokenised: ("are tokenised, as in 'a dog .'", "detokenise them"),
     _is_lowercase: ("have no capitals", "score texts that are both cased or both in lower case"),
