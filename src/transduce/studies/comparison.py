@@ -15,10 +15,15 @@ from transduce.evaluation.study_charts import COLOURS
 from transduce.evaluation.study_report import Figure, Table
 from transduce.studies.results import Entry
 
-T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t, 95 %, by degrees of freedom from 1
+T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t by degrees of freedom from 1
 
 Verdict = Literal["better", "worse", "inconclusive"]
 VERDICTS: tuple[Verdict, ...] = ("better", "worse", "inconclusive")
+
+
+def t95(freedom: int) -> float:
+    """Return Student's t of an interval of 95 %. Beyond the table it is a little too large."""
+    return T95[min(freedom, len(T95)) - 1]
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,12 @@ class Noise:
     deviation: float
     freedom: int
 
-    def margin(self, n_seeds: int, n_other_seeds: int) -> float:
-        """Return half the 95 % interval of the difference between the means of `n_seeds` and `n_other_seeds` seeds."""
-        t = T95[min(self.freedom, len(T95)) - 1]
-        return t * self.deviation * math.sqrt(1 / n_seeds + 1 / n_other_seeds)
+    def margin(self, n_seeds: int, n_other_seeds: float = math.inf) -> float:
+        """Return half the 95 % interval of the difference between the means of `n_seeds` and `n_other_seeds` seeds.
+
+        Without the second number it is half the interval of one mean.
+        """
+        return t95(self.freedom) * self.deviation * math.sqrt(1 / n_seeds + 1 / n_other_seeds)
 
 
 def noise(samples: Sequence[Sequence[float]]) -> Noise | None:
@@ -75,7 +82,7 @@ def difference(values: Sequence[float], base: Sequence[float], spread: Noise | N
     """
     if not values or not base:
         return None
-    margin = None if spread is None else spread.margin(len(values), len(base))
+    margin = spread and spread.margin(len(values), len(base))
     return Difference(statistics.fmean(values) - statistics.fmean(base), margin)
 
 
@@ -86,9 +93,8 @@ def paired_difference(differences: Sequence[float]) -> Difference | None:
     """
     if not differences:
         return None
-    spread, n = noise([differences]), len(differences)
-    margin = None if spread is None else T95[min(n - 1, len(T95)) - 1] * spread.deviation / math.sqrt(n)
-    return Difference(statistics.fmean(differences), margin)
+    spread = noise([differences])
+    return Difference(statistics.fmean(differences), spread and spread.margin(len(differences)))
 
 
 @dataclass(frozen=True)
@@ -180,9 +186,8 @@ def as_points(change: Difference | None, *, digits: int = 2) -> str:
     """Return a difference in points with its interval; "" without a difference. digits: after the point."""
     if change is None:
         return ""
-    return f"{change.value:+.{digits}f}" + (
-        f", {change.interval[0]:+.{digits}f} to {change.interval[1]:+.{digits}f}" if change.interval else ""
-    )
+    text = f"{change.value:+.{digits}f}"
+    return text + (f", {change.interval[0]:+.{digits}f} to {change.interval[1]:+.{digits}f}" if change.interval else "")
 
 
 def not_run(titles: Iterable[str]) -> list[str]:

@@ -6,20 +6,18 @@ their figures are known, since others would read RUN/model as the model of its c
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from transduce.config.schema import Config
 from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import TokenizerLike
-from transduce.model.transformer import Transformer
+from transduce.model.transformer import parameter_count
 from transduce.storage.checkpoints import checkpoints, load_checkpoint, step_of
+from transduce.storage.model_folder import LoadedModel
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.results import Results
+from transduce.studies.results import Results, encode_config
 from transduce.studies.runner import Task, in_turn, run_cells, timed
 from transduce.studies.schedule import outdated_trainings
 from transduce.studies.texts import Texts
@@ -66,26 +64,8 @@ def _remove(run: Path) -> None:
     shutil.rmtree(run, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model after its training. last: its newest checkpoint, whose weights it does not have yet."""
-
-    model: Transformer
-    config: Config
-    tokenizer: TokenizerLike
-    last: Path
-
-    @property
-    def steps(self) -> int:
-        return step_of(self.last)
-
-    def load_last(self) -> None:
-        """Give the model the weights of its newest checkpoint instead of its first ones."""
-        set_weights(self.model, load_checkpoint(self.last).weights, self.last)
-
-
-def train_here(training: Training, texts: Texts, run: Path, task: TranslationTask) -> Trained:
-    """Train in the folder `run`, or resume there, and return the model with the weights of the beginning.
+def train_here(training: Training, texts: Texts, run: Path, task: TranslationTask) -> tuple[LoadedModel, Path]:
+    """Train in the folder `run`, or resume there; return the model with its first weights, and the last checkpoint.
 
     Raises KeyboardInterrupt after a signal, and NotFiniteError if the training diverged.
     """
@@ -96,6 +76,11 @@ def train_here(training: Training, texts: Texts, run: Path, task: TranslationTas
     if step_of(last) < config.train.max_steps:
         raise KeyboardInterrupt
     torch.manual_seed(config.train.seed)
-    model = task.build(config)
-    assert isinstance(model, Transformer)
-    return Trained(model.eval(), config, tokenizer, last)
+    return LoadedModel(task.build(config).eval(), config, tokenizer), last
+
+
+def load_last(loaded: LoadedModel, last: Path) -> dict[str, Any]:
+    """Give the model the weights of its last checkpoint, and return its size, its steps and its configuration."""
+    set_weights(loaded.model, load_checkpoint(last).weights, last)
+    sizes = {"parameters": parameter_count(loaded.model), "steps": step_of(last)}
+    return {**sizes, "config": encode_config(loaded.config)}

@@ -22,11 +22,9 @@ from transduce.evaluate import TestSet, evaluate_model
 from transduce.family.positions import relative_attention
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
 from transduce.model.positions import SinusoidalPositions
-from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer, parameter_count
+from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer
 from transduce.storage.atomic_folder import write_file
-from transduce.storage.model_folder import LoadedModel
-from transduce.studies.in_process import train_here
-from transduce.studies.results import encode_config
+from transduce.studies.in_process import load_last, train_here
 from transduce.studies.texts import FilePair, Texts, score_figures
 from transduce.studies.trainings import Training
 from transduce.train import TranslationTask
@@ -167,13 +165,12 @@ def train_relative(training: Training, short: Texts, run: Path) -> dict[str, Any
     Raises KeyboardInterrupt after a signal, and NotFiniteError if the training diverged.
     """
     assert short.test is not None
-    trained = train_here(training, short, run, RelativeTask())
-    trained.load_last()
-    translator = Translator([LoadedModel(trained.model, trained.config, trained.tokenizer)])
+    loaded, last = train_here(training, short, run, RelativeTask())
+    sizes = load_last(loaded, last)
+    translator = Translator([loaded])
     evaluations = {}
     for name, pair in (("valid", short.valid), ("test", short.test)):
-        one = evaluate_model(translator, TestSet(*pair, short.language), DecodingOptions())
-        evaluations[name] = score_figures(one.lines, one.perplexity or 0.0, one.systems["model"])
+        evaluation = evaluate_model(translator, TestSet(*pair, short.language), DecodingOptions())
+        evaluations[name] = score_figures(evaluation.lines, evaluation.perplexity or 0.0, evaluation.systems["model"])
     headline = {key: evaluations["valid"][key] for key in Texts.headline}
-    sizes = {"parameters": parameter_count(trained.model), "steps": trained.steps}
-    return {**headline, **sizes, "config": encode_config(trained.config), **evaluations}
+    return {**headline, **sizes, **evaluations}

@@ -20,10 +20,9 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.evaluate import mean_loss, perplexity
 from transduce.model.attention import Attention, Mask, fast_attention
 from transduce.model.build import Model
-from transduce.model.transformer import Transformer, parameter_count
+from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel
-from transduce.studies.in_process import train_here
-from transduce.studies.results import encode_config
+from transduce.studies.in_process import load_last, train_here
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training
 from transduce.train import TranslationTask
@@ -102,34 +101,27 @@ class UnscaledTask(ScaledTask):
 def train_and_measure(training: Training, texts: Texts, run: Path) -> dict[str, Any]:
     """Train in the folder `run`, or resume there, and return the figures. Raises KeyboardInterrupt after a signal."""
     task = ScaledTask() if training.row.startswith("scaled") else UnscaledTask()
-    trained = train_here(training, texts, run, task)
-    model, tokenizer = trained.model, trained.tokenizer
+    loaded, last = train_here(training, texts, run, task)
     pairs = list(read_pairs(*texts.valid))
-    figures: dict[str, Any] = {"parameters": parameter_count(model)}
-    figures["softmax_start"] = softmax_statistics(model, tokenizer, pairs[:SENTENCES])
-    trained.load_last()
-    figures["softmax_end"] = softmax_statistics(model, tokenizer, pairs[:SENTENCES])
-    scores = task.evaluate(model, trained.config, tokenizer, pairs)
-    return {
-        "perplexity": scores["perplexity"],
-        **figures,
-        "steps": trained.steps,
-        "config": encode_config(trained.config),
-    }
+    start = softmax_statistics(loaded.model, loaded.tokenizer, pairs[:SENTENCES])
+    sizes = load_last(loaded, last)
+    end = softmax_statistics(loaded.model, loaded.tokenizer, pairs[:SENTENCES])
+    scores = task.evaluate(loaded.model, loaded.config, loaded.tokenizer, pairs)
+    headline = {"perplexity": scores["perplexity"], "parameters": sizes["parameters"]}
+    return {**headline, "softmax_start": start, "softmax_end": end, **sizes}
 
 
 # ---- the softmax -------------------------------------------------------------------------------------------------
 
 
-def softmax_statistics(
-    model: Transformer, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
-) -> dict[str, float]:
-    """Return the means over all softmax rows of a model on `pairs`, each pair without padding.
+def softmax_statistics(model: Model, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """Return the means over all softmax rows of a Transformer on `pairs`, each pair without padding.
 
     variance: of the scores in a row, as they enter the softmax. gradient: the Frobenius norm of the Jacobian of the
     softmax, 0 where one weight is 1. components: the variance of a component of a query, times the
     variance of a component of a key.
     """
+    assert isinstance(model, Transformer)
     recorder = _Recorder(1.0 if isinstance(model, UnscaledTransformer) else None)
     sides = [
         tokenizer.encode_batch([src for src, _ in pairs]),

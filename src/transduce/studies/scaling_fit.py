@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from transduce.errors import UserError
-from transduce.studies.comparison import T95
+from transduce.studies.comparison import t95
 
 HUBER = 1e-3  # a difference of logarithms; larger ones count by their size instead of their square
 RESAMPLES = 500
@@ -264,7 +264,7 @@ def power_law(curve: Sequence[tuple[float, float]]) -> Estimate:
     differences = ys - ys.mean() - slope * offsets
     freedom = len(curve) - 2
     error = math.sqrt(float(differences.square().sum()) / freedom / float(offsets.square().sum()))
-    margin = T95[min(freedom, len(T95)) - 1] * error
+    margin = t95(freedom) * error
     return Estimate(-slope, -slope - margin, -slope + margin)
 
 

@@ -30,7 +30,7 @@ from transduce.config.recipes import vaswani2017
 from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 
 # The columns of the table that a row changes. The paper's development figures (perplexity per token, BLEU, parameters)
-# are in studies/table3_paper.py.
+# are in studies/table3_report.py.
 ROWS: dict[str, dict[str, object]] = {
     "base": {},
     "h1": {"n_heads": 1},  # (A)
