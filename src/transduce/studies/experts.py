@@ -138,13 +138,12 @@ def report(results: Results) -> Report:
     groups = by_verdict({ROWS[row].title: change for row, change in changes.items()})
     parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())
     sentence = f"Compared with the dense network after as many steps, {parts}." if parts else "Nothing to compare yet."
-    lead = "Small language models with a mixture of experts in each layer, compared with the dense network: "
-    lead = " ".join([lead + progress_in_words(results), *results.failures()])
+    lead = "Small language models with a mixture of experts in each layer, compared with the dense network"
     sections = [
         Section("Perplexity and FLOPs", [sentence, _table(entries, changes), BALANCE]),
         Section("Method", [method(results.settings["sizes"]), VERDICT]),
     ]
-    return Report("Mixtures of experts", lead, sections)
+    return Report("Mixtures of experts", f"{lead}: {progress_in_words(results)}", sections)
 
 
 BALANCE = (

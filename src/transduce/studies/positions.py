@@ -150,13 +150,10 @@ def report(results: Results) -> Report:
     for row, title in TITLES.items():
         cells = [mean_and_range(values) for values in zip(*curves[row], strict=True)]
         lines.append([title, *cells, as_factor(changes[row]), str(len(curves[row]))] if cells else [title, NOT_RUN])
-    lead = (
-        f"Small language models, trained on segments of {sizes['segment']} tokens and evaluated on up to "
-        f"{lengths[-1]}: {progress_in_words(results)}"
-    )
     return Report(
         "Positions beyond the training length",
-        " ".join([lead, *results.failures()]),
+        f"Small language models, trained on segments of {sizes['segment']} tokens and evaluated on up to "
+        f"{lengths[-1]}: {progress_in_words(results)}",
         [
             Section("Perplexity by length", [sentence, rows_table(head, lines), SCALED]),
             Section("Method", [method(sizes), VERDICT]),

@@ -210,8 +210,9 @@ def in_turn(tasks: Sequence[Task], control: Control) -> Endings:
         if control.stop.is_requested:
             return
         control.status.print(f"{task.name} ...")
-        with _signals_as_interrupt():
-            ending = _compute(task)
+        control.stop.interrupts = True
+        ending = _compute(task)
+        control.stop.interrupts = False
         yield ending
 
 
@@ -254,23 +255,6 @@ def _compute(task: Task) -> Ending:
         return Ending(task.name, task.origin, None, first_line, isinstance(problem, NotFiniteError))
     words = duration(figures["seconds"]) if "seconds" in figures else "measured"
     return Ending(task.name, task.origin, figures, words=words)
-
-
-@contextmanager
-def _signals_as_interrupt() -> Iterator[None]:
-    """Let SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt; SIGHUP stays ignored under nohup."""
-    if threading.current_thread() is not threading.main_thread():  # Python sets signal handlers only there
-        yield
-        return
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _prepare_process() -> None:

@@ -113,11 +113,10 @@ def _row(shape: Sequence[int]) -> str:
 def report(results: Results, laws: Laws) -> Report:
     """Return the report of the results so far."""
     trainings, sweep = results.done(), results.settings["sweep"]
+    progress = progress_in_words(results, "All constants are of this text.")
     lead = (
-        f"Small language models of {len(sweep['shapes'])} sizes, trained on {len(sweep['budgets'])} amounts of one "
-        f"text: {progress_in_words(results)} All constants are of this text."
+        f"Small language models of {len(sweep['shapes'])} sizes, trained on {len(sweep['budgets'])} amounts of one text"
     )
-    lead = " ".join([lead, *results.failures()])
     sections = [
         Section("Loss", [loss_table(trainings, sweep), *_figures(trainings, laws.chinchilla), LOSS]),
         Section(
@@ -128,7 +127,7 @@ def report(results: Results, laws: Laws) -> Report:
         Section("Laws of some of the trainings", [parts_table(laws), *_misses(laws, trainings), PARTS_NOTE]),
         Section("Method", [method(sweep), INTERVALS]),
     ]
-    return Report("Scaling laws of one text", lead, sections)
+    return Report("Scaling laws of one text", f"{lead}: {progress}", sections)
 
 
 LOSS = (

@@ -141,11 +141,12 @@ class SmallStudy:
         return run_tasks(cells, prepare, in_pool(jobs), results, self.report)
 
 
-def progress_in_words(results: Results) -> str:
-    """Return the number of trainings that are done, and their processor time."""
+def progress_in_words(results: Results, *notes: str) -> str:
+    """Return the number of trainings that are done, their processor time, the notes, and the failures."""
     entries = results.done()
     cost = duration(sum(entry["cpu_seconds"] for entry in entries))
-    return f"{len(entries)} of {len(results.entries)} trainings done, {cost} of processor time."
+    words = f"{len(entries)} of {len(results.entries)} trainings done, {cost} of processor time."
+    return " ".join([words, *notes, *results.failures()])
 
 
 # ---- texts -------------------------------------------------------------------------------------------------------

@@ -44,21 +44,12 @@ class LayerKind:
     paper: tuple[str, str, str]  # complexity, sequential operations, maximum path length
 
 
+CONVOLUTIONAL, RESTRICTED = f"convolutional, k = {KERNEL}", f"self-attention restricted to r = {WINDOW}"
 KINDS = (
     LayerKind("self_attention", "self-attention", lambda d: SelfAttention(), ("n² d", "1", "1")),
     LayerKind("recurrent", "recurrent", Recurrent, ("n d²", "n", "n")),
-    LayerKind(
-        "convolutional",
-        f"convolutional, k = {KERNEL}",
-        lambda d: Convolutional(d, KERNEL),
-        ("k n d²", "1", "log_k n"),
-    ),
-    LayerKind(
-        "restricted",
-        f"self-attention restricted to r = {WINDOW}",
-        lambda d: RestrictedSelfAttention(WINDOW),
-        ("r n d", "1", "n / r"),
-    ),
+    LayerKind("convolutional", CONVOLUTIONAL, lambda d: Convolutional(d, KERNEL), ("k n d²", "1", "log_k n")),
+    LayerKind("restricted", RESTRICTED, lambda d: RestrictedSelfAttention(WINDOW), ("r n d", "1", "n / r")),
 )
 
 # ---- entries in results.json -------------------------------------------------------------------------------------
@@ -219,13 +210,8 @@ def run_table1(out: Path) -> Results:
     }  # fmt: skip
     results = open_results(out, STUDY, settings)
     kinds = {kind.name: kind for kind in KINDS}
-    return run_tasks(
-        {name: {} for name in kinds},
-        lambda: lambda name: partial(timed, measure, kinds[name]),
-        in_turn,
-        results,
-        report,
-    )
+    origins: dict[str, dict[str, Any]] = {name: {} for name in kinds}
+    return run_tasks(origins, lambda: lambda name: partial(timed, measure, kinds[name]), in_turn, results, report)
 
 
 def measure(kind: LayerKind) -> dict[str, Any]:
@@ -244,7 +230,7 @@ def measure(kind: LayerKind) -> dict[str, Any]:
             }
             for n, d in pairs
         ]
-        values = [float(point[variable]) for point in points[variable]]
+        values = [point[variable] for point in points[variable]]
         for name, cost in {"time": "time_seconds", "memory": "kept_bytes"}.items():
             fit = exponent(values, [point[cost] for point in points[variable]])
             exponents[f"{name}_exponent_{variable}"] = round(fit, 3)
@@ -275,6 +261,7 @@ def report(results: Results) -> Report:
         [kind.title, *(f"{count['sequential_ops']:,} / {count['path_length']:,}" for count in layer["counts"])]
         for kind, layer in layers.items()
     ]
+    table = Table(head, rows, words=frozenset({0, 1, 2, 3}))
     figures = [_figure(variable, layers) for variable in ("n", "d") if layers]
     counts = Table(["layer", *(f"n = {n}" for n in COUNT_LENGTHS)], count_rows)
     return Report(
@@ -282,10 +269,7 @@ def report(results: Results) -> Report:
         f"Self-attention, recurrent and convolutional layers, forward and backward, in fp32 on a CPU: "
         f"{len(layers)} of {len(KINDS)} measured.",
         [
-            Section(
-                "Measured here, compared with the paper",
-                [Table(head, rows, words=frozenset({0, 1, 2, 3})), MEASUREMENT, COUNTING],
-            ),
+            Section("Measured here, compared with the paper", [table, MEASUREMENT, COUNTING]),
             Section("Curves", figures or ["No layer has been measured yet."]),
             Section("Counts", ["Sequential operations / longest path.", counts]),
         ],

@@ -107,7 +107,11 @@ def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
     another program on the machine delays all of them. Raises UserError if a training cannot start.
     """
     with threads(1):
-        runs = [_prepare(request) for request in requests]
+        runs = []
+        for request in requests:
+            request.check()
+            with run_folder.exclusive(request.out):
+                runs.append(prepare(request, TranslationTask())[0])
         steppers = [_Stepper(run) for run in runs]
         rounds = [[stepper.seconds() for stepper in steppers] for _ in range(ROUNDS)]
     seconds = [[round(times[i], 4) for times in rounds] for i in range(len(requests))]
@@ -115,12 +119,6 @@ def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
         {"config": encode_config(run.config), **_flops(run), "seconds_per_step": times}
         for run, times in zip(runs, seconds, strict=True)
     ]
-
-
-def _prepare(request: TrainRequest) -> Run:
-    request.check()
-    with run_folder.exclusive(request.out):
-        return prepare(request, TranslationTask())[0]
 
 
 def _flops(run: Run) -> dict[str, Any]:

@@ -19,7 +19,7 @@ FilePair = tuple[Path, Path]
 
 
 class TrainingData(Protocol):
-    """The texts of a training, and the evaluation of its model.
+    """The texts of a training, each as source and target, and the evaluation of its model.
 
     headline: the keys of the main figures of the validation text, and their names in messages.
     """
@@ -27,14 +27,9 @@ class TrainingData(Protocol):
     headline: ClassVar[Mapping[str, str]]
 
     @property
-    def train(self) -> FilePair:
-        """Source and target of the training text."""
-        ...
-
+    def train(self) -> FilePair: ...
     @property
-    def valid(self) -> FilePair:
-        """Source and target of the validation text."""
-        ...
+    def valid(self) -> FilePair: ...
 
     def evaluations(self) -> dict[str, list[str]]:
         """Return the arguments of `transduce evaluate MODEL` by text: "valid", and "test" if there is one."""

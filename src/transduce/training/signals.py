@@ -12,10 +12,13 @@ class StopSignal:
     A SIGINT or SIGTERM after the first one has its usual effect and ends the program at once. A SIGHUP never does: a
     terminal that closes sends it twice, and a shutdown sends it after SIGTERM. It stays ignored under nohup. In a
     thread other than the main thread, this class has no effect, because Python sets signal handlers only there.
+
+    interrupts: True where a signal must also raise KeyboardInterrupt, because no loop reads the flag.
     """
 
     def __init__(self) -> None:
         self.is_requested = False
+        self.interrupts = False
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignal":
@@ -32,6 +35,8 @@ class StopSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.is_requested = True
+        if self.interrupts:
+            raise KeyboardInterrupt
         if number != signal.SIGHUP:
             self._restore(signal.SIGINT, signal.SIGTERM)
 
