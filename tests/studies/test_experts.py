@@ -1,12 +1,12 @@
 """`study experts` on tiny sizes: its rows, its FLOPs, and a whole study."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.studies import write_words
 from support.study_results import experts_results
 
 from transduce.evaluation.study_report import markdown
@@ -57,11 +57,7 @@ def test_the_balance_is_that_of_the_last_call() -> None:
 
 def test_a_study_trains_all_rows_once_and_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transduce.studies.small_models.SEEDS", (1,))
-    draws, texts = random.Random(1), (tmp_path / "train.txt", tmp_path / "valid.txt")
-    for path in texts:
-        lines = (" ".join(draws.choices(["a", "dog", "sees", "the", "cat", "."], k=9)) for _ in range(40))
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    results = run_experts(*texts, tmp_path / "out", jobs=1, sizes=TINY)
+    results = run_experts(*write_words(tmp_path), tmp_path / "out", jobs=1, sizes=TINY)
     assert [*results.entries] == [f"{row}-1" for row in ROWS] and all(map(results.is_done, results.entries))
     for name, entry in results.entries.items():
         assert ("shares" in entry) == (not name.startswith("dense"))

@@ -1,13 +1,13 @@
 """`study positions` on tiny sizes: its streams, its rows, and a whole study."""
 
 import math
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.studies import write_words
 from support.study_results import positions_results
 from support.study_rows import diverging
 from torch.nn import functional as F
@@ -40,13 +40,7 @@ TINY = replace(
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a training text and a validation text of random words."""
-    draws, folder = random.Random(1), tmp_path_factory.mktemp("texts")
-    paths = folder / "train.txt", folder / "valid.txt"
-    for path in paths:
-        lines = (" ".join(draws.choices(["a", "dog", "sees", "the", "cat", "."], k=9)) for _ in range(40))
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return paths
+    return write_words(tmp_path_factory.mktemp("texts"))
 
 
 def test_the_streams_of_a_batch_continue_from_step_to_step() -> None:

@@ -1,12 +1,12 @@
 """`study scaling` on tiny sizes: what a training reads, its learning rate and FLOPs, a whole study, and its report."""
 
 import math
-import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from support.studies import write_words
 from support.study_results import scaling_results
 from support.study_rows import diverging_if_wide, stopping
 from torch import Tensor
@@ -34,13 +34,7 @@ TINY = replace(SWEEP, shapes=((1, 16), (2, 32)), budgets=(64, 128), vocab_size=3
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a training text and a validation text of random words."""
-    draws, folder = random.Random(1), tmp_path_factory.mktemp("texts")
-    paths = folder / "train.txt", folder / "valid.txt"
-    for path in paths:
-        lines = (" ".join(draws.choices(["a", "dog", "sees", "the", "cat", "."], k=9)) for _ in range(40))
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return paths
+    return write_words(tmp_path_factory.mktemp("texts"))
 
 
 # ---- a training --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.pages import Page
+from support.studies import figures_of
 from support.study_results import table2_results
 
 from transduce.config.recipes import find_recipe
@@ -23,23 +24,16 @@ def results(tmp_path: Path) -> Results:
     return table2_results(tmp_path)
 
 
-def rows_of(text: str, head: str) -> dict[str, list[str]]:
-    """Return the table whose first column is called `head`: row name to cells."""
-    lines = text[text.index(f"| {head} |") :].split("\n\n")[0].splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    return {row[0]: row[1:] for row in cells}
-
-
 def test_the_report_has_quality_at_every_budget(results: Results) -> None:
     """The cheapest training has 7,600 steps of 0.22 s: 1,672 s."""
     text = markdown(report(results))
     assert [round(one.limit) for one in Budgets(results).all()[:4]] == [251, 502, 1003, 1672]
     assert "| at equal time | BLEU, 251 s | BLEU, 502 s | BLEU, 1,003 s | BLEU, 1,672 s | perplexity, 251 s |" in text
-    scores = rows_of(text, "at equal time")["LSTM with attention"]
+    scores = figures_of(text, "| at equal time |")["LSTM with attention"]
     assert scores[3] == "19.70 (19.63 to 19.77)" and scores[7] == "6.61 (6.54 to 6.67)"
-    assert len(rows_of(text, "at equal FLOPs")) == 4 and "1.68e14 FLOPs" in text
+    assert len(figures_of(text, "| at equal FLOPs |")) == 4 and "1.68e14 FLOPs" in text
     assert "base 9.5e17, 29 % of 3.3e18; big 9.7e18, 42 % of 2.3e19" in text
-    assert rows_of(text, "system")["LSTM with attention"][3:5] == ["0.220", "0.270"]
+    assert figures_of(text, "| system |")["LSTM with attention"][3:5] == ["0.220", "0.270"]
 
 
 def test_a_system_is_better_only_beyond_the_spread(results: Results) -> None:
@@ -86,7 +80,7 @@ def test_missing_results_are_reported(results: Results, tmp_path: Path) -> None:
     assert "\n\nNot run: post-norm-3, recurrent-3.\n\n" in markdown(report(results))
     del results.entries[cost_name("recurrent")]
     text = markdown(report(results))
-    assert rows_of(text, "system")["LSTM with attention"][0] == "not run" and "at equal time." in text
+    assert figures_of(text, "| system |")["LSTM with attention"][0] == "not run" and "at equal time." in text
     empty = Results(tmp_path / "other.json", table2.STUDY, {})
     assert markdown(report(empty)).count("not run") > 6 and html_page(report(empty))
 

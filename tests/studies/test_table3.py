@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.pages import Page
+from support.studies import figures_of
 from support.toy_task import write_pairs
 
 from transduce.config.recipes import RECIPES, table3
@@ -112,25 +113,18 @@ def results(tmp_path: Path) -> Results:
     return study
 
 
-def rows_of(text: str, heading: str) -> dict[str, list[str]]:
-    """Return the first table below a heading of the report: row name to cells."""
-    lines = text.split(f"## {heading}")[1].split("\n\n")[1].splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    return {row[0]: row[1:] for row in cells}
-
-
-EFFECTS = "The effect of each change"
+EFFECTS = "## The effect of each change"
 
 
 def test_the_report_has_the_effect_of_each_change_with_its_interval(results: Results) -> None:
     """12.71 is Student's t for one degree of freedom; the two seeds of base differ by 0.1 BLEU and 0.2 %."""
     results.entries["n2-1"]["valid_mean"] = {"perplexity": 13.0, "bleu": 23.0}
     results.entries["base-1"]["valid_mean"] = {"perplexity": 9.0, "bleu": 31.0}
-    effects = rows_of(markdown(report(results)), EFFECTS)
+    effects = figures_of(markdown(report(results)), EFFECTS)
     assert effects["(C) N = 2"] == ["x 1.242", "x 1.399, 1.368 to 1.430", "x 1.444", "-2.1", "-8.05, -9.15 to -6.95"]
     assert effects["(D) dropout 0"] == ["x 1.173", "x 0.799, 0.782 to 0.817", "", "-1.2", "+2.95, +1.85 to +4.05"]
     assert len(effects) == 19
-    figures = rows_of(markdown(report(results)), "Every row")
+    figures = figures_of(markdown(report(results)), "## Every row")
     assert figures["(C) N = 2"][1:5] == ["14.00", "22.00", "13.00", "23.00"]
 
 
@@ -183,23 +177,23 @@ def test_the_text_of_the_spread_between_seeds_is_named(results: Results) -> None
 
 def test_rows_of_another_size_are_compared_with_the_base_of_their_text(results: Results) -> None:
     results.entries["d256-1"] = entry("d256", 1, 15.0, 20.0)
-    assert rows_of(markdown(report(results)), EFFECTS)["(C) d_model = 256"][1].startswith("x 1.499, ")
+    assert figures_of(markdown(report(results)), EFFECTS)["(C) d_model = 256"][1].startswith("x 1.499, ")
     results.settings["larger training text"] = "hash"
     text = markdown(report(results))
-    assert rows_of(text, EFFECTS)["(C) d_model = 256"][1] == "not run", "its base was not run"
+    assert figures_of(text, EFFECTS)["(C) d_model = 256"][1] == "not run", "its base was not run"
     results.entries["base-large-1"] = entry("base-large", 1, 12.0, 25.0)
     text = markdown(report(results))
-    assert rows_of(text, EFFECTS)["(C) d_model = 256"][1].startswith("x 1.250, ")
-    assert rows_of(text, EFFECTS)["(C) N = 2"][1].startswith("x 1.399, ")
-    assert rows_of(text, "Every row")["base, larger text"][1:3] == ["12.00", "25.00"]
+    assert figures_of(text, EFFECTS)["(C) d_model = 256"][1].startswith("x 1.250, ")
+    assert figures_of(text, EFFECTS)["(C) N = 2"][1].startswith("x 1.399, ")
+    assert figures_of(text, "## Every row")["base, larger text"][1:3] == ["12.00", "25.00"]
     assert "were trained on a larger text" in text and html_page(report(results))
 
 
 def test_the_report_marks_rows_that_were_not_run(results: Results) -> None:
     text = markdown(report(results))
-    effects = rows_of(text, EFFECTS)
+    effects = figures_of(text, EFFECTS)
     assert effects["(A) h = 4"] == ["x 1.016", "not run", "", "-0.3", "not run"]
-    figures = rows_of(text, "Every row")
+    figures = figures_of(text, "## Every row")
     assert figures["base"][1:5] == ["10.01 (10.00 to 10.02)", "30.05 (30.00 to 30.10)", "1 2", "1.90 M"]
     for name in ("(A) h = 1", "(A) h = 4", "big"):
         assert figures[name][1:5] == ["not run", "not run", "", ""]
@@ -212,8 +206,8 @@ def test_captions_are_those_of_the_entries(results: Results) -> None:
     """And not the settings of today's recipes."""
     text = markdown(report(results))
     assert "at small scale, where base has settings that were not recorded: 4 trainings" in text
-    assert rows_of(text, "Every row")["(C) N = 2"][0] == "not recorded"
-    assert rows_of(text, "Every row")["(A) h = 4"][0] == "n_heads 2"  # not run: as in the recipe
+    assert figures_of(text, "## Every row")["(C) N = 2"][0] == "not recorded"
+    assert figures_of(text, "## Every row")["(A) h = 4"][0] == "n_heads 2"  # not run: as in the recipe
     for row, changes in {"base": {"n_layers": 7}, "n2": {"n_layers": 5}}.items():
         config = table3.small(row)
         train = replace(config.train, max_steps=321)
@@ -221,7 +215,7 @@ def test_captions_are_those_of_the_entries(results: Results) -> None:
         results.entries[f"{row}-1"] |= {"config": encode_config(config), "steps": 321}
     text = markdown(report(results))
     assert "where base has 7 + 7 layers, d_model 128, d_ff 512, 4 heads and 321 steps: 4" in text
-    assert rows_of(text, "Every row")["(C) N = 2"][0] == "n_layers 5" and "4,200" not in text
+    assert figures_of(text, "## Every row")["(C) N = 2"][0] == "n_layers 5" and "4,200" not in text
 
 
 def test_the_papers_scale_has_the_papers_bleu(results: Results) -> None:
@@ -232,7 +226,7 @@ def test_the_papers_scale_has_the_papers_bleu(results: Results) -> None:
     assert "brevity penalty" not in markdown(report(results))  # of the BLEU in the table, which has none recorded
     results.settings["scale"] = "paper"
     text = markdown(report(results))
-    assert rows_of(text, "Every row")["base"][2:4] == ["50.50 (50.00 to 51.00)", "0.875"]
+    assert figures_of(text, "## Every row")["base"][2:4] == ["50.50 (50.00 to 51.00)", "0.875"]
     assert "tokenised BLEU with compounds split" in text and "13a" not in text
     results.save()
     del results.entries["n2-1"]["valid"]["bleu_compound_split"]

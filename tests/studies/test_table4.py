@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.pages import Page
-from support.studies import is_locked, wait_for
+from support.studies import figures_of, is_locked, rows_of, wait_for
 from support.study_results import table4_results
 from support.toy_task import ROOT, CommandResult, write_lines
 
@@ -105,17 +105,10 @@ def results(tmp_path: Path) -> Results:
     return table4_results(tmp_path)
 
 
-def rows_of(text: str, heading: str) -> list[list[str]]:
-    """Return the rows of the first table below a heading of the report."""
-    table = next(block for block in text.split(f"## {heading}")[1].split("\n\n") if block.startswith("|"))
-    lines = table.strip().splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-
-
 def test_the_report_compares_each_row_with_base(results: Results) -> None:
     """4.30 is Student's t for two degrees of freedom: both pairs of seeds differ by 0.4."""
     text = markdown(report(results))
-    effects = {row[0]: row[1:] for row in rows_of(text, "The effect of each change")}
+    effects = figures_of(text, "## The effect of each change")
     assert effects["2 layers"] == ["-3.20, -4.69 to -1.71", "worse"]
     assert effects["6 layers"] == ["+1.00, -0.49 to +2.49", "inconclusive"]
     assert effects["top-down form"] == ["+1.80, +0.58 to +3.02", "better"]
@@ -127,14 +120,14 @@ def test_the_report_compares_each_row_with_base(results: Results) -> None:
 def test_without_a_second_seed_every_comparison_is_inconclusive(results: Results) -> None:
     del results.entries["base-2"], results.entries["topdown-2"]
     text = markdown(report(results))
-    effects = {row[0]: row[1:] for row in rows_of(text, "The effect of each change")}
+    effects = figures_of(text, "## The effect of each change")
     assert effects["2 layers"] == ["-3.00", "inconclusive"]
     assert "is unknown, since no row has two seeds. So every difference is inconclusive." in text
 
 
 def test_every_row_has_its_figures(results: Results) -> None:
     text = markdown(report(results))
-    figures = {row[0]: row[1:] for row in rows_of(text, "Every row")}
+    figures = figures_of(text, "## Every row")
     assert figures["base"] == [
         "18,951", "1 2", "70.20 (70.00 to 70.40)", "71.20 (71.00 to 71.40)", "69.20 (69.00 to 69.40)",
         "20.00 (20.00 to 20.00)", "90.00 (90.00 to 90.00)", "600 of 600",
@@ -143,14 +136,14 @@ def test_every_row_has_its_figures(results: Results) -> None:
     assert "| d_model 64 | 4 + 4 layers, d_model 64, d_ff 128, 2 heads | 1.85 M | 3,600 | 900 | 720 |" in text
     results.entries["base-1"]["test"] = {**results.entries["base-1"]["valid"], "f1": 66.5, "sentences": 900}
     text = markdown(report(results))
-    figures = {row[0]: row[1:] for row in rows_of(text, "Every row")}
+    figures = figures_of(text, "## Every row")
     assert figures["base"][8:] == ["66.50", "300 of 900"] and figures["2 layers"][8:] == ["", ""]
     assert "The test trees are 900." in text
 
 
 def test_the_papers_rows_are_marked_as_quoted(results: Results) -> None:
     text = markdown(report(results))
-    rows = rows_of(text, "Compared with the paper's table")
+    rows = rows_of(text, "## Compared with the paper's table")
     assert [row[2] for row in rows[: len(PAPER)]] == [
         "88.3", "90.4", "90.4", "91.7", "91.3", "91.3", "91.3", "92.1", "92.1", "92.7", "93.0", "93.3"
     ]  # fmt: skip
