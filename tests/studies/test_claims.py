@@ -20,11 +20,10 @@ from transduce.evaluation.study_report import html_page, markdown
 from transduce.model.attention import attention_weights
 from transduce.model.transformer import Transformer
 from transduce.storage.run_request import TrainRequest
-from transduce.studies import claims, claims_report, longer, scaling
-from transduce.studies.claims import run_claims
+from transduce.studies import claims, claims_report, scaling
+from transduce.studies.claims import run_claims, split_texts
 from transduce.studies.claims_report import report
 from transduce.studies.in_process import run_in_process
-from transduce.studies.longer import split_texts
 from transduce.studies.results import Results, encode_config, read_results
 from transduce.studies.scaling import UnscaledTransformer, _Recorder, jacobian_norm, unscaled_attention
 from transduce.studies.texts import Texts
@@ -102,11 +101,11 @@ def test_pairs_are_cut_by_the_pieces_of_the_tokenizer_of_the_trainings(tmp_path:
     def pieces(pairs: list[tuple[str, str]]) -> list[list[int]]:
         return [[len(tokenizer.encode(side)) for side in pair] for pair in pairs]
 
-    assert max(map(max, pieces(split.train))) <= longer.SHORT and 9 <= len(split.train) < len(train)
-    assert split.valid == [pair for pair in read_pairs(*texts.valid) if max(*pieces([pair])[0]) <= longer.SHORT]
-    assert split.longer == [pair for pair in read_pairs(*texts.valid) if min(*pieces([pair])[0]) > longer.LONGER]
+    assert max(map(max, pieces(split.train))) <= claims.SHORT and 9 <= len(split.train) < len(train)
+    assert split.valid == [pair for pair in read_pairs(*texts.valid) if max(*pieces([pair])[0]) <= claims.SHORT]
+    assert split.longer == [pair for pair in read_pairs(*texts.valid) if min(*pieces([pair])[0]) > claims.LONGER]
     assert ("yxcvbnmasdfghjklqwertzuiop",) * 2 in split.longer and ("the man", "man the") in split.valid
-    new, total = (sum(tgt - less for _, tgt in pieces(split.longer)) for less in (longer.SHORT, 0))
+    new, total = (sum(tgt - less for _, tgt in pieces(split.longer)) for less in (claims.SHORT, 0))
     assert split.figures["new positions, %"] == pytest.approx(100 * new / total, abs=0.06)
     assert split.figures["longer pairs"] == len(split.longer) >= 1
 
@@ -123,7 +122,7 @@ def test_texts_without_short_or_longer_pairs_are_refused(tmp_path: Path) -> None
 def test_relative_positions_know_the_order_only_by_distances() -> None:
     """Without their vectors the encoder has no order; a step of the search gives the same as all positions at once."""
     torch.manual_seed(1)
-    model = longer.RelativeTransformer(SIZES).eval()
+    model = claims.RelativeTransformer(SIZES).eval()
     src = torch.randint(5, 25, (2, 12))
     tgt_in, mask = torch.randint(5, 25, (2, 10)), torch.ones(2, 12, dtype=torch.bool)
     with torch.no_grad():
