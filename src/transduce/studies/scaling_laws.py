@@ -60,11 +60,6 @@ class SweepTraining:
     def name(self) -> str:
         return f"{self.row}-{self.tokens}"
 
-    @property
-    def work(self) -> int:
-        """The work in an arbitrary unit."""
-        return self.n_layers * self.d_model**2 * self.tokens
-
 
 @dataclass(frozen=True)
 class Sweep:
@@ -85,7 +80,7 @@ class Sweep:
     def trainings(self) -> list[SweepTraining]:
         """Return all trainings, those with the most work first: two jobs then end at about the same time."""
         trainings = [SweepTraining(*shape, tokens) for shape in self.shapes for tokens in self.budgets]
-        return sorted(trainings, key=lambda training: training.work, reverse=True)
+        return sorted(trainings, key=lambda training: -training.n_layers * training.d_model**2 * training.tokens)
 
     def sizes(self) -> SegmentSizes:
         """Return the sizes of the texts and of the evaluation."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from transduce.config.schema import Config
 from transduce.data.batches import DataPosition
 from transduce.model.build import build
 from transduce.storage import run_folder
@@ -44,11 +43,15 @@ class Budget:
 
 
 class Budgets:
-    """The budgets of a study, from the cost of a step of each system and the length of its trainings."""
+    """The budgets of a study, from the cost of a step of each system and the length of its trainings.
+
+    configs: the configurations whose cost was measured; None for a system without one, or with a cost of 0.1.0.
+    """
 
     def __init__(self, results: Results) -> None:
         self.results = results
-        self.configs = {system: self._config(system) for system in SYSTEMS}
+        costs = {system: results.entries[cost_name(system)] for system in SYSTEMS if results.is_done(cost_name(system))}
+        self.configs = {system: config_of(costs.get(system, {})) for system in SYSTEMS}
 
     def all(self) -> list[Budget]:
         """Return every budget; none as long as the cost of a system is not known."""
@@ -87,11 +90,6 @@ class Budgets:
     def entries(self, system: str) -> list[dict[str, Any]]:
         """Return the trainings of a system that are done."""
         return [entry for entry in self.results.done(system) if "curve" in entry]
-
-    def _config(self, system: str) -> Config | None:
-        """Return the configuration whose cost was measured; None if none was, or by 0.1.0."""
-        name = cost_name(system)
-        return config_of(self.results.entries[name]) if self.results.is_done(name) else None
 
 
 # ---- measured ----------------------------------------------------------------------------------------------------
