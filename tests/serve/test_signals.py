@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("timing")]
 SECONDS = 10  # in which a server must end
 
 
-@pytest.mark.parametrize(("engine", "times"), [("torch", 8), ("ctranslate2", 12)])
+@pytest.mark.parametrize(("engine", "times"), [("torch", 5), ("ctranslate2", 8)])
 def test_a_server_that_loads_exits_with_0(toy: Toy, exported: Path, tmp_path: Path, engine: str, times: int) -> None:
     model = toy.model if engine == "torch" else exported
     rng = random.Random(1)
@@ -53,7 +53,7 @@ def _wait_for_handler(process: "subprocess.Popen[bytes]") -> None:
     raise AssertionError("no handler for SIGTERM")
 
 
-@pytest.mark.parametrize(("engine", "times"), [("torch", 10), ("ctranslate2", 20)])
+@pytest.mark.parametrize(("engine", "times"), [("torch", 6), ("ctranslate2", 12)])
 def test_a_server_under_load_answers_what_it_accepted(
     toy: Toy, exported: Path, tmp_path: Path, engine: str, times: int
 ) -> None:

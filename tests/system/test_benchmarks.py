@@ -61,6 +61,7 @@ def test_speeds_of_other_depths_are_compared(tmp_path: Path) -> None:
     assert "| 1 | 2 + 1 layers, d_model 512," in process.stdout
 
 
+@pytest.mark.slow
 def test_two_checkouts_are_compared_each_with_its_own_package(tmp_path: Path) -> None:
     other = tmp_path / "other"
     source = tmp_path / "test.en"
@@ -117,6 +118,7 @@ def test_a_long_file_keeps_its_order_in_flat_memory() -> None:
     assert figures["added_mb"] < 60
 
 
+@pytest.mark.slow
 def test_language_models_are_compared_on_one_text(tmp_path: Path) -> None:
     lines = ["a b c d", "b c d e", "c d e f"] * 10
     text = tmp_path / "text"

@@ -37,7 +37,7 @@ from support.toy_task import ROOT, CommandResult
 from transduce.storage.checkpoints import checkpoints, step_of
 from transduce.storage.run_log import read_log
 
-pytestmark = pytest.mark.xdist_group("timing")  # ranks must answer in time
+pytestmark = pytest.mark.xdist_group("ranks")  # one after the other: ranks must answer in time
 
 Steps = list[list[int]]  # the pairs of each step, in the order of the batch
 

@@ -154,6 +154,7 @@ def test_a_run_resumes_with_or_without_shards_on_any_number_of_ranks(texts: Text
 # ---- memory ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_is_divided_between_the_ranks(texts: Texts, tmp_path: Path) -> None:
     """A rank stores weights, gradients, moments and moving average, and no other tensors of their size."""
     sizes = {}

@@ -148,7 +148,7 @@ def test_a_signal_during_preparation_ends_the_program(number: signal.Signals, co
     assert not [*tmp_path.glob("run/*")]  # SIGTERM may leave the empty folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_before_the_first_step_stops_after_it(number: signal.Signals, tmp_path: Path) -> None:
     process = start_training(SLOW_BEFORE_THE_FIRST_STEP, tmp_path)
     process.send_signal(number)
