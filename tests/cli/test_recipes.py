@@ -7,24 +7,44 @@ from pathlib import Path
 
 import pytest
 from support.command_line import assert_mistake, heavy_imports
-from support.toy_task import CommandResult
+from support.toy_task import CommandResult, toy_lines, write_pairs
 
-from transduce.cli.recipes import format_size, shorten
+from transduce.cli.recipes import format_size
 from transduce.config.overrides import overridden
-from transduce.config.recipes import RECIPES, RecipeEntry, catalogue
+from transduce.config.recipes import RECIPES, RecipeEntry, auto, catalogue
 from transduce.config.schema import Config, ModelConfig, keys, value_of
+from transduce.storage import run_choices
 
 
-def test_the_list_has_one_line_for_every_recipe(cli: Callable[..., CommandResult]) -> None:
-    result = cli("recipes")
-    assert (result.code, result.err) == (0, "")
-    *lines, hint = filter(None, result.out.decode().splitlines())
-    assert hint == "`transduce recipes NAME` shows the settings of a recipe."
-    assert max(map(len, lines)) <= 79
-    rows = [re.fullmatch(r"(\S+) +(\d+\.\d) M  (\S.*?) {2,}(\w.{8,})", line) for line in lines]
-    assert [row and row[1] for row in rows] == [*RECIPES]
-    sizes = {row[1]: float(row[2]) for row in rows if row}
+def test_the_two_lists_have_every_recipe_once_with_its_whole_description(cli: Callable[..., CommandResult]) -> None:
+    results = [cli("recipes"), cli("recipes", "--studies")]
+    assert [(result.code, result.err) for result in results] == [(0, "")] * 2
+    own, studies = (result.out.decode() for result in results)
+    assert max(map(len, [*own.splitlines(), *studies.splitlines()])) <= 79
+    rows = re.findall(r"^([a-z0-9.-]+)(?:  (\d+\.\d) M parameters)?$", own + studies, re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(RECIPES) and rows[0] == ("auto", "")
+    sizes = {name: float(size or 0) for name, size in rows}
     assert (sizes["vaswani2017-base"], sizes["vaswani2017-big"], sizes["small-table2-recurrent"]) == (63.1, 214.2, 2.1)
+    words = " ".join((own + studies).split())
+    assert all(f"{entry.summary} Time: {entry.time}." in words for entry in catalogue())
+    assert own.index("For your own text") < own.index("\nsmall ") < own.index("The models of the paper")
+    assert "multi30k-raw" in studies and "small-table3-base" in studies
+
+
+def test_auto_shows_its_choice_without_training(
+    tmp_path: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_choices, "run_trial", lambda *arguments: auto.Trial(0.2, 5.0, 2_000_000))
+    src, tgt = write_pairs(tmp_path, "train", toy_lines(1, 300))
+    text = cli("recipes", "auto", "--train", str(src), str(tgt), "--minutes", "9").out.decode()
+    assert "300 pairs of about" in text and "* model.d_model=128 " in text and "steps" in text
+    assert_mistake(cli("recipes", "small", "--minutes", "9"), "--train: expected a text, and the recipe auto")
+    assert_mistake(cli("recipes", "auto", "--train", "x", "y"), "x: expected a text file")
+    both = cli("recipes", "auto", "--train", str(src), str(tgt), "--minutes", "9", "--hours", "1")
+    assert_mistake(both, "--hours=1: must not be set with --minutes=9")
+    assert_mistake(
+        cli("recipes", "auto", "--train", str(src), str(tgt), "--hours", "0"), "--hours=0: expected a number"
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -61,12 +81,3 @@ def test_recipes_load_no_slow_package() -> None:
 @pytest.mark.parametrize("entry", [entry for entry in catalogue() if entry.size], ids=lambda entry: entry.name)
 def test_the_size_in_a_docstring_is_the_size_of_the_model(entry: RecipeEntry) -> None:
     assert entry.size == format_size(RECIPES[entry.name]())
-
-
-def test_shorten_keeps_whole_clauses() -> None:
-    text = "Six layers, as in the paper (tokenised, cased); not measured"
-    assert shorten(text, 60) == text
-    assert shorten(text, 50) == "Six layers, as in the paper (tokenised, cased)"
-    assert shorten(text, 40) == "Six layers, as in the paper"
-    assert shorten(text, 12) == "Six layers"
-    assert shorten("12,000 steps of 6,000 tokens", 20) == "12,000 steps of ..."

@@ -1,12 +1,11 @@
 """`transduce recipes`: list the recipes, or show the settings of one."""
 
 import dataclasses
-import itertools
 import re
-import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
+from transduce.cli.options import Flag
 from transduce.cli.train import Corpora, Hours, Minutes, minutes_of
 from transduce.config.validation import refuse
 from transduce.data.corpora import Corpus, problems
@@ -17,20 +16,28 @@ if TYPE_CHECKING:
     from transduce.config.schema import Config
 
 WIDTH = 76
+STUDIES = "For the results in the documentation, and the tables of the paper"
 
 
 def recipes(
-    name: str | None = None, *, train: Corpora | None = None, minutes: Minutes = None, hours: Hours = None
+    name: str | None = None,
+    *,
+    studies: Flag = False,
+    train: Corpora | None = None,
+    minutes: Minutes = None,
+    hours: Hours = None,
 ) -> None:
     """List the recipes, or show the settings of one recipe, or what `auto` would choose for a text.
 
-    The list has a line for each recipe: its name, its number of parameters, and the time of a training.
+    The list has the name of each recipe, its number of parameters, its purpose and the time of a training.
 
     Parameters
     ----------
     name
         The recipe to show: a name of the list, or FILE.py:FUNCTION. Each setting is printed as `transduce train --set`
         takes it. A star marks a setting that differs from its default.
+    studies
+        List the recipes that reproduce our results, and the rows of the paper's tables.
     train
         With the recipe auto: the training text, as in `transduce train`.
 
@@ -43,7 +50,7 @@ def recipes(
     if train or minutes is not None or hours is not None:
         print(format_choice(name, train or [], minutes_of(minutes, hours)))
     else:
-        print(format_list() if name is None else format_recipe(name))
+        print(format_list(studies=studies) if name is None else format_recipe(name))
 
 
 def format_choice(name: str | None, train: list[Corpus], minutes: float | None) -> str:
@@ -57,43 +64,37 @@ def format_choice(name: str | None, train: list[Corpus], minutes: float | None) 
     return "\n".join([*choice.lines, format_settings(choice.config)])
 
 
-def format_list() -> str:
-    """Return one line for each recipe: its name, size, time, and as much of its sentence as the terminal is wide.
+def format_list(*, studies: bool = False) -> str:
+    """Return the name, the size, the whole description and the time of each recipe, in groups, the user's own first.
 
-    The rows of each table of the paper are a separate group, with its own column widths.
+    studies: the recipes that reproduce a result instead of the others.
     """
     from transduce.config.recipes import catalogue
 
-    width = max(80, shutil.get_terminal_size().columns) - 1
-    groups = itertools.groupby(catalogue(), key=lambda entry: table_of(entry.name))
-    tables = ["\n".join(format_rows([*group], width)) for _, group in groups]
-    return "\n\n".join([*tables, "`transduce recipes NAME` shows the settings of a recipe."])
+    groups: dict[str, list[RecipeEntry]] = {}
+    for entry in catalogue():
+        groups.setdefault(group_of(entry.name), []).append(entry)
+    titles = [title for title in groups if (title == STUDIES) == studies]
+    lines = [line for title in titles for line in (f"{title}:", "", *map(format_entry, groups[title]))]
+    hints = ["`transduce recipes NAME` shows the settings of a recipe."]
+    if not studies:
+        hints.append("`transduce recipes --studies` lists the recipes of our results.")
+    return "\n".join([*lines, *hints])
 
 
-def table_of(name: str) -> str:
-    """Return the table of the paper that the recipe `name` is a row of, such as "small-table3", or an empty text."""
-    match = re.match(r".+-table\d", name)
-    return match[0] if match else ""
+def group_of(name: str) -> str:
+    """Return the title of the group of a recipe."""
+    if re.match(r"multi30k|demo|.+-table\d", name):
+        return STUDIES
+    return "The models of the paper" if re.match(r"vaswani2017|t2t2018", name) else "For your own text"
 
 
-def format_rows(entries: "list[RecipeEntry]", width: int) -> list[str]:
-    """Return a line of at most `width` characters for each entry, with columns as wide as their longest cell."""
-    cells = [(entry.name, size_of(entry).removesuffix(" parameters"), shorten(entry.time, 26)) for entry in entries]
-    name, size, time = (max(map(len, column)) for column in zip(*cells, strict=True))
-    room = width - (name + size + time + 5)
-    return [
-        f"{row[0]:{name}} {row[1]:>{size}}  {row[2]:{time}}  {shorten(entry.summary.rstrip('.'), room)}"
-        for row, entry in zip(cells, entries, strict=True)
-    ]
-
-
-def shorten(text: str, width: int) -> str:
-    """Return the whole clauses of `text` that fit into `width`, or as many words as fit and an ellipsis."""
-    if len(text) <= width:
-        return text
-    starts = [text[: match.start()] for match in re.finditer(r"[,;:] | \(", text[: width + 2])]
-    clauses = [start for start in starts if start.count("(") == start.count(")")]
-    return clauses[-1] if clauses else textwrap.shorten(text, width, placeholder=" ...")
+def format_entry(entry: "RecipeEntry") -> str:
+    """Return a recipe as lines of at most `WIDTH` characters."""
+    text = f"{entry.summary} Time: {entry.time}."
+    size = "" if entry.name == "auto" else f"  {size_of(entry)}"
+    body = textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+    return f"{entry.name}{size}\n{body}\n"
 
 
 def format_recipe(name: str) -> str:
