@@ -62,6 +62,20 @@ def write_texts(folder: Path) -> Texts:
     }
 
 
+EARLY = {"patience": 3, "evaluate_every_steps": 2, "checkpoint_every_steps": 2, "keep_checkpoints": 3}
+
+
+def replace_scores(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
+    """Let successive evaluations return these losses, then 9.0."""
+    remaining = iter(losses)
+
+    def scores(*_: object) -> dict[str, float]:
+        loss = next(remaining, 9.0)
+        return {"loss": loss, "perplexity": 1.0, "bleu": 50 - loss}
+
+    monkeypatch.setattr(training, "validation_scores", scores)
+
+
 # ---- comparing runs ------------------------------------------------------------------------------------------------
 
 
