@@ -18,13 +18,12 @@ from support.translators import LINES, assert_same, noisy_translator
 
 import transduce
 from transduce import Sampling, Translation, Translator, UserError
-from transduce.config.schema import Config, DataConfig, SearchConfig
+from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding.hypothesis import Hypothesis, Request
-from transduce.decoding.options import DecodingOptions
 from transduce.decoding.rows import Rows
-from transduce.decoding.segmentation import MAX_LINE_TOKENS, split_line
+from transduce.decoding.segmentation import MAX_LINE_TOKENS
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
 from transduce.training.weights import weights
@@ -179,83 +178,6 @@ def test_one_string_is_not_a_list_of_lines(model: Translator) -> None:
     for call in (lambda: model.translate("a b"), lambda: model.score("a", ["a"]), lambda: model.score(["a"], "a")):
         with pytest.raises(UserError, match="expected a list of strings, not one string"):
             call()
-
-
-# ---- long lines --------------------------------------------------------------------------------------------------
-
-JAPANESE = "私は東京に住んでいます。彼は本を読むのが好きです。" * 6
-LONG = [
-    "A dog runs. The old cat sleeps! Does it rain? Yes, it rains; we stay at home. " * 4,
-    "word " * 80,
-    "unbroken" * 40,
-    JAPANESE,
-    " " * 300 + "a b c d e f g h i j k l" * 3,
-    "𝒳" * 60,
-    "e\u0301" * 50,
-    "x. " * 60,
-]
-
-
-SENTENCES = DecodingOptions(split="sentences")
-
-
-@pytest.mark.parametrize("line", LONG)
-@pytest.mark.parametrize("limit", [3, 16, 31])
-def test_a_long_line_is_split_and_nothing_is_lost(model: Translator, line: str, limit: int) -> None:
-    segments = split_line(line, model.tokenizer, DataConfig(max_tokens=limit + 1), SENTENCES)
-    assert len(segments) > 1
-    for text, gap in segments:
-        assert text.strip()
-        assert gap in ("", " ")
-        assert len(model.tokenizer.encode(text)) <= limit or len(text) == 1
-    assert "".join("".join(text.split()) for text, _ in segments) == "".join(line.split())
-    assert segments[-1][1] == ""
-
-
-def test_gaps_between_segments_are_kept(model: Translator) -> None:
-    """The segments with their gaps are the line again, except the width of its gaps."""
-    for line in (LONG[0], LONG[1], JAPANESE):
-        joint_text = "".join(
-            text + gap for text, gap in split_line(line, model.tokenizer, DataConfig(max_tokens=21), SENTENCES)
-        )
-        assert joint_text.split() == line.split()
-
-
-def test_a_line_is_split_between_sentences_where_possible(model: Translator) -> None:
-    def texts(line: str, limit: int) -> list[str]:
-        parts = split_line(line, model.tokenizer, DataConfig(max_tokens=limit + 1), SENTENCES)
-        return [text for text, _ in parts]
-
-    expected = ["a b c d e.", "f g, h i j!", "a b c, d e f g"]
-    assert texts("a b c d e. f g, h i j! a b c, d e f g", 12) == expected
-    assert texts("これはです。それはです。", 20) == ["これはです。", "それはです。"]
-
-
-def test_segments_are_translated_one_by_one(model: Translator) -> None:
-    line = "a b c d e f. " * 6  # 14 letters and points a time; training saw lines of at most six letters
-    whole = model.translate([line, "a b"])
-    segments = split_line(line, model.tokenizer, model.config.data, SENTENCES)
-    singly = model.translate([text for text, _ in segments])
-    assert len(segments) > 1
-    assert whole[0].text == "".join(t.text + gap for t, (_, gap) in zip(singly, segments, strict=True))
-    assert whole[0].score == pytest.approx(sum(t.score for t in singly), abs=1e-4)
-    assert whole[0].pieces == sum((t.pieces for t in singly), ())
-    assert whole[1].text == "b a"
-
-
-def test_split_sentences_splits_every_line(model: Translator) -> None:
-    lines = ["aa bb. cc! dd", "", "ee ff? gg."]
-    apart = model.translate(["aa bb.", "cc!", "dd", "ee ff?", "gg."])
-    translations = model.translate(lines, split="sentences")
-    assert [t.pieces for t in translations] == [
-        sum((t.pieces for t in apart[:3]), ()),
-        (),
-        apart[3].pieces + apart[4].pieces,
-    ]
-    assert translations != model.translate(lines, split="long")
-    assert translations == model.translate(lines, split="sentences", prefixes=["", "", ""])
-    with pytest.raises(UserError, match="split='no': expected one of 'auto', 'none', 'long', 'sentences'"):
-        model.translate(["a"], split="no")  # pyright: ignore[reportArgumentType]
 
 
 # ---- options -------------------------------------------------------------------------------------------

@@ -20,6 +20,14 @@ def random_checkpoint(step: int, *, ema: bool = False) -> Checkpoint:
     return Checkpoint(tensors, moments, averages, stored_state(step))
 
 
+def whole_checkpoint(step: int) -> Checkpoint:
+    """Return a checkpoint with three tensors, all their moments, and their averages."""
+    generator = torch.Generator().manual_seed(step)
+    tensors = {name: torch.randn(30, generator=generator) for name in ("w", "b", "v")}
+    moments = {f"{m}/{name}": value**2 for m in ("exp_avg", "exp_avg_sq") for name, value in tensors.items()}
+    return Checkpoint(tensors, moments, tensors, stored_state(step))
+
+
 def stored_state(step: int) -> dict[str, Any]:
     """Return a state as a checkpoint of `step` holds it."""
     record = {

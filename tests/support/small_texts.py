@@ -63,3 +63,9 @@ def read_one(store: TokenStore, pair: int) -> tuple[list[int], list[int], tuple[
     tokens = struct.unpack_from(f"<{sum(counts)}{letter}", content, begin + 40 * size)
     first, middle = sum(counts[: 2 * row]), sum(counts[: 2 * row + 1])
     return list(tokens[first:middle]), list(tokens[middle : middle + counts[2 * row + 1]]), spans
+
+
+def files_of(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return time and inode of each token file of a store."""
+    paths = [path for path in folder.rglob("part-*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in paths}
