@@ -12,8 +12,7 @@ includes reading and detokenising, not loading. Then each side translates single
 - Length penalty of the peers: length^0.6, the nearest to the paper's that they have.
 - Hugging Face's Marian is post-norm. The weights of a pre-norm model go into its M2M100.
 - A ratio is of our best setting, or with "exact" of our default. The lowest ratios are over all models.
-
-The script writes benchmarks/results/translate.json.
+- The results are written into benchmarks/results/translate.json.
 """
 
 import argparse
