@@ -5,8 +5,8 @@ import contextlib
 import errno
 import json
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 from support.http_load import TRANSLATE, Reply, read_reply, request_bytes
@@ -60,6 +60,18 @@ async def clients_of(service: Served) -> AsyncIterator[Callable[[], Awaitable[Cl
             return client
 
         yield connect
+
+
+@contextmanager
+def held_back(**limits: int) -> Iterator[tuple[Reverser, Served]]:
+    """Serve a model whose translations wait until its gate is set, or until the end of the block."""
+    model = Reverser()
+    model.gate.clear()
+    with served(model, **limits) as service:
+        try:
+            yield model, service
+        finally:
+            model.gate.set()
 
 
 def exchange(data: bytes) -> Reply:
@@ -182,9 +194,7 @@ def test_http_1_0_needs_no_host() -> None:
 
 
 def test_a_client_with_a_second_request_that_leaves_is_noticed() -> None:
-    model = Reverser()
-    model.gate.clear()
-    with served(model) as service:
+    with held_back() as (_, service):
 
         async def run() -> None:
             async with clients_of(service) as connect:
@@ -197,13 +207,10 @@ def test_a_client_with_a_second_request_that_leaves_is_noticed() -> None:
                 await until(lambda: service.value("cancelled_total") == 2)
 
         asyncio.run(run())
-        model.gate.set()
 
 
 def test_bodies_before_the_answers_to_earlier_requests_are_bounded() -> None:
-    model = Reverser()
-    model.gate.clear()
-    with served(model, body_bytes=2_000) as service:
+    with held_back(body_bytes=2_000) as (model, service):
 
         async def run() -> None:
             async with clients_of(service) as connect:
@@ -221,9 +228,7 @@ def test_bodies_before_the_answers_to_earlier_requests_are_bounded() -> None:
 
 
 def test_what_is_not_read_has_an_end() -> None:
-    model = Reverser()
-    model.gate.clear()
-    with served(model, body_bytes=10_000) as service:
+    with held_back(body_bytes=10_000) as (_, service):
 
         async def run() -> None:
             async with clients_of(service) as connect:
@@ -236,7 +241,6 @@ def test_what_is_not_read_has_an_end() -> None:
             await until(lambda: service.value("cancelled_total") == 1)
 
         asyncio.run(run())
-        model.gate.set()
 
 
 def test_an_idle_connection_makes_room_for_a_new_one() -> None:
@@ -257,9 +261,7 @@ def test_an_idle_connection_makes_room_for_a_new_one() -> None:
 
 
 def test_with_all_connections_busy_only_probes_get_in() -> None:
-    model = Reverser()
-    model.gate.clear()
-    with served(model, connections=2) as service:
+    with held_back(connections=2) as (model, service):
         service.state.is_ready = True
 
         async def run() -> None:
@@ -281,9 +283,7 @@ def test_with_all_connections_busy_only_probes_get_in() -> None:
 
 
 def test_answers_announce_the_end_of_the_connection_while_the_server_drains() -> None:
-    model = Reverser()
-    model.gate.clear()
-    with served(model) as service:
+    with held_back() as (model, service):
 
         async def run() -> None:
             async with clients_of(service) as connect:
