@@ -11,11 +11,22 @@ from pathlib import Path
 
 import pytest
 from support.toy_task import ROOT, Toy
-from support.trainings import CONFIG, USES, Texts, act_at_step, assert_same, checkpoint_steps, everything, train
+from support.trainings import (
+    CONFIG,
+    USES,
+    Texts,
+    act_at_step,
+    assert_same,
+    checkpoint_steps,
+    everything,
+    train,
+    with_train,
+)
 
 import transduce
+from transduce import train as training
 from transduce.storage import run_folder
-from transduce.storage.checkpoints import checkpoints
+from transduce.storage.checkpoints import checkpoint_path, checkpoints, load_checkpoint
 from transduce.storage.run_log import read_log
 from transduce.training.signals import StopSignal
 
@@ -138,6 +149,33 @@ def test_a_resume_on_another_device_is_reported(
     train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
     lines = capfd.readouterr().err
     assert re.search(r"threads on cpu, this is torch .* on NVIDIA H100: rounding may differ", lines), lines
+
+
+def test_with_another_score_the_best_of_the_checkpoints_is_chosen_again(
+    run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = iter([(2.0, 40.0), (1.0, 10.0), (3.0, 30.0)])  # of steps 2, 4 and 6
+
+    def scores(*_: object) -> dict[str, float]:
+        loss, bleu = next(first, (4.0, 20.0))
+        return {"loss": loss, "perplexity": 1.0, "bleu": bleu}
+
+    monkeypatch.setattr(training, "validation_scores", scores)
+    rules = {"evaluate_every_steps": 2, "checkpoint_every_steps": 2, "keep_checkpoints": 2, "use": "best"}
+    config, out = with_train(CONFIG, max_steps=8, **rules), tmp_path / "run"
+    train(config, out=out, **run_texts)
+    assert checkpoint_steps(out) == [4, 6, 8]
+    by_bleu = with_train(config, best_by="bleu")
+    train(by_bleu, out=out, resume=True, allow_change=["train.best_by"], **run_texts)
+    assert "the best by validation bleu is step 6, of the checkpoints that are left" in capsys.readouterr().err
+    assert run_folder.holds(out / "model", load_checkpoint(checkpoint_path(out, 6)).weights)
+    longer = with_train(by_bleu, max_steps=10)
+    train(longer, out=out, resume=True, allow_change=["train.max_steps"], **run_texts)
+    assert checkpoint_steps(out) == [6, 8, 10]
+    assert load_checkpoint(checkpoint_path(out, 10)).state["best_score"] == -30.0
+    capsys.readouterr()
+    train(longer, out=out, resume=True, **run_texts)
+    assert "is up to date" in (messages := capsys.readouterr().err) and "are left" not in messages
 
 
 def test_resuming_a_finished_run_without_a_model_writes_it_again(

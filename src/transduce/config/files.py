@@ -121,7 +121,7 @@ def _key_problems(content: Mapping[str, object], classes: Mapping[str, type]) ->
 # ---- resume a run ------------------------------------------------------------------------------------------------
 
 # None of these changes the weights of a step: only the number of steps, their memory, the files of the run, and the
-# final model with its search. train.best_by would need a new count of the evaluations so far.
+# final model with its search.
 CHANGEABLE = (
     "train.max_steps",
     "train.accumulate",
@@ -131,6 +131,7 @@ CHANGEABLE = (
     "train.keep_checkpoints",
     "train.average_checkpoints",
     "train.use",
+    "train.best_by",
     "train.patience",
     *(f"search.{field.name}" for field in dataclasses.fields(SearchConfig)),
 )

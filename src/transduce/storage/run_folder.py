@@ -31,6 +31,7 @@ from transduce.storage.checkpoints import (
 )
 from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import load_model, save_model
+from transduce.storage.run_log import evaluations
 from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import average
 from transduce.training import distributed
@@ -135,8 +136,8 @@ def _wrong_file(file: Path, checkpoint: Path) -> UserError:
 def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]:
     """Restore `state` from the checkpoint in `path`, and remove the later checkpoints, which are damaged.
 
-    Returns a warning if this program may round differently from the one that wrote the checkpoint. Raises UserError if
-    a text has changed since.
+    Returns a warning if this program may round differently from the one that wrote the checkpoint, and the new best
+    step if `train.best_by` has changed. Raises UserError if a text has changed since.
     """
     checkpoint = load_checkpoint(path)
     for name, key in state.record["texts"].items():
@@ -149,7 +150,11 @@ def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]
     state.restore(checkpoint, path)
     if distributed.is_leader():
         drop_checkpoints_after(request.out, state.counters.step)
-    return _rounding_difference(checkpoint.state["made_with"], state.record["made_with"])
+    lines = _rounding_difference(checkpoint.state["made_with"], state.record["made_with"])
+    if state.choose_best(evaluations(request.out), [step_of(path) for path in checkpoints(request.out)]):
+        best = "no step" if state.counters.best_step is None else f"step {state.counters.best_step:,}"
+        lines.append(f"the best by validation {state.config.best_by} is {best}, of the checkpoints that are left")
+    return lines
 
 
 def _rounding_difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ way.
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -286,6 +286,23 @@ class TrainingState:
             return True
         counters.evaluations_since_best += 1
         return False
+
+    def choose_best(self, evaluations: Mapping[int, Mapping[str, float]], kept: Collection[int]) -> bool:
+        """Choose the best step again if the best score is not the one by `train.best_by`. Return True if it is not.
+
+        evaluations: the logged scores, by step. kept: steps that have a checkpoint, of which the best one is chosen.
+        """
+        counters, name = self.counters, self.config.best_by
+        earlier = {step: scores for step, scores in evaluations.items() if step <= counters.step}
+        known = {step: self.score(scores) for step, scores in earlier.items() if name in scores}
+        best = counters.best_step
+        if best is None or best not in earlier or known.get(best) == counters.best_score:
+            return False
+        best = min(known.keys() & kept, key=lambda step: (known[step], step), default=None)
+        counters.best_step = best
+        counters.best_score = None if best is None else known[best]
+        counters.evaluations_since_best = 0 if best is None else sum(step > best for step in known)
+        return True
 
     def is_worse_than_best(self, scores: Mapping[str, float]) -> bool:
         """Return True if an evaluation is worse than the best one of the run, by `train.best_by`."""
