@@ -131,6 +131,7 @@ CONFIGS: dict[str, bytes] = {
     "d_model of 10^9": sizes(d_model=10**9),
     "d_model of 10^6": sizes(d_model=10**6),
     "10^4 layers": sizes(n_layers=10**4),
+    "10^4 layers of the decoder": sizes(n_decoder_layers=10**4),
     "d_ff of 10^6": sizes(d_ff=10**6),
     "d_k of 10^6": sizes(d_k=10**6),
     "10^6 learned positions": sizes(positions="learned", max_positions=10**6),

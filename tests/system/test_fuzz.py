@@ -202,7 +202,7 @@ def random_call(rng: random.Random) -> RandomCall:
     is_open_ended = command.startswith(TRAINERS)
     if command == "train":
         own = {word.removeprefix("--set=").partition("=")[0] for word in words}
-        is_open_ended = not own.isdisjoint(SHORT)
+        is_open_ended = not own.isdisjoint([*SHORT, "model.n_encoder_layers", "model.n_decoder_layers"])
         if not any("recipes.py:tiny" in word for word in words):
             words += [word for key, short in SHORT.items() if key not in own for word in ("--set", f"{key}={short}")]
     waits = any("fifo" in word or "/dev/" in word for word in words)
