@@ -85,7 +85,7 @@ def test_perplexity_is_exp_of_the_loss() -> None:
 def test_validation_scores_separate_right_from_wrong(model: Translator, toy: Toy) -> None:
     pairs = [(line, reverse_words(line)) for line in toy.unseen[:30]]
     scores = validation_scores(model, pairs)
-    assert scores.keys() == {"loss", "perplexity", "bleu"}
+    assert scores.keys() == {"loss", "perplexity", "bleu", "chrf"}
     assert scores["perplexity"] == pytest.approx(math.exp(scores["loss"]), rel=1e-3)
     assert scores["bleu"] > 95 and scores["loss"] < 0.1
     assert validation_scores(model, [(src, "x y z") for src, _ in pairs])["bleu"] < 5

@@ -192,7 +192,14 @@ def test_the_command_changes_all_changeable_keys_and_the_run_stores_them(
     shutil.copytree(short, out)
     program = "from support.small_runs import AVERAGE\nrecipe = lambda: AVERAGE\n"
     (tmp_path / "recipe.py").write_text(program, encoding="utf-8")
-    values = {"max_steps": 9, "accumulate": 3, "log_every_steps": 2, "keep_checkpoints": 4, "patience": 8}
+    values: dict[str, Any] = {
+        "best_by": "bleu",
+        "max_steps": 9,
+        "accumulate": 3,
+        "log_every_steps": 2,
+        "keep_checkpoints": 4,
+        "patience": 8,
+    }
     values |= {"average_checkpoints": 2, "evaluate_every_steps": 4, "checkpoint_every_steps": 2}
     assert {f"train.{key}" for key in [*values, "use"]} == {name for name in CHANGEABLE if name.startswith("train.")}
     command = ["train", "--recipe", f"{tmp_path / 'recipe.py'}:recipe", "--train", *texts["train"]]

@@ -63,7 +63,7 @@ def test_the_task_evaluates_loss_perplexity_and_bleu() -> None:
     config = Config(model=model_config, search=SearchConfig(max_extra_tokens=2))
     task = TranslationTask()
     scores = task.evaluate(task.build(config).eval(), config, tokenizer, [("a b c", "c b a"), ("b a", "a b")])
-    assert scores.keys() == {"loss", "perplexity", "bleu"}
+    assert scores.keys() == {"loss", "perplexity", "bleu", "chrf"}
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]), rel=1e-3)
     words = task.describe({"loss": 1.5, "perplexity": 4.48, "bleu": 30.25})
     assert words == "loss 1.500, perplexity 4.48, BLEU 30.2 by greedy search"
