@@ -25,6 +25,7 @@ from support.trainings import (
 
 import transduce
 from transduce import train as training
+from transduce.errors import UserError
 from transduce.storage import run_folder
 from transduce.storage.checkpoints import checkpoint_path, checkpoints, load_checkpoint
 from transduce.storage.run_log import read_log
@@ -63,6 +64,21 @@ def test_a_run_stopped_by_sigterm_resumes_to_the_same_end(
     assert len(transduce.load(model).translate(["a b"])) == 1
     train(USES[use], out=tmp_path / "run", resume=True, **run_texts)
     assert_same(tmp_path / "run", finished_runs[use])
+
+
+def test_a_run_with_muon_resumes_to_the_same_end(
+    run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_train(CONFIG, optimizer="muon", max_steps=20, patience=None)
+    train(config, out=tmp_path / "whole", **run_texts)
+    with monkeypatch.context() as patch:
+        act_at_step(patch, 9, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        train(config, out=tmp_path / "run", **run_texts)
+    train(config, out=tmp_path / "run", resume=True, **run_texts)
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    adam = with_train(config, optimizer="adam")
+    with pytest.raises(UserError, match="train.optimizer: 'muon' then, 'adam' now"):
+        train(adam, out=tmp_path / "run", resume=True, **run_texts)
 
 
 def test_a_run_stopped_seven_times_ends_the_same(

@@ -29,7 +29,7 @@ def training_seconds(choice: Choice, text: Text, tokens_per_second: float, evalu
     config = choice.config
     step = config.data.batch_tokens * (config.model.d_model / 128) ** 1.5 / tokens_per_second
     evaluations = config.train.max_steps // config.train.evaluate_every_steps
-    return config.train.max_steps * step + (evaluations + 2) * evaluation + 6e-6 * text.tokens
+    return config.train.max_steps * step + (evaluations + 2) * evaluation + 15 + 6e-6 * text.tokens
 
 
 @pytest.mark.parametrize("minutes", [3, 9, 20, 60])
@@ -85,9 +85,9 @@ def test_too_little_time_is_refused_with_a_number_that_works() -> None:
         choose(CAPTIONS, 0.2)
     assert choose(CAPTIONS, 1)
     millions = Text(3_000_000, 45_000_000, 100)
-    with pytest.raises(UserError, match=r"--minutes=3: expected at least 5 minutes"):
+    with pytest.raises(UserError, match=r"--minutes=3: expected at least 6 minutes"):
         choose(millions, 3)
-    assert choose(millions, 5)
+    assert choose(millions, 6)
 
 
 @pytest.mark.parametrize("steps", [32, 100, 4_500, 7_213])

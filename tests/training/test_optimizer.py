@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from support import reference
 from torch import nn
 
-from transduce.training.optimizer import adam, learning_rate
+from transduce.config.schema import ModelConfig, TrainConfig
+from transduce.model.build import build
+from transduce.training import gradients, sharding
+from transduce.training import optimizer as module
+from transduce.training.optimizer import Muon, adam, learning_rate, optimizer_of, orthogonalised
 
 # ---- the schedule ------------------------------------------------------------------------------------------------
 
@@ -114,3 +118,89 @@ def test_steps_under_the_schedule_equal_the_reference(scale: float, beta2: float
     for start, row, end in zip((0.3, -0.7), gradients, weight.tolist(), strict=True):
         expected = reference.adam(start, row, rates, beta1=0.9, beta2=beta2, eps=1e-9)
         assert end == pytest.approx(expected, rel=1e-12)
+
+
+# ---- Muon --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (2, 8, 24), (2, 24, 8), (1, 1, 5)])
+@pytest.mark.parametrize("has_bf16", [False, True])
+def test_an_orthogonalised_matrix_has_the_same_vectors_and_singular_values_near_1(
+    shape: tuple[int, int, int], has_bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "has_fast_bf16", lambda device: has_bf16)
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    u, _, v = torch.linalg.svd(matrices, full_matrices=False)
+    in_their_basis = u.mT @ orthogonalised(matrices) @ v.mT
+    values = in_their_basis.diagonal(dim1=1, dim2=2)
+    assert 0.4 < float(values.min()) and float(values.max()) < 1.3
+    assert float((in_their_basis - torch.diag_embed(values)).abs().max()) < (0.05 if has_bf16 else 1e-4)
+    assert orthogonalised(torch.zeros(shape)).equal(torch.zeros(shape))
+
+
+def weights_after(optimizer: str, steps: int) -> tuple[list[torch.Tensor], Muon | None]:
+    """Return two matrices of a shape, a third one and a vector after some steps towards random targets."""
+    generator = torch.Generator().manual_seed(3)
+    matrices = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((6, 6), (6, 6), (12, 6))]
+    vector = nn.Parameter(torch.randn(5, generator=generator))
+    if optimizer == "torch":
+        others = adam([vector], 0.98)
+        both = [torch.optim.Muon(matrices, lr=0.0, weight_decay=0.0, momentum=0.95), others]
+    else:
+        both = [Muon([*matrices, vector], matrices, 0.98)]
+    for step in range(1, steps + 1):
+        for parameter in (*matrices, vector):
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        for one_optimizer in both:
+            factor = module.FACTOR if isinstance(one_optimizer, torch.optim.Muon) else 1.0
+            one_optimizer.param_groups[0]["lr"] = factor * 0.01 / step
+            one_optimizer.step()
+    weights = [parameter.detach() for parameter in (*matrices, vector)]
+    return weights, both[0] if isinstance(both[0], Muon) else None
+
+
+def test_muon_equals_torchs_for_matrices_and_adam_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "has_fast_bf16", lambda device: True)  # as torch's own
+    ours, optimizer = weights_after("ours", 10)
+    theirs, _ = weights_after("torch", 10)
+    start, _ = weights_after("ours", 0)
+    assert optimizer is not None
+    for our, their, first in zip(ours[:3], theirs[:3], start[:3], strict=True):
+        assert float((our - their).norm()) < 0.06 * float((their - first).norm())  # both round to bf16
+    assert ours[3].equal(theirs[3])
+    momenta = [{*state} for state in optimizer.state.values()]
+    assert momenta[:3] == [{"momentum"}] * 3 and "exp_avg" in momenta[3]
+
+
+def test_muon_has_the_matrices_of_the_layers_only() -> None:
+    model = build(ModelConfig(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=16, tie_output=False))
+    optimizer = optimizer_of(model, TrainConfig(optimizer="muon"))
+    with_momentum = {name for name, p in model.named_parameters() if "momentum" in optimizer.state[p]}
+    assert len(with_momentum) == 3 * 4 + 2 * 2
+    assert {name.rpartition(".")[2] for name in with_momentum} == {"weight"}
+    assert not any("embedding" in name or "norm" in name for name in with_momentum)
+
+
+def test_a_lack_of_memory_changes_no_matrix_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_once(matrices: torch.Tensor) -> torch.Tensor:
+        monkeypatch.setattr(module, "orthogonalised", orthogonalised)
+        raise MemoryError
+
+    weights, _ = weights_after("ours", 1)
+    generator = torch.Generator().manual_seed(3)
+    matrices = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((6, 6), (6, 6), (12, 6))]
+    vector = nn.Parameter(torch.randn(5, generator=generator))
+    optimizer = Muon([*matrices, vector], matrices, 0.98)
+    for parameter in (*matrices, vector):
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+    optimizer.param_groups[0]["lr"] = 0.01
+    monkeypatch.setattr(module, "orthogonalised", fail_once)
+    gradients.update(optimizer, 1)
+    assert all(a.equal(b) for a, b in zip([*matrices, vector], weights, strict=True))
+
+
+def test_muon_needs_whole_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "world_size", lambda: 2)
+    assert sharding.shard_problems(TrainConfig()) == []
+    (line,) = sharding.shard_problems(TrainConfig(optimizer="muon"))
+    assert line.startswith("--shard: expected train.optimizer='adam', not 'muon'")

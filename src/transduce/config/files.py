@@ -38,6 +38,7 @@ ADDED_LATER: dict[str, object] = {
     "train.task": "translation",
     "train.rdrop": 0.0,
     "train.decay_steps": 0,
+    "train.optimizer": "adam",
     "search.lookahead": None,
     "search.max_length": None,
     "search.no_repeat_ngram": 0,

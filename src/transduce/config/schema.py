@@ -166,6 +166,7 @@ class TrainConfig:
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
     decay_steps: int = 0  # last steps, in which a factor takes the learning rate linearly towards 0; 0: only eq. 3
+    optimizer: Literal["adam", "muon"] = "adam"  # muon: for the matrices of the layers, and Adam for the rest
     adam_beta2: float = 0.98  # second-moment decay of Adam (§5.3)
     label_smoothing: float = 0.1  # epsilon_ls: probability of the true token that all others share equally (§5.4)
     rdrop: float = 0.0  # alpha of R-Drop: weight of the divergence of two passes with other dropout; 0: one pass

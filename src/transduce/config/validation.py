@@ -231,6 +231,8 @@ def _task_problems(config: Config) -> list[str]:
     scores = ("loss", *TASKS[task].scores)
     if best_by not in scores:
         lines.append(f"train.best_by={best_by!r}: expected {' or '.join(map(repr, scores))} with train.task={task!r}")
+    if config.train.optimizer == "muon" and config.model.kind != "transformer":
+        lines.append(f"train.optimizer='muon': expected 'adam' with model.kind={config.model.kind!r}")
     if task == "parsing" and config.data.target_tokens != "symbols":
         lines.append("data.target_tokens='subwords': expected 'symbols' with train.task='parsing'")
     if task == "classes":

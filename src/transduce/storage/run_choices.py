@@ -27,6 +27,8 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
     A run that resumes keeps its configuration. If it is finished, `more_minutes` give it more steps.
     Raises UserError if the text is too short to hold a part of it out, or the time too short for a training.
     """
+    if not request.has_run and (request.is_auto or request.minutes or not request.valid):
+        print_lines([f"reading {', '.join(corpus.name for corpus in request.given_corpora)}"])
     if not request.valid:
         with distributed.leader_first():
             held_out = _held_out(request)

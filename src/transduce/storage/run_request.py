@@ -151,7 +151,7 @@ class TrainRequest:
             *(self._evaluation_problems() if has_recipe or len(self.valid) > 1 else []),
             *self._run_problems(),
             *(board_problems() if self.tensorboard else []),
-            *(shard_problems() if self.shard else []),
+            *(shard_problems(self.config.train) if self.shard else []),
         ]
 
     def check(self) -> None:

@@ -229,5 +229,6 @@ def _step(optimizer: torch.optim.Adam, count: int) -> None:
         if not is_out_of_memory(problem):
             raise
     for state in optimizer.state.values():  # after the handler: a live exception keeps the tensors of its frames
-        state["step"].fill_(count - 1)
+        if "step" in state:
+            state["step"].fill_(count - 1)
     optimizer.step()

@@ -6,16 +6,20 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from transduce.config.schema import TrainConfig
 from transduce.errors import UserError
 from transduce.model.transformer import DecoderLayer, Transformer
 from transduce.training.distributed import device, is_leader, lost_ranks_raise, world_size
 
 
-def shard_problems() -> list[str]:
+def shard_problems(train: TrainConfig) -> list[str]:
     """Return the reasons why the model cannot be sharded, one line each."""
-    if world_size() > 1:
-        return []
-    return ["--shard: expected several ranks; start them: torchrun --nproc-per-node 2 -m transduce train ..."]
+    lines = []
+    if world_size() == 1:
+        lines.append("--shard: expected several ranks; start them: torchrun --nproc-per-node 2 -m transduce train ...")
+    if train.optimizer != "adam":
+        lines.append(f"--shard: expected train.optimizer='adam', not {train.optimizer!r}, which needs whole matrices")
+    return lines
 
 
 def shard(model: nn.Module) -> None:

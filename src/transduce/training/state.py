@@ -21,20 +21,20 @@ from transduce.config.schema import TrainConfig
 from transduce.data.batches import DataPosition
 from transduce.errors import UserError
 from transduce.training.gradients import Gradient, update
-from transduce.training.optimizer import adam
+from transduce.training.optimizer import optimizer_of
 from transduce.training.sharding import full_tensor, gather_on_leader, shard_like
 from transduce.training.weights import live_weights, persistent_buffers, set_weights
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]  # as far as JSON programs are exact
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
-MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's moments
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A snapshot of a training: whole tensors on the CPU, by name. On ranks other than 0 there are no tensors.
 
-    weights: see `training.weights`. optimizer: Adam's moments, "exp_avg/NAME" and "exp_avg_sq/NAME" for each parameter.
+    weights: see `training.weights`. optimizer: Adam's moments, "exp_avg/NAME" and "exp_avg_sq/NAME" for each parameter;
+    with Muon, "momentum/NAME" for each matrix.
     ema: the moving average of the weights; None: the run has none. state: counters, data position, meter and record, as
     JSON values.
     """
@@ -175,7 +175,7 @@ class TrainingState:
         self.model = model
         self.config = config
         self.record = record
-        self.optimizer = adam(model.parameters(), config.adam_beta2)
+        self.optimizer = optimizer_of(model, config)
         self.ema: dict[str, Tensor] | None = None
         if config.ema_decay is not None:
             self.ema = {name: weight.detach().clone() for name, weight in live_weights(model).items()}
@@ -189,7 +189,9 @@ class TrainingState:
     def snapshot(self) -> Checkpoint:
         """Return all that a restart needs. Every rank calls it; only rank 0 gets tensors."""
         parameters = dict(self.model.named_parameters())
-        moments = {f"{m}/{name}": self.optimizer.state[p][m] for name, p in parameters.items() for m in MOMENTS}
+        moments = {
+            f"{m}/{name}": self.optimizer.state[p][m] for name, p in parameters.items() for m in self._moments(p)
+        }
         ema = gather_on_leader(self.ema) if self.ema is not None else None
         state = {
             **dataclasses.asdict(self.counters),
@@ -207,10 +209,12 @@ class TrainingState:
         set_weights(self.model, checkpoint.weights, path)
         state = checkpoint.state
         try:
+            count = float(state["step"] - state["skipped"])
             for name, parameter in self.model.named_parameters():
+                moments = self._moments(parameter)
                 self.optimizer.state[parameter] = {
-                    "step": torch.tensor(float(state["step"] - state["skipped"]), device=parameter.device),
-                    **{m: shard_like(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in MOMENTS},
+                    "step": torch.tensor(count, device=parameter.device),
+                    **{m: shard_like(checkpoint.optimizer[f"{m}/{name}"], parameter) for m in moments},
                 }
             if checkpoint.ema is None:
                 self.ema = None
@@ -224,6 +228,10 @@ class TrainingState:
             raise UserError(
                 f"{path}: expected a checkpoint of this version of transduce ({problem!r}); start a new run"
             ) from None
+
+    def _moments(self, parameter: nn.Parameter) -> list[str]:
+        """Return the names of the moments of a parameter."""
+        return [name for name in self.optimizer.state[parameter] if name != "step"]
 
     # ---- one step ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from transduce.data.vocabulary import CONTROLS
 from transduce.model.transformer import parameter_count
 from transduce.training import distributed
 from transduce.training.gradients import Gradients, update
-from transduce.training.optimizer import adam
+from transduce.training.optimizer import optimizer_of
 
 SECONDS = 2.0  # of a trial, after the first steps
 MOST_TOKENS = 4_000  # of a step of the trial on a CPU, on each side; the time of a longer one follows from it
@@ -34,7 +34,7 @@ def run_trial(config: Config, text: Text, n_valid: int) -> Trial:
     task = task_class(config.train.task)()
     model = task.build(dataclasses.replace(config, model=model_config)).to(device)
     gradients = Gradients(model, task, config.train, device, lambda lines: None)
-    optimizer = adam(model.parameters())
+    optimizer = optimizer_of(model, config.train)
 
     def seconds(tokens: int, n_steps: int = 1) -> float:
         batch = random_batch(tokens, max(1, round(text.mean_tokens)), vocab_size)

@@ -47,7 +47,7 @@ FEW = 5_000  # pairs
 ODD = 0.1  # share of pairs
 FILLED = 0.95  # share of a batch's tokens that are real
 PEAK = 3.5e-3  # learning rate of a model of width 128
-SECONDS_TO_START = 5.0
+SECONDS_TO_START = 15.0  # and to write the model and the report
 SECONDS_PER_TOKEN = 6e-6  # to learn the tokenizer and to apply it, for each token of the longer side
 
 
