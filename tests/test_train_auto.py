@@ -15,7 +15,7 @@ from transduce.config.recipes import auto
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.errors import UserError
 from transduce.evaluation.run_report import refresh_report
-from transduce.storage import run_choices, run_folder
+from transduce.storage import run_choices, run_folder, run_request
 from transduce.storage.checkpoints import checkpoints, load_state
 from transduce.storage.run_log import read_log
 from transduce.training import trial
@@ -77,6 +77,16 @@ def test_a_resumed_run_chooses_nothing_again_and_ends_the_same(
     monkeypatch.setattr(trial, "SECONDS", 5.0)
     train("auto", out=tmp_path / "run", resume=True, **request)
     assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("recipe", "minutes"), [("auto", None), (CONFIG, 1.0)])
+def test_several_ranks_are_refused_because_the_trial_has_one(
+    recipe: Any, minutes: float | None, text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_request, "world_size", lambda: 2)
+    request = run_request.TrainRequest(recipe, text, list(text), tmp_path / "run", minutes=minutes)
+    (line,) = request.problems()
+    assert "expected one rank, for the trial; give a recipe without --minutes" in line
 
 
 def test_a_recipe_ends_after_the_minutes(text: tuple[Path, Path], tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_patience_stops_early_and_keeps_the_best_checkpoint(
     assert capsys.readouterr().err.splitlines()[-2:] == [
         f"stopped early at step 10 of 60; {tmp_path / 'run' / 'model'} is up to date",
         "the last 3 evaluations were not better than the one of step 4, and train.patience is 3; the same command with "
-        "--resume --set train.patience=6 --allow-change train.patience goes on",
+        "--resume --set train.patience=6 --allow-change train.patience continues",
     ]
     assert checkpoint_steps(tmp_path / "run")[-1] == 10
 

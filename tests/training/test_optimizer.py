@@ -145,18 +145,18 @@ def weights_after(optimizer: str, steps: int) -> tuple[list[torch.Tensor], Muon 
     vector = nn.Parameter(torch.randn(5, generator=generator))
     if optimizer == "torch":
         others = adam([vector], 0.98)
-        both = [torch.optim.Muon(matrices, lr=0.0, weight_decay=0.0, momentum=0.95), others]
+        optimizers = [torch.optim.Muon(matrices, lr=0.0, weight_decay=0.0, momentum=0.95), others]
     else:
-        both = [Muon([*matrices, vector], matrices, 0.98)]
+        optimizers = [Muon([*matrices, vector], matrices, 0.98)]
     for step in range(1, steps + 1):
         for parameter in (*matrices, vector):
             parameter.grad = torch.randn(parameter.shape, generator=generator)
-        for one_optimizer in both:
-            factor = module.FACTOR if isinstance(one_optimizer, torch.optim.Muon) else 1.0
-            one_optimizer.param_groups[0]["lr"] = factor * 0.01 / step
-            one_optimizer.step()
+        for member in optimizers:
+            factor = module.FACTOR if isinstance(member, torch.optim.Muon) else 1.0
+            member.param_groups[0]["lr"] = factor * 0.01 / step
+            member.step()
     weights = [parameter.detach() for parameter in (*matrices, vector)]
-    return weights, both[0] if isinstance(both[0], Muon) else None
+    return weights, optimizers[0] if isinstance(optimizers[0], Muon) else None
 
 
 def test_muon_equals_torchs_for_matrices_and_adam_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

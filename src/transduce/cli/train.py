@@ -140,15 +140,9 @@ def train(
     transduce train --train train.en train.de --out run
     transduce train --train train.en train.de --out run --minutes 60
     transduce train --train train.en train.de --out run --resume
-    transduce train --recipe small --train train.en train.de \
+    transduce train --train train.en train.de --out run --resume --minutes 30
+    transduce train --train clean.en clean.de 2 --train web.tsv.gz 0.5 \
         --valid valid.en valid.de --out run
-    transduce train --recipe small --train train.en train.de \
-        --valid valid.en valid.de --out run --resume
-    transduce train --recipe small --train train.en train.de \
-        --valid valid.en valid.de --out run --resume \
-        --set train.max_steps=20000 --allow-change train.max_steps
-    transduce train --recipe small --train clean.en clean.de 2 \
-        --train web.tsv.gz 0.5 --valid valid.en valid.de --out run
     transduce train --recipe vaswani2017-base --set train.accumulate=8 \
         --train train.en train.de --valid valid.en valid.de --out run
     transduce train --recipe gpt2-small --train train.txt \

@@ -6,7 +6,7 @@ from transduce.config.recipes.auto import Text
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.errors import UserError
 
-EVERY = 10  # one pair of so many is measured
+EVERY = 10  # every tenth pair is measured
 UNSPACED = 12.0  # characters between two spaces: 6 to 8 in most languages, 20 and more in Japanese or Thai
 
 

@@ -30,6 +30,7 @@ from transduce.storage.atomic_folder import folder_problems
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_card import recipe_in_words
 from transduce.storage.run_log import board_problems
+from transduce.training.distributed import world_size
 from transduce.training.sharding import shard_problems
 
 FilePair = tuple[Path, Path]
@@ -219,6 +220,9 @@ class TrainRequest:
                 for setting in self.settings
                 if setting.startswith("train.max_steps=")
             ]
+        if (self.is_auto or self.minutes is not None) and not self.has_run and world_size() > 1:
+            name = "--recipe=auto" if self.is_auto else f"--minutes={self.minutes:g}"
+            lines.append(f"{name}: expected one rank, for the trial; give a recipe without --minutes")
         if self.is_auto and self.start_from is not None and not self.has_run:
             lines.append(f"--from={self.start_from}: expected a recipe; give --recipe small, for example")
         return lines

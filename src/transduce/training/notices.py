@@ -159,7 +159,7 @@ def patience(state: TrainingState) -> list[str]:
     command = f"--resume --set train.patience={2 * count} --allow-change train.patience"
     return [
         f"the last {count} evaluations were not better than the one of step {counters.best_step:,}, and "
-        f"train.patience is {state.config.patience}; the same command with {command} goes on"
+        f"train.patience is {state.config.patience}; the same command with {command} continues"
     ]
 
 
