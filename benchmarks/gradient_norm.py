@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn.utils import get_total_norm
 
-from transduce.config.recipes.multi30k import tiny
+from transduce.config.recipes.studies.multi30k import tiny
 from transduce.data.batches import collate
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask

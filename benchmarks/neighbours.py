@@ -30,7 +30,8 @@ BATCH_TOKENS = {"demo": 2_000, "tiny": 2_048, "base": 4_096}  # of each side
 
 
 def configuration(size: str) -> Any:
-    from transduce.config.recipes import demo, multi30k, vaswani2017
+    from transduce.config.recipes import vaswani2017
+    from transduce.config.recipes.studies import demo, multi30k
 
     config = {"demo": demo.demo, "tiny": multi30k.tiny, "base": vaswani2017.base}[size]()
     model = replace(config.model, vocab_size=PIECES[size])

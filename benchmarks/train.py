@@ -42,7 +42,8 @@ TrainingStep = Callable[[], tuple[int, int, float]]  # -> source tokens, target 
 
 
 def configuration(size: str) -> Any:
-    from transduce.config.recipes import multi30k, vaswani2017
+    from transduce.config.recipes import vaswani2017
+    from transduce.config.recipes.studies import multi30k
 
     if size == "tiny":
         return multi30k.tiny()

@@ -7,7 +7,8 @@ import pytest
 from support.study_results import search_results
 from support.toy_task import ROOT, write_pairs
 
-from transduce.config.recipes import find_recipe, table2
+from transduce.config.recipes import find_recipe
+from transduce.config.recipes.studies import table2
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown

@@ -9,7 +9,8 @@ from support.pages import Page
 from support.studies import figures_of
 from support.toy_task import write_pairs
 
-from transduce.config.recipes import RECIPES, table3
+from transduce.config.recipes import RECIPES
+from transduce.config.recipes.studies import table3
 from transduce.config.validation import problems
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count

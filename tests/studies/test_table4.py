@@ -14,7 +14,8 @@ from support.studies import figures_of, is_locked, rows_of, wait_for
 from support.study_results import table4_results
 from support.toy_task import ROOT, CommandResult, write_lines
 
-from transduce.config.recipes import RECIPES, table4
+from transduce.config.recipes import RECIPES
+from transduce.config.recipes.studies import table4
 from transduce.config.schema import architecture
 from transduce.config.validation import problems
 from transduce.errors import UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from transduce.config.overrides import override
-from transduce.config.recipes.demo import demo
+from transduce.config.recipes.studies.demo import demo
 from transduce.config.schema import Config
 from transduce.data import text
 from transduce.data.tokenizer import Tokenizer

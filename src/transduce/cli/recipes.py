@@ -1,7 +1,6 @@
 """`transduce recipes`: list the recipes, or show the settings of one."""
 
 import dataclasses
-import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from transduce.config.schema import Config
 
 WIDTH = 76
-STUDIES = "For the results in the documentation, and the tables of the paper"
 
 
 def recipes(
@@ -69,24 +67,19 @@ def format_list(*, studies: bool = False) -> str:
 
     studies: the recipes that reproduce a result instead of the others.
     """
-    from transduce.config.recipes import catalogue
+    from transduce.config.recipes import OWN, PAPER, STUDIES, catalogue
 
-    groups: dict[str, list[RecipeEntry]] = {}
-    for entry in catalogue():
-        groups.setdefault(group_of(entry.name), []).append(entry)
-    titles = [title for title in groups if (title == STUDIES) == studies]
-    lines = [line for title in titles for line in (f"{title}:", "", *map(format_entry, groups[title]))]
+    if studies:
+        groups = {"For the results in the documentation, and the tables of the paper": STUDIES}
+    else:
+        groups = {"For your own text": OWN, "The models of the paper": PAPER}
+    lines = [
+        line for title, members in groups.items() for line in (f"{title}:", "", *map(format_entry, catalogue(members)))
+    ]
     hints = ["`transduce recipes NAME` shows the settings of a recipe."]
     if not studies:
         hints.append("`transduce recipes --studies` lists the recipes of our results.")
     return "\n".join([*lines, *hints])
-
-
-def group_of(name: str) -> str:
-    """Return the title of the group of a recipe."""
-    if re.match(r"multi30k|demo|.+-table\d", name):
-        return STUDIES
-    return "The models of the paper" if re.match(r"vaswani2017|t2t2018", name) else "For your own text"
 
 
 def format_entry(entry: "RecipeEntry") -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from transduce.config.recipes.demo import demo
+from transduce.config.recipes.studies.demo import demo
 from transduce.config.schema import Config, with_value
 from transduce.demo.grammar import corpus
 from transduce.errors import UserError

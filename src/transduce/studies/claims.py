@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.config.recipes import find_recipe
-from transduce.config.recipes.table3 import schedule
+from transduce.config.recipes.studies.table3 import schedule
 from transduce.config.schema import Config, ModelConfig
 from transduce.data.batches import collate
 from transduce.data.text import read_pairs

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transduce.config.recipes.table3 import schedule
+from transduce.config.recipes.studies.table3 import schedule
 from transduce.config.schema import Config
 from transduce.data.batches import Batch, collate
 from transduce.data.text import read_pairs

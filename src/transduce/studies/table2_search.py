@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transduce.config.recipes.table2 import SHAPES, lr_factor
+from transduce.config.recipes.studies.table2 import SHAPES, lr_factor
 from transduce.errors import UserError
 from transduce.evaluation.study_report import Block, Report, Section, Table
 from transduce.studies.comparison import NOT_RUN, rows_table

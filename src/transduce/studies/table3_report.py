@@ -5,7 +5,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from transduce.config.recipes import find_recipe, table3
+from transduce.config.recipes import find_recipe
+from transduce.config.recipes.studies import table3
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table

@@ -11,7 +11,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 from msgspec import Meta
 
-from transduce.config.recipes import table4
+from transduce.config.recipes.studies import table4
 from transduce.evaluation.study_charts import progress_svg
 from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
 from transduce.studies.comparison import (

@@ -8,47 +8,24 @@ The docstring of a member of the family also says its size, so that `transduce r
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from transduce.config.overrides import overridden
-from transduce.config.recipes import (
-    auto,
-    craft,
-    demo,
-    family,
-    multi30k,
-    small,
-    t2t2018,
-    table2,
-    table3,
-    table4,
-    vaswani2017,
-)
+from transduce.config.recipes import auto, craft, family, small, t2t2018, vaswani2017
+from transduce.config.recipes.studies import demo, multi30k, table2, table3, table4
 from transduce.config.schema import Config
 from transduce.config.validation import problems, value_problems
 from transduce.errors import UserError, nearest
 
 Recipe = Callable[[], Config]
 
-RECIPES: dict[str, Recipe] = {
+OWN: dict[str, Recipe] = {
     "auto": auto.start,
-    "demo": demo.demo,
     "small": small.small,
     "small-short": small.short,
-    "multi30k-tiny": multi30k.tiny,
-    "multi30k-diverse": multi30k.diverse,
-    "multi30k-raw": multi30k.raw,
-    "multi30k-joint": multi30k.joint,
     "craft-parse": craft.parse,
-    "vaswani2017-base": vaswani2017.base,
-    "vaswani2017-big": vaswani2017.big,
-    "vaswani2017-base-enfr": vaswani2017.base_enfr,
-    "vaswani2017-big-enfr": vaswani2017.big_enfr,
-    "vaswani2017-parse": vaswani2017.parse,
-    "vaswani2017-parse-semi": vaswani2017.parse_semi_supervised,
-    "t2t2018-base": t2t2018.base,
     "gpt2-small": family.gpt2_small,
     "llama-small": family.llama_small,
     "t6-small": family.t6_small,
@@ -65,11 +42,28 @@ RECIPES: dict[str, Recipe] = {
     "linformer-small": family.linformer_small,
     "t5-small": family.t5_small,
     "bert-classifier": family.bert_classifier,
+}
+PAPER: dict[str, Recipe] = {
+    "vaswani2017-base": vaswani2017.base,
+    "vaswani2017-big": vaswani2017.big,
+    "vaswani2017-base-enfr": vaswani2017.base_enfr,
+    "vaswani2017-big-enfr": vaswani2017.big_enfr,
+    "vaswani2017-parse": vaswani2017.parse,
+    "vaswani2017-parse-semi": vaswani2017.parse_semi_supervised,
+    "t2t2018-base": t2t2018.base,
+}
+STUDIES: dict[str, Recipe] = {
+    "demo": demo.demo,
+    "multi30k-tiny": multi30k.tiny,
+    "multi30k-diverse": multi30k.diverse,
+    "multi30k-raw": multi30k.raw,
+    "multi30k-joint": multi30k.joint,
     **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.PAPER_ROWS.items()},
     **{f"small-table2-{row}": recipe for row, recipe in table2.SMALL.items()},
     **{f"small-table3-{row}": recipe for row, recipe in table3.SMALL_ROWS.items()},
     **{f"small-table4-{row}": recipe for row, recipe in table4.SMALL_ROWS.items()},
 }
+RECIPES = {**OWN, **PAPER, **STUDIES}
 
 
 @dataclass(frozen=True)
@@ -85,9 +79,9 @@ class RecipeEntry:
     size: str | None
 
 
-def catalogue() -> list[RecipeEntry]:
-    """Return an entry for each of `RECIPES`, in their order. The texts come from the docstrings of the recipes."""
-    return [_entry(name, inspect.getdoc(recipe) or "") for name, recipe in RECIPES.items()]
+def catalogue(recipes: Mapping[str, Recipe] = RECIPES) -> list[RecipeEntry]:
+    """Return an entry for each of `recipes`, in their order. The texts come from the docstrings of the recipes."""
+    return [_entry(name, inspect.getdoc(recipe) or "") for name, recipe in recipes.items()]
 
 
 def _entry(name: str, text: str) -> RecipeEntry:
