@@ -72,7 +72,7 @@ def exit_code(arguments: str) -> int:
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_a_closed_stream_changes_no_exit_code(closed: str) -> None:
-    assert exit_code(f"recipes small {closed}") == 0
+    assert exit_code(f"recipes mixture {closed}") == 0
 
 
 def test_a_mistake_exits_with_2_without_standard_error() -> None:

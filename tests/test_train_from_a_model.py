@@ -172,7 +172,7 @@ def test_start_from_refuses_settings_without_effect(
 ) -> None:
     files = ["--train", *toy.train, "--valid", *toy.valid, "--out", tmp_path / "run"]
     settings = ["--set", "model.d_model=32", "--set", "data.vocab_size=9", "--set", "model.dropout=0.3"]
-    result = cli("train", "--recipe", "small", *files, *settings, "--from", toy.model)
+    result = cli("train", "--recipe", "mixture", *files, *settings, "--from", toy.model)
     assert result.code == 2
     for setting in ("model.d_model=32", "data.vocab_size=9"):
         assert f"--set {setting}: must not be set with --from {toy.model}" in result.err

@@ -37,7 +37,7 @@ class NotFiniteError(UserError):
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.4) -> str:
-    """Return the end of a message about an unknown name: "; did you mean 'small'?", or "" if no known name is near.
+    """Return the end of a message about an unknown name: "; did you mean 'demo'?", or "" if no known name is near.
 
     cutoff: the least similarity of a near name, from 0 to 1.
     """

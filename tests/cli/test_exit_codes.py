@@ -32,9 +32,9 @@ def test_missing_and_unknown_arguments_and_files(
     cli: Callable[..., CommandResult], texts: list[object], tmp_path: Path
 ) -> None:
     out = ["--out", tmp_path / "run"]
-    assert_mistake(cli("train", "--recipe", "small", *texts), "--out")
-    assert_mistake(cli("train", "--recipe", "small", *texts, *out, "--steps", 3), "--steps")
-    assert_mistake(cli("train", "--recipe", "smal", *texts, *out), "did you mean 'small'?")
+    assert_mistake(cli("train", "--recipe", "mixture", *texts), "--out")
+    assert_mistake(cli("train", "--recipe", "mixture", *texts, *out, "--steps", 3), "--steps")
+    assert_mistake(cli("train", "--recipe", "mixtur", *texts, *out), "did you mean 'mixture'?")
     assert_mistake(cli("train", "--recipe", tmp_path / "no.py:f", *texts, *out), "no.py does not exist")
     assert_mistake(cli("translate", tmp_path / "none"), "does not exist")
     assert_mistake(cli("average", tmp_path, "--last", 3, "--out", tmp_path / "m"), "expected a run with checkpoints")

@@ -27,7 +27,7 @@ def test_the_two_lists_have_every_recipe_once_with_its_whole_description(cli: Ca
     assert (sizes["vaswani2017-base"], sizes["vaswani2017-big"], sizes["small-table2-recurrent"]) == (63.1, 214.2, 2.1)
     words = " ".join((own + studies).split())
     assert all(f"{entry.summary} Time: {entry.time}." in words for entry in catalogue())
-    assert own.index("For your own text") < own.index("\nsmall ") < own.index("The models of the paper")
+    assert own.index("For your own text") < own.index("\ngpt2-small ") < own.index("The models of the paper")
     assert "multi30k-raw" in studies and "small-table3-base" in studies
 
 
@@ -38,7 +38,7 @@ def test_auto_shows_its_choice_without_training(
     src, tgt = write_pairs(tmp_path, "train", toy_lines(1, 300))
     text = cli("recipes", "auto", "--train", str(src), str(tgt), "--minutes", "9").out.decode()
     assert "300 pairs of about" in text and "* model.d_model=128 " in text and "steps" in text
-    assert_mistake(cli("recipes", "small", "--minutes", "9"), "--train: expected a text, and the recipe auto")
+    assert_mistake(cli("recipes", "mixture", "--minutes", "9"), "--train: expected a text, and the recipe auto")
     assert_mistake(cli("recipes", "auto", "--train", "x", "y"), "x: expected a text file")
     both = cli("recipes", "auto", "--train", str(src), str(tgt), "--minutes", "9", "--hours", "1")
     assert_mistake(both, "--hours=1: must not be set with --minutes=9")
@@ -69,12 +69,12 @@ def test_a_recipe_of_a_file_is_shown(tmp_path: Path, cli: Callable[..., CommandR
 
 
 def test_an_unknown_recipe_is_refused(cli: Callable[..., CommandResult]) -> None:
-    assert_mistake(cli("recipes", "smal"), "transduce: recipe='smal': expected", "did you mean 'small'?")
+    assert_mistake(cli("recipes", "mixtur"), "transduce: recipe='mixtur': expected", "did you mean 'mixture'?")
     assert_mistake(cli("recipes", "zzzz"), "`transduce recipes` lists the names")
 
 
 def test_recipes_load_no_slow_package() -> None:
-    calls = "app(['recipes'])\napp(['recipes', 'small'])\napp(['recipes', 'gpt2-small'])"
+    calls = "app(['recipes'])\napp(['recipes', 'mixture'])\napp(['recipes', 'gpt2-small'])"
     assert heavy_imports(f"from transduce.cli.main import app\n{calls}") == []
 
 

@@ -24,7 +24,7 @@ def test_all_problems_of_the_settings_are_reported_together(
     wrong = ["train.warmup=100", "model.n_layers=six", "model.dropout", "data.vocab_sise=1", "train.max_steps=0"]
     settings = [word for setting in wrong for word in ("--set", setting)]
     assert_problems(
-        cli("train", "--recipe", "small", *texts, "--out", tmp_path / "run", *settings),
+        cli("train", "--recipe", "mixture", *texts, "--out", tmp_path / "run", *settings),
         "did you mean 'train.warmup_steps'?",
         "model.n_layers=six: expected an integer",
         "model.dropout: expected section.key=value",
@@ -64,9 +64,9 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
         "expected a new folder or a run, but data exists there",
         "pip install 'transduce[log]'",
     )
-    assert_problems(cli(*arguments, "--recipe", "small", *parent, *settings, "--tensorboard"), *common)
-    unknown = "recipe='smal': expected the name of a recipe, or FILE.py:FUNCTION; did you mean 'small'?"
-    assert_problems(cli(*arguments, "--recipe", "smal", *parent, *settings, "--tensorboard"), unknown, *common)
+    assert_problems(cli(*arguments, "--recipe", "mixture", *parent, *settings, "--tensorboard"), *common)
+    unknown = "recipe='mixtur': expected the name of a recipe, or FILE.py:FUNCTION; did you mean 'mixture'?"
+    assert_problems(cli(*arguments, "--recipe", "mixtur", *parent, *settings, "--tensorboard"), unknown, *common)
     assert everything(tmp_path) == before
 
 
@@ -74,8 +74,8 @@ def test_an_unknown_recipe_reports_no_problem_of_the_defaults(
     cli: Callable[..., CommandResult], texts: list[object], tmp_path: Path
 ) -> None:
     """train.use=ema needs train.ema_decay, which the right recipe may set."""
-    result = cli("train", "--recipe", "smal", *texts, "--out", tmp_path / "run", "--set", "train.use=ema")
-    assert_mistake(result, "recipe='smal': expected the name of a recipe")
+    result = cli("train", "--recipe", "mixtur", *texts, "--out", tmp_path / "run", "--set", "train.use=ema")
+    assert_mistake(result, "recipe='mixtur': expected the name of a recipe")
     assert "ema" not in result.err
 
 
@@ -90,7 +90,7 @@ def test_impossible_folders_for_a_run_are_refused(
         (toy.run, "expected a new folder, not a run; add --resume"),
     ):
         before = everything(toy.folder), everything(tmp_path)
-        assert_mistake(cli("train", "--recipe", "small", *texts, "--out", out), message)
+        assert_mistake(cli("train", "--recipe", "mixture", *texts, "--out", out), message)
         assert (everything(toy.folder), everything(tmp_path)) == before
 
 

@@ -24,12 +24,11 @@ PRESETS = (
 OTHER_RECIPES = (
     "auto",
     "demo",
-    "small",
-    "small-short",
     "multi30k-tiny",
     "multi30k-diverse",
     "multi30k-raw",
     "multi30k-joint",
+    "mixture",
     "craft-parse",
     "gpt2-small",
     "llama-small",

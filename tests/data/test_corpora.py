@@ -191,7 +191,7 @@ def test_training_on_several_corpora(tmp_path: Path, toy: Toy, cli: Callable[...
 
 
 def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[..., CommandResult]) -> None:
-    command = ["train", "--recipe", "small", "--valid", *toy.valid, "--out", tmp_path / "run"]
+    command = ["train", "--recipe", "mixture", "--valid", *toy.valid, "--out", tmp_path / "run"]
     for words, message in [
         (["--train", *toy.train, "0"], "expected SRC TGT or FILE, and optionally a weight over 0"),
         (["--train", *toy.train, *toy.train], "expected SRC TGT or FILE"),

@@ -29,12 +29,12 @@ def card_of(folder: Path) -> dict[str, str]:
 
 
 def test_the_card_has_architecture_and_versions() -> None:
-    rows = rows_of(model_card(Config(model=ModelConfig()), "the last checkpoint", {"recipe": "small"}))
+    rows = rows_of(model_card(Config(model=ModelConfig()), "the last checkpoint", {"recipe": "mixture"}))
     assert rows == {
         "weights": "the last checkpoint",
         "architecture": "Transformer, 6 + 6 layers, d_model 512, d_ff 2048, 8 heads, post-norm, interleaved positions",
         "tokenizer": "bpe, 37,000 pieces, shared by both languages",
-        "recipe": "small",
+        "recipe": "mixture",
         "made with": f"transduce {transduce.__version__}, torch {torch.__version__}, "
         f"Python {platform.python_version()}",
     }
@@ -55,7 +55,7 @@ def test_a_value_is_shown_as_it_is_and_is_no_html() -> None:
 
 def test_the_recipe_is_written_as_on_the_command_line() -> None:
     settings = ["train.seed=2", "model.dropout=0"]
-    assert recipe_in_words("small", [], None) == "small"
+    assert recipe_in_words("mixture", [], None) == "mixture"
     assert recipe_in_words("a.py:f", settings, Path("old/model")) == (
         "a.py:f --set train.seed=2 --set model.dropout=0 --from old/model"
     )

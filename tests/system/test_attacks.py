@@ -260,11 +260,11 @@ ENVIRONMENTS = [
     Attack("check train.en train.de", 0, environment={"TERM": "x" * 10_000, "NO_COLOR": "1"}),
 ]  # fmt: skip
 SHELL = {  # a line for bash -> its exit code, and words that it prints
-    "transduce recipes small > /dev/full": (3, "No space left"),
+    "transduce recipes mixture > /dev/full": (3, "No space left"),
     "transduce check train.en train.de > /dev/full": (3, "No space left"),
     "transduce check --no-such 2> /dev/full": (2, ""),
     "transduce check train.en train.de | head -1; exit ${PIPESTATUS[0]}": (0, "90 pairs"),
-    "transduce recipes small >&-": (0, ""),
+    "transduce recipes mixture >&-": (0, ""),
     "transduce recipes nothing 2>&-": (2, ""),
     "transduce check train.en train.de >&- 2>&- <&-": (0, ""),
     "transduce translate model 2>&- < valid.en | wc -l; exit ${PIPESTATUS[0]}": (0, "4\n"),

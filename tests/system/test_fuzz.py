@@ -54,7 +54,7 @@ STRANGE = [
     *("", " ", "x", "null", "2.5", "0x10", "1_0", "１", "a=b", "=", "--", "-1e", "--help", "--json=maybe", "😀"),
     *("\udcff\udc80", "two\nlines", "\x1b[2Jred", "\x07\x08", "x" * 100_000, "a/" * 3_000, "{}", "%s", "~", "*"),
 ]  # fmt: skip
-ODD_RECIPES = ["recipes.py:fails", "recipes.py:number", "recipes.py:missing", "syntax.py:tiny", "notes:tiny", "smal"]
+ODD_RECIPES = ["recipes.py:fails", "recipes.py:number", "recipes.py:missing", "syntax.py:tiny", "notes:tiny", "mixtur"]
 GOOD = {
     "MODELS": MODELS,
     "--folder": ["bert", "classes", "gpt2"],
@@ -65,8 +65,8 @@ GOOD = {
     "--out": ["new", "new", "new", "new/deeper", "run", "new.html", "new.svg", "new.npz"],
     "--head": ["encoder 1.1", "cross 1.mean", "decoder 1.rollout"],
     "--output": ["new", "valid.de"],
-    "--recipe": ["recipes.py:tiny"] * 6 + ["small", "vaswani2017-base", "small-table2-recurrent"],
-    "--name": ["recipes.py:tiny", "small", "vaswani2017-base"],
+    "--recipe": ["recipes.py:tiny"] * 6 + ["mixture", "vaswani2017-base", "small-table2-recurrent"],
+    "--name": ["recipes.py:tiny", "mixture", "vaswani2017-base"],
     "--language": ["en", "de", "fr"],
     "--tokenize": ["13a", "intl", "char", "none", "zh"],
     "--precision": ["fp32", "bf16", "int8", "auto"],

@@ -250,7 +250,7 @@ def test_a_timeout_without_torchrun_is_refused(cli: Callable[..., CommandResult]
     assert result.code == 2 and message in result.err
 
 
-TRAIN = "train --recipe small --train a.en a.de --valid b.en b.de --out run".split()
+TRAIN = "train --recipe mixture --train a.en a.de --valid b.en b.de --out run".split()
 
 
 # ---- under torchrun ----------------------------------------------------------------------------------------------

@@ -185,6 +185,6 @@ def test_a_micro_batch_that_does_not_fit_ends_the_run(texts: Texts, tmp_path: Pa
 
 def test_shards_of_one_process_are_refused(cli: Callable[..., CommandResult], texts: Texts, tmp_path: Path) -> None:
     words = ["--train", *texts["train"], "--valid", *texts["valid"], "--out", tmp_path / "run"]
-    result = cli("train", "--recipe", "small", *words, "--shard")
+    result = cli("train", "--recipe", "mixture", *words, "--shard")
     assert result.code == 2 and not (tmp_path / "run").exists()
     assert result.err.strip().endswith("start them: torchrun --nproc-per-node 2 -m transduce train ...")

@@ -42,7 +42,7 @@ def recipes(
     Examples
     --------
     transduce recipes
-    transduce recipes small
+    transduce recipes vaswani2017-base
     transduce recipes auto --train train.en train.de --minutes 60
     """
     if train or minutes is not None or hours is not None:

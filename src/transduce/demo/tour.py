@@ -114,7 +114,7 @@ Next steps
   echo "The old woman buys the red suitcase." | transduce translate {model}
   transduce evaluate {model} --src {src} --ref {ref} --language de
   transduce attend {model} "The old woman buys the red suitcase." --out page.html   (every head)
-  transduce train --recipe small --train train.en train.de --valid valid.en valid.de --out run   (your own text)"""
+  transduce train --train train.en train.de --out run   (your own text)"""
 
 
 def _say(line: str) -> None:

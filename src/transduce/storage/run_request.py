@@ -224,7 +224,7 @@ class TrainRequest:
             name = "--recipe=auto" if self.is_auto else f"--minutes={self.minutes:g}"
             lines.append(f"{name}: expected one rank, for the trial; give a recipe without --minutes")
         if self.is_auto and self.start_from is not None and not self.has_run:
-            lines.append(f"--from={self.start_from}: expected a recipe; give --recipe small, for example")
+            lines.append(f"--from={self.start_from}: expected a recipe; give --recipe mixture, for example")
         return lines
 
     # ---- the parts of a new run ----------------------------------------------------------------------------------

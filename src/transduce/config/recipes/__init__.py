@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transduce.config.overrides import overridden
-from transduce.config.recipes import auto, craft, family, small, t2t2018, vaswani2017
-from transduce.config.recipes.studies import demo, multi30k, table2, table3, table4
+from transduce.config.recipes import auto, craft, family, t2t2018, vaswani2017
+from transduce.config.recipes.studies import demo, mixture, multi30k, table2, table3, table4
 from transduce.config.schema import Config
 from transduce.config.validation import problems, value_problems
 from transduce.errors import UserError, nearest
@@ -23,8 +23,6 @@ Recipe = Callable[[], Config]
 
 OWN: dict[str, Recipe] = {
     "auto": auto.start,
-    "small": small.small,
-    "small-short": small.short,
     "craft-parse": craft.parse,
     "gpt2-small": family.gpt2_small,
     "llama-small": family.llama_small,
@@ -58,6 +56,7 @@ STUDIES: dict[str, Recipe] = {
     "multi30k-diverse": multi30k.diverse,
     "multi30k-raw": multi30k.raw,
     "multi30k-joint": multi30k.joint,
+    "mixture": mixture.mixture,
     **{f"vaswani2017-table3-{row}": recipe for row, recipe in table3.PAPER_ROWS.items()},
     **{f"small-table2-{row}": recipe for row, recipe in table2.SMALL.items()},
     **{f"small-table3-{row}": recipe for row, recipe in table3.SMALL_ROWS.items()},

@@ -22,8 +22,8 @@ class Size:
     batch_tokens: int
 
 
-# By the pairs from which on the next larger model has enough text: the models of `multi30k-raw`, of `small`, and of the
-# paper's base.
+# By the pairs from which on the next larger model has enough text: the models of `multi30k-raw`, of `mixture`, and of
+# the paper's base.
 SIZES = (
     (60_000, Size(d_model=128, n_layers=4, n_heads=4, d_ff=256, batch_tokens=2_048)),
     (1_000_000, Size(d_model=256, n_layers=4, n_heads=4, d_ff=1024, batch_tokens=3_000)),
